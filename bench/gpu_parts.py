@@ -27,8 +27,7 @@ from polyplay import systems
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_buffer import ReplayBuffer
 from polyplay.buffers.rollout_queue import row_spec
-from polyplay.cli.bench import updates_per_turn
-from polyplay.cli.bench_measure import watched
+from polyplay.cli.bench import updates_per_turn, watch_run
 from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError, WorkerLost
 from polyplay.core.files import read_lines, read_object
@@ -297,7 +296,7 @@ def run_of(day: Day, system: str, keywords: Row, seconds: float, turn: int = 1) 
         return {"note": "left out: no time"}
     try:
         with watched_gpu(day.gpu, seconds) as gpu:
-            seen = watched(system, keywords, day.seconds(seconds), turn)
+            seen = watch_run(system, keywords, day.seconds(seconds), turn)
     except (EnvFailure, UserError, WorkerLost, RuntimeError) as e:
         return {"note": str(e).strip().splitlines()[-1]}
     return {"sps": seen["sps"], "cores": seen["own_cores"], **gpu, "time": seen["time"]}

@@ -17,6 +17,7 @@ import argparse
 import ast
 import contextlib
 import json
+import multiprocessing
 import os
 import signal
 import statistics
@@ -27,25 +28,72 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+import psutil
 from common import ROOT, Row, command_line, table
 from contests import PONG, Contender
 
 from polyplay.cli import bench
 from polyplay.cli import bench as speed
-from polyplay.cli.bench_measure import ProcessWatch, spawn, started_at, watched_rate
+from polyplay.cli.bench import find_window, started_at
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
+from polyplay.runs.crew_metrics import Throttled, cpu_seconds, memory_mb, process_tree
 from polyplay.runs.load import crew_of, load_run
+from polyplay.workers.process import no_main
 from polyplay.workers.row_costs import CostProfile
 
 # Rate, memory and CPU of a program, all its processes together, that writes its progress as JSON lines
 
 
 SLACK = 180.0  # seconds for start and end, besides warm-up and window: 64 processes that load torch take their time
+
+
+SHARE = 0.02  # of the time that sampling memory may take: with 60 processes it is not free
+
+
+class ProcessWatch:
+    """CPU and memory of a process and all below it."""
+
+    def __init__(self, pid: int):
+        self.root = psutil.Process(pid)
+        self.peak_mb, self.processes = 0.0, 0
+        self.sample_memory = Throttled(self._sample_memory, SHARE)
+
+    def _sample_memory(self) -> float:
+        """Sum of PSS: pages that several processes share count once. The greatest so far."""
+        self.peak_mb = max(self.peak_mb, memory_mb(self.root))
+        self.processes = max(self.processes, len(process_tree(self.root)))
+        return self.peak_mb
+
+    def cpu(self) -> tuple[float, float, float]:
+        """(now, CPU seconds of the tree, CPU seconds of the machine that were not idle), all totals."""
+        own, t = cpu_seconds(self.root, ended=False), psutil.cpu_times()
+        return time.monotonic(), own, sum(t) - t.idle - t.iowait - t.guest - t.guest_nice
+
+
+def watched_rate(rows: list[Row], warm: float, window: float, turn: int) -> Row | None:
+    """The rate of a window (bench.find_window), of lines with what ProcessWatch.cpu() was when they came. None: there
+    is no such window yet.
+    """
+    if not (lines := find_window(rows, warm, window, turn)):
+        return None
+    (now, own, busy), wall, steps = (
+        [b - a for a, b in zip(lines[0]["times"], lines[-1]["times"], strict=True)],
+        *(lines[-1][name] - lines[0][name] for name in ("wall_seconds", "steps")),
+    )
+    return {
+        "sps": steps / wall,
+        "window_s": wall,
+        "own_cores": own / now,
+        "others_cores": max(0.0, busy - own) / now,
+        "core_ms_per_step": 1000.0 * own / now * wall / steps if steps else None,
+        "lines": [{k: v for k, v in line.items() if k != "times"} for line in lines],
+    }
 
 
 def versions(python: str, packages: Sequence[str]) -> str:
@@ -66,7 +114,7 @@ def measure(
     none so far, are left out: what plays before it learns is faster. Raises RuntimeError with what
     the program said when it gave no such lines. turn: see rate().
     """
-    marks: list[tuple[dict[str, Any], tuple[float, float, float]]] = []
+    marks = list[Row]()
     limit = time.monotonic() + warm + window + SLACK
     with tempfile.TemporaryFile("w+") as spoken:
         child = subprocess.Popen(list(words), stdout=spoken, stderr=subprocess.STDOUT, cwd=cwd, start_new_session=True)
@@ -75,15 +123,15 @@ def measure(
             while child.poll() is None and time.monotonic() < limit:
                 watch.sample_memory()
                 rows = [row for row in read_lines(log) if row.get("updates", 1)]
-                marks += [(row, watch.cpu()) for row in rows[len(marks) :]]
-                if stop and watched_rate(marks, warm + started_at(marks), window, turn=turn) is not None:
+                marks += [{**row, "times": watch.cpu()} for row in rows[len(marks) :]]
+                if stop and watched_rate(marks, warm + started_at(marks), window, turn) is not None:
                     break
                 time.sleep(0.1)
         finally:
             end(child)
         spoken.seek(0)
         text = spoken.read()
-    answer = watched_rate(marks, warm + (started_at(marks) if stop else 0.0), window, turn=turn)
+    answer = watched_rate(marks, warm + (started_at(marks) if stop else 0.0), window, turn)
     if answer is None:
         what = f"no window of {window:g} s, exit status {child.returncode}"
         raise RuntimeError(f"{what}\n{' '.join(words)}\n{text[-3000:]}")
@@ -147,6 +195,17 @@ def interpolate(at: float, step: int, measured: Callable[[int], float]) -> float
 def rate_limit(cores: int, parts: Microseconds) -> float:
     """Agent steps/s if only the parts took time and never waited: cores/(E + I + L)."""
     return cores * 1e6 / (parts["env"] + parts["infer"] + parts["learn"])
+
+
+def spawn(work: Callable[[Connection], None]) -> tuple[BaseProcess, Connection]:
+    """A new process that does work(pipe), and our end of the pipe; its end closes with it."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    child = context.Process(target=work, args=(theirs,))
+    with no_main():
+        child.start()
+    theirs.close()
+    return child, ours
 
 
 class MeasureProcesses:

@@ -29,9 +29,8 @@ from typing import Any
 from common import GAMES, GOAL, QUIET, RESULTS, ROOT, Row, about, command_line, lines_about, publish, table, thin
 from compare import inventory, neutral
 from contests import PEERS, Contender, missing, words
-from measure import end
+from measure import ProcessWatch, end
 
-from polyplay.cli.bench_measure import ProcessWatch
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.core.files import write_json
 from polyplay.systems import ordinary

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,8 @@ sys.path.append(str(ROOT / "bench"))
 
 from code_size import measure  # noqa: E402
 
+IMPORTS = re.compile(r"^ *(?:from|import) polyplay(?:\.(\w+)| import ([\w, ]+))", re.MULTILINE)
+
 
 def layers() -> list[list[str]]:
     """The rooms in order, from ARCHITECTURE.md's "The layers"; those of one layer don't import each other."""
@@ -20,14 +23,9 @@ def layers() -> list[list[str]]:
     return [layer.replace(",", " ").split() for layer in block.split("·")]
 
 
-def modules_imported(tree: ast.Module) -> Iterator[str]:
-    """Modules of the package that import statements name, within functions too; for `from a import b` also a.b."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (a.name for a in node.names if a.name.startswith("polyplay."))
-        elif isinstance(node, ast.ImportFrom) and node.level == 0 and (node.module or "").split(".")[0] == "polyplay":
-            yield node.module or ""
-            yield from (f"{node.module}.{a.name}" for a in node.names)
+def rooms_imported(text: str) -> set[str]:
+    """Rooms of the package that import statements name, within functions too."""
+    return {name for found in IMPORTS.findall(text) for name in re.findall(r"\w+", " ".join(found))}
 
 
 def rows() -> Iterator[list[str]]:
@@ -35,8 +33,7 @@ def rows() -> Iterator[list[str]]:
     order = [room for line in layers() for room in line]
     for room in order:
         files = sorted(p for p in (PACKAGE / room).rglob("*.py") if p.stem != "__init__")
-        trees = [ast.parse(p.read_text(encoding="utf-8")) for p in files]
-        named = {module.split(".")[1] for tree in trees for module in modules_imported(tree) if "." in module}
+        named = {name for p in files for name in rooms_imported(p.read_text(encoding="utf-8"))}
         code = sum(measure(p)["code"] for p in (PACKAGE / room).rglob("*.py"))
         about = ast.get_docstring(ast.parse((PACKAGE / room / "__init__.py").read_text(encoding="utf-8"))) or ""
         names = [str(p.relative_to(PACKAGE / room).with_suffix("")) for p in files]

@@ -45,7 +45,7 @@ ALONE = {
         cli/bench cli/doctor cli/evaluate cli/games cli/plot cli/population cli/systems cli/tournament cli/train
         cli/watch cli/play""",
     "the verb's other half, loaded when there is work": """
-        cli/bench_measure cli/gtp cli/pages cli/play_page cli/play_session""",
+        cli/gtp cli/pages cli/play_page cli/play_session""",
     "the entry of a program": "__main__ api cli/main",
     "loaded late, for it needs torch, Numba or a package of an extra": """
         envs/envpool games/open_spiel games/records learning/alphazero_loss nets/onnx search/gumbel

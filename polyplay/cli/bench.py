@@ -2,30 +2,39 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import psutil
 from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from polyplay import systems
-from polyplay.cli import bench_measure
 from polyplay.cli.arguments import parse_words
-from polyplay.core import errors, machine
-from polyplay.core.errors import Count, Seconds, UserError
-from polyplay.core.files import Row, write_json
+from polyplay.core import machine
+from polyplay.core.errors import Count, Seconds, UserError, WorkerLost
+from polyplay.core.files import Row, is_number, read_lines, write_json
 from polyplay.core.tree import Field, Spec
 from polyplay.envs.pool import Envs
 from polyplay.runs import options as config
 from polyplay.runs.flags import flag
 from polyplay.runs.load import crew_of
 from polyplay.runs.plan import kind_of
+from polyplay.runs.reporter import KINDS
 from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import Role
@@ -33,7 +42,7 @@ from polyplay.workers.role import Role
 if TYPE_CHECKING:
     from polyplay.learning.learner import LearnerSpec
 
-SCHEMA = 2  # of its JSON document
+SCHEMA = 3  # of its JSON document
 QUIET = 0.1  # cores that other programs may use
 NAMES = {"env": "environment", "infer": "acting forward", "learn": "learning", "overhead": "overhead"}
 NAMES |= {"idle": "waiting"}
@@ -209,6 +218,108 @@ def _learner(crew: Crew) -> Role:
     return next(r for r in crew.roles if r.spec is not None)
 
 
+# How fast a system is: a real run of it, in a process and a directory of its own, whose reports are read for a while.
+
+
+NUMBERS = ("predict_batch", "train_batch", "lag_mean", "queue_depth")
+WARM = 2.0  # seconds after the first steps that don't count, at most
+SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
+TRAIN = """
+import json, signal, sys
+from polyplay.core import processes
+processes.prctl(processes.PDEATHSIG, signal.SIGKILL)
+import polyplay
+polyplay.train(**json.loads(sys.argv[1]))
+"""
+
+
+def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -> Row:
+    """Of each number over several reports, weighted by their seconds; None where no report has it."""
+    reports, means = list(reports), Row()
+    for name in names:
+        found = [(row[name], seconds) for row, seconds in reports if is_number(row.get(name)) and seconds > 0]
+        whole = sum(seconds for _, seconds in found)
+        means[name] = sum(value * seconds for value, seconds in found) / whole if found else None
+    return means
+
+
+def started_at(rows: Sequence[Row]) -> float:
+    """When the first steps were reported: 16 environments may take their time to come up."""
+    return next((row["wall_seconds"] for row in rows if row["steps"] > 0), math.inf)
+
+
+def find_window(rows: Sequence[Row], warm: float, seconds: float, slack: float = 0.5, turn: int = 1) -> list[Row]:
+    """Reports from the first one at or after `warm` seconds to the first one `seconds` later, at most `slack` less,
+    both where the counter had just moved: where rollouts are long it jumps. None of them: there is no window yet.
+
+    turn: updates that follow one another without a step, as PPO's on a rollout do. Both reports are then the first
+    after such a turn: steps come while acting only, so a window that ends within one counts too many or too few.
+    """
+    key, of = ("updates", turn) if turn > 1 else ("steps", 1)
+    moved = [b["wall_seconds"] for a, b in pairwise(rows) if b[key] // of > a[key] // of]
+    begin = next((at for at in moved if at >= warm), math.inf)
+    end = next((at for at in moved if at >= begin + seconds - slack and at > begin), -math.inf)
+    return [row for row in rows if begin <= row["wall_seconds"] <= end]
+
+
+def watch_run(system: str, given: Row, seconds: float, turn: int = 1) -> Row:
+    """Its rate, what it and other programs used of the cores, what its workers did, means of what it reports.
+
+    Raises WorkerLost with what the run printed, where it gave no reports. turn: see find_window.
+    """
+    often = max(0.25, min(1.0, seconds / 8)) if turn == 1 else 0.1  # several reports while a turn is acted
+    with (
+        tempfile.TemporaryDirectory(prefix="polyplay-bench-", ignore_cleanup_errors=True) as place,
+        tempfile.TemporaryFile("w+", encoding="utf-8") as output,
+    ):
+        words = json.dumps({"system": system, **given, "run": f"{place}/run", "report_every": often})
+        command = [sys.executable, "-c", TRAIN, words]
+        child = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
+        try:
+            found = _watch(child, Path(place, "run", "metrics.jsonl"), seconds, turn)
+        finally:
+            status = child.poll()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)  # at once: nothing of it is saved
+            child.wait()
+        if not found:
+            output.seek(0)
+            tail = "\n".join(output.read().strip().splitlines()[-20:])
+            raise WorkerLost(f"{system}: its run gave no reports (exit status {status}):\n{tail}")
+    return _summary_of(found)
+
+
+def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, turn: int) -> list[Row]:
+    """The reports of a window. busy: seconds that all cores were until then."""
+    rows, limit = list[Row](), time.monotonic() + SLACK + WARM + 2 * seconds
+    while child.poll() is None and time.monotonic() < limit:
+        t = psutil.cpu_times()
+        busy = sum(t) - t.idle - t.iowait - t.guest - t.guest_nice
+        rows += [{**row, "busy": busy} for row in list(read_lines(log))[len(rows) :]]
+        found = find_window(rows, started_at(rows) + min(WARM, seconds), seconds, min(0.5, seconds / 8), turn)
+        if found and found[-1]["steps"] > found[0]["steps"]:
+            return found
+        time.sleep(0.02)
+    return []
+
+
+def _summary_of(rows: Sequence[Row]) -> Row:
+    """A window as one row."""
+    wall, steps, busy = (rows[-1][name] - rows[0][name] for name in ("wall_seconds", "steps", "busy"))
+    reports = [(b, b["wall_seconds"] - a["wall_seconds"]) for a, b in pairwise(rows)]
+    means = weighted_means(reports, ("cpu", "memory_mb", *NUMBERS, *(f"time_{kind}" for kind in KINDS)))
+    times, own = {kind: means.pop(f"time_{kind}") or 0.0 for kind in KINDS}, (means.pop("cpu") or 0.0) * machine.cores()
+    return {
+        "sps": steps / wall,
+        "window_s": wall,
+        "own_cores": own,
+        "others_cores": max(0.0, busy / wall - own),
+        "core_ms_per_step": 1000.0 * own * wall / steps,
+        "time": times,
+        **means,
+    }
+
+
 # What is measured: a run of each system, in order, as one JSON document.
 
 
@@ -231,8 +342,8 @@ def _measure_system(wired: WiredSystem, seconds: float, cores: int) -> Row:
     row: Row = {"system": wired.system, "settings": wired.changed, "keywords": wired.keywords}
     print(f"bench: {wired.system}: a run of it …", file=sys.stderr, flush=True)
     try:
-        run = bench_measure.watched(wired.system, wired.keywords, seconds, wired.turn)
-    except (errors.EnvFailure, errors.WorkerLost) as e:
+        run = watch_run(wired.system, wired.keywords, seconds, wired.turn)
+    except WorkerLost as e:
         return {**row, "error": str(e)}
     used, others, workers = (n / cores for n in (run["own_cores"], run["others_cores"], wired.workers))
     shares = split_core_time(run["time"], used, others, workers, wired.kind == "processes")

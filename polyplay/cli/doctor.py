@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import resource
 import secrets
 import shutil
 import socket
@@ -18,19 +19,21 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 from polyplay import __version__
 from polyplay.cli.arguments import print_findings
 from polyplay.core.errors import Finding, UserError, as_json, status
 from polyplay.core.machine import cores, stamp, version
-from polyplay.core.shared_memory import Semaphores, SharedBlock
+from polyplay.core.shared_memory import Semaphores
 from polyplay.envs.pool import Envs
+from polyplay.runs.load import engine_of
+from polyplay.runs.plan import memory_limit
 from polyplay.workers.hosts import agent, engines, link
 from polyplay.workers.hosts.mirrors import Frame, ObjectMirror
 
@@ -38,7 +41,7 @@ NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors",
 EXTRAS = {"ale-py": "atari", "av": "video", "pygame-ce": "video", "matplotlib": "plots"}
 SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
 FILES = 1024  # descriptors: a process pool takes about 5 per environment process
-STEPS = 10_000  # of the training that is tried: a second or two, and a few to start its workers
+TRAINED = "train a2c --env CartPole-v1 --lanes 4 --steps 2000"  # a few seconds: most start its processes
 PATIENCE = 180.0  # seconds that it may take, on a machine that is busy
 GB = 2**30
 REPORT = "report it, with all of these lines"
@@ -63,45 +66,32 @@ def versions() -> Iterator[Finding]:
 
 def machine() -> Iterator[Finding]:
     yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
-    quota, fix = cpu_quota(_read("/sys/fs/cgroup/cpu.max")), ""
-    text = f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores may be used"
-    if quota is not None and quota < cores():
+    words, text, fix = _read("cpu.max").split(), f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores", ""
+    text += " may be used"
+    if words and words[0].isdigit() and (quota := int(words[0]) / int(words[1])) < cores():
         fix = "give the container more CPU time, or run under `taskset` with that many cores: workers follow it"
         text += f", for {quota:g} cores' time"
     yield _limit("cpu", text, fix)
-    yield memory()
-
-
-def cpu_quota(text: str) -> float | None:
-    """Cores' worth of time that a control group allows: of its cpu.max, "200000 100000" or "max 100000"."""
-    words = text.split()
-    return int(words[0]) / int(words[1]) if len(words) == 2 and words[0].isdigit() else None
-
-
-def memory() -> Finding:
-    import psutil
-
-    there = psutil.virtual_memory()
+    there, most = psutil.virtual_memory(), memory_limit()
     text, free = f"{there.total / GB:.1f} GB, {there.available / GB:.1f} GB of it available", there.available
-    limit = _read("/sys/fs/cgroup/memory.max").strip()
-    if limit.isdigit() and int(limit) < there.total:
-        text += f"; the container's limit is {int(limit) / GB:.1f} GB"
-        free = min(free, int(limit) - int(_read("/sys/fs/cgroup/memory.current").strip() or 0))
-    fix = "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes" if free < GB else ""
-    return _limit("memory", text, fix)
+    if most < there.total:
+        text += f"; the container's limit is {most / GB:.1f} GB"
+        free = min(free, most - int(_read("memory.current") or 0))
+    yield _limit("memory", text, "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes" * (free < GB))
 
 
-def _read(path: str) -> str:
+def _read(name: str) -> str:
+    """A file of the control group; nothing where there is none."""
     try:
-        return Path(path).read_text("utf-8")
+        return Path("/sys/fs/cgroup", name).read_text("utf-8")
     except OSError:
         return ""
 
 
 def limits() -> Iterator[Finding]:
-    import resource
-
-    yield open_files(*resource.getrlimit(resource.RLIMIT_NOFILE))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
+    yield _limit("open files", f"{soft:,} (at most {hard:,})", fix)
     if Path("/dev/shm").is_dir():
         free = shutil.disk_usage("/dev/shm").free
         text = f"{free / GB:.2f} GB free; Polyplay's own memory is not in it, that of some environments is"
@@ -113,11 +103,6 @@ def limits() -> Iterator[Finding]:
     yield Finding("settings", "ok", given or "no thread or device settings in the environment")
 
 
-def open_files(soft: int, hard: int) -> Finding:
-    fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
-    return _limit("open files", f"{soft:,} (at most {hard:,})", fix)
-
-
 def torch_build() -> Iterator[Finding]:
     import torch
 
@@ -126,33 +111,10 @@ def torch_build() -> Iterator[Finding]:
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
     threads = f"{torch.get_num_threads()} threads"
     yield Finding("torch", "ok", f"{torch.__version__}, {build} build, BLAS {blas}, {threads}")
-    if torch.cuda.is_available():
-        cards = {torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())}
-        yield Finding("gpu", "ok", f"{torch.cuda.device_count()}: {', '.join(sorted(cards))}")
-    else:
-        driver = Path("/proc/driver/nvidia").exists()
-        hint = "; a driver is there: install the torch that fits it to compute on the GPU" if driver else ""
-        yield Finding("gpu", "ok", f"none that torch can use{hint}")
-
-
-def shared_memory() -> Iterator[Finding]:
-    semaphore, block = Semaphores(1)[0], SharedBlock(1 << 20).array(1 << 20, "uint8")
-    semaphore.post()
-    block[:] = 1
-    if semaphore.wait(1.0) and not semaphore.wait(0.0) and int(block.sum()) == 1 << 20:
-        kind = "memfd" if sys.platform == "linux" else "an unlinked file"
-        yield Finding("shared memory", "ok", f"blocks by {kind}, semaphores count")
-    else:
-        yield Finding("shared memory", "failed", "a semaphore or a block does not hold what was put there", REPORT)
-
-
-def environments() -> Iterator[Finding]:
-    """An environment process is forked from its server, steps, and ends."""
-    with closing(Envs("CartPole-v1", 1, workers=1, max_restarts=0).open(0)) as pool:
-        lanes, _ = pool.recv(60.0)
-        pool.send(lanes, np.zeros(1, np.int64))
-        pool.recv(60.0)
-    yield Finding("environments", "ok", "a process of CartPole-v1 was forked and stepped")
+    cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    driver = "; a driver is there: install the torch that fits it to compute on the GPU"
+    none = "none that torch can use" + driver * Path("/proc/driver/nvidia").exists()
+    yield Finding("gpu", "ok", f"{len(cards)}: {', '.join(sorted({*cards}))}" if cards else none)
 
 
 def atari() -> Iterator[Finding]:
@@ -164,21 +126,22 @@ def atari() -> Iterator[Finding]:
 
 
 def training() -> Iterator[Finding]:
-    """A short run by the command itself, in a directory that is removed."""
+    """A short run by the command itself, in a directory that is removed: with processes of environments, that are
+    forked from a server, and with shared memory.
+    """
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as place:
-        words = f"-m polyplay train a2c --env toy:catch --network mlp --steps {STEPS} --run".split()
-        command = [sys.executable, *words, os.path.join(place, "run")]
+        command = [sys.executable, "-m", "polyplay", *TRAINED.split(), "--run", os.path.join(place, "run")]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE)
         if done.returncode:
             text = " ".join((done.stdout + done.stderr).split())[-400:].replace(place, "…")
             yield Finding("training", "failed", f"exit status {done.returncode}: {text}", REPORT)
             return
         summary = json.loads(Path(place, "run", "summary.json").read_text("utf-8"))
-    seconds = f"{summary['wall_seconds']:.1f} s, start and end of its workers included"
-    yield Finding("training", "ok", f"a2c on toy:catch: {summary['steps']:,} steps in {seconds}")
+    text = f"{summary['steps']:,} steps in {summary['wall_seconds']:.1f} s, start and end of its workers included"
+    yield Finding("training", "ok", f"a2c on CartPole-v1, whose environments are processes: {text}")
 
 
-CHECKS = (versions, machine, limits, torch_build, shared_memory, environments, atari, training)
+CHECKS = (versions, machine, limits, torch_build, atari, training)
 
 
 # Another machine: an agent is opened there, and its link measured.
@@ -213,7 +176,6 @@ def measure_machine(engine: engines.Engine, info: engines.MachineInfo, timeout: 
         handle.give(0, agent.dump([ProbeMirror()], agent.TwinNumbers())[0])
         with socket.create_connection(where, engines.OPENING) as sock:
             link.prove(sock, secret, away=False)
-            sock.settimeout(timeout)
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             there = link.Link(sock, [ProbeMirror()], Semaphores(1)[0], timeout, None)
             block = np.zeros(SIZE, np.uint8)
@@ -243,31 +205,24 @@ def _echo(there: link.Link, blocks: list[np.ndarray]) -> float:
 
 def other_machines(hosts: str) -> Iterator[Finding]:
     """Each, by an agent that is started there and a link to it. Raises UserError: wrong hosts."""
-    from polyplay.runs.load import engine_of
-
     engine = engine_of(hosts)
     machines = engine.machines()
     if not machines:
         yield Finding("hosts", "warning", f"{hosts}: there is no machine but this one", "add one to the cluster")
     for info in machines:
         try:
-            yield _compare_machine(info, measure_machine(engine, info))
+            there = measure_machine(engine, info)
         except UserError as e:
             yield Finding(info.name, "failed", f"{info.address}: {e}", "see docs/guides/many_machines.md")
+            continue
+        gpus = f", {there['gpus']} GPUs" if there["gpus"] else ""
+        speed = f"round trip {1e3 * there['round_trip']:.2g} ms, {there['bandwidth'] / 1e9:.2g} GB/s to it"
+        text = f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB{gpus}; link: {speed}"
+        ours, theirs = engines.needed_versions(), there["versions"]
+        other = ", ".join(f"{name} {theirs.get(name)}" for name in ours if theirs.get(name) != ours[name])
+        here = "install the same as here: " + ", ".join(f"{name} {v}" for name, v in ours.items())
+        yield Finding(info.name, "failed", f"{text}; it has {other}", here) if other else Finding(info.name, "ok", text)
     engine.close()
-
-
-def _compare_machine(info: engines.MachineInfo, there: dict[str, Any]) -> Finding:
-    """What it has, and which versions differ from ours."""
-    gpus = f", {there['gpus']} GPUs" if there["gpus"] else ""
-    speed = f"round trip {1e3 * there['round_trip']:.2g} ms, {there['bandwidth'] / 1e9:.2g} GB/s to it"
-    text = f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB{gpus}; link: {speed}"
-    ours = engines.needed_versions()
-    other = [f"{name} {there['versions'].get(name)}" for name in ours if there["versions"].get(name) != ours[name]]
-    if not other:
-        return Finding(info.name, "ok", text)
-    here = ", ".join(f"{name} {ours[name]}" for name in ours)
-    return Finding(info.name, "failed", f"{text}; it has {', '.join(other)}", f"install the same as here: {here}")
 
 
 def examine(hosts: str | None = None) -> list[Finding]:

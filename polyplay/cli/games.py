@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from rich import box
 from rich.table import Column, Table
@@ -33,14 +32,13 @@ class GamesOptions:
     numbers: str | None = None
     """games to take, by their numbers in the table: 3..7, or 3 (none: all)"""
     export: str | None = None
-    """directory for a file of each game: .sgf for Go, which needs polyplay[go], .txt for others (none: no files)"""
+    """directory for a file of each game: .sgf for Go, .txt for others (none: no files)"""
     json: bool = False
     """print a JSON list instead of a table"""
 
 
 def command(words: list[str]) -> None:
     """Prints the table, or writes the files."""
-
     directory, options, _ = run_and_options(GamesOptions, words, "games")
     games = choose_games(read_games(directory), options.numbers)
     if options.export is not None:
@@ -63,12 +61,9 @@ def read_games(directory: Path) -> list[Row]:
 
 
 def _is_whole(row: Row) -> bool:
-    lists = [row.get(name) for name in ("moves", "values", "visits", "searched")]
-    return isinstance(row.get("game"), str) and isinstance(row.get("name"), str) and _same_lengths(lists)
-
-
-def _same_lengths(lists: Sequence[object]) -> bool:
-    return all(isinstance(x, list) for x in lists) and len({len(x) for x in lists if isinstance(x, list)}) == 1
+    lists = [x for name in ("moves", "values", "visits", "searched") if isinstance(x := row.get(name), list)]
+    named = isinstance(row.get("game"), str) and isinstance(row.get("name"), str)
+    return named and len(lists) == 4 and len({*map(len, lists)}) == 1
 
 
 def choose_games(games: list[Row], numbers: str | None) -> list[Row]:
@@ -103,7 +98,7 @@ def table_of_games(games: Sequence[Row]) -> Table:
     return table
 
 
-# Games of a run as files: Go as SGF (FF[4], written by the package sgfmill), others as lists of moves.
+# Games of a run as files: Go as SGF (FF[4]), others as lists of moves.
 
 
 RESULTS = {1: "the first player wins", 0: "a draw", -1: "the second player wins"}
@@ -111,7 +106,7 @@ RESULTS = {1: "the first player wins", 0: "a draw", -1: "the second player wins"
 
 def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
     """A file of each game in a directory, which is made or empty. run: what players are called. Raises UserError, with
-    nothing written: there are files, sgfmill is missing, a game is damaged.
+    nothing written: there are files, or a game is damaged.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"--export: {directory} is there and not empty; allowed: a new or an empty directory")
@@ -119,7 +114,7 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
     for row in games:
         try:
             kind, contents = _file_of(row, run)
-        except (ValueError, TypeError, KeyError) as e:
+        except (UserError, ValueError, TypeError, KeyError) as e:
             raise UserError(f"RUN: game {row['number']} of games.jsonl is damaged: {e}") from None
         files[f"{row['number']:05d}-{Path(row['name']).name}.{kind}"] = contents
     directory.mkdir(parents=True, exist_ok=True)
@@ -128,39 +123,56 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
 
 
 def _file_of(row: Row, run: str) -> tuple[str, bytes]:
-    """What the file's name ends with, and its contents. Raises ValueError, TypeError, KeyError: a damaged game."""
-    try:
-        board = game_of(row["game"])
-    except UserError as e:
-        raise ValueError(e) from None
-    return ("sgf", sgf_of(board, row, run)) if isinstance(board, Go) else ("txt", text_of(row, run).encode())
+    """What the file's name ends with, and its contents. Raises UserError, ValueError, TypeError, KeyError: a damaged
+    game.
+    """
+    board = game_of(row["game"])
+    kind, text = ("sgf", sgf_of(board, row, run)) if isinstance(board, Go) else ("txt", text_of(row, run))
+    return kind, text.encode()
 
 
-def sgf_of(board: Go, row: Row, run: str) -> bytes:
-    """Raises UserError: sgfmill is missing; ValueError: no vertex of the board."""
-    try:
-        from sgfmill import common, sgf
-    except ImportError:
-        raise UserError("--export: Go needs the package sgfmill; `pip install 'polyplay[go]'`") from None
-    game = sgf.Sgf_game(size=board.rows)
-    root = game.get_root()
-    about: dict[str, Any] = {"AP": ("polyplay", __version__), "GN": row["name"], "KM": board.halves / 2}
-    about |= {"RU": rules_of(board), "RE": result_of(row)}
+Properties = dict[str, list[str]]  # of a node, by name
+
+
+def sgf_of(board: Go, row: Row, run: str) -> str:
+    """Raises ValueError: a move is no point of the board."""
+    about = {"CA": "UTF-8", "GN": row["name"], "RE": result_of(row)}
     about |= {"PB": f"{run}, update {row['black']}", "PW": f"{run}, update {row['white']}"}
-    for name, value in about.items():
-        root.set(name, value)
+    nodes = [sgf_root(board, f"polyplay:{__version__}") | {name: [value] for name, value in about.items()}]
     for i, move in enumerate(row["moves"]):
-        node = game.extend_main_sequence()
-        node.set_move("bw"[i % 2], common.move_from_vertex(move, board.rows))
+        if (action := board.action_of(str(move))) is None:
+            raise ValueError(f"{move} is no point of the board")
+        nodes.append({"BW"[i % 2]: [sgf_point(board, action)]})
         if row["values"][i] is not None:
-            node.set("C", f"value {row['values'][i]:+.3f}, {row['visits'][i]} of {row['searched'][i]} visits")
-    return bytes(game.serialise())
+            nodes[-1]["C"] = [f"value {row['values'][i]:+.3f}, {row['visits'][i]} of {row['searched'][i]} visits"]
+    return f"{sgf_text(nodes)}\n"
 
 
-def rules_of(board: Go) -> str:
-    """In words: SGF has names for other rules only."""
+def sgf_root(board: Go, program: str) -> Properties:
+    """The rules are in words: SGF has names for other ones only."""
     ko = "simple ko" if KO[board.ko] == "simple" else f"{KO[board.ko]} superko"
-    return f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"
+    rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"
+    about = {"GM": "1", "FF": "4", "AP": program, "SZ": str(board.rows), "KM": f"{board.halves / 2:g}", "RU": rules}
+    return {name: [value] for name, value in about.items()}
+
+
+def sgf_point(board: Go, action: int) -> str:
+    """By its column and its row from the top; nothing: a pass."""
+    row, column = divmod(action, board.rows)
+    return "" if action == board.cells else f"{chr(ord('a') + column)}{chr(ord('a') + row)}"
+
+
+def sgf_text(nodes: Iterable[Properties]) -> str:
+    """A game in one line. A property without values is left out."""
+    text = ""
+    for node in nodes:
+        text += ";" + "".join(name + "".join(map(_sgf_value, values)) for name, values in node.items() if values)
+    return f"({text})"
+
+
+def _sgf_value(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace("]", "\\]")
+    return f"[{escaped}]"
 
 
 def text_of(row: Row, run: str) -> str:

@@ -14,13 +14,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, TextIO
 
 import numpy as np
 
 from polyplay.acting.play import GIVES_UP
-from polyplay.cli.games import rules_of
+from polyplay.cli.games import sgf_point, sgf_root, sgf_text
 from polyplay.cli.play import legal_moves
 from polyplay.cli.play_session import leaves_of
 from polyplay.games import board_rules, go, records
@@ -44,7 +45,8 @@ class GtpBoard:
     """
 
     def __init__(self, board: Go):
-        self.board, self.records, self.moves = board, [board.new()], list[tuple[int, int]]()  # (colour, action)
+        self.board, self.size = board, board.rows
+        self.records, self.moves = [board.new()], list[tuple[int, int]]()  # moves: (colour, action)
         self.told: int | None = None  # the colour to move, where a file names it
 
     @property
@@ -52,19 +54,9 @@ class GtpBoard:
         return self.records[-1]
 
     @property
-    def size(self) -> int:
-        return self.board.rows
-
-    @property
     def to_move(self) -> int:
         """The colour to move: the one that a file names, or else the one that did not move last."""
-        alternate = 3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1
-        return self.told or alternate
-
-    @property
-    def first_to_move(self) -> int:
-        """The colour to move before the first move, as the stones were set up."""
-        return records.mover(self.records[0]) + 1 if self.moves else self.to_move
+        return self.told or (3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1)
 
     def passed(self, colour: int) -> bool:
         """Whether the last move was a pass of that colour."""
@@ -74,9 +66,6 @@ class GtpBoard:
     def komi(self) -> float:
         return self.board.halves / 2
 
-    def clear(self) -> None:
-        self.records, self.moves, self.told = [self.board.new()], [], None
-
     def set_komi(self, komi: float) -> None:
         """Raises GtpError: neither whole nor half."""
         if abs(komi) > self.board.cells or komi * 2 != int(komi * 2):
@@ -84,24 +73,19 @@ class GtpBoard:
         self.board = replace(self.board, halves=int(komi * 2))
 
     def position(self, colour: int) -> np.ndarray:
-        """The record with that colour to move."""
+        """The record with that colour to move. It forgets the oldest EIGHT plies where it is nearly full: as many as
+        that, because the last positions lie in a record by ply % EIGHT.
+        """
         record = self.record.copy()
         if records.mover(record) != colour - 1:
-            self._pass(record)
+            record[OWN] = 0  # so that a pass does not end it
+            board_rules.play(self.board.numbers, record, self.board.cells)
             record[OWN] = 0
         if 4 * records.ply(record) >= 3 * self.board.longest:
-            self._forget(record)
+            hashes = record[self.board.numbers[go.HASHES] :].view(np.uint64)
+            hashes[: -go.EIGHT] = hashes[go.EIGHT :]
+            record[2], record[1] = divmod(records.ply(record) - go.EIGHT, PLIES)
         return record
-
-    def _forget(self, record: np.ndarray) -> None:
-        """The oldest EIGHT plies. As many as that, because the last positions lie in a record by ply % EIGHT."""
-        hashes = record[self.board.numbers[go.HASHES] :].view(np.uint64)
-        hashes[: -go.EIGHT] = hashes[go.EIGHT :]
-        record[2], record[1] = divmod(records.ply(record) - go.EIGHT, PLIES)
-
-    def _pass(self, record: np.ndarray) -> None:
-        record[OWN] = 0  # so that it does not end
-        board_rules.play(self.board.numbers, record, self.board.cells)
 
     def play(self, colour: int, action: int) -> None:
         """Raises GtpError: an illegal move."""
@@ -109,9 +93,8 @@ class GtpBoard:
         if action not in legal_moves(self.board, record):
             raise GtpError("illegal move")
         if action == self.board.cells:
-            self._pass(record)
-        else:
-            board_rules.play(self.board.numbers, record, action)
+            record[OWN] = 0
+        board_rules.play(self.board.numbers, record, action)
         self.records.append(record)
         self.moves.append((colour, action))
         self.told = None
@@ -135,13 +118,9 @@ class GtpBoard:
         go.owners(self.board.numbers, self.record, out)
         return out
 
-    def stones(self) -> np.ndarray:
-        """int8 [n²]"""
-        return self.board.stones(self.record)
-
-    def stones_set_up(self) -> np.ndarray:
-        """int8 [n²]: the stones that were on the board before the first move."""
-        return self.board.stones(self.records[0])
+    def stones(self, position: int = -1) -> np.ndarray:
+        """int8 [n²], of the last position; 0: as they were set up before the first move."""
+        return self.board.stones(self.records[position])
 
     def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
         """Put (colour, cell) on an empty board. They are no moves: `undo` takes none of them back. Raises GtpError."""
@@ -199,53 +178,39 @@ class GtpBoard:
 SIDES = {"b": BLACK, "w": WHITE}
 
 
-@dataclass(frozen=True)
-class ReadGame:
-    """Of colours and actions. A komi that can't be read is None."""
-
-    komi: float | None
-    setup: list[tuple[int, int]]  # stones on the board before the first move
-    moves: list[tuple[int, int]]
-    first: int  # the colour to move before the first move
-    told: int | None  # the colour that the file says is to move after the last one
-    komi_unread: str = ""  # what stands where no whole or half number does
-
-    def on_board(self, game: GtpBoard) -> GtpBoard:
-        """The game on an empty board. Raises GtpError: an illegal move or stone."""
-        if self.komi is not None:
-            game.set_komi(self.komi)
-        game.set_up(self.setup, self.first)
-        for number, (colour, action) in enumerate(self.moves, 1):
-            try:
-                game.play(colour, action)
-            except GtpError as e:
-                raise GtpError(f"move {number} {'-BW'[colour]} {game.name(action)}: {e}") from None
-        game.told = self.told
-        return game
-
-
-def read_game(path: str, size: int, until: int | None = None) -> ReadGame:
-    """The main line, until before move `until`. Raises GtpError."""
-    line = _main_line(path, size)
-    board, moves = dict[int, int](), list[tuple[int, int]]()
+def load_game(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, str]:
+    """The main line, until before move `until`, and the property that is no komi and leaves the board's own. Raises
+    GtpError.
+    """
+    line, game = _main_line(path, board.rows), GtpBoard(board)
+    stones, moves = dict[int, int](), list[tuple[int, int]]()
     told = first = None
     for node in line:
         mover = SIDES.get(node.get_raw_move()[0])
         if mover and until is not None and len(moves) >= max(until - 1, 0):
             told = told or mover
             break
-        _set_up(node, board, len(moves), size)
-        told = _to_move(node) or told
+        _set_up(node, stones, len(moves), board)
+        player = node.get_raw("PL").decode("ascii", "replace") if node.has_property("PL") else ""
+        told = SIDES.get(player.strip()[:1].lower()) or told
         if mover:
             first, told = first or told or mover, None
             try:
-                moves.append((mover, _action(node.get_move()[1], size)))
+                moves.append((mover, _action(node.get_move()[1], board)))
             except ValueError:
                 raise GtpError(f"move {len(moves) + 1} is no point of the board") from None
-    setup = [(colour, cell) for side in (BLACK, WHITE) for cell, colour in sorted(board.items()) if colour == side]
-    handicap = bool(setup) and WHITE not in board.values()
-    komi, unread = _komi(line[0], size)
-    return ReadGame(komi, setup, moves, first or told or (WHITE if handicap else BLACK), told, unread)
+    unread = _read_komi(line[0], game)
+    handicap = bool(stones) and WHITE not in stones.values()
+    game.set_up(
+        sorted((colour, cell) for cell, colour in stones.items()), first or told or (WHITE if handicap else BLACK)
+    )
+    for number, (colour, action) in enumerate(moves, 1):
+        try:
+            game.play(colour, action)
+        except GtpError as e:
+            raise GtpError(f"move {number} {'-BW'[colour]} {game.name(action)}: {e}") from None
+    game.told = told
+    return game, unread
 
 
 def _main_line(path: str, size: int) -> list[Any]:
@@ -275,20 +240,17 @@ def _check_size(root: dict[str, list[bytes]], size: int) -> None:
         raise GtpError(f"its board has {given.strip()} lines, not {size}")
 
 
-def _komi(root: Any, size: int) -> tuple[float | None, str]:
-    """(komi, ""), or (None, the property) where it is no komi of a board of that size."""
-    if not root.has_property("KM"):
-        return None, ""
-    raw = root.get_raw("KM").decode("ascii", "replace")
+def _read_komi(root: Any, game: GtpBoard) -> str:
+    """Set a game's komi; the property, if it is no komi of that board."""
+    raw = root.get_raw("KM").decode("ascii", "replace") if root.has_property("KM") else f"{game.komi}"
     try:
-        komi = float(raw)
-    except ValueError:
-        komi = math.nan
-    fits = abs(komi) <= size * size and (2 * komi).is_integer()
-    return (komi, "") if fits else (None, f"KM[{' '.join(raw.split())[:40]}]")
+        game.set_komi(float(raw))
+    except (ValueError, GtpError):
+        return f"KM[{' '.join(raw.split())[:40]}]"
+    return ""
 
 
-def _set_up(node: Any, board: dict[int, int], moves: int, size: int) -> None:
+def _set_up(node: Any, stones: dict[int, int], moves: int, board: Go) -> None:
     """Put a node's stones on the board, by cell. Raises GtpError."""
     try:
         black, white, empty = node.get_setup_stones()
@@ -296,51 +258,31 @@ def _set_up(node: Any, board: dict[int, int], moves: int, size: int) -> None:
         raise GtpError("a stone is no point of the board") from None
     if moves and (black or white or empty):
         raise GtpError(f"stones are set up after move {moves}")
-    board |= {_action(point, size): BLACK for point in black} | {_action(point, size): WHITE for point in white}
+    stones |= {_action(point, board): BLACK for point in black} | {_action(point, board): WHITE for point in white}
     for point in empty:
-        board.pop(_action(point, size), None)
+        stones.pop(_action(point, board), None)
 
 
-def _to_move(node: Any) -> int | None:
-    """The colour that a node says is to move; None: it says none that can be read."""
-    found = node.get_raw("PL").decode("ascii", "replace") if node.has_property("PL") else ""
-    return SIDES.get(found.strip()[:1].lower())
-
-
-def _action(point: tuple[int, int] | None, size: int) -> int:
+def _action(point: tuple[int, int] | None, board: Go) -> int:
     """sgfmill counts rows from the bottom."""
-    return size * size if point is None else (size - 1 - point[0]) * size + point[1]
+    return board.cells if point is None else (board.rows - 1 - point[0]) * board.rows + point[1]
 
 
 def sgf_of_game(game: GtpBoard, version: str) -> str:
     """The game in one line: stones that were set up, and moves."""
-    about = {"GM": "1", "FF": "4", "AP": f"Polyplay:{version.partition(',')[0]}", "SZ": str(game.size)}
-    about |= {"KM": f"{game.komi:g}", "RU": rules_of(game.board)}
-    text, stones = "".join(f"{name}[{value}]" for name, value in about.items()), game.stones_set_up()
+    board, root, stones = game.board, sgf_root(game.board, f"Polyplay:{version.partition(',')[0]}"), game.stones(0)
     for name, colour in (("AB", BLACK), ("AW", WHITE)):
-        cells = np.flatnonzero(stones == colour).tolist()
-        text += name * bool(cells) + "".join(f"[{_point(cell, game)}]" for cell in cells)
-    if stones.any() or game.first_to_move != (game.moves[0][0] if game.moves else BLACK):
-        text += f"PL[{'-BW'[game.first_to_move]}]"
-    moves = "".join(f";{'-BW'[colour]}[{_point(action, game)}]" for colour, action in game.moves)
-    return f"(;{text}{moves})"
+        root[name] = [sgf_point(board, cell) for cell in np.flatnonzero(stones == colour).tolist()]
+    first = records.mover(game.records[0]) + 1 if game.moves else game.to_move
+    if stones.any() or first != (game.moves[0][0] if game.moves else BLACK):
+        root["PL"] = ["-BW"[first]]
+    return sgf_text([root, *({"-BW"[colour]: [sgf_point(board, action)]} for colour, action in game.moves)])
 
 
-def _point(action: int, game: GtpBoard) -> str:
-    """A point by its column and its row from the top; nothing: a pass."""
-    row, column = divmod(action, game.size)
-    return "" if action == game.board.cells else f"{chr(ord('a') + column)}{chr(ord('a') + row)}"
-
-
-class Form(NamedTuple):
-    """How an extension writes a mean value from -1 to 1 as a win rate, and a prior."""
-
-    rate: Callable[[float], str]
-    prior: Callable[[float], str]
-
-
-LEELA = Form(lambda q: f"{round(5000 * (1 + q))}", lambda p: f"{round(10_000 * p)}")
-KATA = Form(lambda q: f"{(1 + q) / 2:.6f}", lambda p: f"{p:.6f}")
+# How an extension writes a mean value from -1 to 1 as a win rate, and a prior.
+Form = tuple[Callable[[float], str], Callable[[float], str]]
+LEELA: Form = (lambda q: f"{round(5000 * (1 + q))}", lambda p: f"{round(10_000 * p)}")
+KATA: Form = (lambda q: f"{(1 + q) / 2:.6f}", lambda p: f"{p:.6f}")
 
 
 def by_choice(search: Search, found: Finished) -> list[int]:
@@ -361,7 +303,7 @@ def analysis_line(search: Search, name: Callable[[int], str], form: Form) -> str
     """
     found, parts = search.look(np.array([0])), list[str]()
     for order, action in enumerate(by_choice(search, found)):
-        rate, prior = form.rate(float(found.q[0, action])), form.prior(float(found.priors[0, action]))
+        rate, prior = form[0](float(found.q[0, action])), form[1](float(found.priors[0, action]))
         parts.append(
             f"info move {name(action)} visits {found.visits[0, action]} winrate {rate} prior {prior} lcb {rate} "
             f"order {order} pv " + " ".join(map(name, search.principal_variation(0, action)))
@@ -445,7 +387,7 @@ COLOURS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
 STATUS = ("alive", "dead", "seki")
 ENDLESS = ("lz-analyze", "kata-analyze")  # they end with the next line
 VALUES = {"avoid": 3, "allow": 3}  # of an analysis' options that change nothing here; all others have one
-DIGITS = 9  # of a number, at most
+DIGITS, LARGEST = 9, 1e9  # of a number, at most
 WARM = 4  # steps of a search before the first answer
 
 
@@ -465,6 +407,13 @@ class GtpEngine:
             for name in sorted(vars(type(self)))
             if name.startswith("do_")
         }
+        plain = {"protocol_version": "2", "name": "Polyplay", "version": version}
+        plain["clear_cache"] = ""  # every search begins with an empty tree
+        for name, text in plain.items():
+            self.commands[name] = lambda words, text=text: text  # type: ignore[misc]
+        for name, form in (("lz", LEELA), ("kata", KATA)):
+            self.commands[f"{name}-analyze"] = partial(self._analysis, self._lines, form)
+            self.commands[f"{name}-genmove_analyze"] = partial(self._analysis, self._lines_of_move, form)
 
     def answer(self, line: str) -> Iterator[str]:
         """Pieces of the answer to a line; none to a line without a command. An analysis goes on until nobody asks for
@@ -497,15 +446,6 @@ class GtpEngine:
         game.play(WHITE, 0)
         game.owners()
 
-    def do_protocol_version(self, words: list[str]) -> str:
-        return "2"
-
-    def do_name(self, words: list[str]) -> str:
-        return "Polyplay"
-
-    def do_version(self, words: list[str]) -> str:
-        return self.version
-
     def do_known_command(self, words: list[str]) -> str:
         return "true" if words and words[0] in self.commands else "false"
 
@@ -517,23 +457,21 @@ class GtpEngine:
         return ""
 
     def do_boardsize(self, words: list[str]) -> str:
-        if _integer(words) != self.game.size:
+        if _read_words(words, _integer) != [self.game.size]:
             raise GtpError("unacceptable size")  # its network knows one
         return self.do_clear_board([])
 
     def do_clear_board(self, words: list[str]) -> str:
-        self.game.clear()
-        self.left.clear()
+        self.game, self.left = GtpBoard(self.game.board), {}
         return ""
 
     def do_komi(self, words: list[str]) -> str:
-        self.game.set_komi(_number(words))
+        self.game.set_komi(*_read_words(words, _number))
         self.policy.use(self.game.board)
         return ""
 
     def do_play(self, words: list[str]) -> str:
-        _need(words, 2)
-        self.game.play(_colour(words), self.game.vertex(words[1]))
+        self.game.play(*_read_words(words, _colour, self.game.vertex))
         return ""
 
     def do_undo(self, words: list[str]) -> str:
@@ -541,12 +479,15 @@ class GtpEngine:
         return ""
 
     def do_fixed_handicap(self, words: list[str]) -> str:
-        cells = self.game.handicap(_integer(words))
-        self.game.set_handicap(cells)
-        return " ".join(map(self.game.name, cells))
+        return self._handicap(*_read_words(words, _integer))
 
     def do_place_free_handicap(self, words: list[str]) -> str:
-        return self.do_fixed_handicap([str(min(_integer(words), self.game.most_stones))])
+        return self._handicap(min(*_read_words(words, _integer), self.game.most_stones))
+
+    def _handicap(self, stones: int) -> str:
+        cells = self.game.handicap(stones)
+        self.game.set_handicap(cells)
+        return " ".join(map(self.game.name, cells))
 
     def do_set_free_handicap(self, words: list[str]) -> str:
         cells = [self.game.vertex(word) for word in words]
@@ -556,17 +497,17 @@ class GtpEngine:
         return ""
 
     def do_loadsgf(self, words: list[str]) -> str:
-        _need(words, 1)
+        if not words:
+            raise GtpError("syntax error")
         *before, last = words
-        until = _integer([last]) if before and last.isdecimal() else None
+        until = _integer(last) if before and last.isdecimal() else None
         path = " ".join(words if until is None else before)
         try:
-            found = read_game(path, self.game.size, until)
-            self.game = found.on_board(GtpBoard(self.game.board))
+            self.game, unread = load_game(path, self.game.board, until)
         except GtpError as e:
             raise GtpError(f"cannot load file: {e}") from None
-        if found.komi_unread:
-            print(f"{path}: {found.komi_unread} is no komi; it stays {self.game.komi:g}", file=sys.stderr)
+        if unread:
+            print(f"{path}: {unread} is no komi; it stays {self.game.komi:g}", file=sys.stderr)
         self.policy.use(self.game.board)
         return ""
 
@@ -588,33 +529,22 @@ class GtpEngine:
         rules |= {"suicide": board.suicide, "tax": "NONE", "whiteHandicapBonus": "0"}
         return json.dumps(rules, separators=(",", ":"))
 
-    def do_clear_cache(self, words: list[str]) -> str:
-        """Nothing to do: every search begins with an empty tree."""
-        return ""
-
     def do_time_settings(self, words: list[str]) -> str:
-        _need(words, 3)
-        main, byo, stones = _seconds(words[0]), _seconds(words[1]), _integer(words[2:])
+        main, byo, stones = _read_words(words, _seconds, _seconds, _integer)
         self.clock, self.left = Clock(main, byo, stones, not (byo > 0 and stones == 0)), {}
         return ""
 
     def do_time_left(self, words: list[str]) -> str:
-        _need(words, 3)
-        self.left[_colour(words)] = _seconds(words[1], late=True), _integer(words[2:])
+        colour, seconds, stones = _read_words(words, _colour, lambda word: _number(word, LARGEST), _integer)
+        self.left[colour] = max(seconds, 0.0), stones  # a negative time is none left
         return ""
 
     def do_genmove(self, words: list[str]) -> str:
-        colour, begun = _colour(words), time.monotonic()
+        (colour,), begun = _read_words(words, _colour), time.monotonic()
         return self._make(colour, self._choose(colour), begun)
 
     def do_reg_genmove(self, words: list[str]) -> str:
-        return self._name(self._choose(_colour(words)))
-
-    def do_lz__genmove_analyze(self, words: list[str]) -> Iterator[str]:
-        return self._lines_of_move(*self._asked(words), LEELA)
-
-    def do_kata__genmove_analyze(self, words: list[str]) -> Iterator[str]:
-        return self._lines_of_move(*self._asked(words), KATA)
+        return self._name(self._choose(*_read_words(words, _colour)))
 
     def _choose(self, colour: int) -> int:
         *_, search = self._think(colour)
@@ -649,7 +579,7 @@ class GtpEngine:
     def _name(self, action: int) -> str:
         return "resign" if action == GIVES_UP else self.game.name(action)
 
-    def _lines_of_move(self, colour: int, every: float, form: Form) -> Iterator[str]:
+    def _lines_of_move(self, form: Form, colour: int, every: float) -> Iterator[str]:
         """A line whenever the interval is over and at the end, then the move."""
         begun = shown = time.monotonic()
         for search in self._think(colour):
@@ -677,11 +607,10 @@ class GtpEngine:
     def do_showboard(self, words: list[str]) -> str:
         return "\n" + self.game.drawing()
 
-    def do_lz__analyze(self, words: list[str]) -> Iterator[str]:
-        return self._lines(*self._asked(words), LEELA)
-
-    def do_kata__analyze(self, words: list[str]) -> Iterator[str]:
-        return self._lines(*self._asked(words), KATA)
+    def _analysis(
+        self, lines: Callable[[Form, int, float], Iterator[str]], form: Form, words: list[str]
+    ) -> Iterator[str]:
+        return lines(form, *self._asked(words))
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
         """The color and the seconds between two lines that the words of an analysis name. Raises GtpError."""
@@ -691,15 +620,15 @@ class GtpEngine:
             if word in COLOURS:
                 colour = COLOURS[word]
             elif word == "interval":
-                every = _integer(rest[:1])
+                (every,) = _read_words(rest, _integer)
                 del rest[0]
             elif word.isdecimal():
-                every = _integer([word])
+                every = _integer(word)
             else:
                 del rest[: VALUES.get(word, 1)]
         return colour, max(every, 5) / 100
 
-    def _lines(self, colour: int, every: float, form: Form) -> Iterator[str]:
+    def _lines(self, form: Form, colour: int, every: float) -> Iterator[str]:
         """A line whenever the interval is over, and an empty piece in between; without end."""
         record, name = self.game.position(colour), self.game.name
         self._simulate(ANALYSED)
@@ -719,41 +648,36 @@ class GtpEngine:
                 yield ""
 
 
-def _need(words: list[str], n: int) -> None:
-    """Raises GtpError: there are fewer words."""
-    if len(words) < n:
+def _read_words(words: list[str], *kinds: Callable[[str], Any]) -> list[Any]:
+    """The first words, each by its kind. Raises GtpError."""
+    if len(words) < len(kinds):
         raise GtpError("syntax error")
+    return [kind(word) for kind, word in zip(kinds, words, strict=False)]
 
 
-def _colour(words: list[str]) -> int:
-    _need(words, 1)
-    if words[0].lower() not in COLOURS:
+def _colour(word: str) -> int:
+    if word.lower() not in COLOURS:
         raise GtpError("invalid color")
-    return COLOURS[words[0].lower()]
+    return COLOURS[word.lower()]
 
 
-def _integer(words: list[str]) -> int:
-    if not words or not words[0].isdecimal() or len(words[0]) > DIGITS:
+def _integer(word: str) -> int:
+    if not word.isdecimal() or len(word) > DIGITS:
         raise GtpError("syntax error")
-    return int(words[0])
+    return int(word)
 
 
-def _number(words: list[str], most: float = 1e6) -> float:
-    try:
-        found = float(words[0])
-    except (ValueError, IndexError):
-        raise GtpError("syntax error") from None
-    if "_" in words[0] or not abs(found) < most:
+def _number(word: str, most: float = 1e6) -> float:
+    with contextlib.suppress(ValueError):
+        if "_" not in word and abs(found := float(word)) < most:
+            return found
+    raise GtpError("syntax error")
+
+
+def _seconds(word: str) -> float:
+    if (found := _number(word, LARGEST)) < 0:
         raise GtpError("syntax error")
     return found
-
-
-def _seconds(word: str, late: bool = False) -> float:
-    """late: a negative time is none left. Raises GtpError."""
-    found = _number([word], 10.0**DIGITS)
-    if found < 0 and not late:
-        raise GtpError("syntax error")
-    return max(found, 0.0)
 
 
 # `polyplay play RUN --gtp`: the engine between stdin and stdout.

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyplay.cli.arguments import check_extra, check_port, listen, run_and_options, serve_page
 from polyplay.core import checkpoint
-from polyplay.core.errors import UserError
+from polyplay.core.errors import Simulations, UserError
 from polyplay.core.files import Row
 from polyplay.games import board_rules, records
 from polyplay.games.board_pool import PREFIX
@@ -123,7 +123,7 @@ class PageOptions:
     """port of the page, http://127.0.0.1:PORT"""
     checkpoint: str | None = None
     """checkpoint to play with: best, or the number its name begins with (none: the newest)"""
-    simulations: int | None = None
+    simulations: Simulations | None = None
     """of a search, at the start; 0: the bare network (none: as many as in training)"""
     resign: str = "auto"
     """with --gtp: value below which it gives a game up, from -1 to 0; auto: as learned in self-play; off: never"""
@@ -135,8 +135,6 @@ class PageOptions:
         ResignOptions.parse(self.resign)
         if self.resign != "auto" and not self.gtp:
             raise UserError(f"--resign: {self.resign} given, but only --gtp resigns: add --gtp, or leave it out")
-        if self.simulations is not None and not 0 <= self.simulations <= MOST:
-            raise UserError(f"--simulations: {self.simulations} given, allowed: 0 to {MOST}")
 
 
 def command(words: list[str]) -> None:
@@ -159,16 +157,14 @@ def command(words: list[str]) -> None:
 
 def no_game(directory: Path, config: Row) -> UserError:
     given = f"{directory} is a run of {config['system']} on {config['config'].get('env')}"
-    return UserError(
-        f"play: {given}; allowed: a run of alphago_zero, from polyplay train alphago_zero --env game:connect_four"
-    )
+    allowed = "a run of alphago_zero, from polyplay train alphago_zero --env game:connect_four"
+    return UserError(f"play: {given}; allowed: {allowed}")
 
 
 def answer_gtp(directory: Path, options: PageOptions, config: Row) -> None:
     """Until `quit` or the end of stdin. Raises UserError."""
     from polyplay import __version__
     from polyplay.cli.gtp import GtpEngine, main
-    from polyplay.games.boards import Go
 
     def engine() -> GtpEngine:
         player, first, found = open_player(directory, options, config)

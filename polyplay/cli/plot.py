@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
@@ -61,8 +62,8 @@ def read_curves(place: Path, games: int = WINDOW) -> list[Curve]:
     """The curve of each run that `place` stands for; of several those that have games, with a line about each other.
     Raises UserError: there is none.
     """
-    runs, found, missing = find_runs(place), list[Curve](), list[UserError]()
-    for run in runs:
+    found, missing = list[Curve](), list[UserError]()
+    for run in find_runs(place):
         try:
             found.append(read_curve(run, games))
         except UserError as e:
@@ -78,9 +79,9 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     """A run's curve: of all its games, or of its reports where games were not kept. Games that a resumption played
     again count once. Raises UserError: no game has ended.
     """
-    own: Row = {"system": _own_name(run), "config": {}}
-    by_hand = not (run / "config.json").exists()
-    config = own if by_hand else read_config(run)
+    by_hand, place = not (run / "config.json").exists(), run.resolve()
+    name = place.parent.name if place.name.startswith("seed-") else place.name  # seeds have one name
+    config: Row = {"system": name, "config": {}} if by_hand else read_config(run)
     rows = current_rows(run / GAMES, "episodic_return")
     if rows:
         returns = trailing_means(np.array([row["episodic_return"] for row in rows], float), games)
@@ -104,12 +105,6 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     )
 
 
-def _own_name(run: Path) -> str:
-    """Of a run without a configuration; its seeds have one name."""
-    run = run.resolve()
-    return run.parent.name if run.name.startswith("seed-") else run.name
-
-
 def thin(x: np.ndarray, most: int) -> np.ndarray:
     """Which points are drawn: the last of those at one place, evenly thinned, with the first and the last of all."""
     last = np.flatnonzero(np.append(x[1:] != x[:-1], len(x) > 0))
@@ -124,26 +119,15 @@ REPS = 500  # of the bootstrap at each of them
 BANDS = {"interval": "95 % interval", "range": "lowest to highest"}
 
 
-@dataclass(frozen=True)
-class Band:
-    """A mean over runs and what is drawn around it; all of one length."""
-
-    x: np.ndarray
-    mean: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
+Band = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # places, the mean over runs, lowest and highest around it
 
 
 def pools_of(found: Sequence[Curve]) -> list[list[Curve]]:
     """Curves of the same system and configuration together, in the order of their first."""
-    pools: list[list[Curve]] = []
+    pools = dict[tuple[str, str], list[Curve]]()
     for curve in found:
-        same = (pool for pool in pools if (pool[0].label, pool[0].settings) == (curve.label, curve.settings))
-        pool = next(same, None)
-        if pool is None:
-            pools.append(pool := [])
-        pool.append(curve)
-    return pools
+        pools.setdefault((curve.label, json.dumps(curve.settings, sort_keys=True)), []).append(curve)
+    return list(pools.values())
 
 
 def names_of(pools: Sequence[Sequence[Curve]]) -> list[str]:
@@ -152,7 +136,7 @@ def names_of(pools: Sequence[Sequence[Curve]]) -> list[str]:
     """
     heads = [pool[0] for pool in pools]
     several = len({head.env for head in heads}) > 1
-    return [" · ".join([h.label, *([h.env] if several else []), *_own_settings(h, heads)]) for h in heads]
+    return [" · ".join([h.label, *[h.env] * several, *_own_settings(h, heads)]) for h in heads]
 
 
 def _own_settings(head: Curve, heads: Sequence[Curve]) -> list[str]:
@@ -173,7 +157,7 @@ def pool_curves(runs: Sequence[Curve], axis: str, band: str) -> Band | None:
     low, high = returns.min(0), returns.max(0)
     if band == "interval":
         low, high = np.array([mean_interval(column, reps=REPS) for column in returns.T]).T
-    return Band(grid, returns.mean(0), low, high)
+    return grid, returns.mean(0), low, high
 
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")  # Okabe and Ito
@@ -243,9 +227,8 @@ def write_figure(figure: Figure, out: Path, option: str = "--out") -> None:
     try:
         figure.savefig(out)
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as e:
-        raise UserError(
-            f"{option}: {out} cannot be written: {e.strerror}; name a file in a directory that is there"
-        ) from None
+        why = f"{option}: {out} cannot be written: {e.strerror}"
+        raise UserError(f"{why}; name a file in a directory that is there") from None
 
 
 def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Figure:
@@ -277,13 +260,10 @@ def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[
         return [list(found) for found in by_run]
     if len(labels) != len(by_run):
         given = f"{len(labels)} name{'s' * (len(labels) != 1)}, {len(by_run)} RUN given"
-        raise UserError(
-            f"--label: {given}; give one for each, without commas: --label {' '.join(['NAME'] * len(by_run))}"
-        )
-    return [
-        [replace(curve, label=label, env="", settings={}) for curve in found]
-        for label, found in zip(labels, by_run, strict=True)
-    ]
+        fix = f"give one for each, without commas: --label {' '.join(['NAME'] * len(by_run))}"
+        raise UserError(f"--label: {given}; {fix}")
+    named = zip(labels, by_run, strict=True)
+    return [[replace(curve, label=label, env="", settings={}) for curve in found] for label, found in named]
 
 
 def place_legend(figure: Figure, axes: Axes) -> None:
@@ -321,11 +301,10 @@ def _draw(panel: Axes, axis: str, name: str, colour: str, runs: Sequence[Curve],
     if lacking := next((run for run in runs if axis not in run.across), None):
         allowed = ", ".join(name for name in ("frames", "steps", "hours") if name in lacking.across)
         raise UserError(f"--x: {axis} given, but {lacking.label} counted none; allowed: {allowed}")
-    band = None if pool == "none" else pool_curves(runs, axis, pool)
-    if band is not None:
-        label = f"{name} (mean of {len(runs)} runs, {BANDS[pool]})"
-        panel.plot(band.x, band.mean, color=colour, linewidth=1.8, solid_capstyle="round", label=label)
-        panel.fill_between(band.x, band.low, band.high, color=colour, alpha=0.18, linewidth=0)
+    if pool != "none" and (band := pool_curves(runs, axis, pool)):
+        (x, mean, low, high), label = band, f"{name} (mean of {len(runs)} runs, {BANDS[pool]})"
+        panel.plot(x, mean, color=colour, linewidth=1.8, solid_capstyle="round", label=label)
+        panel.fill_between(x, low, high, color=colour, alpha=0.18, linewidth=0)
         return
     label = f"{name} ({len(runs)} runs)" if len(runs) > 1 else name
     for i, run in enumerate(runs):

@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
@@ -16,10 +16,11 @@ from polyplay.cli import bench
 from polyplay.cli.arguments import check_extra, check_port, listen, parse_words, serve_page
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
-from polyplay.core.files import Row, is_number, is_row, parse_json, read_object
+from polyplay.core.files import Row, is_row, parse_json, read_object
 from polyplay.core.machine import cores
 from polyplay.evaluation.scores import read_scores
 from polyplay.runs.directory import METRICS, WIRING, read_config
+from polyplay.runs.reporter import KINDS
 from polyplay.runs.session import lock_holder
 
 BARS = {  # by what limits: its name on the page, and its number in a report
@@ -28,17 +29,7 @@ BARS = {  # by what limits: its name on the page, and its number in a report
     "learn": ("learning", "time_learn"),
     "overhead": ("replay", "time_replay"),
 }
-KINDS = ("env", "infer", "learn", "replay", "wait")
-
-
-def mean_shares(reports: Iterable[tuple[Row, float]]) -> Row:
-    """Time shares and CPU over several reports, each weighted by its seconds; None where no report has a number."""
-    reports, shares = list(reports), Row()
-    for name in (*(f"time_{kind}" for kind in KINDS), "cpu"):
-        found = [(row[name], seconds) for row, seconds in reports if is_number(row.get(name)) and seconds > 0]
-        whole = sum(seconds for _, seconds in found)
-        shares[name] = sum(share * seconds for share, seconds in found) / whole if found else None
-    return shares
+SHARES = (*(f"time_{kind}" for kind in KINDS), "cpu")
 
 
 def core_time(row: Row, crowd: float = 1.0) -> dict[str, float] | None:
@@ -46,7 +37,7 @@ def core_time(row: Row, crowd: float = 1.0) -> dict[str, float] | None:
     the workers wait, or where there are fewer workers than cores; otherwise they do what the workers do, in
     proportion. crowd: workers per core. None where a number is missing.
     """
-    if not is_row(row, ("cpu", *(f"time_{k}" for k in KINDS))):
+    if not is_row(row, SHARES):
         return None
     times = {k: float(row[f"time_{k}"]) for k in KINDS}
     busy = sum(times[k] for k in KINDS if k != "wait")
@@ -60,7 +51,7 @@ def core_time(row: Row, crowd: float = 1.0) -> dict[str, float] | None:
 def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
     """What limits the run, with the number that its bar shows, and an option to try; "" before a report tells.
 
-    row: `mean_shares` of the last reports.
+    row: means of the last reports.
     """
     workers = sum(role["n"] for role in wiring.get("roles", ()))
     where = core_time(row, workers / cores() if workers else 1.0)
@@ -80,7 +71,6 @@ WINDOW = 100  # games of a mean return
 REPORTS = 12  # that time shares and advice are averaged over: a minute, usually
 GAME = ("wall_seconds", "steps", "episodic_return")  # the numbers of a game that are read
 CHUNK = 1 << 20
-TAIL = 1 << 14  # bytes of episodes.jsonl that are looked at
 
 
 @dataclass
@@ -142,20 +132,6 @@ class LineReader:
         return [row for line in data[:end].splitlines() if is_row(row := parse_json(line), self.numbers)]
 
 
-def last_episodes(path: Path) -> list[Row]:
-    """The newest first, from the end of the file."""
-    try:
-        with path.open("rb") as file:
-            start = max(0, os.fstat(file.fileno()).st_size - TAIL)
-            file.seek(start)
-            lines = file.read(TAIL).split(b"\n")[1 if start else 0 : -1]
-    except OSError:
-        return []
-    keys = ("wall_seconds", "steps", "episodic_return", "episodic_length")
-    rows = [row for line in lines[-3 * EPISODES :] if is_row(row := parse_json(line), keys)]
-    return [{k: row[k] for k in (*keys, "lane") if k in row} for row in reversed(rows[-EPISODES:])]
-
-
 def is_self_play(values: Row) -> bool:
     """Whether these settings are of an agent that plays both sides of a board game, so that returns say nothing."""
     return str(values.get("env", "")).startswith("game:") and "simulations" in values
@@ -179,7 +155,7 @@ class RunReader:
             self.config = read_config(self.directory)
         summary, wiring = self._object("summary.json"), self._object(WIRING)
         values = self.config["config"]
-        standing, shares = self._standing(summary), mean_shares(self.recent)
+        standing, shares = self._standing(summary), bench.weighted_means(self.recent, SHARES)
         limit = limit_sentence(shares, values, wiring) if standing["running"] else ""
         plays_itself = is_self_play(values)
         curve = self.of_games if self.of_games.newest and not plays_itself else self.of_reports
@@ -195,7 +171,7 @@ class RunReader:
             "curve": curve.points(),
             "shares": shares,
             "self_play": self._self_play() if plays_itself else None,
-            "episodes": last_episodes(self.directory / "episodes.jsonl"),
+            "episodes": [*reversed(self.last)],
             "checkpoints": self._checkpoints(),
             "limit": limit,
             "settings": self._settings(),
@@ -218,7 +194,11 @@ class RunReader:
         self.recent: deque[tuple[Row, float]] = deque(maxlen=REPORTS)  # reports, and the seconds that each is over
 
     def _forget_games(self) -> None:
-        self.of_games, self.returns = ThinnedCurve(), deque[float](maxlen=WINDOW)
+        self.of_games, self.returns, self.last = (
+            ThinnedCurve(),
+            deque[float](maxlen=WINDOW),
+            deque[Row](maxlen=EPISODES),
+        )
 
     def _add_report(self, row: Row) -> None:
         self.recent.append((row, row["wall_seconds"] - self.row.get("wall_seconds", 0.0)))
@@ -229,6 +209,7 @@ class RunReader:
     def _add_game(self, row: Row) -> None:
         self.returns.append(row["episodic_return"])
         self.of_games.add((row["steps"], row["wall_seconds"], fmean(self.returns)))
+        self.last.append({k: row[k] for k in (*GAME, "episodic_length", "lane") if k in row})
 
     def _self_play(self) -> Row:
         """What takes the place of returns where an agent plays itself: how good its values are, and the newest score
@@ -266,10 +247,8 @@ class RunReader:
     def _checkpoints(self) -> list[Row]:
         found = []
         for path in reversed(checkpoint.everything(self.directory)):
-            try:
+            with contextlib.suppress(OSError):  # pruned meanwhile
                 found.append({"update": checkpoint.update_of(path), "seconds": path.stat().st_mtime})
-            except OSError:  # pruned meanwhile
-                continue
         return found
 
     def _settings(self) -> list[Row]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym
+from gymnasium.vector.utils import concatenate, create_empty_array
 
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import FOLDER
@@ -58,11 +59,10 @@ def load_agent(
     path = Path(path)
     if checkpoint is None:
         path, checkpoint = load.split_checkpoint(path)
-    page, settings, options, config = load.load_run(path, trust)
-    found = load.choose_checkpoint(path, None if checkpoint is None else str(checkpoint))
     with _known_spaces(path):
-        wired = load.wire_system(page, settings, load.crew_of(replace(options, device="cpu")))
+        wired, config = _wire_run(path, trust)
         assert wired.envs.spec
+    found = load.choose_checkpoint(path, None if checkpoint is None else str(checkpoint))
     whose = load.choose_agent(path, found, None if agent is None else str(agent), "agent")
     return Agent(path, found, wired, config, seed, epsilon, whose)
 
@@ -163,9 +163,8 @@ class Agent:
     def _step(self, obs: Any, state: State | None, mask: Any, reward: Any) -> tuple[Batch, bool]:
         """A row [B] as pools give them, and whether a batch was given. Raises UserError."""
         if isinstance(obs, tuple) and not isinstance(self.observation_space, gym.Tuple):
-            raise UserError(
-                f"obs: a tuple of {len(obs)} given; reset() returns (observation, info): give the observation alone"
-            )
+            returned = "reset() returns (observation, info): give the observation alone"
+            raise UserError(f"obs: a tuple of {len(obs)} given; {returned}")
         lanes = _lanes(self.observation_space, obs)
         batched, n = lanes is not None, 1 if lanes is None else lanes
         if n == 0:
@@ -194,7 +193,8 @@ class Agent:
         action, _, after = self._choose(step, state, greedy)
         self._acts = max(self._acts, after.acts)
         rows = [self._read(tree.at(action, i)) for i in range(len(step["first"]))]
-        return (_stacked(rows) if batched else rows[0]), after
+        out: Any = create_empty_array(self.action_space, len(rows))
+        return (concatenate(self.action_space, rows, out) if batched else rows[0]), after
 
     def _choose(self, step: Batch, state: State | None, greedy: bool) -> tuple[Tree, np.ndarray | None, State]:
         from polyplay.acting.play import choose_with_value
@@ -239,21 +239,15 @@ def _mask(spec: Any, mask: Any, n: int, batched: bool) -> Tree:
     return tree.map(read, spec, mask)
 
 
-def _stacked(rows: list[Any]) -> Any:
-    """Actions of several observations as one: arrays with a leading dimension, in dicts and tuples as they are."""
-    head = rows[0]
-    if isinstance(head, dict):
-        return {k: _stacked([row[k] for row in rows]) for k in head}
-    if isinstance(head, tuple):
-        return tuple(_stacked([row[i] for row in rows]) for i in range(len(head)))
-    return np.stack(rows)
-
-
 def open_run(directory: Path, checkpoint: str | None, trust: bool) -> tuple[System, Path, Row]:
     """A run's system, on the CPU, its checkpoint (None: the newest) and its configuration. Raises UserError."""
+    wired, config = _wire_run(directory, trust)
+    return wired, load.choose_checkpoint(directory, checkpoint), config
+
+
+def _wire_run(directory: Path, trust: bool) -> tuple[System, Row]:
     page, settings, options, config = load.load_run(directory, trust)
-    found = load.choose_checkpoint(directory, checkpoint)
-    return load.wire_system(page, settings, load.crew_of(replace(options, device="cpu"))), found, config
+    return load.wire_system(page, settings, load.crew_of(replace(options, device="cpu"))), config
 
 
 # Agents of runs by name: of a run, of one of its checkpoints, of the file of a past agent.
@@ -299,9 +293,8 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     if alone and folder.name != FOLDER:
         raise UserError(f"{name} given, allowed: the file of a past agent where its run has it, in RUN/past_agents")
     run, which = (folder.parent, None) if alone else load.split_checkpoint(path)
-    page, settings, options, _ = load.load_run(run, trust)
+    wired, _ = _wire_run(run, trust)
     found = path if alone else load.choose_checkpoint(run, which)
-    wired = load.wire_system(page, settings, load.crew_of(replace(options, device="cpu")))
     load.check_spaces(run, wired.envs)
     if alone:
         return [RunAgent(name, wired, found)]

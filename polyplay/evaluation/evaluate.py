@@ -27,15 +27,15 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from polyplay.core import checkpoint, machine, processes
 from polyplay.core.errors import MATCH, Count, Fraction, Seed, Simulations, UserError, Whole
-from polyplay.core.files import Row, read_object, write_json
+from polyplay.core.files import Row, write_json
 from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch
 from polyplay.envs import atari
 from polyplay.envs.atari import Starts
 from polyplay.envs.pool import Envs, Pool
 from polyplay.evaluation.scores import FILE, read_scores, training_score
+from polyplay.runs import load
 from polyplay.runs.directory import READ_ONLY, config_hash, is_read_only, program_signature
-from polyplay.runs.load import check_spaces, choose_agent, choose_checkpoint, crew_of, load_run, weights_digest
 from polyplay.runs.options import Settings
 from polyplay.systems import System
 from polyplay.workers import process
@@ -53,7 +53,7 @@ class GamesWatch:
     def __init__(self, max_steps: int | None = None):
         self.max_steps = max_steps
         self.games, self.steps, self.total = 0, 0, 0.0
-        self.signal, self.ended = 0, ""  # ended: by what
+        self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: by what
 
     def step(self, found: list[PlayedGame], lanes: int) -> bool:
         """All lanes made a step, and these games ended in it. Whether to go on."""
@@ -65,6 +65,17 @@ class GamesWatch:
             self.ended = f"--max-steps {self.max_steps:,} are over"
         return not self.ended
 
+    def receive(self, number: int, frame: FrameType | None) -> None:
+        """The first signal ends the evaluation after the present step; another one, a second or more later, at once."""
+        if self.signal:
+            if time.monotonic() - self.warned >= processes.AGAIN:
+                raise processes.Stopped(number)
+            return
+        self.signal, self.warned = number, time.monotonic()
+        what = "ending after this step; a second signal, at least 1 s later, ends without a score"
+        with contextlib.suppress(OSError):  # a stream could wait for a lock that this thread holds
+            os.write(2, f"\npolyplay: {processes.name(number)}: {what}\n".encode())
+
     @property
     def line(self) -> str:
         mean = f"mean return {self.total / self.games:,.2f}" if self.games else "none is over yet"
@@ -73,8 +84,8 @@ class GamesWatch:
 
 @contextlib.contextmanager
 def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None) -> Iterator[Watch]:
-    """A watch's `step` that shows its progress: a bar on a terminal, else a line every half a minute. Meanwhile the
-    first signal ends the evaluation after the present step; another one, a second or more later, at once.
+    """A watch's `step` that shows its progress: a bar on a terminal, else a line every half a minute. Meanwhile it
+    receives signals.
     """
     console = console or Console(stderr=True, highlight=False)
     columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
@@ -90,25 +101,8 @@ def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None) 
             console.print(f"{watch.games:,} of {episodes:,} games · {watch.line}", soft_wrap=True)
         return going
 
-    with bar, processes.handled(_receiver(watch)):
+    with bar, processes.handled(watch.receive):
         yield step
-
-
-def _receiver(watch: GamesWatch) -> processes.Handler:
-    warned = 0.0
-
-    def receive(number: int, frame: FrameType | None) -> None:
-        nonlocal warned
-        if watch.signal:
-            if time.monotonic() - warned >= processes.AGAIN:
-                raise processes.Stopped(number)
-            return
-        watch.signal, warned = number, time.monotonic()
-        what = "ending after this step; a second signal, at least 1 s later, ends without a score"
-        with contextlib.suppress(OSError):  # a stream could wait for a lock that this thread holds
-            os.write(2, f"\npolyplay: {processes.name(number)}: {what}\n".encode())
-
-    return receive
 
 
 ATARI_RATE = 15.0  # pictures per second: one of four frames
@@ -169,7 +163,7 @@ class Film:
         self._out: Any = None
         self._stream: Any = None
         with self._guarded():
-            self._out = _package().open(str(self._part), "w")
+            _package()
 
     def shown(self, envs: Envs) -> Envs:
         """`envs` so that a step has a picture; as they are, where that cannot be."""
@@ -187,19 +181,18 @@ class Film:
         """Put the file in its place, if anything was shown. May be called again."""
         out, self._out, self._done = self._out, None, True
         with self._guarded():
-            if self._stream is not None and out is not None:
-                out.mux(self._stream.encode())
-        with self._guarded():
             if out is not None:
-                out.close()
-                if self._stream is not None and not self.fault:
+                with closing(out):
+                    out.mux(self._stream.encode())
+                if not self.fault:
                     os.replace(self._part, self.path)
         with contextlib.suppress(OSError):
             self._part.unlink(missing_ok=True)
 
     def _write(self, shown: np.ndarray, rate: float) -> None:
         shown = shown[: len(shown) // 2 * 2, : shown.shape[1] // 2 * 2]  # the format has no odd sides
-        if self._stream is None:
+        if self._out is None:
+            self._out = _package().open(str(self._part), "w")
             self._stream = self._out.add_stream("libx264", rate=round(rate))
             self._stream.height, self._stream.width = shown.shape[:2]
             self._stream.pix_fmt = "yuv420p"
@@ -309,15 +302,13 @@ def check_board_options(options: EvaluateOptions) -> None:
     if name != "versus":
         return
     if options.against is None:
-        raise UserError(
-            "--protocol versus needs --against: random, mcts:N, perfect, gtp:COMMAND, or the directory of a run"
-        )
+        allowed = "random, mcts:N, perfect, gtp:COMMAND, or the directory of a run"
+        raise UserError(f"--protocol versus needs --against: {allowed}")
     if options.episodes and options.episodes > MATCH:
         raise UserError(f"--episodes {options.episodes} given, but a match has {MATCH:,} games at most: lower it")
     if options.episodes and options.episodes % 2:
-        raise UserError(
-            f"--episodes {options.episodes} given, but both colours play every opening: give an even number"
-        )
+        why = "both colours play every opening: give an even number"
+        raise UserError(f"--episodes {options.episodes} given, but {why}")
 
 
 def describe_label(label: str, options: EvaluateOptions) -> str:
@@ -396,10 +387,10 @@ def evaluate(
     options = options or EvaluateOptions()
     protocol = atari.protocol(options.protocol)
     check_board_options(options)
-    page, saved, run_options, config = load_run(directory, trust=options.trust or settings is not None)
-    found = choose_checkpoint(directory, options.checkpoint)
-    wired = page.build(settings or saved, crew_of(replace(run_options, device="cpu")))
-    check_spaces(directory, wired.envs)
+    page, saved, run_options, config = load.load_run(directory, trust=options.trust or settings is not None)
+    found = load.choose_checkpoint(directory, options.checkpoint)
+    wired = page.build(settings or saved, load.crew_of(replace(run_options, device="cpu")))
+    load.check_spaces(directory, wired.envs)
     envs, starts = atari.apply(protocol, wired.envs, options.starts)
     label = describe_label(atari.label(protocol, starts), options)
     name = file_name(options, found.name, label)
@@ -479,7 +470,7 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy,
     if wired.player is None and options.simulations is not None:
         given = f"--simulations {options.simulations} given"
         raise UserError(f"{given}, but the policy of this run does not search: leave it out")
-    whose = choose_agent(found.parents[1], found, options.agent)
+    whose = load.choose_agent(found.parents[1], found, options.agent)
     policy = play.load_player(wired, found, where, options.simulations, whose)
     told: Row = {"device": where if where == "cpu" else device.device_name(where)}
     told |= {} if options.agent is None else {"agent": whose}
@@ -499,10 +490,7 @@ def file_name(options: EvaluateOptions, found: str, label: str) -> str:
 
 def final(directory: Path) -> str | None:
     """The checkpoint that a run ended with; None: it goes on, or failed."""
-    try:
-        summary = read_object(directory / "summary.json")
-    except (OSError, ValueError):
-        return None
+    summary = load.read_summary(directory)
     return summary.get("checkpoint") if summary.get("exit_code") == 0 else None
 
 
@@ -521,7 +509,7 @@ def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts 
         "game": atari.game(wired.envs),
         "trained_seed": config["seed"],
         "checkpoint": found.name,
-        "checkpoint_sha256": weights_digest(found, agent),
+        "checkpoint_sha256": load.weights_digest(found, agent),
         "frames_trained": counters.get("frames"),
         "config_hash": config_hash(config),
         "starts": files,

@@ -20,50 +20,37 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.games import board_rules
 from polyplay.games.boards import Game, Go
-from polyplay.games.go import HASHES, area, longest, play
+from polyplay.games.go import HASHES, area
 from polyplay.games.mcts import Opponent
-from polyplay.games.records import CELLS, GOES_ON, OWN, ROWS, compiled, mover, ply
+from polyplay.games.records import CELLS, GOES_ON, OWN, mover, ply
 
 
-@compiled
-def _agree(game: np.ndarray, record: np.ndarray, later: np.ndarray) -> bool:
+def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
     """Whether a game in `record` can have gone on to `later`."""
-    now, last = ply(record), ply(later)
+    now, last, hashes, stones = ply(record), ply(later), board.numbers[HASHES], CELLS + board.cells
     if now == last:
-        return np.array_equal(record[: CELLS + game[ROWS] ** 2], later[: CELLS + game[ROWS] ** 2])
-    hashes, known = record[game[HASHES] :].view(np.uint64), later[game[HASHES] :].view(np.uint64)
-    return now < last and np.array_equal(hashes[: now + 1], known[: now + 1])
-
-
-@compiled
-def _find_moves(game: np.ndarray, record: np.ndarray, later: np.ndarray, out: np.ndarray) -> int:
-    """Write the moves between, and make them in the record; their number, −1: there are none that lead there."""
-    count, cells = 0, game[ROWS] ** 2
-    if not _agree(game, record, later):
-        return -1
-    while ply(record) < ply(later):
-        for action in range(cells, -1, -1):  # the pass first: no legal stone leaves the position as it is
-            if action < cells and record[CELLS + action] != 0:
-                continue
-            tried = record.copy()
-            over = play(game, tried, action) != GOES_ON
-            if (not over or ply(tried) == ply(later)) and _agree(game, tried, later):
-                record[:] = tried
-                out[count] = action
-                count += 1
-                break
-        else:
-            return -1
-    return count
+        return np.array_equal(record[:stones], later[:stones])
+    known = slice(hashes, hashes + 8 * (now + 1))  # 64 bits of each position
+    return now < last and np.array_equal(record[known], later[known])
 
 
 def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int] | None:
     """The moves that lead from a position to a later one of the same game; None: it is not of the same game. Two moves
     never lead to the same stones: a stone that stays shows its cell, and groups that a suicide takes had one liberty.
     """
-    out = np.empty(longest(board.numbers), np.int16)
-    found = _find_moves(board.numbers, record.copy(), later, out)
-    return None if found < 0 else [int(action) for action in out[:found]]
+    moves = list[int]()
+    while (same := _agree(board, record, later)) and ply(record) < ply(later):
+        empty = np.flatnonzero(record[CELLS : CELLS + board.cells] == 0).tolist()
+        for action in (board.cells, *empty):  # the pass first: no legal stone leaves the position as it is
+            tried = record.copy()
+            over = board_rules.play(board.numbers, tried, action) != GOES_ON
+            if (not over or ply(tried) == ply(later)) and _agree(board, tried, later):
+                record = tried
+                moves.append(action)
+                break
+        else:
+            return None
+    return moves if same else None
 
 
 # A Go program in a process of its own that answers commands of the Go Text Protocol, version 2.
@@ -176,7 +163,7 @@ COLORS = ("black", "white")
 
 
 class GtpPlayer:
-    """An Opponent. Its program runs within `with`, has one game on its board, and is told the moves that it lacks.
+    """An Opponent. Its program runs from `start` on, has one game on its board, and is told the moves that it lacks.
 
     option: the words before the name in messages.
     """
@@ -196,11 +183,7 @@ class GtpPlayer:
         self._program: GtpProgram | None = None
         self._known: np.ndarray | None = None  # the position on its board
 
-    def __enter__(self) -> GtpPlayer:
-        self._start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
+    def close(self) -> None:
         if self._program is not None:
             self._program.close()
 
@@ -218,15 +201,14 @@ class GtpPlayer:
         """What a record says of its games."""
         return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
 
-    def _start(self) -> GtpProgram:
+    def start(self) -> GtpProgram:
         """Raises UserError: it can't be started, or does not play this game."""
         given = f"{self.option}{self.name}"
         try:
             self._program, self._known = GtpProgram(self.command), None
         except OSError as e:
-            raise UserError(
-                f"{given}: {self.command[0]} can't be started: {e.strerror}; install it, or give its path"
-            ) from None
+            why = f"{self.command[0]} can't be started: {e.strerror}"
+            raise UserError(f"{given}: {why}; install it, or give its path") from None
         try:
             for command in (f"boardsize {self.board.rows}", f"komi {self.board.halves / 2:g}"):
                 self._program.ask(command)
@@ -236,30 +218,25 @@ class GtpPlayer:
             raise UserError(f"{given}: {e.answered}; {fix}") from None
         return self._program
 
-    def _running(self) -> GtpProgram:
-        return self._start() if self._program is None or self._program.lost else self._program
-
-    def _tell(self, record: np.ndarray) -> GtpProgram:
-        """The program, with that position on its board. Raises GtpFault."""
-        program = self._running()
+    def _ask(self, record: np.ndarray, command: str) -> str:
+        """The program's answer, with that position on its board. Raises GtpFault, UserError."""
+        program = self.start() if self._program is None or self._program.lost else self._program
         moves = None if self._known is None else moves_between(self.board, self._known, record)
-        if moves is None:
+        if self._known is None or moves is None:
             program.ask("clear_board")
             self._known = self.board.new()
             moves = moves_between(self.board, self._known, record)
-        if self._known is None or moves is None:
-            raise ValueError("a position that no moves from an empty board lead to")
-        for action in moves:
+        for action in moves or ():
             program.ask(f"play {COLORS[mover(self._known)]} {self.board.move_name(action)}")
             board_rules.play(self.board.numbers, self._known, action)
-        return program
+        return program.ask(command)
 
     def _move(self, record: np.ndarray, game: int) -> int:
         from polyplay.acting.play import GIVES_UP  # it loads torch
 
         try:
             command = f"genmove {COLORS[mover(record)]}"
-            answer = self._tell(record).ask(command)
+            answer = self._ask(record, command)
             if answer.lower() == "resign":
                 self._known = None
                 return GIVES_UP
@@ -280,7 +257,7 @@ class GtpPlayer:
         if self._program is None or self._program.lost:
             return
         try:
-            answer = self._tell(record).ask("final_score").upper()
+            answer = self._ask(record, "final_score").upper()
         except GtpFault:
             self._known = None
             return
@@ -295,5 +272,6 @@ def programs_running(players: Iterable[Opponent]) -> Iterator[list[GtpPlayer]]:
     found = [player for player in players if isinstance(player, GtpPlayer)]
     with ExitStack() as stack:
         for player in found:
-            stack.enter_context(player)
+            stack.callback(player.close)
+            player.start()
         yield found

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -75,9 +75,8 @@ class PolicyPlayer:
     def __init__(self, wired: System, policy: Policy, how: PlayOptions):
         self.board, self.spec, self.policy, self.how, self.acts = board_of(wired.envs), wired.envs.spec, policy, how, 0
         if policy.state_spec():
-            raise UserError(
-                f"a policy with a memory cannot be asked for a position alone, as that of {wired.envs.title}"
-            )
+            memory = "a policy with a memory cannot be asked for a position alone"
+            raise UserError(f"{memory}, as that of {wired.envs.title}")
 
     def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
         from polyplay.search.search import SearchPolicy
@@ -133,9 +132,8 @@ def opponent_of(name: str, board: Game, options: PlayerOptions, option: str = "-
         return named_player(name, board, option)
     found = player_of_agent(find_agent(name, options.trust), options)
     if not np.array_equal(found.board.numbers, board.numbers):
-        raise UserError(
-            f"{option}{name}: it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"
-        )
+        why = f"it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"
+        raise UserError(f"{option}{name}: {why}")
     return found
 
 
@@ -177,18 +175,28 @@ def play_board_protocol(
     )
     player, mine = player_of(wired, policy, {}, how, found.parents[1].name), watch or GamesWatch()
     asked = options.episodes or atari.protocol(options.protocol).episodes
-    mine.max_steps, begun = options.max_steps, time.monotonic()
-    with on_screen(mine, asked) if watch else nullcontext(mine.step) as step:
+    plies = PLIES if options.opening_plies is None else options.opening_plies
+    mine.max_steps, begun, name = options.max_steps, time.monotonic(), str(options.against)
+    other = opponent_of(name, player.board, replace(how, seed=how.seed + 1, epsilon=0.0))
+    starts = both_colors(player.board, asked, plies, how.seed)
+    with (
+        on_screen(mine, asked) if watch else nullcontext(mine.step) as step,
+        programs_running([other.moves]) as programs,
+    ):
 
         def ended(found: Mapping[int, float], moves: int) -> bool:
             return step([play.PlayedGame(points, 0, number) for number, points in found.items()], moves)
 
-        returns, about = _play(player, asked, options, how, ended)
-    if not returns:
+        points = play_match(player, other, starts, how.seed, ended)
+    if not (returns := points[~np.isnan(points)].tolist()):
         raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
     return {
         **{"protocol": options.protocol, "seed": options.seed, "lanes": asked, "epsilon": how.epsilon},
-        **{"actions": "greedy" if options.greedy else "sampled", **about},
+        **{"actions": "greedy" if options.greedy else "sampled"},
+        **{"against": name, "opening_plies": plies, "points": sum(returns)},
+        **{what: returns.count(p) for what, p in OUTCOMES.items()},
+        **{f"against_{key}": value for key, value in other.about.items()},
+        **({"programs": [program.about for program in programs]} if programs else {}),
         **{"episodes": len(returns), "episodic_return_mean": float(np.mean(returns))},
         **{"episodic_return_std": float(np.std(returns)), "seconds": round(time.monotonic() - begun, 3)},
         **{"returns": returns, "interval": mean_interval(returns)},
@@ -196,40 +204,23 @@ def play_board_protocol(
     }
 
 
-def _play(
-    player: BoardPlayer, asked: int, options: EvaluateOptions, how: PlayerOptions, watch: MatchWatch
-) -> tuple[list[float], Row]:
-    """The points of every game that was over, and what a record says of the match."""
-    board, name = player.board, str(options.against)
-    plies = PLIES if options.opening_plies is None else options.opening_plies
-    other = opponent_of(name, board, replace(how, seed=how.seed + 1, epsilon=0.0))
-    with programs_running([other.moves]) as programs:
-        points = play_match(player, other, both_colors(board, asked, plies, how.seed), how.seed, watch)
-    more = {f"against_{key}": value for key, value in other.about.items()}
-    more |= {"programs": [program.about for program in programs]} if programs else {}
-    returns = points[~np.isnan(points)].tolist()
-    about = {"against": name, "opening_plies": plies, "points": sum(returns)}
-    return returns, {**about, **{what: returns.count(p) for what, p in OUTCOMES.items()}, **more}
-
-
 def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
     """Without end: records after so many random legal moves each; games that end so early are drawn again."""
-    rng, room, tries = np.random.default_rng(seed), np.zeros(board.actions, np.int16), 0
+    rng, room = np.random.default_rng(seed), np.zeros(board.actions, np.int16)
     while True:
-        record, result = board.new(), records.GOES_ON
-        for _ in range(plies):
-            moves = room[: board_rules.legal(board.numbers, record, room)]
-            result = board_rules.play(board.numbers, record, int(rng.choice(moves)))
-            if result != records.GOES_ON:
+        for _ in range(TRIES):
+            record, result = board.new(), records.GOES_ON
+            for _ in range(plies):
+                moves = room[: board_rules.legal(board.numbers, record, room)]
+                result = board_rules.play(board.numbers, record, int(rng.choice(moves)))
+                if result != records.GOES_ON:
+                    break
+            else:
+                yield record
                 break
-        tries += 1
-        if result == records.GOES_ON:
-            tries = 0
-            yield record
-        elif tries == TRIES:
-            raise UserError(
-                f"--opening-plies {plies}: every random game of game:{board.name} is over by then: lower it"
-            )
+        else:
+            text = f"every random game of game:{board.name} is over by then: lower it"
+            raise UserError(f"--opening-plies {plies}: {text}")
 
 
 def both_colors(board: Game, games: int, plies: int, seed: int) -> MatchStarts:
@@ -238,12 +229,7 @@ def both_colors(board: Game, games: int, plies: int, seed: int) -> MatchStarts:
     return MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
 
-@dataclass(frozen=True)
-class Entrant:
-    """agent: None, where it is an opponent by name."""
-
-    name: str
-    agent: RunAgent | None = None
+Entrant = tuple[str, RunAgent | None]  # its name; None: an opponent by that name
 
 
 @dataclass(frozen=True)
@@ -264,29 +250,26 @@ def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entr
     which would say what is played.
     """
     given = [*names, *([options.anchor] if options.anchor and options.anchor not in names else [])]
-    found = list(chain.from_iterable(_entrants(name, options.trust) for name in given))
-    everyone = [entrant.name for entrant in found]
+    found = list[Entrant]()
+    for name in given:
+        agents = find_agents(name, options.trust) if is_run(name) else []
+        found += [(agent.name, agent) for agent in agents] or [(name, None)]
+    everyone = [name for name, _ in found]
     if len(everyone) < 2:
         raise UserError("tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random")
     if twice := sorted({name for name in everyone if everyone.count(name) > 1}):
         raise UserError(f"tournament: {', '.join(twice)} given twice: name each player once")
     if options.anchor not in (None, *everyone):
         raise UserError(f"--anchor {options.anchor} given, allowed: one of {', '.join(everyone)}")
-    if not any(entrant.agent for entrant in found):
-        given_names = ", ".join(everyone)
-        raise UserError(
-            f"tournament: {given_names} given, and none is the directory of a run, which says what is played"
-        )
+    if not any(agent for _, agent in found):
+        text = f"tournament: {', '.join(everyone)} given, and none is the directory of a run"
+        raise UserError(f"{text}, which says what is played")
     return found
-
-
-def _entrants(name: str, trust: bool) -> list[Entrant]:
-    return [Entrant(agent.name, agent) for agent in find_agents(name, trust)] if is_run(name) else [Entrant(name)]
 
 
 def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> RoundRobin:
     """Raises UserError: runs of several games, of one that has no two teams, or no player of that name there."""
-    agents = [entrant.agent for entrant in entrants if entrant.agent]
+    agents = [agent for _, agent in entrants if agent]
     first = agents[0].wired.envs
     board, where = is_board(first), device.choose_devices(options.device)[0]
     if options.env is not None:
@@ -295,10 +278,8 @@ def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> Rou
         envs = agent.wired.envs
         same = np.array_equal(board_of(envs).numbers, board_of(first).numbers) if board and is_board(envs) else False
         if not same and _game(envs) != _game(first):
-            raise UserError(
-                f"tournament: {agent.name} plays {_game(envs)}, and {agents[0].name} {_game(first)}: "
-                "name runs of one game"
-            )
+            text = f"tournament: {agent.name} plays {_game(envs)}, and {agents[0].name} {_game(first)}"
+            raise UserError(f"{text}: name runs of one game")
     return (_board_matches if board else _team_matches)(entrants, first, options, where)
 
 
@@ -321,15 +302,10 @@ def _game(envs: Envs) -> str:
 
 
 def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
-    board, plies = board_of(envs), PLIES if options.opening_plies is None else options.opening_plies
-
-    def player(i: int, entrant: Entrant) -> BoardPlayer:
+    board, plies, players = board_of(envs), PLIES if options.opening_plies is None else options.opening_plies, []
+    for i, (name, agent) in enumerate(entrants):
         how = PlayerOptions(options.simulations, options.seed + i, options.greedy, 0.0, where)
-        if entrant.agent:
-            return player_of_agent(entrant.agent, how)
-        return named_player(entrant.name, board, "tournament: ")
-
-    players = [player(i, entrant) for i, entrant in enumerate(entrants)]
+        players.append(player_of_agent(agent, how) if agent else named_player(name, board, "tournament: "))
 
     def points(i: int, j: int) -> float:
         starts = both_colors(board, options.matches, plies, options.seed)
@@ -340,9 +316,9 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
 
 
 def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
-    _check_teams(envs, options, next(entrant.name for entrant in entrants if entrant.agent))
-    players = [_team_player(entrant, options.seed + i, envs, options, where) for i, entrant in enumerate(entrants)]
-    about = [entrant.agent.about if entrant.agent else {} for entrant in entrants]
+    _check_teams(envs, options, next(name for name, agent in entrants if agent))
+    players = [_team_player(*entrant, options.seed + i, envs, options, where) for i, entrant in enumerate(entrants)]
+    about = [agent.about if agent else {} for _, agent in entrants]
     return RoundRobin(
         envs.title,
         about,
@@ -356,24 +332,24 @@ def _check_teams(envs: Envs, options: TournamentOptions, name: str) -> None:
     if wrong := [flag for flag, value in given.items() if value is not None]:
         raise UserError(f"{wrong[0]} is for board games (game:NAME), {name} plays {envs.title}: leave it out")
     teams, needs = len(set(spec.sides)), "a tournament needs two teams of seats, or a board game (game:NAME)"
+    plays = f"{name} plays {envs.title}"
     if spec.seats < 2:
-        raise UserError(f"{name} plays {envs.title}, which has one player: {needs}")
+        raise UserError(f"{plays}, which has one player: {needs}")
     if teams != 2:
-        raise UserError(
-            f"{name} plays {envs.title}, whose {spec.seats} seats are of {teams} team{'s' * (teams > 1)}: {needs}"
-        )
+        raise UserError(f"{plays}, whose {spec.seats} seats are of {teams} team{'s' * (teams > 1)}: {needs}")
     if len(set(spec.kinds)) > 1:
-        raise UserError(f"{name} plays {envs.title}, whose seats have different spaces: no policy plays both sides")
+        raise UserError(f"{plays}, whose seats have different spaces: no policy plays both sides")
 
 
-def _team_player(entrant: Entrant, seed: int, envs: Envs, options: TournamentOptions, where: str) -> TeamPlayer:
-    if entrant.agent:
-        found = entrant.agent
+def _team_player(
+    name: str, found: RunAgent | None, seed: int, envs: Envs, options: TournamentOptions, where: str
+) -> TeamPlayer:
+    if found:
         policy = load_player(found.wired, found.weights, where, agent=found.agent)
         return play.policy_player(policy, PlayOptions(options.matches, seed, options.greedy))
-    if entrant.name == "random":
+    if name == "random":
         return play.random_player(seed)
     bots = {f"bot:{name}": name for name in envs.spec.bots}
-    if entrant.name in bots:
-        return play.scripted_player(load_bot(envs.spec, bots[entrant.name]))
-    raise UserError(f"tournament: {entrant.name} given, allowed for {envs.title}: {', '.join(['random', *bots])}{MORE}")
+    if name in bots:
+        return play.scripted_player(load_bot(envs.spec, bots[name]))
+    raise UserError(f"tournament: {name} given, allowed for {envs.title}: {', '.join(['random', *bots])}{MORE}")

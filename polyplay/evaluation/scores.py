@@ -25,36 +25,12 @@ from polyplay.runs.terminal import default_console
 #
 # atari_scores.csv: raw game scores; SOURCES.md says where every column was read, and where tables disagree.
 # dopamine_sticky_final.csv: Dopamine's, training returns at 200M frames with sticky actions.
+# atari_papers.csv: who published a column, by the beginning of its name, the longest that fits.
 
 
 TABLES = Path(__file__).parent
 PINBALL = "video_pinball"
 FIVE_MINUTES = ("dqn_noop", "gorila_noop", "ddqn_5min_noop")
-SOURCES = {  # by the beginning of a column's name, the longest that fits
-    "dqn": "Mnih et al. 2015, extended data table 2 (human starts: Nair et al. 2015)",
-    "dqn57": "Bellemare et al. 2017, appendix",
-    "gorila": "Nair et al. 2015, tables 3 and 4",
-    "ddqn": "van Hasselt et al. 2016",
-    "ddqn_noop": "Bellemare et al. 2017, appendix",
-    "dueling": "Wang et al. 2016",
-    "prior_dueling": "Wang et al. 2016",
-    "per": "Schaul et al. 2016",
-    "a3c": "Mnih et al. 2016, table S3",
-    "c51": "Hessel et al. 2018",
-    "c51_noop": "Bellemare et al. 2017, appendix",
-    "rainbow": "Hessel et al. 2018",
-    "noisy": "Fortunato et al. 2018",
-    "qr_dqn": "Dabney et al. 2018a",
-    "iqn": "Dabney et al. 2018b",
-    "reactor": "Gruslys et al. 2018",
-    "acktr": "Wu et al. 2017",
-    "apex": "Horgan et al. 2018",
-    "impala": "Espeholt et al. 2018",
-    "r2d2": "Kapturowski et al. 2019, by Schrittwieser et al. 2020",
-    "simple": "Kaiser et al. 2020, by Schrittwieser et al. 2020",
-    "muzero": "Schrittwieser et al. 2020, tables S1 and S2",
-    "dopamine": "google/dopamine baselines/atari: the last 5 iterations, 5 seeds, training returns",
-}
 
 
 @dataclass(frozen=True)
@@ -72,9 +48,7 @@ BASELINES = {
     for found in (
         Baselines("nature", "49 games, no-op starts, Mnih et al. 2015", "_nature", None),
         Baselines("noop57", "57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
-        Baselines(
-            "human-starts", "57 games, human starts, Nair et al. 2015 and van Hasselt et al. 2016", "_humanstarts"
-        ),
+        Baselines("human-starts", "57 games, human starts, Nair et al. 2015, van Hasselt et al. 2016", "_humanstarts"),
     )
 }
 TRAP = (
@@ -83,31 +57,27 @@ TRAP = (
 )
 
 
-@dataclass(frozen=True)
-class ScoreColumn:
-    name: str
-    protocol: str  # of polyplay.envs.atari
-    source: str
-    scores: Mapping[str, float]  # by game: the ROM's name
-
-
 @lru_cache(maxsize=1)
-def columns() -> dict[str, ScoreColumn]:
-    """Every published agent's scores."""
+def columns() -> Mapping[str, Mapping[str, float]]:
+    """Every published agent's scores, by game: the ROM's name."""
     agents = {k: v for k, v in _table("atari_scores.csv").items() if not k.startswith(("random", "human"))}
-    sticky = {f"dopamine_{k}_sticky": v for k, v in _table("dopamine_sticky_final.csv").items()}
-    return {k: ScoreColumn(k, _protocol(k), _source(k), v) for k, v in {**agents, **sticky}.items()}
+    return agents | {f"dopamine_{k}_sticky": v for k, v in _table("dopamine_sticky_final.csv").items()}
+
+
+def _rows(name: str) -> list[dict[str, str]]:
+    with (TABLES / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
 
 
 @lru_cache(maxsize=2)
 def _table(name: str) -> dict[str, dict[str, float]]:
     """{column: {game: score}} of a file, blanks left out."""
-    with (TABLES / name).open(encoding="utf-8", newline="") as file:
-        rows = list(csv.DictReader(file))
+    rows = _rows(name)
     return {k: {r["game"]: float(r[k]) for r in rows if r[k]} for k in rows[0] if k != "game"}
 
 
-def _protocol(column: str) -> str:
+def protocol_of(column: str) -> str:
+    """Of polyplay.envs.atari."""
     if column.endswith("_humanstarts"):
         return "human-starts"
     if column.endswith("_sticky"):
@@ -115,11 +85,12 @@ def _protocol(column: str) -> str:
     return "null-op" if column in FIVE_MINUTES else "null-op-30min"
 
 
-def _source(column: str) -> str:
-    return SOURCES[max((s for s in SOURCES if column.startswith(s)), key=len)]
+def source_of(column: str) -> str:
+    papers = {row["column"]: row["source"] for row in _rows("atari_papers.csv")}
+    return papers[max((name for name in papers if column.startswith(name)), key=len)]
 
 
-def column(name: str) -> ScoreColumn:
+def column(name: str) -> Mapping[str, float]:
     """Raises UserError: there is none of that name."""
     known = columns()
     if name not in known:
@@ -170,8 +141,8 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
 
 def _newest(run: Path, place: str, protocol: str | None) -> Row:
     env, entries = str(read_config(run)["config"]["env"]), _entries(run, place)
-    names = ", ".join(sorted({e["protocol"] for e in entries}))
     wanted = [e for e in entries if protocol in (None, e["protocol"])]
+    names = ", ".join(sorted({e["protocol"] for e in entries}))
     if not wanted:
         have = f"its {place} scores are of {names}" if names else f"it has no {place} score"
         how = f" --protocol {protocol}" if protocol else ""
@@ -185,8 +156,7 @@ def _newest(run: Path, place: str, protocol: str | None) -> Row:
 
 def training_score(directory: Path) -> Row:
     """The score of the games that the run learnt from: the last 100, with the exploration of then."""
-    games = list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return"))[-WINDOW:]
-    if not games:
+    if not (games := list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return"))[-WINDOW:]):
         return {}
     returns = np.array([g["episodic_return"] for g in games])
     return {
@@ -202,10 +172,9 @@ def training_score(directory: Path) -> Row:
 
 def _entries(run: Path, place: str) -> list[Row]:
     if place == "training":
-        score = training_score(run)
-        if not score:
-            raise UserError(f"{run} has finished no game yet, so it has no training score")
-        return [score]
+        if score := training_score(run):
+            return [score]
+        raise UserError(f"{run} has finished no game yet, so it has no training score")
     if not (run / FILE).exists():
         raise UserError(f"{run} has no {FILE}; measure a score with `polyplay evaluate {run}`")
     return list(read_scores(run)[place].values())
@@ -230,6 +199,7 @@ def read_scores(run: Path) -> Row:
     return {"schema": SCHEMA, **{place: scores.get(place, {}) for place in PLACES}}
 
 
+Published = Mapping[str, Mapping[str, float]]  # by column and game
 Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play and of a human
 BESIDE = {  # the published columns that stand beside a protocol's scores unless --published names others
     "null-op": ("dqn_noop", "gorila_noop", "ddqn_5min_noop"),
@@ -268,12 +238,13 @@ class ScoresOptions:
 def list_published(options: ScoresOptions) -> Row:
     """All published columns, each with the aggregates of its normalised scores."""
     rows = []
-    for column in sorted(columns().values(), key=lambda c: (c.protocol, c.name)):
-        baselines = _baselines(column.protocol, options)
-        scores = normalise(column.scores, baselines, options.pinball)
-        about = {"column": column.name, "protocol": column.protocol, "baselines": baselines.name, "games": len(scores)}
+    for name, published in sorted(columns().items(), key=lambda item: (protocol_of(item[0]), item[0])):
+        protocol = protocol_of(name)
+        baselines = _baselines(protocol, options)
+        scores = normalise(published, baselines, options.pinball)
+        about = {"column": name, "protocol": protocol, "baselines": baselines.name, "games": len(scores)}
         estimates = aggregate({game: [score] for game, score in scores.items()})
-        rows.append({**about, **{k: round(e.value, 1) for k, e in estimates.items()}, "source": column.source})
+        rows.append({**about, **{k: round(e.value, 1) for k, e in estimates.items()}, "source": source_of(name)})
     return {"columns": rows, "notes": [TRAP]}
 
 
@@ -281,14 +252,13 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
     """Runs beside published scores. Raises UserError: nothing was measured so, or several protocols."""
     scores = scores_of_runs(runs, options.place, options.protocol)
     label, name = scores[0]["label"], scores[0]["protocol"]
-    names = options.published or (BESIDE.get(name, ()) if label == name else ())
-    columns = [column(n) for n in names]
+    columns = {n: column(n) for n in options.published or (BESIDE.get(name, ()) if label == name else ())}
     baselines = _baselines(name, options)
     ends = baseline_scores(baselines, options.pinball)
     games = sorted({s["game"] for s in scores if s["game"]})
     by_game = {g: [s for s in scores if s["game"] == g] for g in games}
     rows = [_row(game, of, ends, columns) for game, of in by_game.items()]
-    rows += [_row(s["env"], [s], {}, []) for s in scores if not s["game"]]
+    rows += [_row(s["env"], [s], {}, {}) for s in scores if not s["game"]]
     notes = [NOTES[name]] if name in NOTES else []
     notes += [f"{label}: no published score was measured so"] if label != name else []
     notes += [TRAP] if PINBALL in by_game and baselines.pinball is not None else []
@@ -309,7 +279,7 @@ def _baselines(protocol: str, options: ScoresOptions) -> Baselines:
     return BASELINES[name]
 
 
-def _row(game: str, of: Sequence[Row], ends: Ends, columns: Sequence[ScoreColumn]) -> Row:
+def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
     means = [score["episodic_return_mean"] for score in of]
     mean, estimate = sum(means) / len(means), aggregate({game: means})["mean"]
     interval = of[0].get("interval") if len(of) == 1 else None
@@ -325,25 +295,21 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Sequence[ScoreColumn
         "normalised": None if low is None or high is None else round(normalised(mean, low, high), 1),
         "random": low,
         "human": high,
-        "published": {column.name: column.scores.get(game) for column in columns},
-        "of": [_origin(score) for score in of],
+        "published": {name: column.get(game) for name, column in columns.items()},
+        "of": [
+            {"run": s["run"], "config_hash": s.get("config_hash"), "machine": (s.get("machine") or {}).get("cpu")}
+            for s in of
+        ],
     }
 
 
-def _origin(score: Row) -> Row:
-    """The run, the hash of its configuration, the machine that it was measured on."""
-    machine = (score.get("machine") or {}).get("cpu")
-    return {"run": score["run"], "config_hash": score.get("config_hash"), "machine": machine}
-
-
-def _aggregates(
-    by_game: Mapping[str, Sequence[Row]], columns: Sequence[ScoreColumn], ends: Ends, seed: int
-) -> list[Row]:
+def _aggregates(by_game: Mapping[str, Sequence[Row]], columns: Published, ends: Ends, seed: int) -> list[Row]:
     """Of the runs, and of the published agents over the same games."""
     own = {g: [normalised(s["episodic_return_mean"], *ends[g]) for s in of] for g, of in by_game.items() if g in ends}
     agents = {"these runs": own}
-    for column in columns:
-        agents[column.name] = {g: [normalised(column.scores[g], *ends[g])] for g in own if g in column.scores}
+    agents |= {
+        name: {g: [normalised(scores[g], *ends[g])] for g in own if g in scores} for name, scores in columns.items()
+    }
     return [
         {"agent": agent, "games": len(of), **{k: asdict(e) for k, e in aggregate(of, seed).items()}}
         for agent, of in agents.items()

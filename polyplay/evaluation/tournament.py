@@ -131,12 +131,11 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told
     from polyplay.evaluation.matches import find_entrants, open_matches
 
     if options.matches % 2:
-        raise UserError(
-            f"--matches {options.matches} given, but half of them are played on each side: give an even number"
-        )
+        why = "half of them are played on each side: give an even number"
+        raise UserError(f"--matches {options.matches} given, but {why}")
     process.tune(1)
     entrants = find_entrants(names, options)
-    names, n = [entrant.name for entrant in entrants], len(entrants)
+    names, n = [name for name, _ in entrants], len(entrants)
     anchor = options.anchor or names[0]
     matches = open_matches(entrants, options)
     points = np.zeros((n, n))

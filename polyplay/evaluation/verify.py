@@ -9,9 +9,9 @@ to be none within its bootstrap interval. What is absent or was changed since is
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,7 +19,7 @@ import numpy as np
 
 from polyplay.core import checkpoint, machine
 from polyplay.core.errors import Count, Finding, Fraction, Seed, UserError
-from polyplay.core.files import Row, is_number
+from polyplay.core.files import Row, is_number, read_object
 from polyplay.core.numbers import aggregates_agree
 from polyplay.envs import atari
 from polyplay.envs.atari import Atari, actions_of, rom, spelled, written
@@ -27,7 +27,7 @@ from polyplay.envs.pool import Envs, lane_seeds
 from polyplay.evaluation import evaluate
 from polyplay.evaluation.agent import open_run
 from polyplay.runs.directory import check_program, config_hash
-from polyplay.runs.flags import TYPE_NAMES, check_value, option_types
+from polyplay.runs.flags import check_value, option_types
 from polyplay.runs.load import crew_of, load_run, weights_digest
 from polyplay.workers import process
 
@@ -35,11 +35,9 @@ NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
     "returns", "episodic_return_mean", "versions", "machine", "starts",
 )  # fmt: skip
+TYPES: Row = {"protocol": str, "actions": str, "checkpoint": str, "checkpoint_sha256": str, "config_hash": str}
+TYPES |= {"device": str, "agent": int, "lanes": int}
 OPTIONS = ("seed", "episodes", "epsilon", "simulations", "against", "opening_plies")  # as `polyplay evaluate` has them
-KINDS: dict[type, tuple[str, ...]] = {
-    str: ("protocol", "actions", "checkpoint", "checkpoint_sha256", "config_hash", "device"),
-    int: ("agent", "lanes"),
-}
 STARTS = ("path", "digest")
 OTHER = "against_checkpoint_sha256"  # of a run that was the opponent
 Result = TypeVar("Result")
@@ -123,30 +121,24 @@ def _or_fail(call: Callable[[str], Result], name: str) -> Result:
 
 def _read(path: Path) -> Row:
     try:
-        record = json.loads(path.read_text("utf-8"))
-    except (OSError, ValueError, RecursionError) as e:
+        record = read_object(path)
+    except (OSError, ValueError) as e:
         raise VerificationFailed(f"cannot be read: {e}") from None
-    missing = [k for k in NEEDED if not isinstance(record, dict) or k not in record]
-    if missing:
+    if missing := [k for k in NEEDED if k not in record]:
         raise VerificationFailed(f"lacks {', '.join(missing)}; evaluate again with this version")
-    if not isinstance(record["returns"], list) or not all(map(is_number, record["returns"])):
-        raise VerificationFailed("has returns that are no numbers")
-    if not record["returns"]:
-        raise VerificationFailed("has no returns")
+    returns = record["returns"]
+    if not isinstance(returns, list) or not returns or not all(map(is_number, returns)):
+        raise VerificationFailed(f"has {'no returns' if returns == [] else 'returns that are no numbers'}")
     _check_types(record)
     return record
 
 
 def _check_types(record: Row) -> None:
     """Raises VerificationFailed: the value of a key is none that an evaluation writes."""
-    types = option_types(evaluate.EvaluateOptions)
-    for key in OPTIONS:
-        if key in record:
-            _or_fail(lambda name: check_value(name, record[name], types[name]), key)
-    for kind, keys in KINDS.items():
-        for key in keys:
-            if not isinstance(record.get(key, kind()), kind) or isinstance(record.get(key), bool):
-                raise VerificationFailed(f"its {key} is {record[key]!r}, allowed: {TYPE_NAMES[kind]}")
+    options = option_types(evaluate.EvaluateOptions)
+    for name, kind in (TYPES | {name: options[name] for name in OPTIONS}).items():
+        if name in record:
+            _or_fail(partial(check_value, value=record[name], hint=kind), name)
     starts = record["starts"]
     if not (starts is None or (isinstance(starts, dict) and all(isinstance(starts.get(k), str) for k in STARTS))):
         raise VerificationFailed(f"its starts are {starts!r}, allowed: null, or {' and '.join(STARTS)}")
@@ -156,8 +148,7 @@ def _checkpoint(directory: Path, record: Row) -> Path:
     found = checkpoint.checkpoints_dir(directory) / str(record["checkpoint"])
     if not found.is_dir():
         raise VerificationFailed(f"checkpoint {found.name} is not there any more")
-    flaw = checkpoint.flaw(found)
-    if flaw is not None:
+    if (flaw := checkpoint.flaw(found)) is not None:
         raise VerificationFailed(f"checkpoint {found.name}: {flaw}")
     now = weights_digest(found, record.get("agent", 0))
     _same("checkpoint_sha256", record["checkpoint_sha256"], now, f"checkpoint {found.name} has")

@@ -185,8 +185,6 @@ class NetworkEvaluator:
         device: torch.device | str = "cpu",
         threads: int = 1,
     ):
-        if batch < 1:
-            raise UserError(f"evaluator: batches of {batch} positions given; allowed: 1 or more")
         network = build_network(factory, 0, device=device)
         assert isinstance(network, DualResidualNetwork)
         self.network, self.vector = network, FlatParams(network)
@@ -281,11 +279,7 @@ def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
 
 def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str, threads: int) -> Backend:
     """Raises UserError."""
-    for option, given, allowed in (("evaluator", backend, BACKENDS), ("precision", precision, PRECISIONS)):
-        if given not in allowed:
-            raise UserError(f"--{option}: {given!r} given; allowed: auto, {', '.join(allowed)}")
     check_backend(backend)
     if backend == "torch":
         return TorchBackend(network, batch, precision)
-
     return OpenVINOBackend(network, batch, precision, threads)

@@ -210,30 +210,25 @@ SEARCH_METRICS = (*SEARCHES, *GAMES, *ACCURACY)
 
 
 class SearchMetrics:
-    """Of one player. The search is asked before and after each of its parts how many simulations are done."""
+    """Of one player."""
 
     def __init__(self, search: Search, counters: WorkerCounters):
         self.search, self.counters = search, counters
         board, games = search.game, len(search.lanes)
         fields = {"priors": Field((board.actions,), "float32"), "raw": Field((), "float32")}
         self.seen: Batch = tree.zeros(tree.widen(fields, (games, board.longest)))  # of games that go on
-        self.done = self.terminal = 0
 
-    def begin(self) -> None:
-        """A round begins."""
-        self.done = self._done()
+    @property
+    def done(self) -> int:
+        """Simulations of all games."""
+        return int(self.search.tree.plays["done"].sum())
 
-    def gathered(self, leaves: int) -> None:
-        """Leaves for the network are in the batch. What was done meanwhile ended the game."""
-        self.terminal = self._done() - self.done
+    def round(self, leaves: int, terminal: int, made: int) -> None:
+        """A round is over: leaves for the network, simulations that ended the game, and simulations in all."""
         if leaves:
             self.counters.tally("batch_occupancy", leaves, len(self.search.planes))
-
-    def answered(self) -> None:
-        """The network's answers are backed up: the round is over."""
-        made = self._done() - self.done
         self.counters.add("simulations", made)
-        self.counters.tally("saved_by_terminal", self.terminal, made)
+        self.counters.tally("saved_by_terminal", terminal, made)
         self.counters.tally("saved_by_reuse", 0, made)
 
     def moved(self, done: Finished) -> None:
@@ -262,9 +257,6 @@ class SearchMetrics:
             right, stage = np.sign(raw) == z, 3 * np.arange(moves) // moves
             for i, name in enumerate(ACCURACY):
                 tally(name, int(right[stage == i].sum()), int((stage == i).sum()))
-
-    def _done(self) -> int:
-        return int(self.search.tree.plays["done"].sum())
 
 
 EVALUATIONS = 32  # between two pulls of the weights
@@ -393,9 +385,9 @@ class SelfPlay:
         """One evaluation, and a move in each game whose search is done."""
         search, counters = self.search, self.ctx.counters
         with counters.timed("env"):
-            self.metrics.begin()
+            before = self.metrics.done
             planes = search.round()
-            self.metrics.gathered(len(planes))
+            terminal = self.metrics.done - before
         if len(planes):
             with counters.timed("infer"):
                 answers = search.evaluator.evaluate(planes)
@@ -403,7 +395,7 @@ class SelfPlay:
             with counters.timed("env"):
                 search.answer(*answers)
         with counters.timed("env"):
-            self.metrics.answered()
+            self.metrics.round(len(planes), terminal, self.metrics.done - before)
             done = search.finished()
             if len(done.games):
                 self._move(done)
@@ -462,11 +454,7 @@ class SelfPlay:
     def _tally_resignation(self) -> None:
         tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
         tally("resigned", 0, 1)
-        for name, value in (
-            ("resign_value", self.resignation.v),
-            ("resign_false_rate", wrong),
-            ("resign_false_rate_high", high),
-        ):
+        for name, value in zip(RESIGN_METRICS[1:], (self.resignation.v, wrong, high), strict=True):
             tally(name, value, 1)
 
     def _fill(self, slot: int) -> None:

@@ -155,7 +155,6 @@ class Rules(NamedTuple):
     fpu_reduction: float
     noise: float
     noise_alpha: float
-    noise_total: float
     reuse: bool
     width: int
     gumbel: bool
@@ -196,7 +195,6 @@ class SearchOptions:
     c_visit: float = 50.0
     noise: float = 0.0  # share of Dirichlet noise in the root's priors; 0.25 in self-play
     noise_alpha: float = 0.3
-    noise_total: float = 0.0  # not 0: alpha is this / legal moves (KataGo: 10.83)
     temperature: tuple[tuple[int, float], ...] = ((0, 1.0), (30, 0.0))  # (from this ply on, temperature)
     symmetries: bool = False  # ask the network under a random symmetry of the board each time
     reuse: bool = True  # keep the subtree of the move played
@@ -207,9 +205,6 @@ class SearchOptions:
     width: int = 0  # room for so many edges per node; 0: the game's actions, or 128 where it has more than 400
 
     def __post_init__(self) -> None:
-        _one_of("exploration", self.exploration, "alphago_zero", "alphazero")
-        _one_of("inherited", self.inherited, "counted", "added")
-        _one_of("root", self.root, "puct", "gumbel", "gumbel_mctx")
         if self.fast_simulations and self.halves:
             why = f"root {self.root} halves the same number in every search"
             raise UserError(f"search fast_simulations: {self.fast_simulations} given, but {why}; allowed: 0")
@@ -219,15 +214,8 @@ class SearchOptions:
         if self.halves and self.simulations and not 1 <= self.gumbel_actions <= self.simulations:
             most = f"1 to its {self.simulations} simulations"
             raise UserError(f"search gumbel_actions: {self.gumbel_actions} given; allowed: {most}")
-        if isinstance(self.fpu, str):
-            _one_of("fpu", self.fpu, "zero", "parent", "a number")
-        for name, least in (("simulations", 0), ("leaves", 1), ("virtual_loss", 1), ("noise", 0), ("width", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"search {name}: {getattr(self, name)} given; allowed: {least} or more")
         if 0 < self.simulations < self.leaves:
             raise UserError(f"search leaves: {self.leaves} given; allowed: at most its {self.simulations} simulations")
-        if self.noise > 1 or self.noise_alpha <= 0 or self.noise_total < 0:
-            raise UserError("search noise: a share from 0 to 1, noise_alpha > 0 and noise_total >= 0 are allowed")
         if 0 < self.nodes <= self.simulations:
             raise UserError(f"search nodes: {self.nodes} given; {self.simulations} simulations need one more than that")
 
@@ -302,11 +290,6 @@ def considered_visits(actions: int, simulations: int) -> list[int]:
             visits[:left] = [n + 1 for n in visits[:left]]
         left = max(2, left // 2)
     return found[:simulations]
-
-
-def _one_of(name: str, given: str, *allowed: str) -> None:
-    if given not in allowed:
-        raise UserError(f"search {name}: {given!r} given; allowed: {', '.join(allowed)}")
 
 
 def allocate(game: Game, games: int, options: SearchOptions) -> Tree:

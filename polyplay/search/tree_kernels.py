@@ -206,8 +206,8 @@ def set_root(tree: Tree, rules: Rules, g: int) -> None:
         draw_gumbel(tree, rules, g)
     noise = rules.noise if tree.plays[g].asked == rules.simulations else 0.0
     if noise > 0.0:
-        alpha = rules.noise_total / count if rules.noise_total > 0.0 else rules.noise_alpha
-        trees.dirichlet(trees.stream(rules.key, rules.lane + g, tree.plays[g].searches), alpha, tree.shares[:count])
+        key = trees.stream(rules.key, rules.lane + g, tree.plays[g].searches)
+        trees.dirichlet(key, rules.noise_alpha, tree.shares[:count])
     tree.nodes[g, 0].explored = 0.0
     for i in range(count):
         mixed = tree.sums[g, first + i].prior

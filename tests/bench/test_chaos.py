@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sys
 from pathlib import Path
 
@@ -87,17 +86,3 @@ def test_the_witness_knows_the_game_s_boards_from_torn_ones():
     assert witness.whole(torch.from_numpy(mixed)).sum() == 0, "half a board, the paddle is missing"
     assert witness.whole(torch.zeros(2, 50)).all()
     assert not witness.whole(torch.full((1, 50), 0.5)).any()
-
-
-def test_what_a_living_process_has_mapped_is_not_left_behind():
-    kept = multiprocessing.get_context("spawn").Lock()
-    name = f"sem{kept._semlock.name.replace('/', '.')}"
-    assert (chaos.SHM / name).exists()
-    assert chaos._held(name)
-    alone = chaos.SHM / "polyplay-test-of-lives"
-    alone.write_bytes(b"")
-    try:
-        assert not chaos._held(alone.name)
-    finally:
-        alone.unlink()
-    assert chaos._held(alone.name), "it is gone: nothing is left"

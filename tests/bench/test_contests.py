@@ -61,11 +61,6 @@ def test_ours_and_peers_play_in_every_contest_under_names_of_their_own():
         assert any(c.limit for c in contest.contenders) == (contest.share is not None), name
 
 
-def test_flags_are_written_as_the_program_has_them():
-    assert contests.flags("n_envs=16 threads=2") == ["--n-envs", "16", "--threads", "2"]
-    assert contests.flags("num_workers=2", dashes=False) == ["--num_workers", "2"]
-
-
 ROWS = [
     {"who": who, "round": k, "sps": sps}
     for k, each in enumerate([{"a2c": 200.0, "sb3": 100.0, "rlpyt": 90.0}, {"a2c": 300.0, "rlpyt": 150.0}], 1)
@@ -126,27 +121,6 @@ def test_a_limit_is_no_peer_and_ours_are_held_against_it():
     assert compare.dropped(list(contest.contenders), {"rows": DQN, "probe": []}, 0.95) == {"rlpyt"}
 
 
-def test_contests_without_limits_have_none():
-    contest, found = contests.CONTESTS["a2c-nature"], compare.rates(ROWS)
-    assert compare.highest(found, contest) is None
-    assert compare.shares(ROWS, contest, found) == []
-
-
-def test_steps_an_update_are_those_of_the_window():
-    lines = [{"steps": 100, "updates": 20}, {"steps": 300, "updates": 50}, {"steps": 500, "updates": 120}]
-    assert compare.per_update(lines) == {"steps_per_update": 4.0}
-    assert compare.per_update([{"steps": 1}, {"steps": 9}]) == {}
-
-
-def test_a_limit_runs_with_our_python_and_tells_a_log(tmp_path):
-    who = next(c for c in contests.CONTESTS["dqn-nature"].contenders if c.limit)
-    line, log = contests.words(who, "threads=2 net=ours", tmp_path, 3, tmp_path, 1.0)
-    assert line[0] == sys.executable
-    assert line[1].endswith("dqn_ceiling.py")
-    assert line[2:] == [*contests.flags(f"{who.fixed} threads=2 net=ours"), "--seed", "3", "--log", str(log)]
-    assert contests.missing(who, tmp_path, []) == ""
-
-
 PLAYER = """
 import json, sys, time
 with open(sys.argv[1], "a", buffering=1) as file:
@@ -168,17 +142,6 @@ def test_ours_play_the_game_of_their_contest(contest, who, env, tmp_path):
     assert line.count("--env") == 1
     assert line[line.index("--env") + 1] == env
     assert measure.keywords(ours.fixed, "")["env"] == env
-
-
-def test_agents_of_simple_spread_learn_in_four_parts_on_both_sides():
-    """128 steps of three agents a match."""
-    for setting in contests.SPREAD_SB3:
-        given = dict(word.split("=") for word in setting.split())
-        assert int(given["batch"]) * 4 == int(given["n_envs"]) * 3 * 128
-    for setting in contests.SPREAD_SF:
-        given = dict(word.split("=") for word in setting.split())
-        matches = int(given["num_workers"]) * int(given["num_envs_per_worker"])
-        assert int(given["batch_size"]) * 4 == matches * 3 * int(given["rollout"])
 
 
 def test_a_window_begins_when_there_are_updates(tmp_path):
@@ -214,22 +177,10 @@ def test_ours_that_act_and_learn_in_turn_are_watched_over_whole_turns():
     assert measure.turn_of(ppo, "lanes=3 replicas=2") == 1
 
 
-@pytest.mark.long
-def test_the_parts_of_a_contender_are_those_of_its_setting():
-    """Real processes and a real game, measured for an instant."""
-    given = measure.keywords("network=nature unroll=5 precision=float32", "lanes=64 sync=chunked")
-    assert {k: given[k] for k in ("network", "unroll", "lanes", "sync", "precision")} == {
-        **{"network": "nature", "unroll": 5, "lanes": 64},
-        **{"sync": "chunked", "precision": "float32"},
-    }
-    who = contests.Contender("a2c", "a2c", "network=a3c unroll=5 precision=float32")
-    with measure.Limits(0.01) as limits:
-        row = limits.row(who, "lanes=4 replicas=1")
-    assert set(row["parts_us"]) == {"env", "infer", "learn"}
-    assert row["limit"] == pytest.approx(measure.cores() * 1e6 / sum(row["parts_us"].values()))
-    assert limits.row(who, "lanes=3 replicas=2") == {}  # what cannot be has no limit
+def test_what_was_measured_on_both_sides_of_a_window_is_one_row():
+    row = {"limit": 10.0, "parts_us": {"env": 2.0, "learn": 4.0}}
     twice = measure.around(row, {"limit": 2 * row["limit"], "parts_us": dict.fromkeys(row["parts_us"], 0.0)})
-    assert twice["limit"] == pytest.approx(1.5 * row["limit"])
+    assert twice["limit"] == pytest.approx(15.0)
     assert twice["limits"] == [row["limit"], 2 * row["limit"]]
     assert twice["parts_us"] == pytest.approx({k: v / 2 for k, v in row["parts_us"].items()})
     assert measure.around({}, row)["limits"] == [row["limit"]]

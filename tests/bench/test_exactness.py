@@ -34,10 +34,6 @@ CELLS = {
 }
 
 
-def test_there_are_all_of_these():
-    assert len(CELLS) == 8
-
-
 @pytest.mark.parametrize("name", CELLS)
 def test_a_batch_that_fits_no_round_resumes_to_the_bit(name, tmp_path):
     cell = CELLS[name]

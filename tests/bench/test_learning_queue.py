@@ -20,7 +20,6 @@ from polyplay.core.files import read_lines
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
-import learning_queue
 import learning_queue as queue
 
 BENCH = queue.HERE
@@ -69,25 +68,25 @@ def asked(tmp_path):
 
 
 def test_a_killed_queue_continues_and_a_run_that_cannot_start_is_a_line(tmp_path, asked):
-    listed(tmp_path, '"ALE/Nope-v5", "toy:catch"', "steps = 12000")
+    listed(tmp_path, '"ALE/Nope-v5", "toy:catch"', "steps = 6000")
     assert "works on 2 runs" in command(asked, "start").stdout
     second = command(asked, "start")
     assert (second.returncode, second.stdout) == (2, "")
     assert f"a queue works already: process {queue.holder(asked.runs)} since" in second.stderr
-    _kill_when(asked, lambda: list((asked.runs / "a2c-quick-toy_catch-12k-s1").glob("checkpoints/*-steps-*")))
+    _kill_when(asked, lambda: list((asked.runs / "a2c-quick-toy_catch-6k-s1").glob("checkpoints/*-steps-*")))
     assert "no queue works here" in command(asked, "status").stdout
     command(asked, "start")
     table = until(asked)
     assert "failed" in table
     assert "unknown Atari game" in table
-    result = json.loads((asked.results / "a2c-quick-toy_catch-12k-s1.json").read_text())
-    assert result["steps"] >= 12_000
+    result = json.loads((asked.results / "a2c-quick-toy_catch-6k-s1.json").read_text())
+    assert result["steps"] >= 6_000
     assert result["command"].startswith("polyplay train a2c --env toy:catch")
     assert result["commit"] != "unknown"
     assert len(result["evaluation"]["returns"]) == 3
-    assert result["curve"][-1][0] >= 12_000
+    assert result["curve"][-1][0] >= 6_000
     assert result["core_seconds"] > 1.0
-    assert "nothing is left" in command(listed(tmp_path, '"toy:catch"', "steps = 12000"), "start").stdout
+    assert "nothing is left" in command(listed(tmp_path, '"toy:catch"', "steps = 6000"), "start").stdout
 
 
 def _kill_when(asked: SimpleNamespace, ready) -> None:
@@ -99,18 +98,6 @@ def _kill_when(asked: SimpleNamespace, ready) -> None:
     os.kill(queue.holder(asked.runs), signal.SIGKILL)
     while queue.holder(asked.runs) is not None:
         time.sleep(0.05)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(300)
-def test_killed_at_five_moments_it_goes_on(tmp_path, asked):
-    listed(tmp_path, '"toy:catch"', "steps = 20000")
-    for seconds in (0.5, 2.0, 4.0, 6.0, 8.0):
-        command(asked, "start")
-        begun = time.monotonic()
-        _kill_when(asked, lambda begun=begun, seconds=seconds: time.monotonic() - begun > seconds)
-    command(asked, "start")
-    assert "finished" in until(asked)
 
 
 @pytest.mark.long
@@ -226,7 +213,7 @@ def test_results_of_other_settings_do_not_count(asked):
 
 
 def test_published_values_are_those_of_equal_frames():
-    assert learning_queue.published("ppo", "ALE/Breakout-v5", 2_500_000) == [73.05, pytest.approx(80, abs=0.6)]
-    assert learning_queue.published("impala", "ALE/Breakout-v5", 2_500_000) == []
-    assert learning_queue.published("ppo", "ALE/Breakout-v5", 2_500_001) == []
-    assert learning_queue.sparkline([0.0, 1.0, 2.0]) == "▁▅█"
+    assert queue.published("ppo", "ALE/Breakout-v5", 2_500_000) == [73.05, pytest.approx(80, abs=0.6)]
+    assert queue.published("impala", "ALE/Breakout-v5", 2_500_000) == []
+    assert queue.published("ppo", "ALE/Breakout-v5", 2_500_001) == []
+    assert queue.sparkline([0.0, 1.0, 2.0]) == "▁▅█"

@@ -44,10 +44,6 @@ def test_only_what_a_machine_decides_is_masked(text, expected):
     assert verbs.masked(text, Path("/tmp/x/runs")) == expected
 
 
-def test_every_number_of_a_machines_measurement_is_masked():
-    assert verbs.masked("cores 4, torch 2.1.0", Path("/nowhere"), every_number=True) == "cores #, torch #"
-
-
 def test_what_differs_is_shown_and_counted(tmp_path, capsys):
     for folder, text in (("before", "loss 1\n"), ("after", "loss 2\n")):
         (tmp_path / folder).mkdir()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -40,13 +38,6 @@ def test_the_recap_puts_measured_systems_beside_the_published():
     assert [x[3:5] for x in measured] == [["8,000", "–"], ["8,000", "24,000"]]  # ppo learns from each row in 3 passes
     assert len({x.count(" | ") for x in lines[2:-2]}) == 1
     assert not any("polyplay" in x for x in recap.markdown(None))
-
-
-def test_the_script_reads_a_document(tmp_path: Path):
-    file = tmp_path / "b.json"
-    file.write_text(json.dumps(DOCUMENT))
-    done = subprocess.run([sys.executable, "bench/recap.py", file], cwd=ROOT, capture_output=True, text=True)
-    assert "**polyplay a2c**" in done.stdout, done.stderr
 
 
 def test_the_documentation_has_the_published_rows():

@@ -62,23 +62,6 @@ def test_a_recording_is_the_same_from_its_file(tmp_path):
     assert all(np.array_equal(again.arrays[k], made.arrays[k]) for k in made.names)
 
 
-def test_ages_and_their_quantiles():
-    ages = np.zeros(senders.BINS, np.int64)
-    assert senders.quantile(ages, 0.5) is None
-    for age in [0.01] * 90 + [1.0] * 10:
-        ages[senders.bin_of(age)] += 1
-    assert senders.quantile(ages, 0.5) == pytest.approx(0.01, rel=0.07)
-    assert senders.quantile(ages, 0.99) == pytest.approx(1.0, rel=0.07)
-    assert (senders.bin_of(0.0), senders.bin_of(1e9)) == (0, senders.BINS - 1)
-
-
-def test_weights_that_travelled_are_those_of_then():
-    history = senders.History()
-    for now, version in ((1.0, 1), (2.0, 1), (3.0, 2)):
-        history.note(now, version)
-    assert [history.at(t) for t in (0.5, 1.0, 2.9, 3.0, 9.0)] == [0, 1, 1, 2, 2]
-
-
 def fleet(loss: float = 0.0, delay: float = 0.0) -> Any:
     """One simulated actor of 4 rows a second, in rollouts of 8, its stream, and what it is called with."""
     queue = RolloutQueue(SPEC, {}, 8, 1, 2, 1)
@@ -131,19 +114,6 @@ def test_an_actor_without_a_slot_waits_and_one_far_behind_gives_up_what_it_misse
     assert late.seen.rollouts[0, senders.LATE] == 1
 
 
-def test_a_delay_makes_rollouts_and_weights_older():
-    f = fleet(delay=3.0)
-    f.history.note(f.actor.made + 1.0, 7)
-    f.actor.turn(f.actor.due, f.pace, f.history, 0)
-    assert f.actor.due == pytest.approx(f.actor.made + 3.0)
-    f.actor.turn(f.actor.due, f.pace, f.history, 0)
-    assert f.actor.held == 0
-    taken = f.queue.batches(1).consumer(0)
-    assert all(next(taken) is not None for _ in range(2)), "the first one's slot is free again"
-    f.actor.turn(f.actor.due, f.pace, f.history, 0)
-    assert f.actor.held == 7
-
-
 class Bound:
     """A learner's end that only notes what is pushed."""
 
@@ -171,11 +141,3 @@ def test_a_late_learner_pushes_old_gradients_with_the_versions_they_were_made_wi
         assert bound.counts.versions[0] == 10 + k
     assert bound.pushed == [(0.0, 10), (1.0, 11), (2.0, 12)]
     assert late.counts.met == 5
-
-
-def test_curves_are_means_of_the_games_in_a_bin():
-    games = [(0, -1.0), (10, 1.0), (599, 0.5)]
-    found = staleness.curve(games, 600)
-    assert found[0] == 0.0
-    assert found[-1] == 0.5
-    assert found[1] == pytest.approx(0.5 / 29, abs=1e-3)

@@ -34,13 +34,6 @@ def test_what_is_wrong_is_seen(tmp_path):
     assert sweep.judge(row, "Traceback", tmp_path)["wrong"] == ["status", "traceback", "leftover", "checkpoint"]
 
 
-def test_every_case_comes_once_coarse_before_fine(tmp_path):
-    asked = type("Asked", (), {"part": "0/1", "out": tmp_path / "out", "systems": ["a2c"], "begin": 0})
-    first = [case for case, _ in zip(sweep.missing(asked), range(24), strict=False)]
-    assert len(set(first)) == 24
-    assert [case[4] for case in first] == [0] * 8 + [8] * 8 + [16] * 8
-
-
 def test_random_cases_are_the_same_in_every_call_and_a_part_of_them_kills(tmp_path):
     asked = type("Asked", (), {"part": "0/1", "out": tmp_path / "out", "systems": ["a2c", "five"], "random": 60})
     cases = list(sweep.drawn(asked))

@@ -23,7 +23,6 @@ from strength import (  # noqa: E402
     FOUR,
     OTHELLO,
     Decisive,
-    candidates,
     decisive_positions,
     drawn,
     file_of,
@@ -60,16 +59,6 @@ def test_there_are_1000_decisive_positions(of: Game, there: range):
     assert set(positions.outcomes.tolist()) == {0, 1}, "what is lost cannot be given away"
 
 
-@pytest.mark.parametrize(("of", "low", "high"), [(FOUR, 0.30, 0.40), (OTHELLO, 0.43, 0.49)])
-def test_a_random_move_keeps_about_a_third_or_half(of: Game, low: float, high: float):
-    positions, rng = decisive_positions(of), np.random.default_rng(0)
-    legal = legal_moves(of, positions.records)
-    chosen = [[rng.choice(np.flatnonzero(row)) for row in legal] for _ in range(20)]
-    played = [positions.keeping[np.arange(1000), moves].mean() for moves in chosen]
-    assert positions.at_random == pytest.approx(np.mean(played), abs=0.01)
-    assert low < positions.at_random < high
-
-
 def plain(of: Game) -> object:
     """The outcome of a position, for its mover, by plain recursion."""
 
@@ -88,8 +77,8 @@ def plain(of: Game) -> object:
 
 def test_plain_recursion_says_the_same_of_late_ones_of_othello():
     positions, outcome = decisive_positions(OTHELLO), plain(OTHELLO)
-    late = [i for i, record in enumerate(positions.records) if OTHELLO.cells - stones(record) == 5][:20]
-    assert len(late) == 20
+    late = [i for i, record in enumerate(positions.records) if OTHELLO.cells - stones(record) == 5][:2]
+    assert len(late) == 2
     for i in late:
         record, kept = positions.records[i], np.zeros(OTHELLO.actions, bool)
         for action in legal_of(OTHELLO, record):
@@ -112,7 +101,7 @@ def test_the_solver_says_the_same_of_connect_four(step: int):
 def test_the_committed_ones_are_the_first_that_the_seed_draws():
     pytest.importorskip("bitbully")
     positions = decisive_positions(FOUR)
-    for i, (play, outcome, names) in enumerate(islice(drawn(0), 20)):
+    for i, (play, outcome, names) in enumerate(islice(drawn(0), 6)):
         assert (play, outcome) == (positions.plays[i], positions.outcomes[i])
         assert names == "".join(FOUR.move_name(a) for a in np.flatnonzero(positions.keeping[i]))
 
@@ -133,14 +122,6 @@ def test_rows_are_played():
     found = positions_of(OTHELLO, [("c5 c6 b5", 1, "b6 c6")])
     assert found.keeping.nonzero()[1].tolist() == [1, 2]
     assert records.ply(found.records[0]) == 3
-
-
-def test_candidates_are_the_seeds():
-    found = [[play for play, _ in islice(candidates(seed), 20)] for seed in (0, 0, 1)]
-    assert found[0] == found[1] != found[2]
-    for play, record in islice(candidates(3), 50):
-        assert 8 <= len(play) == stones(record) <= 24
-        assert not wins_at_once(FOUR, record)
 
 
 def first_legal(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -165,14 +146,14 @@ def test_the_committed_champion_is_as_strong_as_the_docs_say():
 
 
 def held(player: Opponent) -> tuple[strength.Judge, np.ndarray, np.ndarray]:
-    judge, (starts, values) = strength.Judge(player), strength.unlost(FOUR, 10, 12, seed=2)
+    judge, (starts, values) = strength.Judge(player), strength.unlost(FOUR, 3, 12, seed=2)
     return judge, strength.match(FOUR, judge, opponent("perfect", FOUR), starts), values
 
 
 def test_perfect_play_keeps_every_value_and_a_random_player_does_not():
     pytest.importorskip("bitbully")
     judge, points, values = held(opponent("perfect", FOUR))
-    assert judge.kept == judge.moves > 30
+    assert judge.kept == judge.moves > 9
     assert points.tolist() == ((1 + values) / 2).tolist()
     judge, points, values = held(opponent("random", FOUR))
     assert judge.kept < 0.9 * judge.moves

@@ -3,10 +3,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import resource
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,7 @@ def test_the_command_tells_all_is_well():
     lines = {f["name"]: f for f in told["lines"]}
     assert {"polyplay", "packages", "platform", "cpu", "memory", "open files", "disk", "torch", "gpu"} <= set(lines)
     assert {f["level"] for f in told["lines"]} <= {"ok", "warning"}
-    for name in ("shared memory", "environments", "training"):
-        assert lines[name]["level"] == "ok", lines[name]
+    assert lines["training"]["level"] == "ok", lines["training"]
     for secret in (str(ROOT), str(Path.home()) + "/", os.uname().nodename):
         assert secret not in done.stdout
 
@@ -70,23 +70,22 @@ def test_a_lost_package_fails_and_a_lost_extra_does_not(monkeypatch: pytest.Monk
 
 
 def test_limits_that_bite_are_warnings(monkeypatch: pytest.MonkeyPatch):
-    assert doctor.open_files(256, 4096) == Finding("open files", "warning", "256 (at most 4,096)", "ulimit -n 4096")
-    assert doctor.open_files(20_000, 20_000).level == "ok"
-    assert doctor.open_files(-1, -1).level == "ok", "without a limit"
-    assert doctor.cpu_quota("150000 100000\n") == 1.5
-    assert doctor.cpu_quota("max 100000\n") is None
-    assert doctor.cpu_quota("") is None
-    files = {"/sys/fs/cgroup/memory.max": "536870912", "/sys/fs/cgroup/memory.current": "1048576"}
-    monkeypatch.setattr(doctor, "_read", lambda path: files.get(path, ""))
-    memory = doctor.memory()
+    def found(check: Callable[[], Iterator[Finding]], name: str) -> Finding:
+        return next(f for f in check() if f.name == name)
+
+    for soft, hard, fix in ((256, 4096, "ulimit -n 4096"), (20_000, 20_000, ""), (-1, -1, "")):  # -1: without a limit
+        monkeypatch.setattr(resource, "getrlimit", lambda _, pair=(soft, hard): pair)
+        assert found(doctor.limits, "open files").fix == fix
+    files = {"memory.current": "1048576\n", "cpu.max": "max 100000\n"}
+    monkeypatch.setattr(doctor, "_read", lambda name: files.get(name, ""))
+    monkeypatch.setattr(doctor, "memory_limit", lambda: 536870912)
+    monkeypatch.setattr(doctor, "cores", lambda: 2)
+    memory = found(doctor.machine, "memory")
     assert memory.level == "warning"
     assert "the container's limit is 0.5 GB" in memory.seen
-    files["/sys/fs/cgroup/cpu.max"] = "50000 100000"
-    assert [f.level for f in doctor.machine() if f.name == "cpu"] == ["warning"]
-
-
-def test_mistakes(capsys: pytest.CaptureFixture):
-    assert "unknown option --jsn for polyplay doctor; did you mean --json?" in refused(capsys, "doctor", "--jsn")
+    assert found(doctor.machine, "cpu").level == "ok"
+    files["cpu.max"] = "150000 100000\n"
+    assert "for 1.5 cores' time" in found(doctor.machine, "cpu").seen
 
 
 def test_other_machines_are_asked_for_their_versions_and_links(monkeypatch: pytest.MonkeyPatch, capsys):

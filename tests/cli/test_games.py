@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import subprocess
-import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +12,8 @@ import pytest
 from rich.console import Console
 
 from polyplay.cli import games, main
-from polyplay.cli.games import rules_of
-from polyplay.cli.gtp import read_game
-from polyplay.core.files import Row, read_lines
+from polyplay.cli.gtp import load_game
+from polyplay.core.files import Row
 from polyplay.games import board_rules, records
 from polyplay.games.boards import Game, Go
 from polyplay.games.boards import game as game_of
@@ -67,12 +63,10 @@ def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     assert [row["number"] for row in listed(run, capsys, "--numbers", "3")] == [3]
 
 
-@pytest.mark.parametrize("numbers", ["0", "4", "2..4", "3..2", "x", "1..", "-1", "1,2"])
+@pytest.mark.parametrize("numbers", ["0", "2..4", "3..2", "1..", "-1", "1,2"])
 def test_numbers_that_are_not_there_are_named(numbers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = run_with(tmp_path, *[GO] * 3)
-    assert main.main(["games", str(run), f"--numbers={numbers}"]) == 2
-    said = capsys.readouterr().err
-    assert said == f"polyplay: error: --numbers: {numbers} given; allowed: numbers from 1 to 3, as 3..7 or 3\n"
+    said = refused(capsys, "games", run_with(tmp_path, *[GO] * 3), f"--numbers={numbers}")
+    assert said.endswith(f"--numbers: {numbers} given; allowed: numbers from 1 to 3, as 3..7 or 3")
 
 
 def test_damaged_lines_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -84,11 +78,8 @@ def test_damaged_lines_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = make_run(tmp_path, "run")
-    for words, said in (
-        ([str(run)], f"RUN: {run} has no games: runs of alphago_zero write them down as they end"),
-        ([], "games takes the directory of a run first"),
-    ):
-        assert said in refused(capsys, "games", *words)
+    assert f"RUN: {run} has no games: runs of alphago_zero write them" in refused(capsys, "games", run)
+    assert "games takes the directory of a run first" in refused(capsys, "games")
 
 
 @pytest.mark.parametrize(
@@ -103,9 +94,6 @@ def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
 )
 def test_results_are_written_as_in_sgf(more: Row, text: str):
     assert games.result_of({"resigned": False, **more}) == text
-
-
-GNUGO = shutil.which("gnugo", path=f"{os.environ.get('PATH', '')}:/usr/games")
 
 
 def random_game(board: Game, seed: int, moves: int = 1000) -> Row:
@@ -147,8 +135,9 @@ def test_go_comes_back_as_the_same_games(tmp_path: Path, capsys: pytest.CaptureF
     assert [file.name for file in files] == [f"{i + 1:05d}-gate-20-{i}.sgf" for i in range(5)]
     for board, row, file in zip(boards, rows, files, strict=True):
         assert isinstance(board, Go)
-        read = read_game(str(file), board.rows)
-        assert (read.komi, read.setup) == (board.halves / 2, [])
+        read, unread = load_game(str(file), replace(board, halves=0))
+        assert (read.komi, unread) == (board.halves / 2, "")
+        assert not read.stones(0).any()
         assert read.moves == [(1 + i % 2, action) for i, action in enumerate(actions_of(board, row))]
 
 
@@ -170,33 +159,6 @@ def test_sgf_says_who_played_by_which_rules_and_what_they_thought(tmp_path: Path
         "value -0.002, 2 of 2 visits",
         "value -0.003, 3 of 3 visits",
     ]
-    assert rules_of(game_of("go")) == "area scoring, positional superko, suicide forbidden"  # type: ignore[arg-type]
-
-
-@pytest.mark.skipif(GNUGO is None, reason="GNU Go")
-def test_gnu_go_reads_the_same_games(tmp_path: Path):
-    pytest.importorskip("sgfmill")
-    rows = [random_game(board, seed, 500) for seed, board in enumerate(BOARDS)]  # it remembers no more moves
-    rows.append(random_game(BOARDS[1], 9, 30))
-    files = exported(tmp_path, *rows)
-    asked = ("loadsgf {}", "move_history", "list_stones black", "list_stones white", "get_komi")
-    lines = "".join(line.format(file) + "\n" for file in files for line in asked)
-    done = subprocess.run([str(GNUGO), "--mode", "gtp"], input=lines, capture_output=True, text=True, timeout=60)
-    answers = [answer.strip() for answer in done.stdout.strip().split("\n\n")]
-    assert all(answer.startswith("=") for answer in answers)
-    for i, row in enumerate(rows):
-        board, record = game_of(row["game"]), game_of(row["game"]).new()
-        assert isinstance(board, Go)
-        for action in actions_of(board, row):
-            board_rules.play(board.numbers, record, action)
-        _, history, black, white, komi = (answer[1:].split() for answer in answers[5 * i : 5 * i + 5])
-        moves = [move.upper() for move in row["moves"]]
-        assert history[1::2][::-1] == moves
-        assert history[::2][::-1] == [("black", "white")[n % 2] for n in range(len(moves))]
-        stones = record[records.CELLS : records.CELLS + board.cells]
-        for stone, seen in ((1, black), (2, white)):
-            assert sorted(seen) == sorted(board.move_name(int(cell)) for cell in np.flatnonzero(stones == stone))
-        assert float(komi[0]) == board.halves / 2
 
 
 def test_other_games_are_lists_of_moves(tmp_path: Path):
@@ -217,8 +179,7 @@ def test_other_games_are_lists_of_moves(tmp_path: Path):
 
 
 def failed(root: Path, out: Path, capsys: pytest.CaptureFixture[str], *rows: Any) -> str:
-    assert main.main(["games", str(run_with(root, *rows)), "--export", str(out)]) == 2
-    return capsys.readouterr().err
+    return refused(capsys, "games", run_with(root, *rows), "--export", out)
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -228,15 +189,15 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
     for i, out in enumerate((tmp_path / "there", tmp_path / "there" / "mine")):
         said = failed(tmp_path / str(i), out, capsys, row)
         allowed = "allowed: a new or an empty directory"
-        assert said == f"polyplay: error: --export: {out} is there and not empty; {allowed}\n"
+        assert said == f"polyplay: error: --export: {out} is there and not empty; {allowed}"
     assert [path.name for path in (tmp_path / "there").iterdir()] == ["mine"]
 
 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
-        ({"moves": ["Z9"]}, "vertex is off board: 'z9'"),
-        ({"moves": [3]}, "invalid vertex"),
+        ({"moves": ["Z9"]}, "Z9 is no point of the board"),
+        ({"moves": [3]}, "3 is no point of the board"),
         ({"values": ["?"]}, "Unknown format code"),
         ({"game": "go+size=99"}, "game:go+size=99: size=99 given; allowed: 3 to 19"),
         ({"game": "connect_four", "outcome": 2}, "2"),
@@ -245,22 +206,7 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_a_damaged_game_is_named_and_nothing_is_written(
     more: Row, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    pytest.importorskip("sgfmill")
     row, out = random_game(game_of("go+size=5"), 1, 1), tmp_path / "out"
     said = failed(tmp_path, out, capsys, row, row | more)
     assert said.startswith(f"polyplay: error: RUN: game 2 of games.jsonl is damaged: {why}")
-    assert said.count("\n") == 1
     assert not out.exists()
-
-
-def test_a_missing_library_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
-    monkeypatch.setitem(sys.modules, "sgfmill", None)
-    said = failed(tmp_path, tmp_path / "out", capsys, random_game(game_of("go+size=5"), 1, 1))
-    assert said == "polyplay: error: --export: Go needs the package sgfmill; `pip install 'polyplay[go]'`\n"
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_line_is_json_that_comes_back(tmp_path: Path):
-    row = random_game(BOARDS[0], 2)
-    (tmp_path / "a").write_text(json.dumps(row) + "\n")
-    assert list(read_lines(tmp_path / "a")) == [row]

@@ -19,6 +19,7 @@ from tests.verbs import free_port
 
 pytest.importorskip("uvicorn")
 pytestmark = [
+    pytest.mark.long,
     pytest.mark.timeout(300),
     pytest.mark.skipif(missing(), reason="chromium or its driver is not installed"),
 ]
@@ -86,7 +87,7 @@ def opened(chromium: Browser, url: str, width: int) -> Iterator[Browser]:
     assert [address for address in asked if not address.startswith(url)] == []
 
 
-@pytest.fixture(params=[pytest.param(width, marks=[pytest.mark.long] * (width < 500)) for width in WIDTHS])
+@pytest.fixture(params=WIDTHS)
 def browser(request: pytest.FixtureRequest, chromium: Browser, url: str) -> Iterator[Browser]:
     with opened(chromium, url, request.param) as page:
         yield page
@@ -134,21 +135,6 @@ def look_at_end(browser: Browser) -> None:
     assert browser.run("return document.querySelectorAll('#curve circle').length") >= len(state["moves"]) // 2
 
 
-@pytest.mark.long
-def test_a_game_to_its_end_by_mouse(browser: Browser):
-    state = state_of(browser)
-    while not state["over"]:
-        column = state["legal"][-1]
-        click(browser, f".board button:nth-child({column + 1})")
-        after = answered(browser, len(state["moves"]))
-        assert after["moves"][: len(state["moves"]) + 1] == [*state["moves"], column]
-        state = after
-    look_at_end(browser)
-    click(browser, "#new")
-    browser.wait("return state.moves.length === 0 && document.querySelectorAll('.stone').length === 0")
-
-
-@pytest.mark.long
 def test_a_game_to_its_end_by_keyboard(browser: Browser):
     browser.run("document.querySelector('#moves').closest('.scroll').focus()")
     for _ in range(20):
@@ -191,7 +177,6 @@ def test_undo_and_the_other_side(browser: Browser):
     assert len(first["moves"]) == 2
 
 
-@pytest.mark.long
 def test_what_a_search_found_is_shown_while_it_grows(browser: Browser):
     browser.run(
         "const s = document.getElementById('simulations'); s.value = '6400'; s.dispatchEvent(new Event('change'))"
@@ -222,7 +207,6 @@ def test_what_a_search_found_is_shown_while_it_grows(browser: Browser):
     browser.wait("return state.simulations === 25")
 
 
-@pytest.mark.long
 def test_the_solvers_verdicts_are_shown(browser: Browser):
     pytest.importorskip("bitbully")
     state = state_of(browser)
@@ -303,7 +287,6 @@ def down_a_column(state: dict[str, Any]) -> int:
     return int(min(state["legal"], key=lambda action: (abs(action % columns - columns // 2), action)))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("env", "title", "choose"),
     [
@@ -358,7 +341,6 @@ def colors_of_owners(browser: Browser, cell: int) -> list[str]:
     return [str(color) for color in browser.run(script)]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("width", WIDTHS)
 def test_go_on_9x9_by_mouse_and_keyboard(chromium: Browser, go_url: str, width: int):
     """Two stones own a corner, which has their colour at the end."""

@@ -40,12 +40,6 @@ def test_read_takes_reports_with_games(tmp_path: Path):
     assert points(curve) == ([200, 300], [2.0, 3.0], [-1.0, 0.5])
 
 
-def test_what_a_resumption_made_void_is_left_out(tmp_path: Path):
-    rows = [(100, 1.0, 0.1), (200, 2.0, 0.2), (300, 3.0, 0.3), (150, 4.0, 0.15), (250, 5.0, 0.25)]
-    curve = read_curve(make(tmp_path, "a", "a2c", rows))
-    assert points(curve) == ([100, 150, 250], [1 / 60, 4 / 60, 5 / 60], [0.1, 0.15, 0.25])
-
-
 def write_games(run: Path, games: list[tuple[int, float]], **more: Any) -> Path:
     """Games (frames, return), a frame each tenth of a second."""
     run.mkdir(exist_ok=True, parents=True)
@@ -122,12 +116,10 @@ def test_one_panel_over_what_is_asked_for(tmp_path: Path, x: Any, last: float, n
     (axes,) = plot.draw_curves([run], plot.PlotOptions(x=x)).axes
     assert axes.get_xlabel() == name
     assert axes.lines[0].get_xdata()[-1] == pytest.approx(last)
-
-
-def test_steps_that_nobody_counted_are_not_drawn(tmp_path: Path):
-    run = write_games(tmp_path / "mine", [(10, 0.0), (40, 1.0)])
-    with pytest.raises(UserError, match="--x: steps given, but mine counted none; allowed: frames, hours"):
-        plot.draw_curves([run], plot.PlotOptions(x="steps"))
+    assert axes.lines[0].get_color() == plot.COLOURS[0]
+    if x == "steps":
+        with pytest.raises(UserError, match="--x: steps given, but mine counted none; allowed: frames, hours"):
+            plot.draw_curves([write_games(tmp_path / "mine", [(10, 0.0)])], plot.PlotOptions(x="steps"))
 
 
 @pytest.mark.parametrize("n", [4, 40])
@@ -144,13 +136,6 @@ def test_the_legend_stays_in_its_panel_or_has_a_place_of_its_own(tmp_path: Path,
     if not inside:
         assert taken.y1 <= panel.y0
         assert panel.height > 150
-
-
-def test_a_picture_has_a_colour_per_system(tmp_path: Path):
-    runs = [make(tmp_path, f"{s}{i}", s, ROWS) for s in ("a2c", "impala") for i in range(2)]
-    assert plot.curves(runs, tmp_path / "curve.png", "Catch").read_bytes().startswith(b"\x89PNG")
-    for axes in plot.draw_curves(runs).axes:
-        assert [line.get_color() for line in axes.lines] == list(plot.COLOURS[:2])
 
 
 def test_the_environment_is_the_title_unless_there_are_several(tmp_path: Path):
@@ -226,18 +211,11 @@ def test_a_pool_is_of_one_system_and_configuration():
 
 
 def test_the_mean_is_where_all_runs_have_returns():
-    frames, minutes = (pool_curves([ONE, TWO], axis, "range") for axis in ("frames", "minutes"))
-    assert (frames.x[0], frames.x[-1]) == (50.0, 100.0)
-    assert (minutes.x[0], minutes.x[-1]) == (0.0, 1.0)
-    assert (frames.mean[0], frames.mean[-1]) == (12.5, 15.0)
-    assert (frames.low[0], frames.high[0]) == (5.0, 20.0)
-
-
-def test_an_interval_lies_within_the_range_and_holds_the_mean():
-    runs = [dataclasses.replace(ONE, returns=np.array([0.0, float(end)])) for end in (10, 12, 14, 16, 18)]
-    wide, narrow = (pool_curves(runs, "frames", band) for band in ("range", "interval"))
-    assert wide.low[-1] < narrow.low[-1] < narrow.mean[-1] < narrow.high[-1] < wide.high[-1]
-    assert np.all(narrow.low <= narrow.high)
+    (x, mean, low, high), minutes = (pool_curves([ONE, TWO], axis, "range") for axis in ("frames", "minutes"))
+    assert (x[0], x[-1]) == (50.0, 100.0)
+    assert (minutes[0][0], minutes[0][-1]) == (0.0, 1.0)
+    assert (mean[0], mean[-1]) == (12.5, 15.0)
+    assert (low[0], high[0]) == (5.0, 20.0)
 
 
 def test_one_run_or_runs_without_a_common_part_are_no_pool():

@@ -113,7 +113,7 @@ def test_a_finished_run_has_its_reason_episodes_checkpoints_and_settings(tmp_pat
     for name in ("000000000007", "000000000020", ".partial-000000000030"):
         (run / "checkpoints" / name).mkdir(parents=True)
     found = RunReader(run).state()
-    assert (found["standing"], found["reason"], found["running"]) == ("finished", "done", False)
+    assert (found["standing"], found["reason"], found["running"], found["limit"]) == ("finished", "done", False, "")
     assert [e["steps"] for e in found["episodes"]] == list(range(499, 489, -1))
     assert [c["update"] for c in found["checkpoints"]] == [20, 7]
     assert {"name": "actors", "value": "2", "source": "command"} in found["settings"]
@@ -127,13 +127,6 @@ def going_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def limit_of(run: Path) -> str:
     return RunReader(run).state()["limit"]
-
-
-def test_what_limits_it_is_what_the_bars_show(tmp_path: Path, going_on: None):
-    run = make_run(tmp_path)
-    assert limit_of(run).startswith("environment takes 50 % of the workers' time: `polyplay check toy:")
-    write_lines(run / "metrics.jsonl", [report(100 * i, cpu=0.1) for i in range(1, 13)], "a")
-    assert limit_of(run).startswith("environment takes 50 % of the workers' time"), "other programs have the cores"
 
 
 @pytest.mark.parametrize(
@@ -174,14 +167,6 @@ def test_reports_without_a_number_do_not_count_for_it(tmp_path: Path):
     assert shares["cpu"] == pytest.approx((0.5 + 0.9) / 2)
     assert shares["time_env"] == pytest.approx(0.5)
     assert RunReader(make_run(tmp_path, "new", rows=0)).state()["shares"]["cpu"] is None
-
-
-@pytest.mark.parametrize("ended", [True, False])
-def test_a_run_that_does_not_go_on_gets_no_advice(tmp_path: Path, ended: bool):
-    run = make_run(tmp_path)
-    if ended:
-        (run / "summary.json").write_text(json.dumps({"exit_code": 0, "reason": "done"}))
-    assert RunReader(run).state()["limit"] == ""
 
 
 def game(steps: int, ret: float) -> dict[str, float]:

@@ -12,7 +12,6 @@ from pathlib import Path
 import gymnasium
 import numpy as np
 import pytest
-from gymnasium import spaces as gym
 
 import polyplay
 from polyplay import systems
@@ -22,7 +21,6 @@ from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import unscale
 from polyplay.envs import Envs, pool
-from polyplay.evaluation import agent
 
 PARTS = """
 import gymnasium, numpy as np
@@ -70,11 +68,11 @@ def same_as_evaluation(run: Path, rows: int = 60, **options) -> int:
     return row
 
 
-FIRST = ("a2c", "dqn", "apex_dpg")  # the others are long
+FIRST = ("a2c", "apex_dpg")  # the others are long
 OTHERS = [name for name in systems.ordinary() if name not in (*FIRST, "alphago_zero", "five", "ftw", "league")]
 
 
-@pytest.mark.parametrize("name", [*FIRST, *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
+@pytest.mark.parametrize("name", [*FIRST, *OTHERS])
 def test_every_system_acts_as_its_evaluation_to_the_bit(name, tmp_path):
     run = trained(tmp_path, name)
     assert same_as_evaluation(run) > 5
@@ -82,18 +80,18 @@ def test_every_system_acts_as_its_evaluation_to_the_bit(name, tmp_path):
 
 
 def test_each_agent_of_a_league_acts_as_its_evaluation(tmp_path):
-    league = {"env": "toy:skirmish", "network": "mlp", "lanes": 16, "batch": 8, "steps": 400}
+    league = {"env": "toy:skirmish", "network": "mlp", "lanes": 16, "batch": 8, "steps": 160}
     run, returns = trained(tmp_path, "league", **league), []
     for whose in (0, 1):
         found = polyplay.load(run, agent=whose)
-        returns.append(found.evaluate(episodes=8, seed=3, greedy=True)["returns"])
-        assert returns[-1] == polyplay.evaluate(run, 8, 3, agent=str(whose), greedy=True, device="cpu")["returns"]
+        returns.append(found.evaluate(episodes=4, seed=3, greedy=True)["returns"])
+        assert returns[-1] == polyplay.evaluate(run, 4, 3, agent=str(whose), greedy=True, device="cpu")["returns"]
         action, state = found.act(np.zeros((3, 5), np.float32))
         assert (action.shape, state.lanes) == ((3,), 3)
     assert returns[0] != returns[1]
     first, best = polyplay.load(run), polyplay.load(run, agent="best")
-    assert first.evaluate(episodes=8, seed=3, greedy=True)["returns"] == returns[0]
-    assert best.evaluate(episodes=8, seed=3, greedy=True)["returns"] in returns
+    assert first.evaluate(episodes=4, seed=3, greedy=True)["returns"] == returns[0]
+    assert best.evaluate(episodes=4, seed=3, greedy=True)["returns"] in returns
     assert (first.spec.seats, first.spec.teams, sorted(first.spec.bots)) == (4, (0, 0, 1, 1), ["focus", "opposite"])
     with pytest.raises(UserError, match="agent: '2' given, allowed: best, 0, 1"):
         polyplay.load(run, agent=2)
@@ -138,39 +136,6 @@ def test_values_are_in_the_environments_units(name, tmp_path):
     if name == "ppo":
         assert float(found._policy.returns.scale()) != 1.0, "nothing to undo"
     assert isinstance(found.value(obs[0]), float)
-
-
-class Payday(gymnasium.Env):
-    """A reward of 1 in each of five steps, whatever is done: 4.0951 from the first row at a discount of 0.9."""
-
-    observation_space = gym.Box(0, 1, (6,), np.float32)
-    action_space = gym.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.t = 0
-        return np.eye(6, dtype=np.float32)[0], {}
-
-    def step(self, action):
-        self.t += 1
-        return np.eye(6, dtype=np.float32)[self.t], 1.0, self.t >= 5, False, {}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", ["dqn", "r2d2"])
-def test_values_are_what_the_environment_pays(name, tmp_path):
-    more = {"batch": 8, "core_size": 32} if name == "r2d2" else {}
-    more["network"] = "mlp"
-    more |= {
-        "env": Payday,
-        "steps": 5_000,
-        "gamma": 0.9,
-        "learning_starts": 200,
-        "capacity": 4_000,
-        "learning_rate": 3e-3,
-    }
-    found = polyplay.load(trained(tmp_path, name, **more))
-    assert found.value(np.eye(6, dtype=np.float32)[0]) == pytest.approx(4.0951, abs=0.3)
 
 
 def test_a_fresh_process_needs_the_directory_alone(tmp_path, monkeypatch):
@@ -251,22 +216,15 @@ def test_a_checkpoint_by_its_directory_number_or_name(cart):
     [
         (lambda a: a.act(np.zeros(3, np.float32)), r"obs: declared float32 \[4\], given float32 \[3\]"),
         (lambda a: a.act(np.zeros(3)), r"obs: declared float32 \[4\], given float64 \[3\]"),
-        (lambda a: a.act(np.full(4, "x")), r"obs: declared float32 \[4\], given <U1 \[4\]"),
         (lambda a: a.act(np.zeros(4, complex)), r"obs: declared float32 \[4\], given complex128 \[4\]"),
         (lambda a: a.act(np.full(4, np.nan)), r"obs: nan at \[0\] of an observation, 4 of 4 values not finite"),
-        (
-            lambda a: a.act((np.zeros(4), {})),
-            r"obs: a tuple of 2 given; reset\(\) returns .*: give the observation alone",
-        ),
+        (lambda a: a.act((np.zeros(4), {})), r"obs: a tuple of 2 given; reset\(\) returns .*: give the observation"),
         (lambda a: a.act(np.zeros((0, 4))), "obs: an empty batch given, allowed: one observation, or a batch of at"),
         (lambda a: a.act(np.zeros(4), 3), "state: 3 given, allowed: None to begin an episode, or what the last call"),
         (lambda a: a.predict(np.zeros(4), (1, 2)), r"state: \(1, 2\) given, allowed: None"),
         (lambda a: a.act(np.zeros((2, 4), np.float32), a.act(np.zeros(4, np.float32))[1]), "state: of 1 episodes, 2"),
         (lambda a: a.act(np.zeros(4, np.float32), mask=np.ones(2)), "mask: given, but this environment has no masks"),
-        (
-            lambda a: a.evaluate("Acrobot-v1"),
-            r"env: Acrobot-v1 shows .*\[6\].* but the agent takes .*\[4\]",
-        ),
+        (lambda a: a.evaluate("Acrobot-v1"), r"env: Acrobot-v1 shows .*\[6\].* but the agent takes .*\[4\]"),
     ],
 )
 def test_what_does_not_fit_is_a_line(cart, call, message):
@@ -288,25 +246,6 @@ def test_no_run_and_damaged_spaces(cart, tmp_path):
     assert polyplay.load(broken).act(np.zeros(4, np.float32))[1].acts == 1
 
 
-@pytest.mark.parametrize(
-    "space",
-    [
-        gym.Box(-1, 1, (2, 3)),
-        gym.Box(np.array([-np.inf, 0], np.float32), np.array([1, np.inf], np.float32)),
-        gym.Box(0, 255, (3, 4, 5), np.uint8),
-        gym.Discrete(5, start=-2),
-        gym.MultiDiscrete([[2, 3], [4, 5]]),
-        gym.MultiBinary([2, 2]),
-        gym.Dict([("z", gym.Discrete(2)), ("a", gym.Tuple([gym.Box(0, 1, (1,), np.float64), gym.Discrete(3)]))]),
-    ],
-)
-def test_spaces_come_back_as_they_were(space):
-    again = pool.space_from_json(json.loads(json.dumps(pool.space_to_json(space))))
-    assert again == space
-    if isinstance(space, gym.Dict):
-        assert list(again) == list(space)
-
-
 def test_what_is_told_of_several_players_comes_back():
     spec = Envs("toy:skirmish", 4).spec
     written = json.loads(json.dumps(pool.spec_to_json(spec)))
@@ -316,9 +255,3 @@ def test_what_is_told_of_several_players_comes_back():
         del written[name]
     earlier = pool.spec_from_json(written, "it")  # a file of an earlier version
     assert (earlier.seats, earlier.teams, earlier.kinds, earlier.team_fields) == (1, (), (), {})
-
-
-def test_the_agent_is_lazy():
-    assert agent.Agent.__module__ == "polyplay.evaluation.agent"
-    code = "import polyplay, sys; polyplay.load; assert 'torch' not in sys.modules"
-    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import builtins
 import io
 import json
 import os
 import signal
+import sys
 import time
 from contextlib import closing
 from dataclasses import replace
@@ -195,7 +195,6 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"protocol": "null-op"}, "--protocol: null-op is for Atari games, this run plays toy:catch"),
         ({"protocol": "nullop"}, "--protocol: 'nullop' given, did you mean 'null-op'"),
         ({"starts": "x.json"}, "--starts x.json is for --protocol human-starts, run given"),
     ],
@@ -204,10 +203,6 @@ def test_a_mistake_is_one_line(toy: Path, asked, says):
     with pytest.raises(UserError, match=says) as told:
         evaluate.evaluate(toy, EvaluateOptions(**asked))
     assert "\n" not in str(told.value)
-    assert not list(toy.glob("evaluation-*"))
-
-
-def test_damaged_scores_are_said(toy: Path):
     (toy / "scores.json").write_text("{")
     with pytest.raises(UserError, match=r"scores.json is damaged: .*; remove it and evaluate again"):
         evaluate.evaluate(toy, EvaluateOptions(episodes=1))
@@ -246,27 +241,18 @@ def test_a_window_shows_what_is_rendered_at_its_rate(pygame: Any) -> None:
         assert pygame.display.get_caption()[0] == "polyplay X"
 
 
-def test_games_go_on_once_it_is_closed(pygame: Any) -> None:
+def test_games_go_on_once_it_is_closed_or_fails_later(pygame: Any, capsys: pytest.CaptureFixture) -> None:
     with closing(Window("polyplay X")) as window:
         window({}, Rendering(1000.0))
         pygame.event.post(pygame.event.Event(pygame.QUIT))
-        window({}, Rendering(1000.0))
-        assert pygame.display.get_surface() is None
-        window({}, Rendering(1000.0))
-
-
-def test_a_window_that_fails_later_costs_no_game(pygame: Any, capsys: pytest.CaptureFixture) -> None:
-    pool = Rendering(1000.0)
+        for _ in range(2):
+            window({}, Rendering(1000.0))
+            assert pygame.display.get_surface() is None
     with closing(Window("polyplay X")) as window:
-        window({}, pool)
-        pool.rate = "broken"
-        window({}, pool)
-        window({}, pool)
+        for rate in (1000.0, "broken", "broken"):
+            window({}, Rendering(rate))
     (line,) = capsys.readouterr().err.splitlines()
     assert line == "polyplay: --render: rendering failed: ValueError: lost; the games continue without a window"
-
-
-def test_games_that_cannot_be_shown_at_all_are_refused(pygame: Any) -> None:
     with closing(Window("polyplay X")) as window, pytest.raises(UserError, match="--render: rendering failed"):
         window({}, Rendering("broken"))
 
@@ -282,13 +268,6 @@ def test_where_there_is_no_screen_it_says_so(pygame: Any, monkeypatch: pytest.Mo
 
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = builtins.__import__
-
-    def without(name: str, *more: Any) -> Any:
-        if name == "pygame":
-            raise ImportError(name)
-        return known(name, *more)
-
-    monkeypatch.setattr(builtins, "__import__", without)
+    monkeypatch.setitem(sys.modules, "pygame", None)
     with pytest.raises(UserError, match=r"--render: needs the package pygame; `pip install 'polyplay\[render\]'`"):
         Window("polyplay X")

@@ -83,16 +83,6 @@ def test_games_end_without_a_fault_and_programs_agree_on_winners(board: Go):
     assert {0.0, 1.0} <= set(points.tolist())
 
 
-def test_two_programs_play_each_other():
-    one, two = player(), player("--other")
-    points = meet(one, two, 6)
-    assert faults_of(one) == faults_of(two) == []
-    assert (points + np.roll(points, 3) == 1).all(), "they play alike, with either colour once"
-    for found in (one.moves, two.moves):
-        assert isinstance(found, GtpPlayer)
-        assert (found.scored, found.agreed) == (6, 6)
-
-
 def test_a_program_is_told_the_moves_it_lacks(tmp_path: Path):
     log = tmp_path / "log"
     meet(player("--log", str(log)), last_legal(go()), 4, plies=9)
@@ -186,16 +176,6 @@ def counts(found: BoardPlayer) -> tuple[list[tuple[int, str]], int, int]:
     """Faults, games that it scored, and those of which it named our winner."""
     assert isinstance(found.moves, GtpPlayer)
     return faults_of(found), found.moves.scored, found.moves.agreed
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("level", [0, 1])
-def test_gnu_go_plays_without_a_fault_and_agrees_on_every_result(level: int):
-    """20 games on 9×9."""
-    board = go(9, "")
-    one = named_player(gnu_go("--level", str(level)), board, "")
-    meet(one, named_player("mcts:30", board, ""), 20)
-    assert counts(one) == ([], 20, 20)
 
 
 @pytest.mark.long

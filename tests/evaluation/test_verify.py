@@ -99,7 +99,6 @@ def test_on_another_machine_the_interval_decides(run: Path, what: str):
     ("what", "rule", "says"),
     [
         ({"lanes": ..., "seed": ...}, "record", "lacks seed, lanes; evaluate again with this version"),
-        ({"returns": []}, "record", "has no returns"),
         ({"returns": ["x"]}, "record", "has returns that are no numbers"),
         ({"episodic_return_mean": 0.99}, "mean", "its mean is 0.99 there, its returns have"),
         ({"episodes": 30}, "mean", "episodes is 30 there, returns there are 20"),
@@ -107,14 +106,10 @@ def test_on_another_machine_the_interval_decides(run: Path, what: str):
         ({"checkpoint": "000000000008-steps-160"}, "checkpoint", "000000000008-steps-160 is not there any more"),
         ({"checkpoint_sha256": "0"}, "checkpoint", "checkpoint_sha256 is 0 there, checkpoint 000000000007-steps-140"),
         ({"starts": {"path": "none.json", "digest": "0"}}, "starts", "--starts: cannot read none.json"),
-        ({"seed": None}, "record", "seed: 'None' given, allowed: a whole number from 0"),
         ({"epsilon": "x"}, "record", "epsilon: 'x' given, allowed: "),
-        ({"simulations": True}, "record", "simulations: 'True' given, allowed: "),
-        ({"against": 3}, "record", "against: '3' given, allowed: text"),
-        ({"protocol": 1}, "record", "its protocol is 1, allowed: text"),
-        ({"agent": "x"}, "record", "its agent is 'x', allowed: a whole number"),
+        ({"protocol": 1}, "record", "protocol: '1' given, allowed: text"),
+        ({"agent": "x"}, "record", "agent: 'x' given, allowed: a whole number"),
         ({"starts": True}, "record", "its starts are True, allowed: null, or path and digest"),
-        ({"starts": {"path": 1}}, "record", "its starts are {'path': 1}, allowed: null, or path and digest"),
         ({"protocol": "other"}, "returns", "--protocol: 'other' given"),
     ],
 )
@@ -152,6 +147,8 @@ def test_damaged_and_exchanged_weights_are_named(run: Path):
 
 
 def test_which_evaluation_can_be_said(run: Path):
+    with pytest.raises(UserError, match="start states are of Atari games, this run plays toy:catch"):
+        verify.record_starts(run, verify.StartsOptions())
     evaluate.evaluate(run, EvaluateOptions(episodes=2, seed=0))
     assert verify.newest_evaluation(run).name == "evaluation-000000000007-steps-140-seed0.json"
     found = verify.verify(run, "evaluation-000000000007-steps-140-eps0.1-seed3.json")
@@ -183,9 +180,3 @@ def test_starts_are_made_labelled_and_played(tmp_path: Path, monkeypatch, capsys
     seen = verify.verify(pong)[4]
     assert (seen.name, seen.level) == ("starts", "failed")
     assert "the digest of its start states is" in seen.seen
-
-
-def test_a_game_without_screens_has_no_start_states(tmp_path: Path):
-    run = made.run(tmp_path / "run", network="mlp")
-    with pytest.raises(UserError, match="start states are of Atari games, this run plays toy:catch"):
-        verify.record_starts(run, verify.StartsOptions())

@@ -160,49 +160,14 @@ def test_the_fastest_way_is_chosen(monkeypatch):
     assert choose_backend(network, 8, "torch") == ("torch", "float32"), "no such numbers here: not measured"
 
 
-def test_the_backends_that_are_here_are_measured(monkeypatch):
-    network, measured = build_network(SMALL, 0), list[tuple[str, str]]()
-
-    class Fast:
-        def compute(self) -> None: ...
-
-    def make(network: object, batch: int, backend: str, precision: str, threads: int) -> Fast:
-        measured.append((backend, precision))
-        return Fast()
-
-    monkeypatch.setattr(evaluators, "_make_backend", make)
+def test_what_is_here_is_measured(monkeypatch):
+    assert evaluator(4, "auto", "auto").backend in evaluators.BACKENDS
     monkeypatch.setattr(evaluators, "is_half", lambda how, device: True)
-    monkeypatch.setattr(evaluators, "SECONDS", 0.0)
     for has, here in ((True, ["torch", "openvino"]), (False, ["torch"])):
         monkeypatch.setattr(evaluators, "_has_openvino", lambda has=has: has)
         for precision, several in (("auto", ["float32", "bfloat16"]), ("float32", ["float32"])):
-            measured.clear()
-            choose_backend(network, 8, "auto", precision)
-            assert measured == list(itertools.product(here, several))
-
-
-def test_auto_measures_what_is_here():
-    asked = evaluator(4, "auto", "auto")
-    assert asked.backend in evaluators.BACKENDS
-    assert asked.precision in ("float32", "bfloat16")
-    assert asked.evaluate(positions(4))[0].shape == (4, 7)
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        ((0,), "batches of 0 positions given; allowed: 1 or more"),
-        ((4, "tensorflow"), "--evaluator: 'tensorflow' given; allowed: auto, torch, openvino"),
-        ((4, "winograd"), "--evaluator: 'winograd' given; allowed: auto, torch, openvino"),
-        ((4, "torch", "float16"), "--precision: 'float16' given; allowed: auto, float32, bfloat16"),
-        ((4, "auto", "float16"), "--precision: 'float16' given; allowed: auto, float32, bfloat16"),
-    ],
-)
-def test_mistakes(given, says):
-    with pytest.raises(UserError) as raised:
-        NetworkEvaluator(SMALL, *given)
-    assert says in str(raised.value)
-    assert "\n" not in str(raised.value)
+            assert evaluators.ways("auto", precision, "cpu") == list(itertools.product(here, several))
+    assert evaluators.ways("auto", "float32", "cuda") == [("torch", "float32")]
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch):

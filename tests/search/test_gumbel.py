@@ -7,16 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from polyplay.core.errors import UserError
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game, game
 from polyplay.search import Search, SearchOptions
 from polyplay.search.tree import considered_visits
+from tests.search.test_policy import positions
 from tests.search.test_search import planes_of
-from tests.search.twins import Stub
+from tests.search.twins import Stub, searched
 
 THREE, FOUR = GAMES["tic_tac_toe"], GAMES["connect_four"]
 
@@ -60,12 +58,7 @@ class Plain:
             mean = math.fsum(node["p"][a] * x for a, x in q.items()) / share
             mixed = (mixed + sum(n.values()) * mean) / (1 + sum(n.values()))
         full = {a: q.get(a, mixed) for a in n}
-        if self.o.root == "gumbel":
-            return {a: (self.o.c_visit + max(n.values())) * (x + 1) / 2 for a, x in full.items()}
-        others = [mixed] if len(q) < self.game.actions else []
-        low, high = min([*full.values(), *others]), max([*full.values(), *others])
-        scale = (self.o.c_visit + max(n.values())) * 0.1
-        return {a: scale * (x - low) / max(high - low, 1e-8) for a, x in full.items()}
+        return {a: (self.o.c_visit + max(n.values())) * (x + 1) / 2 for a, x in full.items()}
 
     def improved(self, node: dict[str, Any]) -> dict[int, float]:
         sigma = self.sigma(node)
@@ -107,28 +100,17 @@ class Plain:
         (THREE, {"simulations": 8, "gumbel_actions": 4}),
         (THREE, {"simulations": 30}),
         (FOUR, {"simulations": 16, "temperature": ((0, 0.0),)}),
-        (FOUR, {"simulations": 40, "gumbel_actions": 7, "root": "gumbel_mctx"}),
+        (FOUR, {"simulations": 40, "gumbel_actions": 7}),
         (game("go+size=3+komi=0.5"), {"simulations": 24, "gumbel_actions": 8}),
-        (game("go+size=3+komi=0.5"), {"simulations": 24, "root": "gumbel_mctx"}),
     ],
     ids=lambda x: x.name if isinstance(x, Game) else "",
 )
 def test_every_visit_move_and_policy_is_the_twins(board: Game, options: dict[str, Any]):
     given_options, n = SearchOptions(**{"root": "gumbel", "gumbel_actions": 16, **options}), 12
-    rng, records = np.random.default_rng(1), []
-    while len(records) < n:
-        record, room = board.new(), np.zeros(board.actions, np.int16)
-        ends = [
-            board_rules.play(
-                board.numbers, record, int(rng.choice(room[: board_rules.legal(board.numbers, record, room)]))
-            )
-            for _ in range(int(rng.integers(5)))
-        ]
-        records += [] if any(ends) else [record]
+    records = positions(board, n)
     search = Search(board, n, given_options, Stub(board), seed=4)
-    search.restart(records=np.stack(records))
-    while len((done := search.step()).games) < n:
-        pass
+    search.restart(records=records)
+    done = searched(search)
     moves, policy = search.choose(done), search.targets(done)
     for g, record in enumerate(records):
         legal = np.flatnonzero(done.legal[g])
@@ -170,39 +152,3 @@ def test_its_noise_is_times_the_temperature_at_the_ply_of_the_root():
         assert np.count_nonzero(whole) > 4
         np.testing.assert_allclose(cooling, whole * (1.0, 1.0, 0.5, 0.0)[ply], rtol=1e-6)
         board_rules.play(FOUR.numbers, record, ply)
-
-
-class Table:
-    """A network that answers every position by given numbers."""
-
-    title = "a table"
-
-    def __init__(self, logits: np.ndarray, values: np.ndarray):
-        self.logits, self.values = logits, values
-
-    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        at = planes.astype(np.int64).reshape(len(planes), -1) @ (1 + np.arange(planes[0].size)) % len(self.values)
-        return self.logits[at], self.values[at]
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 2**31), st.sampled_from([2, 4, 8, 16]), st.floats(0.05, 3))
-def test_the_improved_policy_is_never_worse_than_the_prior(seed: int, simulations: int, spread: float):
-    """By the completed values of the root's moves, which is what theorem 1 of the paper needs."""
-    rng = np.random.default_rng(seed)
-    network = Table(rng.normal(0, spread, (37, 7)).astype(np.float32), np.tanh(rng.normal(0, 1, 37)).astype(np.float32))
-    search = Search(
-        FOUR, 1, SearchOptions(simulations, root="gumbel", gumbel_actions=min(4, simulations)), network, seed=5
-    )
-    search.restart()
-    while not len((done := search.step()).games):
-        pass
-    p, q, n = done.priors[0].astype(np.float64), done.q[0].astype(np.float64), done.visits[0]
-    mean = (p * q)[n > 0].sum() / p[n > 0].sum()
-    completed = np.where(n > 0, q, (done.raw[0] + n.sum() * mean) / (1 + n.sum()))
-    assert (search.targets(done)[0] * completed).sum() >= (p * completed).sum() - 1e-5
-
-
-def test_more_considered_moves_than_simulations_are_refused():
-    with pytest.raises(UserError, match="search gumbel_actions: 16 given; allowed: 1 to its 8 simulations"):
-        SearchOptions(8, root="gumbel")

@@ -1,20 +1,45 @@
-"""The compiled search against mctx's: what that found in positions of ours is in mctx.npz (see mctx_found)."""
+"""The compiled search against mctx: mctx.npz has what that found in positions of ours (bench/peers/mctx_found.py)."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from polyplay.games import board_rules
+from polyplay.games import records as kernels
 from polyplay.games.boards import GAMES, Game
 from polyplay.search import Search, SearchOptions
-from tests.search import mctx_found
-from tests.search.mctx_found import CASES, CONSIDERED, GUMBEL, POSITIONS, SIMULATIONS, positions
-from tests.search.twins import Stub
+from tests.search.twins import Stub, searched
+
+POSITIONS, SIMULATIONS = 50, 60
+GUMBEL, CONSIDERED = 24, 5  # simulations, and moves that are considered
+FOUND = Path(__file__).with_name("mctx.npz")
+CASES = (("connect_four", 30), ("tic_tac_toe", 5))  # plies at most of the positions
+
+
+def positions(game: Game, most: int) -> np.ndarray:
+    """Of random play of 0 to `most` plies, int8 [POSITIONS, record]."""
+    rng, found = np.random.default_rng(3), list[np.ndarray]()
+    while len(found) < POSITIONS:
+        record = game.new()
+        if random_moves(game, record, int(rng.integers(most + 1)), rng):
+            found.append(record)
+    return np.stack(found)
+
+
+def random_moves(game: Game, record: np.ndarray, plies: int, rng: np.random.Generator) -> bool:
+    """Whether the game goes on after them."""
+    legal, result = np.empty(game.actions, np.int16), kernels.GOES_ON
+    while plies and result == kernels.GOES_ON:
+        action = int(legal[rng.integers(board_rules.legal(game.numbers, record, legal))])
+        result, plies = board_rules.play(game.numbers, record, action), plies - 1
+    return result == kernels.GOES_ON
 
 
 def known(name: str) -> dict[str, np.ndarray]:
-    with np.load(mctx_found.FOUND) as found:
+    with np.load(FOUND) as found:
         return {key.partition(" ")[2]: found[key] for key in found.files if key.partition(" ")[0] == name}
 
 
@@ -28,8 +53,7 @@ def begun(game: Game, records: np.ndarray, options: SearchOptions) -> Search:
 def test_root_visits_are_those_of_mctx(name: str, most: int):
     game, options = GAMES[name], SearchOptions(SIMULATIONS, "alphazero", c=1.25, c_base=19652.0, reuse=False)
     search = begun(game, positions(game, most), options)
-    while len((done := search.step()).games) < POSITIONS:
-        pass
+    done = searched(search)
     assert done.visits.sum(1).tolist() == [SIMULATIONS] * POSITIONS
     np.testing.assert_array_equal(known(name)["visits"], done.visits)
 
@@ -43,15 +67,7 @@ def test_a_gumbel_search_with_the_noise_of_mctx_has_its_visits_moves_and_policy(
     for g, record in enumerate(records):
         moves = room[: board_rules.legal(game.numbers, record, room)]
         search.tree.gumbel[g, : len(moves)] = theirs["noise"][g, moves]
-    while len((done := search.step()).games) < POSITIONS:
-        pass
+    done = searched(search)
     np.testing.assert_array_equal(theirs["gumbel_visits"], done.visits)
     assert search.choose(done).tolist() == theirs["moves"].tolist()
     np.testing.assert_allclose(search.targets(done), theirs["policy"], atol=1e-4)
-
-
-def test_where_mctx_is_installed_it_finds_that():
-    pytest.importorskip("mctx")
-    for key, values in mctx_found.found_by_mctx().items():
-        name, _, part = key.partition(" ")
-        np.testing.assert_allclose(values, known(name)[part], atol=1e-5)

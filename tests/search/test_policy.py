@@ -74,13 +74,6 @@ def preferring(board: Game, logits: dict[int, float], simulations: int) -> Searc
     return SearchPolicy(board, SearchOptions(simulations), factory, network)
 
 
-@pytest.mark.parametrize("name", GAMES)
-def test_planes_show_the_whole_position(name):
-    board = GAMES[name]
-    records = positions(board, 50)
-    assert np.array_equal(board.records(shown(board, records)), records)
-
-
 def test_it_takes_a_win_in_one_and_moves_only_where_a_move_is_legal():
     board = GAMES["connect_four"]
     record = board.new()
@@ -136,14 +129,6 @@ def test_what_was_asked_for_before_does_not_weaken_a_search(root, before):
     (*_, after), (*_, new) = (policy.grow(board.new()[None]) for policy in (used, fresh))
     assert np.array_equal(after.finished().visits, new.finished().visits)
     assert np.count_nonzero(new.finished().visits) > 1
-
-
-def test_a_search_that_grows_from_few_simulations_considers_what_was_configured():
-    policy = policy_of(game("othello+size=6"), SearchOptions(24, root="gumbel", gumbel_actions=8))
-    asked = [0, 1, 5, 24, 100]
-    for simulations in [*asked, *reversed(asked)]:
-        policy.simulate(simulations)
-        assert policy.options.gumbel_actions == max(1, min(8, simulations))
 
 
 @pytest.mark.parametrize(("moves", "repeats", "simulations"), [(*OLD[0], 0), (*OLD[1], 40), (*OLD[2], 40)])

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from polyplay.core.checkpoint import write_arrays
-from polyplay.core.errors import UserError
 from polyplay.games.records import NEVER, ResignOptions
-from polyplay.search.self_play import ENOUGH, GRID, NEWEST, Resignation, learned_value
+from polyplay.search.self_play import ENOUGH, GRID, Resignation, learned_value
 
 MOVES = 20
 
@@ -101,23 +100,9 @@ def test_it_goes_on_from_what_was_saved():
     ]
 
 
-def test_its_newest_games_count():
-    made = player(played_on=1.0)
-    for _ in range(NEWEST + 5):
-        made.ended(0, MOVES, 1.0)
-    assert made.known == NEWEST + 5
-    assert len(made.would) == NEWEST
-
-
 @pytest.mark.parametrize(("given", "v", "share"), [("auto", None, 0.1), ("off", None, 1.0), ("-0.9", -0.9, 0.1)])
 def test_what_is_said_of_it(given, v, share):
     assert ResignOptions.parse(given) == ResignOptions(v, share)
-
-
-@pytest.mark.parametrize("given", ["never", "0.5", "-1.5", "nan"])
-def test_another_value_is_one_line(given):
-    with pytest.raises(UserError, match=f"--resign: {given} given; allowed: auto, off, or a value from -1 to 0"):
-        ResignOptions.parse(given)
 
 
 @pytest.mark.parametrize(

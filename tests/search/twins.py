@@ -9,6 +9,7 @@ import numpy as np
 
 from polyplay.games import board_rules
 from polyplay.games.boards import Game
+from polyplay.search import Finished, Search
 from polyplay.search.tree import SearchOptions, dirichlet, stream, uniform_of
 
 F = np.float32
@@ -26,6 +27,13 @@ class Stub:
         self.rows += [p.tobytes() for p in planes]
         out = np.stack([self.weights @ p.astype(np.float64).ravel() for p in planes])
         return out[:, 1:].astype(F), np.tanh(out[:, 0]).astype(F)
+
+
+def searched(search: Search) -> Finished:
+    """The searches of all its games, done at the same time."""
+    while len((done := search.step()).games) < len(search.lanes):
+        pass
+    return done
 
 
 @dataclass
@@ -188,8 +196,7 @@ class TwinSearch:
         root, o = self.root, self.o
         if o.noise and self.full:
             noise = np.zeros(len(root.priors))
-            alpha = o.noise_total / len(noise) if o.noise_total else o.noise_alpha
-            dirichlet(np.uint64(stream(self.key, self.lane, self.searches)), alpha, noise)
+            dirichlet(np.uint64(stream(self.key, self.lane, self.searches)), o.noise_alpha, noise)
             clean = root.priors.items()
             root.noisy = {a: F((1 - o.noise) * float(p) + o.noise * x) for (a, p), x in zip(clean, noise, strict=True)}
         root.explored = F(0)

@@ -1,45 +1,25 @@
-"""What mctx finds in positions of ours, by our rules and a stub for a network. It is kept in mctx.npz, which
+"""What mctx finds in positions of ours, by our rules and a stub for a network: writes tests/search/mctx.npz.
 
-    python -m tests.search.mctx_found
+    python bench/peers/mctx_found.py
 
-writes where mctx is installed (0.0.71 wrote it).
+where mctx is installed (0.0.71 wrote it); tests/search/test_mctx.py compares it with what the compiled search finds.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
 from polyplay.games import board_rules
 from polyplay.games import records as kernels
 from polyplay.games.boards import GAMES, Game
+from tests.search.test_mctx import CASES, CONSIDERED, FOUND, GUMBEL, SIMULATIONS, positions
 from tests.search.twins import Stub
-
-POSITIONS, SIMULATIONS = 50, 60
-GUMBEL, CONSIDERED = 24, 5  # simulations, and moves that are considered
-FOUND = Path(__file__).with_name("mctx.npz")
-CASES = (("connect_four", 30), ("tic_tac_toe", 5))  # plies at most of the positions
-
-
-def positions(game: Game, most: int) -> np.ndarray:
-    """Of random play of 0 to `most` plies, int8 [POSITIONS, record]."""
-    rng, found = np.random.default_rng(3), list[np.ndarray]()
-    while len(found) < POSITIONS:
-        record = game.new()
-        if random_moves(game, record, int(rng.integers(most + 1)), rng):
-            found.append(record)
-    return np.stack(found)
-
-
-def random_moves(game: Game, record: np.ndarray, plies: int, rng: np.random.Generator) -> bool:
-    """Whether the game goes on after them."""
-    legal, result = np.empty(game.actions, np.int16), kernels.GOES_ON
-    while plies and result == kernels.GOES_ON:
-        action = int(legal[rng.integers(board_rules.legal(game.numbers, record, legal))])
-        result, plies = board_rules.play(game.numbers, record, action), plies - 1
-    return result == kernels.GOES_ON
 
 
 class Answers:
