@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from polyplay.buffers.replay import Replay, Sampler
 from polyplay.buffers.rollout_queue import PolicyLike, rows_of
-from polyplay.core.errors import UserError
+from polyplay.core.errors import Fraction, NonNegative, UserError
 from polyplay.core.machine import cores
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs, rules, spaces
@@ -25,6 +25,32 @@ from polyplay.systems import System as System
 from polyplay.workers.crew import Crew as Crew
 
 C = TypeVar("C", bound=Any)  # a Config
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """Options that most pages have, with the same defaults. A page may have another default of one."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: Fraction = 0.99  # discount
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
+
+
+@dataclass(frozen=True)
+class ValueOptions(AgentOptions):
+    """Options of pages whose networks say the values of actions."""
+
+    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
+
+
+@dataclass(frozen=True)
+class PolicyOptions(AgentOptions):
+    """Options of pages whose networks have a policy and a value."""
+
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[str, Any]:
@@ -127,6 +153,13 @@ def replica_envs(whole: Envs, groups: int, replicas: int, workers: int = 0) -> E
     """The environments of each replica, stepped by so many workers (0: its share of the cores)."""
     workers = workers or max(1, cores() // replicas)
     return whole.share(lanes=whole.lanes // replicas, groups=groups, workers=workers)
+
+
+def divided_envs(c: Any, crew: Crew, parts: int = 1, life_loss: str = "auto", workers: int = 0) -> tuple[Envs, int]:
+    """(the environments of each replica, how many replicas there are)."""
+    whole = all_envs(c, crew, life_loss)
+    replicas = replicas_of(c, crew, whole, parts)
+    return replica_envs(whole, c.groups, replicas, workers), replicas
 
 
 def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any) -> NetworkFactory:

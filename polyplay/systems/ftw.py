@@ -9,7 +9,7 @@ act × actors:  a table of four agents ─► own copies of weights ─► rollo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
@@ -17,8 +17,8 @@ from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.population.league import League
 from polyplay.population.rules import initial
-from polyplay.systems import System
-from polyplay.systems._teams import POINTS, QUICK, batches_of, copy_rule, ftw_network, loss_of
+from polyplay.systems import System, described
+from polyplay.systems._teams import POINTS, batches_of, copy_rule, ftw_network, loss_of
 from polyplay.systems.league import wire_tables
 from polyplay.weights import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -62,43 +62,7 @@ class Config:
     budget: Count = 60_000_000_000  # steps of all agents to train for when neither --frames nor --steps is given
 
 
-def quick() -> Config:
-    """For two cores: four agents, maps of 9 × 9 seen from above, matches of a minute, an action held for 1/5 s."""
-    game = "arena:ctf+size=9+length=900+repeat=3+actions=small"
-    table = Config(game, agents=4, lanes=64, unroll=50, batch=16, games_per_matchup=50, exploit_every=200, ranges=QUICK)
-    return replace(table, optimizer="adam", max_grad_norm=40.0, lam=0.95, core_size=128, memory=0, budget=20_000_000)
-
-
-def no_slow() -> Config:
-    """One clock: an LSTM."""
-    return replace(quick(), core="lstm")
-
-
-def no_auxiliary() -> Config:
-    """Without pixel control and reward prediction."""
-    return replace(quick(), auxiliary="none")
-
-
-def no_evolution() -> Config:
-    """Nobody copies: all learn by the same fixed rewards."""
-    return replace(quick(), evolve=False)
-
-
-def selfplay_shaped() -> Config:
-    """One agent, against itself, by the same fixed rewards ("Self-play + RS")."""
-    return replace(no_evolution(), agents=1, opponents="latest")
-
-
-def selfplay() -> Config:
-    """One agent, against itself, by winning alone."""
-    return replace(selfplay_shaped(), env=f"{quick().env}+reward=win", rewards="game")
-
-
-PRESETS = {"paper": Config, "quick": quick, "no_slow": no_slow, "no_auxiliary": no_auxiliary}
-PRESETS |= {"no_evolution": no_evolution, "selfplay_shaped": selfplay_shaped, "selfplay": selfplay}
-ROW = {"envs": "a table of players per actor", "policy runs": "own copy of each player, CPU"}
-ROW |= {"between": "RolloutQueue to each agent", "pace": "free + V-trace", "update": "Local, each agent's own"}
-ROW |= {"weights travel": "pull each rollout; from who wins to who loses", "source": "Jaderberg et al. 2019"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
