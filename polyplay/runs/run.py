@@ -177,8 +177,8 @@ def _resume(
     plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
     if sizes:
         plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
-    setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
-    setup = replace(setup, callbacks=callbacks, part=part)
+    made = config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock
+    setup = RunSetup(*made, callbacks=callbacks, part=part)
     if why := load.finished(directory, found, plan, counters, options, changes):
         print(f"polyplay: {why}")
         return RunResult(directory, 0, why, load.read_summary(directory), settings)
@@ -195,21 +195,19 @@ def _resume(
         _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
     run_files.rewind(directory, counters, _warn)
     load.remember(directory, settings)
-    was = (
-        {}
-        if load.sizes_of(before) == load.sizes_of(settings)
-        else {"steps": counters["steps"], "sizes": load.sizes_of(before)}
+    was = {"steps": counters["steps"], "sizes": load.sizes_of(before)}
+    run_files.amend_config(
+        directory, setup.description, was if load.sizes_of(before) != load.sizes_of(settings) else None
     )
-    run_files.amend_config(directory, setup.description, was)
     return _go(setup)
 
 
 def _lost_lanes(crew: Crew) -> str:
     """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
+    seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
     if crew.anew:
-        seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
         return f"all lanes begin anew, from seed {seed}: there is another number of them than in the checkpoint"
-    seed, found = worker.seed_of(crew.seed, 1000 * crew.resumes), checkpoint.OpenCheckpoint(Path(str(crew.resume)))
+    found = checkpoint.OpenCheckpoint(Path(str(crew.resume)))
     if any(role.in_league for role in crew.roles) and not (crew.serial and found.has(actor_checkpoint.LEAGUE)):
         return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
     return actor_checkpoint.lost_lanes(found.path, seed)
@@ -241,7 +239,11 @@ def complete_plan(
     from polyplay.nets.layers import outlines
 
     check_returns(crew, options)
-    check_backends(crew)
+    if backends := [role.settings["backend"] for role in crew.roles if "backend" in role.settings]:
+        from polyplay.search.evaluators import check_backend
+
+        for backend in backends:  # to evaluate a run that isn't needed
+            check_backend(backend)
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `parts_of` measures nothing
     with outlines():  # one network for all plans
         plan = make_plan(crew, wired, options, steps)
@@ -260,15 +262,6 @@ def complete_plan(
     if plan.warning:
         _warn(plan.warning)
     return plan
-
-
-def check_backends(crew: Crew) -> None:
-    """Raises UserError: the network in self-play can't be computed as asked. To evaluate a run that isn't needed."""
-    if backends := [role.settings["backend"] for role in crew.roles if "backend" in role.settings]:
-        from polyplay.search.evaluators import check_backend
-
-        for backend in backends:
-            check_backend(backend)
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
@@ -298,17 +291,8 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
     epsilon = wired.test_epsilon if options.eval_epsilon is None else options.eval_epsilon
     crew.control.show = WeightsOnRequest(param_sizes(wired.policy())[1])
     play = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
-    crew.add(
-        evaluator.evaluator,
-        name="evaluator",
-        on_loss="replace",
-        games=envs,
-        policy=wired.policy,
-        asked=play,
-        protocol=protocol.name,
-        every=options.eval_every,
-        steps=steps,
-    )
+    asked = {"games": envs, "policy": wired.policy, "asked": play, "protocol": protocol.name, "steps": steps}
+    crew.add(evaluator.evaluator, name="evaluator", on_loss="replace", every=options.eval_every, **asked)
     text = f"every {options.eval_every:,} frames {play.episodes} games: {protocol.what}; ε {epsilon:g}"
     return [("evaluation", text)]
 

@@ -39,7 +39,7 @@ class Config(PolicyOptions):
     optimizer_eps: Positive = 1e-5  # Adam's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "rate", "constant"] = "linear"
-    """linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls"""
+    # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
     budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given (10M steps)
