@@ -50,7 +50,7 @@ def meanings(cls: type) -> dict[str, str]:
     return found
 
 
-COMMENT = re.compile(r"  # (.*)")
+COMMENT = re.compile(r"  # (?!type: )(.*)")
 T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 

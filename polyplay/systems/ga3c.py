@@ -50,7 +50,8 @@ class Config(PolicyOptions):
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
-    inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # images: x/255, x/128 − 1, or minus the mean image
+    inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # type: ignore[assignment]
+    # images: x/255, x/128 − 1, or minus the mean image
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 

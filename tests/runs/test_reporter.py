@@ -12,7 +12,6 @@ import types
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import DEFAULT, MagicMock
 
@@ -26,7 +25,6 @@ from polyplay.learning import returns
 from polyplay.runs import reporter as report
 from polyplay.runs.directory import games_of, rewind, write_config
 from polyplay.runs.reporter import Reporter, Snapshot, stride
-from polyplay.runs.session import CheckpointCompleter
 from tests.reports import KEYS, rows
 
 
@@ -358,19 +356,6 @@ def test_every_lane_is_in_the_sample(tmp_path):
     assert min(late.values()) > 0.25 * max(late.values())
 
 
-def test_reports_and_callbacks_have_every_game(tmp_path):
-    heard: list[dict[str, Any]] = []
-    (tmp_path / "whole").mkdir()
-    thinned, whole = make_thinned(tmp_path, 10), make_thinned(tmp_path / "whole", 10_000)
-    thinned.listen = lambda file, row: heard.append(row)
-    for reporter in (thinned, whole):
-        play(reporter, 500)
-    assert (thinned.episodes, thinned.return_mean, thinned.return_best) == (500, 449.5, 449.5)
-    assert (whole.episodes, whole.return_mean, whole.return_best) == (500, 449.5, 449.5)
-    assert [row["episodic_return"] for row in heard] == [float(i) for i in range(500)]
-    assert not any("games" in row for row in heard)
-
-
 def test_none_is_written_where_none_is_asked_for(tmp_path):
     said: list[str] = []
     reporter = make_thinned(tmp_path, 0, warn=said.append)
@@ -408,19 +393,6 @@ def test_a_resumed_run_cuts_where_the_checkpoint_was(at, clean, tmp_path):
     play(again, 500, first=at)
     again.close("done", 0)
     assert sum(map(games_of, written(tmp_path))) == again.episodes == at + 500
-
-
-@pytest.mark.parametrize("lines", [True, False], ids=["thinned", "none written"])
-def test_the_next_checkpoint_counts_the_games_of_the_last(lines, tmp_path):
-    if lines:
-        first = make_thinned(tmp_path, 20)
-        play(first, 400)
-        rewind(
-            tmp_path, {"frames": 400, "steps": 400, "updates": 1, "games": {"0+4": 200, "4+4": 200}}, lambda text: None
-        )
-    parts: Any = SimpleNamespace()
-    completer = CheckpointCompleter(tmp_path, parts, parts, 3, print, {"0+4": 200, "4+4": 200})
-    assert [sum(completer.games_before[lane] for lane in range(k, k + 4)) for k in (0, 4)] == [200, 200]
 
 
 def test_curves_and_the_live_page_read_what_is_there(tmp_path):

@@ -49,15 +49,15 @@ def games(run: Path) -> list:
 
 def compare(system: str, tmp_path: Path, capfd, **kw) -> int:
     """A run in two parts, and the same in one; the updates of each."""
-    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=800, **kw).directory
-    cut = polyplay.train(system, run=str(tmp_path / "cut"), steps=400, **kw).directory
-    assert 5 < len(rows(cut / "updates.jsonl")) < len(rows(whole / "updates.jsonl")) - 5
+    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=400, **kw).directory
+    cut = polyplay.train(system, run=str(tmp_path / "cut"), steps=200, **kw).directory
+    assert 2 < len(rows(cut / "updates.jsonl")) < len(rows(whole / "updates.jsonl")) - 2
     capfd.readouterr()
-    polyplay.resume(str(cut), steps=800)
+    polyplay.resume(str(cut), steps=400)
     assert "begin anew" not in capfd.readouterr().err
     assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
     assert games(cut) == games(whole)
-    assert len(games(cut)) > 10
+    assert len(games(cut)) > 3
     assert rows(cut / "metrics.jsonl")[-1]["episodes"] == len(games(cut))
     assert rows(cut / "metrics.jsonl")[-1]["steps"] == rows(whole / "metrics.jsonl")[-1]["steps"]
     return len(rows(cut / "updates.jsonl"))
@@ -69,23 +69,23 @@ def compare(system: str, tmp_path: Path, capfd, **kw) -> int:
     ids=["2 replicas, 2 groups", "lstm, inline"],
 )
 def test_a2c_on_cartpole_goes_on_to_the_bit(kw, tmp_path, capfd):
-    assert compare("a2c", tmp_path, capfd, **CARTPOLE, **kw) > 10
+    assert compare("a2c", tmp_path, capfd, **CARTPOLE, **kw) > 5
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])
 def test_a2c_on_pong_in_environment_processes_goes_on_to_the_bit(core, tmp_path):
     kw = {**BASE, "env": "ALE/Pong-v5", "atari": "auto:plain", "network": "a3c", "core": core, "core_size": 16}
     kw |= {"lanes": 4, "unroll": 4, "replicas": 1, "on": "thread"}
-    whole = polyplay.train("a2c", run=str(tmp_path / "whole"), steps=192, **kw).directory
-    cut = polyplay.train("a2c", run=str(tmp_path / "cut"), steps=96, **kw).directory
-    polyplay.resume(str(cut), steps=192)
-    assert len(rows(whole / "updates.jsonl")) == 12
+    whole = polyplay.train("a2c", run=str(tmp_path / "whole"), steps=96, **kw).directory
+    cut = polyplay.train("a2c", run=str(tmp_path / "cut"), steps=48, **kw).directory
+    polyplay.resume(str(cut), steps=96)
+    assert len(rows(whole / "updates.jsonl")) == 6
     assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
 
 
 @pytest.mark.parametrize("kw", [{"core": "gru"}, {"serial": True, "batch": 4}], ids=["processes, gru", "serial"])
 def test_impala_at_lag_0_goes_on_to_the_bit(kw, tmp_path, capfd):
-    assert compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw}) > 10
+    assert compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw}) > 5
 
 
 class Shared(gymnasium.Env):
@@ -125,7 +125,7 @@ class Shared(gymnasium.Env):
     ],
 )
 def test_environments_that_draw_from_global_generators_go_on_to_the_bit(system, more, tmp_path, capfd):
-    assert compare(system, tmp_path, capfd, **{**CARTPOLE, "env": Shared, "serial": True, **more}) > 10
+    assert compare(system, tmp_path, capfd, **{**CARTPOLE, "env": Shared, "serial": True, **more}) > 5
 
 
 def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):

@@ -278,16 +278,6 @@ def test_the_end_gives_the_terminal_back_and_the_next_command(tmp_path: Path):
     case.terminal.close()
 
 
-@pytest.mark.parametrize(("width", "lines"), [(80, 2), (200, 1)])
-def test_the_next_command_has_a_line_of_its_own_on_a_narrow_screen(width: int, lines: int, tmp_path: Path):
-    case = Case(tmp_path, live=True, width=width)
-    case.begin()
-    case.terminal.end(case.reporter.close("the frames were reached", 0, checkpoint="0"))
-    last = plain(case.text).rstrip("\n").splitlines()[-2:]
-    assert last[-1].startswith("next: polyplay evaluate" if lines == 2 else "the frames were reached")
-    assert last[-1].endswith(str(tmp_path))
-
-
 def test_closing_says_how_to_go_on_after_a_stop():
     summary = {"reason": "Ctrl-C", "exit_code": 130, "directory": "runs/x", "frames": 5, "wall_seconds": 1.0}
     bare = terminal.closing_line({**summary, "episodic_return_mean": None, "checkpoint": None})

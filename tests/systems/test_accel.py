@@ -42,17 +42,19 @@ def test_groups_change_nothing_but_who_waits(tmp_path):
         assert other == pytest.approx(losses[0], rel=1e-4)
 
 
-def test_in_chunks_it_goes_on_from_its_counts_with_new_games(tmp_path, capfd):
-    run = polyplay.train("accel", run=str(tmp_path / "run"), on="thread", sync="chunked", steps=1_500, **of.ACCEL)
+@pytest.mark.parametrize("system", ["a3c", "accel"])
+def test_without_a_lock_it_goes_on_from_its_counts_with_new_games(system, tmp_path, capfd):
+    settings = of.A3C if system == "a3c" else {**of.ACCEL, "sync": "chunked"}
+    run = polyplay.train(system, run=str(tmp_path / "run"), on="thread", steps=1_500, **settings)
     first = json.loads((checkpoint.everything(run.directory)[-1] / "agents/0/learner.json").read_text())
-    assert 1_500 <= first["learnt"] < 1_900
+    assert 1_500 - 9 <= first["learnt"] < 1_900
     assert first["version"] >= 15
     capfd.readouterr()
     again = polyplay.resume(str(run.directory), steps=3_000)
     assert "all lanes begin anew, from seed" in capfd.readouterr().err
     assert again.exit_code == 0
     last = json.loads((checkpoint.everything(run.directory)[-1] / "agents/0/learner.json").read_text())
-    assert 3_000 <= last["learnt"] < 3_400
+    assert 3_000 - 9 <= last["learnt"] < 3_400
     assert last["version"] >= first["version"] + 15
 
 

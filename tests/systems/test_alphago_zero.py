@@ -111,28 +111,6 @@ def test_it_never_loses_tic_tac_toe(seed, tmp_path):
         assert [outcomes(GAMES["tic_tac_toe"], player, side)["lost"] for side in (0, 1)] == [0, 0]
 
 
-def values_of_first_moves(board: Game, player: SearchPolicy) -> list[float]:
-    """For the first player."""
-    after = [board.new() for _ in range(board.actions)]
-    for move, record in enumerate(after):
-        board_rules.play(board.numbers, record, move)
-    return [-float(value) for value in player.choose(np.stack(after))[1]]
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("seed", [0, 1])
-def test_three_in_a_row_has_exactly_three_winning_first_moves(seed, tmp_path):
-    """By an exact solver they are the three columns in the middle; the other two lose."""
-    settings: Any = {"preset": "tic_tac_toe", "env": "game:three_in_a_row", "tensorboard": False, "seed": seed}
-    run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings)
-    assert run.summary["wall_seconds"] < 300, "ten core-minutes"
-    for simulations in (0, 100):
-        player = player_of(run.directory, simulations)
-        values = values_of_first_moves(GAMES["three_in_a_row"], player)
-        assert np.sign(values).tolist() == [-1, 1, 1, 1, -1]
-        assert min(map(abs, values)) > 0.2
-
-
 def stopped_and_whole(tmp_path: Path, part: int, whole: int, **more: Any) -> list[list[str]]:
     """The updates of a run that stops and is resumed, and of one that does not stop."""
     settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant", **more}
@@ -218,11 +196,6 @@ def test_presets_for_small_machines_take_the_fastest_there_is(words: str):
 def test_settings_of_a_paper_are_computed_as_before(words: str):
     assert chosen(words) == ("torch", "float32")
     assert chosen(f"{words} --evaluator auto") == ("auto", "float32"), "a person's option says nothing of another"
-
-
-def test_other_systems_keep_their_precision():
-    for system in ("ppo", "dqn", "impala"):
-        assert parse(systems.load(system), ["--env", "toy:catch"])[1].precision == "float32"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
@@ -327,17 +300,6 @@ def test_what_it_cannot_play_is_one_line(words, said, tmp_path, monkeypatch, cap
     assert err.startswith("polyplay: error: ")
     assert said in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_weights_of_another_board_are_refused(tmp_path):
-    run = trained(tmp_path / "run", steps=500, serial=True).directory
-    config = json.loads((run / "config.json").read_text())
-    config["config"]["env"] = "game:connect:4x5x3"
-    (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        UserError, match=r"game:connect:4x5x3 shows float32 \[3, 4, 5\], but .* was trained on float32 \[3, 3, 3\]"
-    ):
-        polyplay.evaluate(run, episodes=1)
 
 
 WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --temperature-plies 6"
@@ -504,9 +466,3 @@ def test_it_learns_with_two_learners(on: str, tmp_path: Path):
     assert polyplay.evaluate(run.directory, episodes=64)["episodic_return_mean"] > 0.6, "against random moves"
     again = polyplay.resume(run.directory, steps=7_000)
     assert again.summary["steps"] >= 7_000
-
-
-def test_a_batch_is_divided_evenly():
-    page = systems.load("alphago_zero")
-    with pytest.raises(UserError, match="--batch 100 does not divide among --learners 3: make it a multiple"):
-        page.build(page.Config(**{**CONFIG, "batch": 100, "learners": 3}), Crew(0))

@@ -95,11 +95,12 @@ def test_the_ratio_is_kept_and_told(tmp_path):
     assert told[-1] == pytest.approx(8.0, rel=0.1)
 
 
-def test_the_target_network_is_a_copy_of_every_so_many_updates(tmp_path):
-    run = trained(tmp_path / "run", steps=800, target_update=10_000)
-    found = checkpoint.open_checkpoint(checkpoint.everything(run.directory)[-1])
-    first = trained(tmp_path / "first", steps=8, target_update=10_000)  # saved before any update
-    start = checkpoint.open_checkpoint(checkpoint.everything(first.directory)[-1])
+@pytest.mark.parametrize("system", ["dqn", "gorila"])
+def test_the_target_network_is_a_copy_of_every_so_many_updates(system, tmp_path):
+    settings = {"dqn": of.DQN, "gorila": of.GORILA}[system] | {"serial": True, "target_update": 10_000}
+    for name, steps in (("run", 800), ("first", 8)):  # saved before any update
+        polyplay.train(system, run=str(tmp_path / name), steps=steps, **settings)
+    found, start = (checkpoint.open_checkpoint(checkpoint.newest(tmp_path / n, print)) for n in ("run", "first"))
     old, new = start.arrays("agents/0/target"), found.arrays("agents/0/target")
     assert all(np.array_equal(old[k], new[k]) for k in old)
     assert any(not np.array_equal(new[k], found.arrays("agents/0/policy")[k]) for k in new)

@@ -118,21 +118,6 @@ def test_a_past_self_plays_and_its_rows_are_never_learnt_from(tmp_path, monkeypa
     assert sum(n for row in past for n, _ in row["against"].values()) > 50
 
 
-def test_a_run_goes_on_with_its_buffer(tmp_path):
-    directory = tmp_path / "run"
-    run = polyplay.train("five", run=str(directory), steps=6_000, serial=True, **GIVEN)
-    newest = checkpoint.OpenCheckpoint(checkpoint.everything(directory)[-1])
-    before = newest.json("learners/0/experience_counts")
-    assert before["arrived"] > 1000 // 5
-    assert newest.arrays("learners/0/experience")["rows/logp"].shape == (5, 64)
-    learnt = newest.json("agents/0/learner")["learnt"]
-    more = polyplay.resume(str(directory), steps=9_000, trust=True)
-    after = checkpoint.OpenCheckpoint(checkpoint.everything(directory)[-1])
-    assert after.json("learners/0/experience_counts")["arrived"] > before["arrived"]
-    assert after.json("agents/0/learner")["learnt"] > learnt
-    assert (run.exit_code, more.exit_code) == (0, 0)
-
-
 def test_team_spirit_shares_rewards_and_leaves_their_sum():
     rewards = EventRewards((OWN_REWARD, "kill", TEAM_REWARD))
     events = torch.tensor([[3.0, 9.0, 1.0], [-1.0, 9.0, 1.0]])  # two heroes of a team

@@ -45,7 +45,7 @@ class Asked:
 
 
 def test_the_ratio_of_rows_is_kept_on_both_sides(tmp_path):
-    run = trained(tmp_path / "run", steps=6_000, on="process", actors=2)
+    run = trained(tmp_path / "run", steps=6_000, on="thread", actors=2)
     assert run.summary["updates"] == pytest.approx((6_000 - 2_000) * 2.0 / (16 * 8), rel=0.15)
 
 
