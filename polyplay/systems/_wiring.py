@@ -175,10 +175,8 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
         kinds = {"dqn": rules.values_flaw(action), "apex_dpg": rules.deterministic_flaw(action)}
         others = ["ppo", "impala", "a2c", *(system for system, wrong in kinds.items() if not wrong)]
-        text = (
-            f"--env: {envs.title} given, but {name} needs {needs} actions, this has {spaces.describe_actions(action)}"
-        )
-        raise UserError(f"{text}; {', '.join(others)} take these")
+        text = f"--env: {envs.title} given, but {name} needs {needs} actions"
+        raise UserError(f"{text}, this has {spaces.describe_actions(action)}; {', '.join(others)} take these")
 
 
 def auxiliary_of(c: Any, live: tuple[str, ...] = ()) -> dict[str, float]:

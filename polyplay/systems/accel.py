@@ -62,11 +62,7 @@ def build(c: Config, crew: Crew) -> System:
     optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
-    spec = LearnerSpec(
-        policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes, stored_bootstrap=True
-    )
-    learner = crew.add(
-        replica, n=replicas, learner=True, on_loss="replace" if update.asynchronous else "fail", envs=envs
-    )
-    learner.T, learner.spec = c.unroll, spec
+    steps, lost = crew.total(envs, c.budget), "replace" if update.asynchronous else "fail"
+    spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, passes=passes, stored_bootstrap=True)
+    crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

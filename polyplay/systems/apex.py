@@ -71,10 +71,8 @@ def wire_actors(
     c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: EpsilonLadder | GaussianNoise, reward: str, scale: float
 ) -> System:
     """The figure above, whatever is learnt."""
-    net, each = (
-        spec.policy(),
-        per_replica(per_replica(c, "replay_workers", "actors", "capacity", "learning_starts"), "learners", "batch"),
-    )
+    net, each = spec.policy(), per_replica(c, "replay_workers", "actors", "capacity", "learning_starts")
+    each = per_replica(each, "learners", "batch")
     replay = replay_of_rows(each, envs, net, Proportional(c.alpha, 0.4, first="td"), each.actors * c.lanes)
     replay = replace(replay, reward=reward, scale=scale, ratio=c.ratio or None, soft=True)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.replay_workers)
@@ -82,8 +80,7 @@ def wire_actors(
     nice = nice_of(c.actors, c.learners)
     actor = crew.add(act, n=c.actors, on_loss="replace", nice=nice, envs=envs, policy=spec.policy, explore=explore)
     actor.out, actor.params = rollouts, params
-    crew.add(
-        serve_replay, n=c.replay_workers, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.evict_every
-    )
+    memory = crew.add(serve_replay, n=c.replay_workers, on_loss="replace", out=samples, trim=c.evict_every)
+    memory.source = rollouts.batches(1)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
     return System(envs, spec.policy, (*spec.loss.metrics, *replay_worker.NAMES), values=ValueUnits(scale))

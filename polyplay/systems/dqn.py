@@ -66,9 +66,8 @@ def build(c: Config, crew: Crew) -> System:
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.budget)
     outputs = partial(q_outputs, double=c.double)
-    spec = LearnerSpec(
-        policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update, report=10
-    )
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
+    spec = replace(spec, target=c.target_update)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.001 if c.double else 0.05)

@@ -15,7 +15,6 @@ from typing import Literal
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.core.errors import Budget, Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.envs import Envs
 from polyplay.learning import LearnerSpec, window_learner
 from polyplay.learning.agents import METRICS, discount_of
 from polyplay.learning.policy_losses import PPO
@@ -23,7 +22,15 @@ from polyplay.population.judge import METRIC, rated_games, rater
 from polyplay.population.league import League
 from polyplay.population.referee import Opponents, referee
 from polyplay.systems import System, described
-from polyplay.systems._teams import MATCHES, TEAMS, check_windows, experience_of, five_network, hyperparameters_of
+from polyplay.systems._teams import (
+    MATCHES,
+    TEAMS,
+    check_windows,
+    experience_of,
+    five_network,
+    hyperparameters_of,
+    table_envs,
+)
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -68,7 +75,7 @@ PRESETS, ROW = described(Config)
 def build(c: Config, crew: Crew) -> System:
     check_windows(c)
     n = c.actors * c.learners
-    envs = Envs(c.env, c.lanes, TEAMS, workers=crew.placement.env_threads(n), agents=TEAMS, **crew.env_defaults)
+    envs = table_envs(c, crew, TEAMS, n)
     policy, opponents, bots = five_network(c, envs), Opponents.parse(c.opponents), tuple(envs.spec.bots)
     net, games = policy(), rated_games(envs)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False)

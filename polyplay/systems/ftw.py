@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
-from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.population.league import League
 from polyplay.population.rules import initial
 from polyplay.systems import System, described
-from polyplay.systems._teams import POINTS, batches_of, copy_rule, ftw_network, loss_of
+from polyplay.systems._teams import POINTS, batches_of, copy_rule, ftw_network, loss_of, table_envs
 from polyplay.systems.league import wire_tables
 from polyplay.weights import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -39,13 +38,11 @@ class Config:
     batch: Count = 32  # trajectories in one update of an agent
     opponents: str = "elo"  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
     games_per_matchup: Count = 32  # that a table plays before its players are drawn anew
-    evolve: bool = (
-        True  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    )
+    evolve: bool = True
+    # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
     exploit_every: Count = 1000  # matches of an agent from one look at another, whether to copy it, to the next
-    ranges: tuple[
-        str, ...
-    ] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
+    ranges: tuple[str, ...] = ()
+    # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
     event_rewards: tuple[str, ...] = POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str = "ftw"  # ftw (by the view's size), or as other systems
@@ -66,9 +63,7 @@ PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(
-        c.env, c.lanes, c.players, workers=crew.placement.env_threads(c.actors), agents=c.players, **crew.env_defaults
-    )
+    envs = table_envs(c, crew, c.players, c.actors)
     policy, rule, slots = ftw_network(c, envs), copy_rule(c, envs), batches_of(c, envs)
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(rule.priors, c.agents, crew.seed) if c.evolve else ()

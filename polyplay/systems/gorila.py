@@ -55,9 +55,8 @@ PRESETS, ROW = described(Config)
 def build(c: Config, crew: Crew) -> System:
     learners = c.learners or crew.placement.parts
     if c.replay_workers != Config.replay_workers and not c.actors:
-        raise UserError(
-            f"--replay-workers {c.replay_workers} says nothing without --actors: give both, or leave it out"
-        )
+        given = f"--replay-workers {c.replay_workers} says nothing without --actors"
+        raise UserError(f"{given}: give both, or leave it out")
     actors, places, ratio = (c.actors, c.replay_workers, c.ratio or None) if c.actors else (learners, learners, c.ratio)
     each = per_replica(replace(c, actors=actors, replay_workers=places), "replay_workers", "actors")
     envs = small_envs(c, crew, c.lanes)

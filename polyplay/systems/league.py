@@ -21,7 +21,7 @@ from polyplay.population.league import League
 from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import Opponents, referee
 from polyplay.systems import System, described
-from polyplay.systems._teams import batches_of
+from polyplay.systems._teams import batches_of, table_envs
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, with_auxiliary
 from polyplay.weights import AgentParams, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -59,9 +59,7 @@ PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(
-        c.env, c.lanes, c.players, workers=crew.placement.env_threads(c.actors), agents=c.players, **crew.env_defaults
-    )
+    envs = table_envs(c, crew, c.players, c.actors)
     slots, policy = batches_of(c, envs), actor_critic_of(c, envs, previous=c.core != "none")
     ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
     loss = with_auxiliary(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
@@ -75,14 +73,7 @@ def build(c: Config, crew: Crew) -> System:
 
 
 def wire_tables(
-    c: Any,
-    crew: Crew,
-    envs: Envs,
-    spec: LearnerSpec,
-    slots: int,
-    league: League,
-    rule: CopyRule,
-    snapshots: int = 0,
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, league: League, rule: CopyRule, snapshots: int = 0
 ) -> System:
     """The figure above, whatever agents learn from batches of `slots` rollouts."""
     opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.placement.parts)

@@ -39,7 +39,6 @@ PRESETS, ROW = described(Config)
 def build(c: Any, crew: Crew) -> System:
     evolution: Evolution = evolution_of(c, crew)
     n = 1 if crew.serial else min(c.at_once or cores(), evolution.size)
-    crew.add(
-        trainer, n=n, on="process", learner=True, on_loss="replace", out=Members(evolution.size), evolution=evolution
-    )
+    members = crew.add(trainer, n=n, on="process", learner=True, on_loss="replace", evolution=evolution)
+    members.out = Members(evolution.size)
     return System(None, None, ())

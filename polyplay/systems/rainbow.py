@@ -72,9 +72,8 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, net)
     outputs, steps = partial(q_outputs, double=c.variant != "dopamine"), crew.total(envs, c.budget)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(
-        policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update, report=10
-    )
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
+    spec = replace(spec, target=c.target_update)
     explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.0 if c.sigma else 0.001)

@@ -157,8 +157,7 @@ def test_a_plan_counts_updates_and_says_what_repeats(system, settings, steps, up
 
 
 @pytest.mark.parametrize(
-    ("system", "settings"),
-    [("a3c", {"workers": 3}), ("accel", {"sync": "chunked", "lanes": 12, "replicas": 3})],
+    ("system", "settings"), [("a3c", {"workers": 3}), ("accel", {"sync": "chunked", "lanes": 12, "replicas": 3})]
 )
 def test_memory_counts_shared_weights_and_statistics_once(system, settings):
     crew = Crew(0, steps=1000)
