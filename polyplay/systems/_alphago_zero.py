@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from polyplay.systems.alphago_zero import Config
 
 
-SEARCH = ("simulations", "exploration", "c", "fast_simulations", "leaves", "fpu", "root", "gumbel_actions", "noise")
-SEARCH += ("noise_alpha",)  # options of a search that are the page's
+SEARCH = (  # options of a search that are the page's
+    *("simulations", "exploration", "c", "fast_simulations", "leaves", "fpu", "root", "gumbel_actions"),
+    *("noise", "noise_alpha"),
+)
 
 
 def search_of(c: Config) -> SearchOptions:

@@ -9,7 +9,7 @@ replica:  envs, group 0 ─┐
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal, cast
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
@@ -62,7 +62,7 @@ def build(c: Config, crew: Crew) -> System:
     optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
-    steps, lost = crew.total(envs, c.budget), "replace" if update.asynchronous else "fail"
+    steps, lost = crew.total(envs, c.budget), cast(Any, "replace" if update.asynchronous else "fail")
     spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, passes=passes, stored_bootstrap=True)
     crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -83,7 +83,7 @@ def build(c: Config, crew: Crew) -> System:
     hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
     targets: Any = {"outputs": partial(q_outputs, double=rainbow), "target": c.target_update}
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", **targets, report=10)
-    lost = "replace" if update.asynchronous else "fail"
+    lost: Any = "replace" if update.asynchronous else "fail"
     learner = crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec, replay=replay)
     learner.explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)

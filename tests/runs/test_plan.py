@@ -154,15 +154,8 @@ def test_what_resumes():
     playing = {"agents": 2, "env": "toy:rps", "lanes": 8, "batch": 4}
     assert line(make("league", **playing), "resume").endswith("matches under way are lost")
     assert line(make("league", **playing, options={"serial": True}), "resume").endswith(f"environments too; {EXACT}")
-    teams = {
-        "env": "toy:skirmish",
-        "event_rewards": ("kill=1",),
-        "network": "mlp",
-        "lanes": 8,
-        "batch": 2,
-        "unroll": 20,
-    }
-    teams |= {"auxiliary": "reward", "core_size": 8}
+    teams = {"env": "toy:skirmish", "event_rewards": ("kill=1",), "network": "mlp", "lanes": 8, "batch": 2}
+    teams |= {"unroll": 20, "auxiliary": "reward", "core_size": 8}
     assert line(make("ftw", **teams, options={"serial": True}), "resume").endswith(f"environments too; {EXACT}")
     ahead = line(make("apex", options={"serial": True}), "resume")
     assert ahead.endswith("batches drawn ahead are drawn again")

@@ -227,16 +227,8 @@ def test_a_checkpoint_of_before_another_number_of_lanes_is_gone_on_from(left, tm
 
 @pytest.mark.parametrize("name", ["lanes", "actors"])
 def test_where_a_replay_has_the_rows_of_lanes_their_number_stays(name):
-    kw = {
-        "env": "toy:catch",
-        "network": "mlp",
-        "actors": 1,
-        "lanes": 2,
-        "capacity": 2000,
-        "learning_starts": 50,
-        "serial": True,
-    }
-    page, (before, options, _) = systems.load("apex"), resolve(systems.load("apex"), **kw)
+    kw = {"env": "toy:catch", "network": "mlp", "actors": 1, "lanes": 2, "capacity": 2000, "learning_starts": 50}
+    page, (before, options, _) = systems.load("apex"), resolve(systems.load("apex"), serial=True, **kw)
     now, _ = adjust(page, before, {name: 4})
     crew = crew_of(options)
     page.build(now, crew)
@@ -278,17 +270,8 @@ def test_a_run_of_before_actions_were_scaled_goes_on_clipping_them(tmp_path):
     assert float(after["inputs.moments.0.count"]) > float(arrays["inputs.moments.0.count"]) > 1
 
 
-KW: dict[str, Any] = {
-    "env": "toy:catch",
-    "network": "mlp",
-    "lanes": 4,
-    "seed": 3,
-    "steps": 400,
-    "serial": True,
-    "trace": True,
-    "tensorboard": False,
-    "anneal": "constant",
-}
+KW: dict[str, Any] = {**BASE, "env": "toy:catch", "lanes": 4, "seed": 3, "steps": 400, "serial": True}
+KW["report_every"] = 5.0
 WORDS = "train a2c --env toy:catch --network mlp --lanes 4 --seed 3 --serial --trace --no-tensorboard --anneal constant"
 
 
@@ -470,14 +453,8 @@ def spoil(path: Path, damage: str) -> None:
     checkpoint.write_json(path / "manifest.json", manifest)
 
 
-GIVEN_KW: dict[str, Any] = {
-    "network": "mlp(8)",
-    "lanes": 4,
-    "serial": True,
-    "steps": 100,
-    "tensorboard": False,
-    "quiet": True,
-}
+GIVEN_KW: dict[str, Any] = {"network": "mlp(8)", "lanes": 4, "serial": True, "steps": 100, "quiet": True}
+GIVEN_KW["tensorboard"] = False
 
 
 class Walk(gymnasium.Env):
@@ -568,16 +545,7 @@ def test_an_environment_that_has_changed_is_refused_before_anything_starts(
     assert sorted((p.name, p.stat().st_mtime_ns) for p in run.iterdir() if p.name != ".lock") == before
 
 
-CATCH_KW: dict[str, Any] = {
-    "env": "toy:catch",
-    "network": "mlp",
-    "lanes": 4,
-    "replicas": 1,
-    "unroll": 5,
-    "serial": True,
-}
-CATCH_KW |= {"seed": 3, "trace": True, "tensorboard": False, "anneal": "constant", "report_every": 1e-4, "steps": 1_600}
-CATCH_KW["quiet"] = True
+CATCH_KW: dict[str, Any] = {**KW, "replicas": 1, "unroll": 5, "report_every": 1e-4, "steps": 1_600, "quiet": True}
 
 
 def games_told(run: Path) -> int:

@@ -60,16 +60,8 @@ def test_running_free_lag_is_that_of_the_slots(tmp_path):
 )
 def test_rounds_count_batches_whatever_their_updates(wiring, lag, tmp_path):
     """Rounds are what actors wait for: if updates were counted in their place, all would wait or run too far ahead."""
-    settings = {
-        **of.QUIET,
-        "env": "toy:catch",
-        "anneal": "constant",
-        "unroll": 5,
-        "steps": 600,
-        "trace": True,
-        "lag": lag,
-        **wiring,
-    }
+    settings = {**of.QUIET, "env": "toy:catch", "anneal": "constant", "unroll": 5, "steps": 600, "trace": True}
+    settings |= {"lag": lag, **wiring}
     run = polyplay.train("appo", serial=True, run=str(tmp_path / "run"), **settings)
     assert run.exit_code == 0
     each = wiring["epochs"] * wiring["minibatches"]

@@ -39,15 +39,7 @@ def test_both_networks_see_inputs_by_the_statistics_of_what_was_acted(tmp_path):
 @pytest.mark.long
 def test_a_process_whose_threads_divide_the_batches_goes_on_to_the_bit(tmp_path):
     """With samples drawn ahead, at a ratio at which an update is due now and then."""
-    given: Any = {
-        "tensorboard": False,
-        "report_every": 0.5,
-        "env": "ALE/Pong-v5",
-        "network": "a3c",
-        "batch": 16,
-        "ratio": 3.0,
-        "target_update": 20,
-    }
+    given: Any = {**of.QUIET, "env": "ALE/Pong-v5", "network": "a3c", "batch": 16, "ratio": 3.0, "target_update": 20}
     given |= {"learning_starts": 60, "capacity": 1_000, "on": "process", "seed": 3}
     polyplay.train("dqn", run=str(tmp_path / "whole"), steps=300, **given)
     polyplay.train("dqn", run=str(tmp_path / "parts"), steps=170, **given)

@@ -172,13 +172,8 @@ class Named(Shared):
         return np.concatenate([seen, np.stack(about, 2)], 2).astype(np.float32)
 
 
-FULL: dict[str, Any] = {
-    **GIVEN,
-    "env": f"toy:{__name__}:Named",
-    "opponents": "past:0.3",
-    "snapshot_every": 10,
-    "games_per_matchup": 10,
-}
+FULL: dict[str, Any] = {**GIVEN, "env": f"toy:{__name__}:Named", "opponents": "past:0.3"}
+FULL |= {"snapshot_every": 10, "games_per_matchup": 10}
 
 STILL = {"learning_rate": 1e-30, "checkpoint_every": 1.0, "report_every": 1.0}  # weights that no update changes
 

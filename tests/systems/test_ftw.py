@@ -125,13 +125,8 @@ def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, m
     rule = _teams.copy_rule
     eager = lambda c, envs: replace(rule(c, envs), sure=0.0, chance=1.0)  # noqa: E731
     monkeypatch.setattr("polyplay.systems.ftw.copy_rule", eager)
-    given = {
-        **RECALL,
-        "serial": True,
-        "exploit_every": 20,
-        "games_per_matchup": 10,
-        "ranges": ("learning_rate=log:1e-3:1e-2",),
-    }
+    given = {**RECALL, "serial": True, "exploit_every": 20, "games_per_matchup": 10}
+    given |= {"ranges": ("learning_rate=log:1e-3:1e-2",)}
     run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=12_000, **given)
     copies = list(read_lines(run.directory / "lineage.jsonl"))
     assert len(copies) >= 2

@@ -143,15 +143,8 @@ def test_the_table_has_every_pair_and_names_what_proves_it():
 VALUES_NET: Any = {"env": f"{TRAITS}+mask+dict", "network": "mlp", "tensorboard": False, "report_every": 1.0}
 VALUES_NET |= {"steps": 600}
 
-SOME: Any = {
-    "batch": 16,
-    "capacity": 2_000,
-    "learning_starts": 100,
-    "target_update": 5,
-    "ratio": 2.0,
-    "lanes": 4,
-    "unroll": 4,
-}
+SOME: Any = {"batch": 16, "capacity": 2_000, "learning_starts": 100, "target_update": 5, "ratio": 2.0, "lanes": 4}
+SOME["unroll"] = 4
 
 R2D2: Any = {"actors": 1, "sequence": 4, "burn_in": 2, "n_step": 2, "core_size": 16}
 
