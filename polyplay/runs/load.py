@@ -204,6 +204,9 @@ def page_of(system: str, over: object = None) -> Any:
     return composed(page, str(over or page.Config().over))
 
 
+CREW = ("seed", "on", "serial", "trace", "frames", "steps", "step_timeout", "max_restarts", "reuse", "host_wait")
+
+
 def crew_of(options: RunOptions) -> Crew:
     """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
     process.keep_to(options.cores)
@@ -213,23 +216,9 @@ def crew_of(options: RunOptions) -> Crew:
         from polyplay.nets.device import choose_precision
 
         precision = choose_precision(precision)
-    return Crew(
-        options.seed,
-        options.on,
-        options.serial,
-        trace=options.trace,
-        frames=options.frames,
-        steps=options.steps,
-        step_timeout=options.step_timeout,
-        max_restarts=options.max_restarts,
-        precision=precision,
-        placement=where,
-        **run_options.how_made(options),
-        reuse=options.reuse,
-        schedules=run_options.parse_changes(options.change),
-        fleet=fleet_of(options),
-        host_wait=options.host_wait,
-    )
+    given: Any = {name: getattr(options, name) for name in CREW} | run_options.how_made(options)
+    schedules = run_options.parse_changes(options.change)
+    return Crew(**given, precision=precision, placement=where, schedules=schedules, fleet=fleet_of(options))
 
 
 def fleet_of(options: RunOptions) -> Fleet | None:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from polyplay.envs import atari, pool
 from polyplay.runs import directory as run_files
 from polyplay.runs import load, reporter, terminal
 from polyplay.runs import options as run_options
+from polyplay.runs.directory import DirectoryLock
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed, predict_memory
-from polyplay.runs.session import RunSegment, RunSetup, Session, check_callbacks
+from polyplay.runs.session import RunSetup, Session, check_callbacks
 from polyplay.systems import _presets
 from polyplay.workers.diagram import describe_wiring
 
@@ -65,40 +67,34 @@ def train(
 
 
 def begin_run(
-    system: str,
-    settings: Settings,
-    options: RunOptions,
-    sources: Sources,
-    callbacks: Sequence[object] = (),
-    part: RunSegment | None = None,
+    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = (), **how: Any
 ) -> RunResult:
-    """Begin a run of one agent. part: not to its end."""
+    """Begin a run of one agent. how: the part of RunSetup, if not to its end."""
     page = systems.load(system)
     reporter.check_wandb(options.wandb)
     given = settings
-    settings, (crew, wired), left = run_options.fitted(
-        settings, sources, lambda other: _wire(page, other, options, sources)
-    )
+    wire = partial(_wire, page, options, sources)
+    settings, (crew, wired), left = run_options.fitted(settings, sources, wire)
     plan = complete_plan(page, crew, wired, settings, options)
     plan = replace(plan, lines=left + plan.lines)
     settings = replace(settings, **wired.resolved)
     chosen = [k for k, value in vars(settings).items() if value != getattr(given, k)]
     sources = {**sources, **dict.fromkeys(chosen, "chosen")}
     directory = run_options.new_directory(system, settings.env, options)
-    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, callbacks=callbacks)
+    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
     if options.dry_run:
         return _dry_run(setup)
-    with closing(run_files.DirectoryLock(directory)) as lock:
+    with closing(DirectoryLock(directory)) as lock:
         run_options.refuse_begun(directory)
         run_files.write_config(directory, setup.description)
         write_json(directory / pool.FILE, pool.spec_to_json(wired.envs.spec))
         load.remember(directory, settings)
         if why := run_files.unsigned(run_files.read_config(directory)):
             _warn(why)
-        return _go(replace(setup, lock=lock, part=part))
+        return _go(replace(setup, lock=lock))
 
 
-def _wire(page: Page, settings: Settings, options: RunOptions, sources: Sources) -> tuple[Crew, System]:
+def _wire(page: Page, options: RunOptions, sources: Sources, settings: Settings) -> tuple[Crew, System]:
     """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError, about
     the preset where it is the preset's network that does not fit.
     """
@@ -130,28 +126,22 @@ def resume(
     return continue_run(directory, changes, trust, callbacks)
 
 
-def continue_run(
-    directory: Path,
-    changes: Mapping[str, Any],
-    trust: bool = False,
-    callbacks: Sequence[object] = (),
-    part: RunSegment | None = None,
-) -> RunResult:
-    """Go on with a run of one agent. part: not to its end."""
+def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
+    """Go on with a run of one agent. how, part: callbacks and the part of RunSetup, if not to its end."""
     if changes.get("dry_run"):
         return _resume(directory, changes, trust, None)
     run_files.read_config(directory)
-    with closing(run_files.DirectoryLock(directory)) as lock:
-        return _resume(directory, changes, trust, lock, callbacks, part)
+    with closing(DirectoryLock(directory)) as lock:
+        return _resume(directory, changes, trust, lock, *how, **part)
 
 
 def _resume(
     directory: Path,
     changes: Mapping[str, Any],
     trust: bool,
-    lock: run_files.DirectoryLock | None,
-    callbacks: Sequence[object] = (),
-    part: RunSegment | None = None,
+    lock: DirectoryLock | None,
+    *how: Any,
+    **part: Any,
 ) -> RunResult:
     given = load.objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
@@ -178,7 +168,7 @@ def _resume(
     if sizes:
         plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
     made = config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock
-    setup = RunSetup(*made, callbacks=callbacks, part=part)
+    setup = RunSetup(*made, *how, **part)
     if why := load.finished(directory, found, plan, counters, options, changes):
         print(f"polyplay: {why}")
         return RunResult(directory, 0, why, load.read_summary(directory), settings)
@@ -188,17 +178,16 @@ def _resume(
     checkpoint.set_aside(directory, found)
     if crew.resume is None:
         _warn("the run had made no update: it starts again at update 0")
-    elif part is None and (lost := _lost_lanes(crew)):
+    elif setup.part is None and (lost := _lost_lanes(crew)):
         _warn(lost)
     if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
         more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
         _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
     run_files.rewind(directory, counters, _warn)
     load.remember(directory, settings)
-    was = {"steps": counters["steps"], "sizes": load.sizes_of(before)}
-    run_files.amend_config(
-        directory, setup.description, was if load.sizes_of(before) != load.sizes_of(settings) else None
-    )
+    was = load.sizes_of(before)
+    noted = {"steps": counters["steps"], "sizes": was} if was != load.sizes_of(settings) else None
+    run_files.amend_config(directory, setup.description, noted)
     return _go(setup)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -161,7 +162,7 @@ BOTH = pytest.mark.parametrize(("system", "given"), [("ftw", FTW), ("five", FIVE
 def wired(system: str, given: dict[str, Any]) -> tuple[Any, Any, list[tuple[str, str]]]:
     page = systems.load(system)
     settings, how, sources = options.resolve(page, serial=True, **given)
-    return fitted(settings, sources, lambda c: run._wire(page, c, how, sources))
+    return fitted(settings, sources, partial(run._wire, page, how, sources))
 
 
 @BOTH
