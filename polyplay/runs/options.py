@@ -8,6 +8,7 @@ here knows any system: functions take the page, `polyplay.systems.load(name)`. I
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import math
@@ -115,26 +116,14 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
 
 
 def _point(word: str, part: str) -> SchedulePoint:
-    """One VALUE@AT of a word. Raises UserError."""
+    """One VALUE@AT of a word: AT without a point is a number of agent steps, but for 0. Raises UserError."""
     value, _, place = part.partition("@")
-    try:
-        number, (at, share) = float(value), _place(flags.expand_suffix(place))
-        if math.isfinite(number):
-            return SchedulePoint(number, at, share)
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        text = flags.expand_suffix(place)
+        number, at, whole = float(value), float(text), text.replace("_", "").isdecimal()
+        if math.isfinite(number) and (0.0 <= at <= 1.0 or (whole and at > 1.0)):
+            return SchedulePoint(number, at, not whole or at == 0.0)
     raise UserError(f"--change: '{part}' of {word} given, allowed: {FORM}")
-
-
-def _place(text: str) -> tuple[float, bool]:
-    """(AT, whether it is a part of the run). Raises ValueError."""
-    try:
-        at, whole = float(int(text)), True
-    except ValueError:
-        at, whole = float(text), False
-    if not (0.0 <= at <= 1.0 or (whole and at > 1.0)):
-        raise ValueError
-    return at, not whole or at == 0.0
 
 
 def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:

@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -187,7 +187,7 @@ def opening_lines(
 ) -> Iterator[RenderableType]:
     """The same with every value and all of the plan; or all there is of a run that is only planned."""
     yield _title_line(run["system"], directory, console)
-    yield settings_lines(run["config"], run["options"], run["sources"], console.width)
+    yield settings_lines(run["config"], run["options"], run["sources"])
     environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
     yield from fact_lines([("playing", environment), *plan], console)
 
@@ -218,22 +218,18 @@ def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableTy
     yield table
 
 
-def settings_lines(config: Row, options: Row, sources: Mapping[str, str], width: int) -> RenderableType:
+def settings_lines(config: Row, options: Row, sources: Mapping[str, str]) -> RenderableType:
     """All values of the system and the options that were set, each marked, in as many columns as fit."""
     kinds = {name: _kind(source) for name, source in sources.items()}
     set_options = {k: v for k, v in options.items() if kinds.get(k, "default") != "default" or k == "seed"}
     decided = options.get("frames") is not None or options.get("steps") is not None  # then no budget does
     idle = {"budget" * decided, "atari" * (not str(config.get("env")).startswith("ALE/"))}
     shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in (config | set_options).items() if k not in idle}
-    across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(text) for k, (_, text) in shown.items()))))
-    cells = [(MARKS.get(kind, "*"), name, text, "") for name, (kind, text) in shown.items()]
-    down = -(-len(cells) // across)
-    table = Table.grid(padding=(0, 1))
-    for _ in range(across):
-        for look in ({"style": "bold yellow"}, {"style": "bright_black"}, {"overflow": "ellipsis"}, {"width": 1}):
-            table.add_column(no_wrap=True, **look)
-    for i in range(down):
-        table.add_row(*chain.from_iterable(cells[i::down]))
+    name_width, cells = max(map(len, shown)), list[Text]()
+    for name, (kind, text) in shown.items():
+        mark, title = (MARKS.get(kind, "*"), "bold yellow"), (f" {name:<{name_width}} ", "bright_black")
+        cells.append(Text.assemble(mark, title, f"{text} ", no_wrap=True, overflow="ellipsis"))
+    table = Columns(cells, equal=True, column_first=True, padding=(0, 1))
     used = {kind for kind, _ in shown.values()}
     legend = [f"+ {s}" for s in sorted({s for s in sources.values() if s.startswith("preset")})]
     legend += ["* given"] if used - {"default", "preset", "chosen"} else []

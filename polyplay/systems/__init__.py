@@ -1,4 +1,4 @@
-"""One page per system: its `Config`, its presets, its row in the table of systems, and `build`, the wiring."""
+"""One page per system: its `Config`, and `build`, the wiring; its presets and row of the table are in pages.toml."""
 
 from __future__ import annotations
 

@@ -189,14 +189,14 @@ def test_the_plan_is_a_line_each_in_a_log_and_folded_on_a_terminal(tmp_path: Pat
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_settings_fit_any_width(width: int):
     out = io.StringIO()
-    Console(file=out, width=width).print(terminal.settings_lines({"a": 1, "long_name": "x" * 30}, {}, {}, width))
+    Console(file=out, width=width).print(terminal.settings_lines({"a": 1, "long_name": "x" * 30}, {}, {}))
     assert max(map(len, out.getvalue().splitlines())) <= width
 
 
 def test_a_budget_is_not_shown_where_another_length_was_given():
     for options, shown in (({}, True), ({"minutes": 1.0}, True), ({"frames": 9}, False), ({"steps": 9}, False)):
         out = io.StringIO()
-        Console(file=out, width=80).print(terminal.settings_lines({"env": "x", "budget": 5}, options, {}, 80))
+        Console(file=out, width=80).print(terminal.settings_lines({"env": "x", "budget": 5}, options, {}))
         assert ("budget" in out.getvalue()) is shown
 
 
