@@ -1,7 +1,7 @@
 """Which of a page's presets fits an environment, and populations of pages.
 
-Presets of its paper are in pages.toml, for the games of its paper; those tuned here for other kinds of environments, its
-domains, or for single board games are in tuned.toml.
+Presets of its paper are in pages.toml, for the games of its paper; those tuned here for other kinds of environments,
+its domains, or for single board games are in tuned.toml.
 
 Imports no torch.
 """

@@ -303,23 +303,6 @@ def test_a_closed_terminal_ends_a_run_that_saves(tmp_path):
     assert gone(everybody)
 
 
-def test_nothing_is_left_once_a_run_has_returned_whose_learner_was_killed(tmp_path):
-    run, temporary = tmp_path / "run", tmp_path / "temporary"
-    temporary.mkdir()
-    more = {"env": {**os.environ, "TMPDIR": str(temporary)}}
-    process = start(training("impala", run, *ENDLESS, "--env", "CartPole-v1"), **more)
-    wait_for(lambda: any(row["updates"] for row in rows(run / "metrics.jsonl")))
-    everybody = family(process.pid)
-    next(p for p in everybody if _role(p) == "learn").kill()
-    code, _, err = end(process)
-    left = [p for p in everybody if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]  # init reaps them
-    assert (code, left, list(temporary.iterdir())) == (1, [], [])
-    assert err == (
-        "polyplay: failed: worker learn 0 was killed by SIGKILL; the run cannot go on without it\n"
-        f"`polyplay resume {run}` goes on from the last checkpoint\n"
-    )
-
-
 def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path, capfd):
     run, workers = tmp_path / "run", []
 
@@ -462,31 +445,3 @@ def test_mangled_json_is_one_line_or_the_checkpoint_before(
         if name in READ:
             command_ends(capfd, "evaluate", str(run), "--episodes", "1")
             command_ends(capfd, "scores", str(run))
-
-
-def test_lines_that_are_damaged_are_counted_and_gone(whole: Path, tmp_path: Path, capfd: pytest.CaptureFixture):
-    run = shutil.copytree(whole, tmp_path / "run")
-    episodes, updates = len(rows(run / "episodes.jsonl")), len(rows(run / "updates.jsonl"))
-    for name in ("episodes", "updates"):
-        data = (run / f"{name}.jsonl").read_bytes()
-        (run / f"{name}.jsonl").write_bytes(b"[]\n\xff\n" + data)
-    assert polyplay.resume(run, steps=1500).exit_code == 0
-    assert "polyplay: episodes.jsonl: 2 damaged lines left out\n" in capfd.readouterr().err
-    assert len(rows(run / "episodes.jsonl")) > episodes
-    numbers = [row["update"] for row in rows(run / "updates.jsonl")]
-    assert numbers == list(range(1, len(numbers) + 1))
-    assert len(numbers) > updates
-
-
-SHAPES: list[Callable[[Any], Any]] = [lambda m: [], lambda m: {}]
-SHAPES += [lambda m: {**m, "counters": {}}, lambda m: {**m, "files": []}]
-
-
-@pytest.mark.parametrize("of", SHAPES)
-def test_a_manifest_of_another_shape_is_passed_over(of: Callable[[Any], Any], whole: Path, tmp_path: Path, capfd):
-    run = shutil.copytree(whole, tmp_path / "run")
-    old, new = checkpoint.everything(run)
-    checkpoint.write_json(new / "manifest.json", of(checkpoint.manifest(new)))
-    assert polyplay.resume(run, steps=1500).exit_code == 0
-    assert f"checkpoint {new.name}: its manifest" in capfd.readouterr().err
-    assert checkpoint.update_of(checkpoint.everything(run)[-1]) > checkpoint.update_of(old)

@@ -204,10 +204,6 @@ def enough(run: Any, row: dict[str, Any]) -> bool:
     return not row["updates"]
 
 
-def enough_numpy(run: Any, row: dict[str, Any]) -> Any:
-    return np.mean([row["updates"]]) < 1
-
-
 @pytest.mark.parametrize(
     ("answer", "stops"),
     [
@@ -224,9 +220,7 @@ def test_whatever_is_false_stops_and_nothing_else(answer: Any, stops: bool):
     assert ends == ["stopped by callback <lambda>"] * stops
 
 
-@pytest.mark.parametrize(
-    ("callback", "name"), [(Stopper(), "Stopper: enough"), (enough, "enough"), (enough_numpy, "enough_numpy")]
-)
+@pytest.mark.parametrize(("callback", "name"), [(Stopper(), "Stopper: enough"), (enough, "enough")])
 def test_a_callback_ends_the_run_with_a_checkpoint(tmp_path: Path, callback: Any, name: str):
     run = polyplay.train("a2c", **TOY, steps=100_000_000, run=tmp_path / "run", callbacks=[callback])
     assert (run.exit_code, run.reason) == (0, f"stopped by callback {name}")

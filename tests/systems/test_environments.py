@@ -46,7 +46,7 @@ PAGES: dict[str, dict[str, Any]] = {
     "gorila": {**REPLAY},
 }
 
-QUICK = ("ppo", "a3c")
+QUICK = ("ppo",)
 
 
 def train(page: str, run: Path, steps: int = 400, **more: Any) -> Any:
