@@ -14,19 +14,27 @@ from tests.systems import settings as of
 from tests.systems.trained import kill_one_by_one, same_weights, updates, wired
 
 
-@pytest.mark.parametrize("algo", [False, True], ids=["a2c", "ppo"])
-def test_replicas_stay_equal_to_the_bit_and_lag_is_the_passes(algo, tmp_path):
-    settings = {**(of.ACCEL_PPO if algo else of.ACCEL), "steps": 1_000, "trace": True}
-    run = polyplay.train("accel", serial=True, run=str(tmp_path / "run"), **settings)
-    rows, each = updates(run), 4 if algo else 1
+@pytest.mark.parametrize(
+    ("system", "settings", "each"),
+    [
+        ("accel", of.ACCEL, 1),
+        ("accel", of.ACCEL_PPO, 4),
+        ("ppo", {**of.PPO, "replicas": 2, "epochs": 2, "minibatches": 4}, 8),
+    ],
+    ids=["accel a2c", "accel ppo", "ppo"],
+)
+def test_replicas_stay_equal_to_the_bit_and_lag_is_the_passes(system, settings, each, tmp_path):
+    given = {**settings, "steps": 1_000, "trace": True}
+    run = polyplay.train(system, serial=True, run=str(tmp_path / "run"), **given)
+    rows = updates(run)
     assert len(rows) >= 4
     assert len(rows) % each == 0
     assert [row["update"] for row in rows] == list(range(1, len(rows) + 1))
     assert [row["lag_max"] for row in rows] == list(range(each)) * (len(rows) // each)
     assert [row["lag_mean"] for row in rows] == [row["lag_max"] for row in rows], "of both groups"
-    again = polyplay.train("accel", serial=True, run=str(tmp_path / "again"), **settings)
+    again = polyplay.train(system, serial=True, run=str(tmp_path / "again"), **given)
     assert updates(again) == rows
-    apart = polyplay.train("accel", on="thread", run=str(tmp_path / "apart"), **settings)
+    apart = polyplay.train(system, on="thread", run=str(tmp_path / "apart"), **given)
     assert same_weights(run, apart), "whoever came first"
 
 

@@ -8,22 +8,6 @@ import pytest
 
 import polyplay
 from tests.systems import settings as of
-from tests.systems.trained import same_weights, updates
-
-
-def test_replicas_stay_equal_to_the_bit_and_lag_is_told(tmp_path):
-    """Two replicas with half the lanes each: their common updates, and each row's age in updates."""
-    settings = {**of.PPO, "replicas": 2, "steps": 1_024, "trace": True, "epochs": 2, "minibatches": 4}
-    run = polyplay.train("ppo", serial=True, run=str(tmp_path / "run"), **settings)
-    rows = updates(run)
-    rollouts = len(rows) // 8  # of 256 steps, a few of them from one episode to the next
-    assert rollouts in (4, 5)
-    assert [row["update"] for row in rows] == list(range(1, rollouts * 8 + 1))
-    assert [row["lag_max"] for row in rows] == list(range(8)) * rollouts
-    again = polyplay.train("ppo", serial=True, run=str(tmp_path / "again"), **settings)
-    assert updates(again) == rows
-    apart = polyplay.train("ppo", on="thread", run=str(tmp_path / "apart"), **settings)
-    assert same_weights(run, apart)
 
 
 def test_rate_and_clip_range_fall_from_rollout_to_rollout(tmp_path):
