@@ -27,7 +27,7 @@ def test_at_lag_0_rows_are_as_old_as_the_pass(tmp_path):
 @pytest.mark.parametrize(
     ("more", "batches"),
     [({"lag": 1}, 1), ({"actors": 1, "lanes": 4, "batch": 4, "slots": 3}, 3)],
-    ids=["lag 1", "free"],
+    ids=["1", "free"],
 )
 def test_rows_are_older_by_whole_batches(more, batches, tmp_path):
     """Nobody acts with the weights of a pass's middle. Free: one slot is being filled, two are full."""
