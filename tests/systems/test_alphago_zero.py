@@ -111,6 +111,28 @@ def test_it_never_loses_tic_tac_toe(seed, tmp_path):
         assert [outcomes(GAMES["tic_tac_toe"], player, side)["lost"] for side in (0, 1)] == [0, 0]
 
 
+def values_of_first_moves(board: Game, player: SearchPolicy) -> list[float]:
+    """For the first player."""
+    after = [board.new() for _ in range(board.actions)]
+    for move, record in enumerate(after):
+        board_rules.play(board.numbers, record, move)
+    return [-float(value) for value in player.choose(np.stack(after))[1]]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", [0, 1])
+def test_three_in_a_row_has_exactly_three_winning_first_moves(seed, tmp_path):
+    """By an exact solver they are the three columns in the middle; the other two lose."""
+    settings: Any = {"preset": "tic_tac_toe", "env": "game:three_in_a_row", "tensorboard": False, "seed": seed}
+    run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings)
+    assert run.summary["wall_seconds"] < 300, "ten core-minutes"
+    for simulations in (0, 100):
+        player = player_of(run.directory, simulations)
+        values = values_of_first_moves(GAMES["three_in_a_row"], player)
+        assert np.sign(values).tolist() == [-1, 1, 1, 1, -1]
+        assert min(map(abs, values)) > 0.2
+
+
 def stopped_and_whole(tmp_path: Path, part: int, whole: int, **more: Any) -> list[list[str]]:
     """The updates of a run that stops and is resumed, and of one that does not stop."""
     settings: Any = {"serial": True, "trace": True, "checkpoint_every": 1e6, "anneal": "constant", **more}
