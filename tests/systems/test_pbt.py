@@ -13,7 +13,7 @@ import polyplay
 from polyplay import systems
 from polyplay.core import checkpoint
 from polyplay.core.files import Row, read_object
-from polyplay.population.store import DONE, FAILED, Store, read_lineage
+from polyplay.population.store import DONE, FAILED, Segment, Store, ancestry, read_lineage
 from polyplay.runs import flags
 from polyplay.runs.directory import read_config
 from polyplay.runs.load import crew_of, page_of
@@ -84,6 +84,31 @@ def test_in_one_thread_it_is_the_same_again(tmp_path):
     for i in range(3):
         losses = [(directory(run, i) / "updates.jsonl").read_text() for run in (one, two)]
         assert losses[0] == losses[1]
+
+
+CARTPOLE = dict(lanes=8, unroll=8, gamma=0.98, lam=0.98, reward_scale=0.1, anneal="constant", optimizer="adam")
+
+
+@pytest.mark.long
+def test_a_member_with_a_hopeless_rate_ends_with_a_winners_line(tmp_path):
+    """Seed 71 draws 6e-8 for the first of two members and 4e-3 for the second."""
+    more = dict(population=2, vary=("learning_rate=log:1e-9:1e-2",), exploit="truncation", seed=71, entropy_cost=0.0)
+    run = train("a2c", tmp_path, **CARTPOLE, **EXACT, **more, hidden=(), every=8000, steps=24_000)
+    lines = read_lineage(run.directory)
+    hopeless, good = (line["new"]["learning_rate"] for line in lines[:2])
+    assert hopeless < 1e-7
+    assert 2e-3 < good < 8e-3
+    oldest, newest = ancestry(lines, 0)
+    assert (oldest.member, oldest.values) == (1, {"learning_rate": good})
+    assert newest == Segment(0, newest.begin, newest.end, members(run)[0]["values"])
+    assert newest.values["learning_rate"] / good in (pytest.approx(0.8), pytest.approx(1.2))
+    copy = next(line for line in lines if line["donor"] == 1)
+    assert copy["score"] < 30 < copy["donor_score"]  # random play: 22
+    own, other = (m["score"] for m in members(run))
+    assert own > 60
+    assert own > 0.7 * other
+    learnt = rows(directory(run, 0) / "metrics.jsonl")[-1]
+    assert learnt["learning_rate"] == pytest.approx(newest.values["learning_rate"])
 
 
 @pytest.mark.parametrize("exploit", ["truncation", "none"])
