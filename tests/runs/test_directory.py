@@ -443,9 +443,7 @@ WHOLE = {"member": 0, "steps": 1, "wall_seconds": 1.0, "values": {}, "state": "w
     ("change", "says"),
     [
         ({"members": []}, "no members as a population writes it"),
-        ({"members": [{"member": 0}]}, "no members as a population writes it"),
         ({"members": [WHOLE, WHOLE | {"values": None}]}, "no members as a population writes it"),
-        ({"members": [WHOLE, WHOLE | {"state": None}]}, "no members as a population writes it"),
         ({"members": [WHOLE, WHOLE | {"steps": None}]}, "no members as a population writes it"),
         ({"vary": None, "total": "many"}, "no vary, total as a population writes it"),
         ({"schema": 2}, "has not schema 1"),

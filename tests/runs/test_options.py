@@ -31,13 +31,6 @@ def parse(line: str) -> tuple[Config, RunOptions, dict[str, str]]:
     return run_options.parse(PAGE, line.split())
 
 
-def test_no_flags_are_the_papers_defaults():
-    settings, options, sources = parse("")
-    assert (settings, options) == (Config(), RunOptions(preset="paper"))
-    assert set(sources.values()) == {"default"}
-    assert {"env", "lanes", "frames", "seed", "trace"} <= set(sources)
-
-
 def test_preset_fills_and_flags_override_and_sources_tell():
     settings, options, sources = parse("--preset quick --lanes 8 --frames 10M --seed=3")
     assert settings == replace(Config(), lanes=8, learning_rate=1e-3)
@@ -167,12 +160,6 @@ def test_keywords_take_callables_paths_and_numpy_numbers():
     assert settings.env is make_env
     assert type(settings.lanes) is int
     assert (options.run, options.steps, options.minutes) == ("a/b", 9, 2.0)
-
-
-@pytest.mark.parametrize("steps", [3e2, np.float64(300.0)])
-def test_a_whole_number_may_be_written_as_a_float(steps: float):
-    _, options, _ = run_options.resolve(PAGE, steps=steps)
-    assert (type(options.steps), options.steps) == (int, 300)
 
 
 @pytest.mark.parametrize(

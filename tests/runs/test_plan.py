@@ -171,15 +171,6 @@ def test_what_ends_an_episode():
     assert text == "terminated: value 0; truncated (time limit: 500 steps): value of the last observation"
 
 
-def test_what_becomes_of_real_actions():
-    pendulum = {"env": "toy:pendulum", "replicas": 1}
-    assert line(make("ppo", **pendulum), "actions") == "a policy's −1 … 1 is scaled to [-2, 2]"
-    assert line(make("ppo", **pendulum, actions="clip"), "actions") == "a policy's numbers are clipped to [-2, 2]"
-    dpg = {"env": "toy:pendulum", "network": "auto"}
-    assert line(make("apex_dpg", **dpg), "actions") == "a policy's −1 … 1 is scaled to [-2, 2]"
-    assert "actions" not in dict(make("a2c", replicas=1).lines)
-
-
 @pytest.mark.parametrize("name", ["adam", pytest.param("rmsprop_tf", marks=pytest.mark.long)])
 def test_a_checkpoint_is_as_large_as_was_said(name: str, tmp_path: Path):
     more: dict[str, Any] = {"optimizer": name, "replicas": 1, "env": "CartPole-v1"}

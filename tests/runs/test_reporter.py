@@ -141,15 +141,6 @@ def test_episodes_lines(tmp_path: Path, clock: Clock):
     assert list(read_lines(tmp_path / "episodes.jsonl")) == [{**numbers, "lane": 7}]
 
 
-def test_nan_and_infinity_are_null_in_plain_json(tmp_path: Path, clock: Clock):
-    row = make(tmp_path, clock).report(snapshot(losses={"a": math.nan, "b": math.inf, "frames": 9.0}))
-    text = (tmp_path / "metrics.jsonl").read_text()
-    assert (row["a"], row["b"], row["frames"]) == (None, None, 4)
-    assert "NaN" not in text
-    assert "Infinity" not in text
-    assert json.loads(text, parse_constant=lambda name: pytest.fail(name)) == row
-
-
 def test_a_resumed_run_goes_on(tmp_path: Path, clock: Clock):
     first = make(tmp_path, clock)
     clock.now += 10

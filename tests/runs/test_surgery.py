@@ -92,8 +92,6 @@ def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--core-size 16", "--core-size: 16 given, but RUN has 32, and networks only grow"),
-        ("--core-size 32", "surgery: nothing changes: give another --core-size"),
         ("--hidden 32 32", "the features would go from [64] to [32], and networks only grow"),
         ("--hidden 128", "torso.layers.2.weight would be missing in the new network"),
         (
@@ -101,7 +99,6 @@ def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
             "the grown network is not the old one: its activations are ReLU, those of RUN Tanh; leave",
         ),
         ("--env toy:pendulum", "--env: toy:pendulum given, whose actions are of another kind"),
-        ("--env toy:rps", "--env: toy:rps given, which"),
         ("", "surgery: nothing changes"),
     ],
 )
