@@ -42,7 +42,6 @@ from polyplay.learning.returns import LossOutput
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
 from polyplay.systems import ftw
-from polyplay.systems.ftw import quick
 from polyplay.workers.crew import Crew
 from polyplay.workers.row_costs import CostProfile
 
@@ -562,13 +561,13 @@ class Profile(CostProfile):
 
 
 def profile_of(given: Row) -> Profile:
-    crew, config = Crew(0), replace(quick(), **given)
+    crew, config = Crew(0), replace(ftw.PRESETS["quick"](), **given)
     envs = ftw.build(config, crew).envs
     return Profile(envs, next(role.spec for role in crew.roles if role.learner))
 
 
 def parts(profile: Profile, seconds: float) -> Row:
-    c = quick()
+    c = ftw.PRESETS["quick"]()
     width = c.lanes // c.players
     found = {"game": profile.env(seconds, c.lanes) / c.lanes, "acting": profile.infer(width, seconds) / width}
     return found | {"learning": profile.learn(c.unroll, c.batch, seconds) / c.unroll / c.batch}

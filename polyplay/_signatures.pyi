@@ -59,16 +59,20 @@ class RunOptions(TypedDict, total=False):
 
 class A2C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: float  # weight of the entropy bonus
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
     groups: int  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     env_workers: int  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: int  # agent steps per lane between two updates (nsteps)
-    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -76,25 +80,25 @@ class A2C(RunOptions, total=False):
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     reward_scale: float  # factor of rewards, before --reward applies
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     budget: int  # frames to train for when neither --frames nor --steps is given (80M steps)
 
 class A3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: float  # weight of the entropy bonus
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     workers: int  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: int  # agent steps between two updates of a worker (t_max)
-    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     core_size: int  # width of the recurrent core
     previous: bool  # the core, or the head, also takes the previous action and reward
     auxiliary: str  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
@@ -105,19 +109,21 @@ class A3C(RunOptions, total=False):
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
     anneal: Literal['linear', 'constant']  # how the learning rate falls over all workers' steps
-    entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     reduction: Literal['sum', 'mean']  # mean or sum over a rollout; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a rollout
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     reward_scale: float  # factor of rewards, before --reward applies
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     budget: int  # frames to train for when neither --frames nor --steps is given ("1 day")
 
 class Accel(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: float  # weight of the entropy bonus
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['a2c', 'ppo']  # the loss; a2c makes one pass over a rollout, ppo several
     sync: Literal['allreduce', 'chunked']  # replicas learn in step (allreduce) or asynchronously
@@ -128,25 +134,21 @@ class Accel(RunOptions, total=False):
     epochs: int  # ppo: passes over a rollout
     minibatches: int  # ppo: minibatches per pass; with a recurrent core each has whole lanes
     clip_range: float  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
-    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (R − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given (50M steps)
 
 class AccelDqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['dqn', 'catdqn', 'rainbow']  # rainbow: ε-Rainbow, without noisy layers
     sync: Literal['allreduce', 'chunked']  # replicas learn in step (allreduce) or asynchronously
@@ -159,10 +161,8 @@ class AccelDqn(RunOptions, total=False):
     capacity: int  # transitions in the replays of all replicas together
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
-    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     dueling: bool  # separate streams for value and advantages; rainbow: always
     v_max: float  # largest return of the value distribution; the smallest is its negative
     epsilon: float  # probability of a random action at the end of the schedule
@@ -213,17 +213,17 @@ class AlphagoZero(RunOptions, total=False):
 
 class Apex(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
     replay_workers: int  # replay workers, each for a share of the actors
     learners: int  # copies of the learner, whose gradients are averaged
     unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
-    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     batch: int  # transitions in one update, over all learners
     ratio: float  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: int  # transitions in all replays together; up to an eighth more between trims
@@ -268,6 +268,12 @@ class ApexDpg(RunOptions, total=False):
 
 class Appo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: float  # weight of the entropy bonus
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
@@ -279,33 +285,27 @@ class Appo(RunOptions, total=False):
     epochs: int  # passes over a batch
     minibatches: int  # minibatches per pass, of whole trajectories
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
-    gamma: float  # discount
     lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (v − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Dqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
-    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, dqn (as released), a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     double: bool  # double DQN: the online network chooses the next action, the target network evaluates it
     head: Literal['plain', 'shared', 'dueling']  # shared: one bias for all actions; dueling: Wang et al. 2016
     batch: int  # transitions in one update, over all replicas
@@ -385,6 +385,12 @@ class Ftw(RunOptions, total=False):
 
 class Ga3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'signed', 'centre', 'normalize']  # images: x/255, x/128 − 1, or minus the mean image
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: float  # weight of the entropy bonus
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     agents: int  # number of agents at the start; each is a process with one environment
     predictors: int  # number at the start of threads that compute actions
@@ -394,26 +400,23 @@ class Ga3C(RunOptions, total=False):
     min_batch: int  # transitions of an update, at least (0: those of one chunk)
     queue: int  # how many chunks may wait for a trainer
     unroll: int  # transitions of a chunk (t_max); fewer where its episode ends
-    gamma: float  # discount
     network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    entropy_cost: float  # weight of the entropy bonus
     correction: Literal['none', 'plus', 'max', 'vtrace']  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is as published
-    inputs: Literal['raw', 'signed', 'centre', 'normalize']  # images: x/255, x/128 − 1, or minus the mean image
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Gorila(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
     replay_workers: int  # free mode: replay workers; 1 is a global replay, one per actor are local replays
@@ -421,11 +424,8 @@ class Gorila(RunOptions, total=False):
     shards: int  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: int  # parallel environments (num-envs) of each actor
     unroll: int  # agent steps per lane between two pulls of the weights
-    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     batch: int  # transitions of one gradient, which is their mean; as in DQN
     ratio: float  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
     capacity: int  # transitions in each replay
@@ -442,6 +442,12 @@ class Gorila(RunOptions, total=False):
 
 class Impala(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: float  # weight of the entropy bonus
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
@@ -450,10 +456,8 @@ class Impala(RunOptions, total=False):
     lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update, over all learners
-    gamma: float  # discount
     rho: float  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     auxiliary: str  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
     learning_rate: float  # learning rate at the start; see --anneal
@@ -461,17 +465,19 @@ class Impala(RunOptions, total=False):
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class League(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: float  # weight of the entropy bonus
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     agents: int  # that learn, each by its own games
     players: int  # at a table: each holds a group of an actor's lanes
     actors: int  # acting workers, each with a table
@@ -487,16 +493,10 @@ class League(RunOptions, total=False):
     loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: int  # ppo: passes over a batch
     clip_range: float  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
-    gamma: float  # discount
     lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    entropy_cost: float  # weight of the entropy bonus
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given
 
 class Pbt(RunOptions, total=False):
@@ -511,6 +511,12 @@ class Pbt(RunOptions, total=False):
 
 class Ppo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
+    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: float  # weight of the entropy bonus
+    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
@@ -521,25 +527,21 @@ class Ppo(RunOptions, total=False):
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
     value_clip: bool  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
     target_kl: float  # end the passes over a rollout at this approximate KL divergence, 0 is off
-    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation
     network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five, or module:callable
-    core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'rate', 'constant']  # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
-    entropy_cost: float  # weight of the entropy bonus
     value_cost: float  # weight of the value loss (R − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: int  # frames to train for when neither --frames nor --steps is given (10M steps)
 
 class R2D2(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
@@ -547,10 +549,8 @@ class R2D2(RunOptions, total=False):
     pull: int  # agent steps per lane between two pulls of the weights, in whole rollouts
     sequence: int  # rows of a sequence that are learned from
     burn_in: int  # rows before them that only update the recurrent state
-    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core_size: int  # width of the LSTM, which also gets the previous action and reward
     batch: int  # sequences in one update
     ratio: float  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
@@ -568,15 +568,15 @@ class R2D2(RunOptions, total=False):
 
 class Rainbow(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: float  # discount
+    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
+    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
-    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     network: str | Callable[..., Any]  # auto, nature, dopamine, a3c, mlp, or module:callable
-    inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     variant: Literal['paper', 'zoo', 'dopamine']  # implementation to follow (CODES); dopamine: not double
     v_max: float  # largest return of the value distribution; the smallest is its negative
     sigma: float  # initial σ of the noisy layers; 0: ε-greedy instead

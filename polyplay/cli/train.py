@@ -167,53 +167,35 @@ def _one(values: Sequence[str]) -> str:
 class ResumeOptions:
     """Continues a run from its newest checkpoint. Options that are not given are unchanged."""
 
-    frames: errors.Count | None = None
-    """stop after this many frames, counted from the start of the run"""
+    frames: errors.Count | None = None  # stop after this many frames, counted from the start of the run
     steps: errors.Count | None = None
-    """stop after this many agent steps, counted from the start of the run (also --total-timesteps, -n)"""
+    # stop after this many agent steps, counted from the start of the run (also --total-timesteps, -n)
     minutes: errors.Seconds | None = None
-    """stop after this many minutes of wall time, counted from the start of the run"""
-    until_return: float | None = None
-    """stop when the mean return of the last 100 full games reaches this"""
+    # stop after this many minutes of wall time, counted from the start of the run
+    until_return: float | None = None  # stop when the mean return of the last 100 full games reaches this
     learning_rate: errors.Positive | None = None
-    """learning rate from now on; if it falls over the run, it falls from this value"""
-    entropy_cost: errors.NonNegative | None = None
-    """weight of the entropy bonus from now on"""
-    lanes: errors.Count | None = None
-    """parallel environments of each worker from now on; they begin new episodes"""
-    actors: errors.SomeWorkers | None = None
-    """workers that act from now on; lanes begin new episodes"""
-    learners: errors.SomeWorkers | None = None
-    """workers that learn from now on; lanes begin new episodes"""
+    # learning rate from now on; if it falls over the run, it falls from this value
+    entropy_cost: errors.NonNegative | None = None  # weight of the entropy bonus from now on
+    lanes: errors.Count | None = None  # parallel environments of each worker from now on; they begin new episodes
+    actors: errors.SomeWorkers | None = None  # workers that act from now on; lanes begin new episodes
+    learners: errors.SomeWorkers | None = None  # workers that learn from now on; lanes begin new episodes
     change: tuple[str, ...] = ()
-    """values of hyperparameters in the course of the run, as in `polyplay train`, in place of those that the run
-    has (empty: none)"""
-    report_every: errors.Seconds | None = None
-    """seconds between reports"""
-    checkpoint_every: errors.Seconds | None = None
-    """seconds between checkpoints"""
-    keep: errors.Count | None = None
-    """how many of the newest checkpoints to keep; the best one is always kept"""
-    device: Literal["auto", "cpu", "cuda"] | None = None
-    """where learners and replicas compute from now on"""
-    hosts: str | None = None
-    """other machines from now on, as in `polyplay train` (none: this machine alone)"""
-    place: str | None = None
-    """which workers are on which machine, as in `polyplay train`"""
-    ship: str | None = None
-    """folder whose modules are taken along to other machines"""
-    host_timeout: errors.Seconds | None = None
-    """a machine that is silent for so many seconds is lost"""
-    host_wait: errors.Seconds | None = None
-    """seconds that workers of a lost machine wait for another one"""
-    quiet: bool = False
-    """print warnings, errors and the last line only"""
-    verbose: bool = False
-    """print every value with its source, and the whole plan, at the start"""
-    dry_run: bool = False
-    """print the plan, measure the speed for two seconds, write nothing"""
+    # values of hyperparameters in the course of the run, as in `polyplay train`, in place of those that the run has
+    # (empty: none)
+    report_every: errors.Seconds | None = None  # seconds between reports
+    checkpoint_every: errors.Seconds | None = None  # seconds between checkpoints
+    keep: errors.Count | None = None  # how many of the newest checkpoints to keep; the best one is always kept
+    device: Literal["auto", "cpu", "cuda"] | None = None  # where learners and replicas compute from now on
+    hosts: str | None = None  # other machines from now on, as in `polyplay train` (none: this machine alone)
+    place: str | None = None  # which workers are on which machine, as in `polyplay train`
+    ship: str | None = None  # folder whose modules are taken along to other machines
+    host_timeout: errors.Seconds | None = None  # a machine that is silent for so many seconds is lost
+    host_wait: errors.Seconds | None = None  # seconds that workers of a lost machine wait for another one
+    quiet: bool = False  # print warnings, errors and the last line only
+    verbose: bool = False  # print every value with its source, and the whole plan, at the start
+    dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def command_resume(words: list[str]) -> int:
@@ -232,10 +214,9 @@ def command_resume(words: list[str]) -> int:
 class ReproduceOptions:
     """Repeats an asynchronous run from its log of deliveries, in one thread; a debugger works."""
 
-    updates: errors.Count | None = None
-    """stop after this many updates (none: all logged updates)"""
+    updates: errors.Count | None = None  # stop after this many updates (none: all logged updates)
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def command_reproduce(words: list[str]) -> None:
@@ -254,26 +235,17 @@ class SurgeryOptions:
     """Writes another run that goes on where RUN was, with a larger network or game. Options that are not given are
     unchanged."""
 
-    out: str | None = None
-    """directory of the run to write"""
-    core_size: errors.Width | None = None
-    """width of the recurrent core"""
-    hidden: errors.Widths = ()
-    """sizes of the network's hidden layers, as many as it has"""
-    network: str | None = None
-    """the network, with larger layers"""
-    env: str | None = None
-    """the environment, with more observations or actions"""
-    env_kwargs: tuple[str, ...] = ()
-    """keyword arguments of the environment, as NAME=VALUE, instead of those it has"""
-    wrapper: tuple[str, ...] = ()
-    """wrappers of the environment, instead of those it has"""
-    lanes: errors.Count | None = None
-    """lanes (num-envs) of each actor, where the new game's seats need another number"""
-    freeze_until: errors.Whole = 0
-    """the learning rate is 0 until so many more agent steps were learnt from"""
+    out: str | None = None  # directory of the run to write
+    core_size: errors.Width | None = None  # width of the recurrent core
+    hidden: errors.Widths = ()  # sizes of the network's hidden layers, as many as it has
+    network: str | None = None  # the network, with larger layers
+    env: str | None = None  # the environment, with more observations or actions
+    env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, instead of those it has
+    wrapper: tuple[str, ...] = ()  # wrappers of the environment, instead of those it has
+    lanes: errors.Count | None = None  # lanes (num-envs) of each actor, where the new game's seats need another number
+    freeze_until: errors.Whole = 0  # the learning rate is 0 until so many more agent steps were learnt from
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def command_surgery(words: list[str]) -> None:

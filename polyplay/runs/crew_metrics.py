@@ -63,12 +63,7 @@ def process_tree(root: psutil.Process | None = None) -> list[psutil.Process]:
 
 def memory_mb(root: psutil.Process | None = None) -> float:
     """Megabytes; pages that processes share count once (PSS) where the system counts so."""
-    return round(_total(root, _own_mb), 1)
-
-
-def _own_mb(process: psutil.Process) -> float:
-    info = process.memory_full_info()
-    return float(getattr(info, "pss", info.rss)) / 2**20
+    return round(_total(root, lambda p: getattr(info := p.memory_full_info(), "pss", info.rss) / 2**20), 1)
 
 
 def cpu_seconds(root: psutil.Process | None = None, ended: bool = True) -> float:
@@ -185,6 +180,11 @@ class CrewMetrics:
         """The next report's numbers."""
         column, roles = self.counters.column, self.crew.roles
         rows, memory = {role.name: self.crew.rows(role, past=True) for role in roles}, self.memory()
+        sums = self.counters.metrics.sum(0)
+        new, self.losses = sums - self.losses, sums  # means since the last report
+        losses = {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
+        league = next((role.league for role in roles if role.league is not None and role.league.begun), None)
+        elo = {} if league is None else {str(i): round(float(league.elo[i]), 1) for i in range(league.agents)}
         return Snapshot(
             frames=self.frames,
             steps=self.steps,
@@ -194,27 +194,14 @@ class CrewMetrics:
             lag_sum=float(column("lag_sum").sum()),
             lag_count=float(column("lag_count").sum()),
             lag_max=self._lag_max(),
-            losses=self._losses(),
-            elo=self._elo(),
+            losses=losses,
+            elo=elo,
             hosts=self.crew.fleet.report() if self.crew.fleet is not None else {},
             queue_depth=self._queue_depth(),
             service=self.read_service(),
             memory_mb=memory,
             restarts=int(column("restarts").sum()) + sum(role.lost for role in roles),
         )
-
-    def _losses(self) -> dict[str, float]:
-        """Means since the last report."""
-        sums = self.counters.metrics.sum(0)
-        new, self.losses = sums - self.losses, sums
-        return {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
-
-    def _elo(self) -> dict[str, float]:
-        """Of each agent of a league, once the referee has begun."""
-        league = next((role.league for role in self.crew.roles if role.league is not None), None)
-        if league is None or not league.begun:
-            return {}
-        return {str(agent): round(float(league.elo[agent]), 1) for agent in range(league.agents)}
 
     def _lag_max(self) -> int:
         """The largest lag since the last report; beyond the histogram's last bin, the largest ever."""
@@ -251,6 +238,7 @@ class CrewMetrics:
         served, calls = self._growth("served", acting), self._growth("calls", acting)
         updates = self.growth.number("updates", self.updates - self.before["updates"])
         learnt = self._growth("lag_count", range(self.counters.workers))
+        searches, simulations = self.counters.column("simulations").any(), self._growth("simulations", acting)
         return {
             "pps": ratio(served, passed),
             "predict_batch": ratio(served, calls),
@@ -259,7 +247,8 @@ class CrewMetrics:
             **self._deciles("predict_batch", acting),
             **self._deciles("train_batch", training),
             **self._agents(acting),
-            **self._searches(acting, passed),
+            **({"simulations_per_second": ratio(simulations, passed)} if searches else {}),
+            **({"games_per_hour": ratio(3600 * self._growth("episodes", acting), passed)} if searches else {}),
             **self._parameter_servers(),
             "cpu": self._cpu(passed),
         }
@@ -307,13 +296,6 @@ class CrewMetrics:
             waited = 1e3 * self.growth.number("waited", seconds)
             metrics["agent_wait_ms"] = ratio(waited, self.growth.number("waits", count))
         return metrics
-
-    def _searches(self, acting: list[int], passed: float) -> Metrics:
-        """Of crews that search: rates since the last reading."""
-        if not self.counters.column("simulations").any():
-            return {}
-        simulations, games = (self._growth(name, acting) for name in ("simulations", "episodes"))
-        return {"simulations_per_second": ratio(simulations, passed), "games_per_hour": ratio(3600 * games, passed)}
 
     def _parameter_servers(self) -> Metrics:
         """Of crews that learn by parameter servers: the shards' updates, gradients that were discarded so far, and how

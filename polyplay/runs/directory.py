@@ -83,9 +83,8 @@ class DirectoryLock:
         except BlockingIOError:
             holder = _describe(os.pread(fd, 4096, 0))
             os.close(fd)
-            raise UserError(
-                f"RUN: {self.path.parent} is being written by {holder}: wait until that has ended, or end it"
-            ) from None
+            text = f"RUN: {self.path.parent} is being written by {holder}: wait until that has ended, or end it"
+            raise UserError(text) from None
         except OSError as e:
             if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # file systems without locks
                 os.close(fd)
@@ -100,7 +99,9 @@ class DirectoryLock:
 
     def _sign(self) -> None:
         """Write down who we are."""
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "command": _command(), "since": now()}
+        program = Path(sys.argv[0]).name or "python"
+        command = " ".join(["polyplay" if program == "__main__.py" else program, *sys.argv[1:]])[:200]
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now()}
         os.ftruncate(self.fd, 0)
         try:
             os.pwrite(self.fd, (json.dumps(who) + "\n").encode(), 0)
@@ -167,11 +168,6 @@ def _same(path: Path, fd: int) -> bool:
         return False
 
 
-def _command() -> str:
-    program = Path(sys.argv[0]).name or "python"
-    return " ".join(["polyplay" if program == "__main__.py" else program, *sys.argv[1:]])[:200]
-
-
 def _describe(written: bytes) -> str:
     who = parse_json(written)
     if not isinstance(who, dict):
@@ -200,10 +196,8 @@ def check_trust(directory: Path, config: Row, trust: bool, given: Collection[str
     own = {"environment" if name == "env" else name for name in given}
     code = {what: name for what, name in code_of(config).items() if what not in own}
     if code and not trust and not is_ours(config):
-        executed = " and ".join(
-            f"its {what} {name} would execute {_executed(what, name)}" for what, name in code.items()
-        )
-        raise UserError(f"RUN: {directory} was made elsewhere, and {executed}: {WORD}")
+        executed = [f"its {what} {name} would execute {_executed(what, name)}" for what, name in code.items()]
+        raise UserError(f"RUN: {directory} was made elsewhere, and {' and '.join(executed)}: {WORD}")
     files = {what: name for what, name in code.items() if what != "cluster" and not name.startswith(f"{MAIN}:")}
     return [f"the run's {what} {name} executes {_executed(what, name)}" for what, name in files.items()]
 
@@ -234,31 +228,27 @@ def names_same_code(config: Row, own: Row) -> bool:
 def code_of(config: Row) -> dict[str, str]:
     """What a run executes by name, by what that is. config: config.json, or its `config` and `options`."""
     settings, options = config["config"], config.get("options", {})
-    others = {"network": settings.get("network"), **_wrappers(options), **_arguments(options), **_varied(settings)}
-    found = {what: name for what, name in others.items() if isinstance(name, str) and ":" in name}
+    found: dict[str, Any] = {"network": settings.get("network"), **_wrappers(options)}
+    for word in _words(options, "env_kwargs"):  # values that an environment is built with: some build others by name
+        name, _, value = str(word).partition("=")
+        found |= {f"argument {name} {i}": code for i, code in enumerate(NAMED.findall(value))}
+    for word in _words(settings, "vary"):  # networks and environments that a population may choose from
+        name, _, choices = str(word).partition("=")
+        varied = choices.split(",") if name in ("env", "network") else []
+        found |= {f"varied {name} {i}": choice for i, choice in enumerate(varied)}
+    found = {what: name for what, name in found.items() if isinstance(name, str) and ":" in name}
     if isinstance(hosts := options.get("hosts"), str) and hosts.startswith(CLUSTER) and hosts != CLUSTER:
         found["cluster"] = hosts
     return ({"environment": settings["env"]} if runs_code(settings.get("env")) else {}) | found
 
 
 def _wrappers(options: Row) -> dict[str, Any]:
-    wrappers = options.get("wrapper")
-    return {f"wrapper {i}": name for i, name in enumerate(wrappers if isinstance(wrappers, list | dict) else [])}
+    return {f"wrapper {i}": name for i, name in enumerate(_words(options, "wrapper"))}
 
 
-def _arguments(options: Row) -> dict[str, str]:
-    """What is named in values that an environment is built with: some build others by name."""
-    words = options.get("env_kwargs")
-    found = [str(word).partition("=")[::2] for word in (words if isinstance(words, list | dict) else [])]
-    return {f"argument {name} {i}": code for name, value in found for i, code in enumerate(NAMED.findall(value))}
-
-
-def _varied(settings: Row) -> dict[str, str]:
-    """Networks and environments that a population may choose from."""
-    words = settings.get("vary")
-    pairs = [str(word).partition("=")[::2] for word in (words if isinstance(words, list | dict) else [])]
-    named = [(name, choices.split(",")) for name, choices in pairs if name in ("env", "network")]
-    return {f"varied {name} {i}": choice for name, choices in named for i, choice in enumerate(choices)}
+def _words(values: Row, name: str) -> Any:
+    """Those of an option of several, also where a damaged file has something else."""
+    return words if isinstance(words := values.get(name), list | dict) else []
 
 
 def runs_code(env: object) -> bool:
@@ -311,12 +301,8 @@ def unsigned(config: Row) -> str:
 
 def _what(config: Row) -> list[Any]:
     """What is signed of a run."""
-    settings = config["config"]
-    names = {
-        "environment": settings.get("env"),
-        "network": settings.get("network"),
-        **_wrappers(config.get("options", {})),
-    }
+    settings, wrappers = config["config"], _wrappers(config.get("options", {}))
+    names = {"environment": settings.get("env"), "network": settings.get("network"), **wrappers}
     return [names | code_of(config), config.get("started")]
 
 
@@ -326,18 +312,14 @@ def _played(record: Row) -> list[Any]:
 
 
 def _is_signed(given: object, what: list[Any]) -> bool:
-    key = _key(make=False)
-    return isinstance(given, str) and key is not None and hmac.compare_digest(given.encode(), _hash(what, key).encode())
+    ours = _sign(what, make=False)
+    return isinstance(given, str) and ours is not None and hmac.compare_digest(given.encode(), ours.encode())
 
 
-def _sign(what: list[Any]) -> str | None:
-    """None: the key cannot be kept."""
-    key = _key(make=True)
-    return None if key is None else _hash(what, key)
-
-
-def _hash(what: list[Any], key: bytes) -> str:
-    return hmac.new(key, json.dumps(what).encode(), hashlib.sha256).hexdigest()
+def _sign(what: list[Any], make: bool = True) -> str | None:
+    """None: there is no key. make: one, where there is none yet."""
+    key = _key(make)
+    return None if key is None else hmac.new(key, json.dumps(what).encode(), hashlib.sha256).hexdigest()
 
 
 def _key(make: bool) -> bytes | None:
@@ -395,18 +377,26 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     those that have no line of their own, the line before them stands. Raises OSError.
     """
     steps, updates = counters["steps"], counters["updates"]
-    learnt = counters.get("agents", {"0": updates})
-    _cut(directory / "metrics.jsonl", _rows(METRICS), _up_to("steps", steps), say)
-    for name in ("decisions", "evaluations"):
-        _cut(directory / f"{name}.jsonl", _rows(("steps",)), _up_to("steps", steps), say)
-    played = max(updates, 1)  # the match of the checkpoint's own update is played again
+    learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's own match is played again
+
+    def cut(name: str, numbers: tuple[str, ...], stays: Callable[[Row], bool]) -> None:
+        _cut(directory / name, lambda row: is_row(row, numbers), stays, say)
+
+    cut("metrics.jsonl", METRICS, lambda row: row["steps"] <= steps)
+    cut("decisions.jsonl", ("steps",), lambda row: row["steps"] <= steps)
+    cut("evaluations.jsonl", ("steps",), lambda row: row["steps"] <= steps)
     if not has_league(directory):  # a league's matches were played, wherever learning goes on from
-        _cut(directory / LOG, _rows(("steps", "candidate")), lambda row: row["candidate"] < played, say)
-    _cut(directory / "games.jsonl", _rows(("steps", "black", "white")), _games_up_to(steps, played), say)
-    rated = learnt.get("0", 0)
-    _cut(directory / RATINGS, _rows(("version", "steps")), lambda row: row["version"] <= rated, say)
+        cut(LOG, ("steps", "candidate"), lambda row: row["candidate"] < played)
+
+    def game_stays(row: Row) -> bool:  # of self-play those until that step, of a gate those of earlier candidates
+        gate = row.get("kind") == "gate"
+        return max(row["black"], row["white"]) < played if gate else row["steps"] <= steps
+
+    cut("games.jsonl", ("steps", "black", "white"), game_stays)
+    cut(RATINGS, ("version", "steps"), lambda row: row["version"] <= learnt.get("0", 0))
     for path in directory.glob("updates*.jsonl"):  # updates-N.jsonl of agent N of several, updates.jsonl of the first
-        _cut(path, _rows(("update",)), _up_to("update", learnt.get(path.stem.partition("-")[2] or "0", 0)), say)
+        last = learnt.get(path.stem.partition("-")[2] or "0", 0)
+        cut(path.name, ("update",), lambda row, last=last: row["update"] <= last)  # type: ignore[misc]
     _cut_games(directory / "episodes.jsonl", counters, say)
     for path in directory.glob("deliveries-*.jsonl"):
         _cut(path, _delivery, lambda line: (line["from"] if isinstance(line, dict) else line[0]) <= updates, say)
@@ -426,7 +416,7 @@ def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], Non
             kept[worker] = found[worker]
         return found[worker] <= games[worker]
 
-    _cut(path, _rows(GAME), stays, say, totals)
+    _cut(path, lambda row: is_row(row, GAME), stays, say, totals)
     if missing := +(Counter(games) - kept):
         _let_stand(path, owner, missing)
 
@@ -455,21 +445,6 @@ def worker_lanes(name: str) -> range:
     """The lanes of a worker, as a checkpoint's counters name it."""
     first, _, n = name.partition("+")
     return range(int(first), int(first) + int(n))
-
-
-def _rows(numbers: tuple[str, ...]) -> Callable[[Any], bool]:
-    return lambda row: is_row(row, numbers)
-
-
-def _up_to(number: str, most: float) -> Callable[[Any], bool]:
-    return lambda row: row[number] <= most
-
-
-def _games_up_to(steps: float, candidates: int) -> Callable[[Any], bool]:
-    """Of self-play those until that step, of a gate those of matches of candidates below."""
-    return lambda row: (
-        max(row["black"], row["white"]) < candidates if row.get("kind") == "gate" else row["steps"] <= steps
-    )
 
 
 def _delivery(line: Any) -> bool:
@@ -545,7 +520,8 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
     needed = SHAPE if whole else {"system", "config", *SHAPE.keys() & contents.keys()}
     wrong = [name for name in needed if not isinstance(contents.get(name), SHAPE[name])]
     for name, kind in (("sources", str), ("environment", str), ("resumed", dict)):
-        if not wrong and not all(isinstance(v, kind) for v in _values(contents.get(name, ()))):
+        parts = contents.get(name, ())
+        if not wrong and not all(isinstance(v, kind) for v in (parts.values() if isinstance(parts, dict) else parts)):
             wrong.append(name)
     if wrong:
         raise UserError(f"{path} is damaged: no {', '.join(sorted(wrong))} as a run writes it; put back a copy of it")
@@ -567,10 +543,6 @@ def _best_members(directory: Path) -> str:
         named = [str(store.member(m["member"])) for m in members[:SHOWN]]
         return "the best first, " + ", ".join([*named, *["…"] * (len(members) > SHOWN)])
     return f"those in {directory / MEMBERS}"
-
-
-def _values(parts: Any) -> Any:
-    return parts.values() if isinstance(parts, dict) else parts
 
 
 def is_read_only(directory: Path) -> bool:
@@ -613,14 +585,10 @@ def read_population(directory: Path) -> Row:
     return population
 
 
-def _is_member(value: object) -> bool:
-    return (
-        isinstance(value, dict)
-        and is_row(value, NUMBERS)
-        and isinstance(value.get("values"), dict)
-        and isinstance(value.get("state"), str)
-        and (value.get("score") is None or is_number(value["score"]))
-    )
+def _is_member(value: Any) -> bool:
+    if not is_row(value, NUMBERS) or not isinstance(value.get("values"), dict):
+        return False
+    return isinstance(value.get("state"), str) and (value.get("score") is None or is_number(value["score"]))
 
 
 def _no_population(directory: Path) -> UserError:
@@ -662,7 +630,9 @@ def describe_run(directory: Path) -> Row:
     try:
         config = read_config(directory, population=True)
         summary = _summary(directory)
-        counters = summary or (_of_members(directory) if has_members(config) else _last_report(directory))
+        metrics = directory / "metrics.jsonl"
+        counters = summary or (_of_members(directory) if has_members(config) else _last_report(metrics))
+        full = (row for row in read_lines(metrics, "episodes", "episodic_return_mean") if row["episodes"] >= 100)
         return row | {
             "system": config["system"],
             "env": str(config["config"].get("env", "")),
@@ -671,7 +641,7 @@ def describe_run(directory: Path) -> Row:
             "state": state_of(directory, summary),
             **{name: counters.get(name) for name in COUNTERS},
             "return": counters.get("episodic_return_mean", counters.get("best_score")),
-            "return_best": _best_return(directory),
+            "return_best": max((row["episodic_return_mean"] for row in full), default=None),
             "reason": summary.get("reason"),
         }
     except (UserError, OSError) as e:
@@ -708,8 +678,7 @@ def _checked(row: Row, path: Path) -> Row:
     return row
 
 
-def _last_report(directory: Path) -> Row:
-    path = directory / "metrics.jsonl"
+def _last_report(path: Path) -> Row:
     rows = deque(read_lines(path, *METRICS), maxlen=1)
     return _checked(rows[0], path) if rows else {}
 
@@ -720,9 +689,3 @@ def _of_members(directory: Path) -> Row:
     best = best_member(population["members"])
     totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}
     return totals | {"wall_seconds": population["wall_seconds"], "best_score": best and best["score"]}
-
-
-def _best_return(directory: Path) -> float | None:
-    """The best mean over 100 games of any report."""
-    rows = read_lines(directory / "metrics.jsonl", "episodes", "episodic_return_mean")
-    return max((row["episodic_return_mean"] for row in rows if row["episodes"] >= 100), default=None)

@@ -20,6 +20,7 @@ import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from polyplay.core.errors import Range, UserError
@@ -31,28 +32,25 @@ if TYPE_CHECKING:
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Field → what it is: the string below it, or the comment on its line, in one line."""
-    bases = [base for base in reversed(cls.__mro__) if vars(base).get("__annotations__")]
-    return {name: said for base in bases for name, said in _own(base).items()}
-
-
-def _own(cls: type) -> dict[str, str]:
-    source = textwrap.dedent(inspect.getsource(cls))
-    lines, found = source.splitlines(), {}
-    (tree,) = ast.parse(source).body
-    assert isinstance(tree, ast.ClassDef)
-    for at, node in enumerate(tree.body):
-        if not (isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name)):
+    """Field → what it is, in one line: the comment on its line and the lines below, or the string below it."""
+    found = dict[str, str]()
+    for base in reversed(cls.__mro__):
+        if not vars(base).get("__annotations__"):
             continue
-        below = tree.body[at + 1] if at + 1 < len(tree.body) else None
-        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-            text = str(below.value.value)
-        else:
-            text = " ".join(line.partition("  # ")[2] for line in lines[node.lineno - 1 : node.end_lineno])
-        found[node.target.id] = " ".join(text.split())
+        source = textwrap.dedent(inspect.getsource(base))
+        (tree,), lines = ast.parse(source).body, source.splitlines()
+        assert isinstance(tree, ast.ClassDef)
+        for node, below in zip_longest(tree.body, tree.body[1:]):
+            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+                said = lines[node.lineno - 1 : below.lineno - 1 if below else None]
+                text = " ".join(COMMENT.findall("\n".join(said)))
+                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                    text = str(below.value.value)
+                found[node.target.id] = " ".join(text.split())
     return found
 
 
+COMMENT = re.compile(r"  # (?!type: )(.*)")
 T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
@@ -79,13 +77,7 @@ SCALE = {"k": 10**3, "m": 10**6, "b": 10**9}
 BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 NONE = type(None)
 UNIONS = (Union, types.UnionType)  # of a type and None
-TYPE_NAMES: dict[object, str] = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a finite number",
-    str: "text",
-    NONE: "none",
-}
+TYPE_NAMES: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 
 
 def flag(name: str) -> str:
@@ -102,8 +94,7 @@ def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "")
     if wants_help(args):
         about = "\n".join(filter(None, [about, " ".join((cls.__doc__ or "").split())]))
         show_help([cls()], {command.split()[1]: list(option_types(cls))}, command, about)
-    options = option_types(cls)
-    values = parse_values(split_flags(args, options, command), options)
+    values = parse_values(split_flags(args, option_types(cls), command), option_types(cls))
     return cls(**values), set(values)
 
 
@@ -237,21 +228,26 @@ def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str
 
 
 def check_value(label: str, value: object, hint: object, given: object = None) -> object:
-    """`value` as `hint` wants it, else UserError. Ints pass as floats, lists as tuples, callables as str. given: what
-    the message shows, if not the value.
+    """`value` as `hint` wants it, else UserError of one line: the option, what was given, what is allowed, and the
+    nearest choice. Ints pass as floats, lists as tuples, callables as str. given: what the message shows, if not the
+    value.
     """
     try:
         return _fit(value, hint)
     except (ArithmeticError, TypeError, ValueError):  # also a whole number that no float holds
-        reject(label, value if given is None else given, hint)
+        text = str(value if given is None else given)
+        choices = [str(a) for a in get_args(hint)] if get_origin(hint) is Literal else []
+        shown, near = " ".join(text.split()), did_you_mean(text, choices)
+        raise UserError(f"{label}: '{shown}' given, allowed: {allowed(hint)}{near}") from None
 
 
 def _fit(value: object, hint: object) -> object:
     """ValueError or TypeError where `value` does not fit."""
     origin = get_origin(hint)
     if origin in UNIONS:
-        none = value is None or (isinstance(value, Word) and value.lower() == "none")
-        return None if none else _fit(value, next(kind for kind in get_args(hint) if kind is not NONE))
+        if value is None or (isinstance(value, Word) and value.lower() == "none"):
+            return None
+        return _fit(value, next(kind for kind in get_args(hint) if kind is not NONE))
     if origin is tuple:
         return _items(value, hint)
     if origin is Annotated:
@@ -260,13 +256,12 @@ def _fit(value: object, hint: object) -> object:
         if fitted not in numbers:
             raise ValueError
         return fitted
-    if isinstance(value, Word):
-        value = value.read(hint)
+    value = value.read(hint) if isinstance(value, Word) else value
     if origin is Literal:
         fits = any(type(choice) is type(value) and choice == value for choice in get_args(hint))
     elif hint is int or hint is float:
-        value = _number(value, hint)
-        fits = math.isfinite(value)
+        value = number = _number(value, hint)
+        fits = math.isfinite(number)
     else:
         value = os.fspath(value) if hint is str and isinstance(value, os.PathLike) else value
         fits = (isinstance(hint, type) and isinstance(value, hint)) or (hint is str and callable(value))
@@ -306,13 +301,6 @@ def _items(value: object, hint: object) -> tuple[object, ...]:
     return tuple(_fit(v, kind) for v, kind in zip(items, kinds, strict=True))
 
 
-def reject(label: str, value: object, hint: object) -> NoReturn:
-    """UserError of one line: the option, what was given, what is allowed, and the nearest choice."""
-    choices = [str(a) for a in get_args(hint)] if get_origin(hint) is Literal else []
-    given = " ".join(str(value).split())
-    raise UserError(f"{label}: '{given}' given, allowed: {allowed(hint)}{did_you_mean(str(value), choices)}")
-
-
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """The end of a line about a wrong `word`."""
     near = difflib.get_close_matches(word, list(choices), 1)
@@ -345,10 +333,16 @@ def show_help(
     import tyro
 
     # tyro joins lines that begin with a letter, and wraps none
-    indented = partial(textwrap.fill, width=_columns(), initial_indent=" ", subsequent_indent=" ")
-    described = {name: field for instance in defaults for name, field in _described(type(instance)).items()}
-    values = {name: value for instance in defaults for name, value in vars(instance).items()}
-    made = dict[str, object]()
+    columns = min(shutil.get_terminal_size().columns, 100)
+    indented = partial(textwrap.fill, width=columns, initial_indent=" ", subsequent_indent=" ")
+    described, values, made = dict[str, object](), dict[str, object](), dict[str, object]()
+    for instance in defaults:
+        cls = type(instance)
+        said, ranges = meanings(cls), {name: range_of(hint) for name, hint in option_types(cls).items()}
+        for name, hint in get_type_hints(cls).items():  # what it means in one piece, the default and the range
+            default = partial(_default, ranges[name])
+            described[name] = Annotated[hint, tyro.conf.arg(help=said.get(name), help_behavior_hint=default)]
+        values |= vars(instance)
     for title, names in groups.items():
         group = dataclasses.make_dataclass("Group", [(name, described[name]) for name in names], frozen=True)
         group.__doc__ = ""
@@ -356,15 +350,9 @@ def show_help(
     options = dataclasses.make_dataclass("Options", [(title, type(v)) for title, v in made.items()], frozen=True)
     registry = tyro.constructors.ConstructorRegistry()
     registry.primitive_rule(_optional)
-    tyro.cli(
-        options,
-        prog=command,
-        description="\n".join(map(indented, about.splitlines())),
-        args=["--help"],
-        default=options(**made),
-        config=(tyro.conf.OmitArgPrefixes,),
-        registry=registry,
-    )
+    text, omit = "\n".join(map(indented, about.splitlines())), (tyro.conf.OmitArgPrefixes,)
+    default = options(**made)
+    tyro.cli(options, prog=command, description=text, args=["--help"], default=default, config=omit, registry=registry)
     raise SystemExit(0)
 
 
@@ -378,22 +366,6 @@ def range_of(hint: object) -> Range | None:
 def _default(numbers: Range | None, default: str) -> str:
     shown = {"": "none", "None": "none", "True": "on", "False": "off"}.get(default, default)
     return f"(default: {shown}; {numbers.in_short})" if numbers else f"(default: {shown})"
-
-
-def _columns() -> int:
-    return min(shutil.get_terminal_size().columns, 100)
-
-
-def _described(cls: type) -> dict[str, object]:
-    """A dataclass's fields: types for which tyro prints what they mean in one piece, the default and the range."""
-    import tyro
-
-    said, ranges = meanings(cls), {name: range_of(hint) for name, hint in option_types(cls).items()}
-    described = dict[str, object]()
-    for name, hint in get_type_hints(cls).items():
-        default = partial(_default, ranges[name])
-        described[name] = Annotated[hint, tyro.conf.arg(help=said.get(name), help_behavior_hint=default)]
-    return described
 
 
 def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[object] | None:

@@ -55,32 +55,30 @@ def remember(directory: Path, settings: Settings) -> None:
     _given[directory.resolve()] = objects_of(settings)
 
 
+def find_objects(directory: Path, config: Row) -> dict[str, Any]:
+    """Those that the program that runs has, and for those that nobody can find a function that says so when it is
+    called: acting and looking at a run may need neither. config: of config.json.
+    """
+    found = {}
+    for name in FIELDS:
+        text = config.get(name)
+        if isinstance(text, str) and (text.startswith(f"{MAIN}:") or "<" in text or text == "functools:partial"):
+            found[name] = _in_main(text) or _lost(directory, name, text)  # no import finds what has such a name
+    return found
+
+
 def recall_objects(directory: Path, config: Row) -> dict[str, Any]:
     """Those that `remember` was told of this run. config: of config.json."""
     known = _given.get(directory.resolve(), {})
     return {name: thing for name, thing in known.items() if run_options.json_value(thing) == config.get(name)}
 
 
-def find_by_name(directory: Path, config: Row) -> dict[str, Any]:
-    """Those that the program that runs has, and for those that nobody can find a function that says so when it is
-    called: acting and looking at a run may need neither.
-    """
-    found = {name: config[name] for name in FIELDS if isinstance(config.get(name), str) and _is_object(config[name])}
-    return {name: _in_main(text) or _lost(directory, name, text) for name, text in found.items()}
-
-
-def _is_object(name: str) -> bool:
-    """Whether no import finds what has this name: of the program itself, a lambda, a part of a function, a partial."""
-    return name.startswith(f"{MAIN}:") or "<" in name or name == "functools:partial"
-
-
 def _in_main(name: str) -> Any:
     module, _, attribute = name.partition(":")
-    try:
+    with contextlib.suppress(AttributeError):
         found = look_up(sys.modules[MAIN], attribute) if module == MAIN else None
-    except AttributeError:
-        return None
-    return found if callable(found) else None
+        return found if callable(found) else None
+    return None
 
 
 def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
@@ -88,9 +86,8 @@ def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
 
     def lost(*args: object, **kwargs: object) -> None:
         where = f"polyplay.resume({str(directory)!r}, {field}=…)"
-        raise UserError(
-            f"RUN: {directory} was begun by a program with {field}={name}, which is not here: {where} has it"
-        )
+        what = f"a program with {field}={name}, which is not here"
+        raise UserError(f"RUN: {directory} was begun by {what}: {where} has it")
 
     lost.__module__, _, lost.__qualname__ = name.partition(":")
     return lost
@@ -169,7 +166,7 @@ def load_run(
     options = run_options.to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
     known = {k: v for k, v in BEFORE.items() if k in page.Config.__dataclass_fields__}
     settings = run_options.from_json(page.Config, known | config["config"])
-    objects = {**find_by_name(directory, config["config"]), **objects}
+    objects = {**find_objects(directory, config["config"]), **objects}
     return page, replace(settings, **objects), run_options.from_json(RunOptions, options), config
 
 
@@ -193,10 +190,8 @@ def check_spaces(directory: Path, envs: Envs) -> None:
     for what, is_, other, differ in parts:
         if differ:
             trained = f"{directory} was trained on {other} ({path.name})"
-            cure = (
-                f"to go on with others, give them another name and `polyplay surgery {directory} --out RUN2 --env NAME`"
-            )
-            raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; {cure}")
+            cure = f"give them another name and `polyplay surgery {directory} --out RUN2 --env NAME`"
+            raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
 
 
 def page_of(system: str, over: object = None) -> Any:
@@ -209,6 +204,9 @@ def page_of(system: str, over: object = None) -> Any:
     return composed(page, str(over or page.Config().over))
 
 
+CREW = ("seed", "on", "serial", "trace", "frames", "steps", "step_timeout", "max_restarts", "reuse", "host_wait")
+
+
 def crew_of(options: RunOptions) -> Crew:
     """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
     process.keep_to(options.cores)
@@ -218,23 +216,9 @@ def crew_of(options: RunOptions) -> Crew:
         from polyplay.nets.device import choose_precision
 
         precision = choose_precision(precision)
-    return Crew(
-        options.seed,
-        options.on,
-        options.serial,
-        trace=options.trace,
-        frames=options.frames,
-        steps=options.steps,
-        step_timeout=options.step_timeout,
-        max_restarts=options.max_restarts,
-        precision=precision,
-        placement=where,
-        **run_options.how_made(options),
-        reuse=options.reuse,
-        schedules=run_options.parse_changes(options.change),
-        fleet=fleet_of(options),
-        host_wait=options.host_wait,
-    )
+    given: Any = {name: getattr(options, name) for name in CREW} | run_options.how_made(options)
+    schedules = run_options.parse_changes(options.change)
+    return Crew(**given, precision=precision, placement=where, schedules=schedules, fleet=fleet_of(options))
 
 
 def fleet_of(options: RunOptions) -> Fleet | None:
@@ -262,8 +246,7 @@ def fleet_of(options: RunOptions) -> Fleet | None:
 def engine_of(hosts: str) -> Engine:
     """What starts agents on the machines that `--hosts` names. Raises UserError."""
     kind, _, rest = hosts.partition(":")
-    pretended = rest.isdigit() and 1 <= int(rest) <= LINKS
-    if not (kind == "ray" or (kind == "pretend" and pretended)):
+    if kind != "ray" and not (kind == "pretend" and rest.isdigit() and 1 <= int(rest) <= LINKS):
         allowed = f"none, ray, ray:HOST:PORT, or pretend:N with N from 1 to {LINKS}"
         raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
     from polyplay.workers.hosts.engines import PretendedMachines, RayMachines

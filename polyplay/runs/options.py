@@ -8,7 +8,7 @@ here knows any system: functions take the page, `polyplay.systems.load(name)`. I
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import importlib.util
 import json
 import math
@@ -16,9 +16,9 @@ import re
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, get_origin
+from typing import Any, Literal, TypeVar, get_origin
 
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
 from polyplay.core.files import Row
@@ -27,10 +27,6 @@ from polyplay.runs import flags
 from polyplay.runs.directory import SCHEMA, check_trust, code_of
 from polyplay.runs.flags import flag
 from polyplay.systems import _presets
-
-if TYPE_CHECKING:
-    from polyplay.systems import System
-    from polyplay.workers.crew import Crew
 
 # Options by what they are about, as `--help` lists them. Imports no torch.
 
@@ -120,26 +116,14 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
 
 
 def _point(word: str, part: str) -> SchedulePoint:
-    """One VALUE@AT of a word. Raises UserError."""
+    """One VALUE@AT of a word: AT without a point is a number of agent steps, but for 0. Raises UserError."""
     value, _, place = part.partition("@")
-    try:
-        number, (at, share) = float(value), _place(flags.expand_suffix(place))
-        if math.isfinite(number):
-            return SchedulePoint(number, at, share)
-    except ValueError:
-        pass
+    with contextlib.suppress(ValueError):
+        text = flags.expand_suffix(place)
+        number, at, whole = float(value), float(text), text.replace("_", "").isdecimal()
+        if math.isfinite(number) and (0.0 <= at <= 1.0 or (whole and at > 1.0)):
+            return SchedulePoint(number, at, not whole or at == 0.0)
     raise UserError(f"--change: '{part}' of {word} given, allowed: {FORM}")
-
-
-def _place(text: str) -> tuple[float, bool]:
-    """(AT, whether it is a part of the run). Raises ValueError."""
-    try:
-        at, whole = float(int(text)), True
-    except ValueError:
-        at, whole = float(text), False
-    if not (0.0 <= at <= 1.0 or (whole and at > 1.0)):
-        raise ValueError
-    return at, not whole or at == 0.0
 
 
 def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
@@ -151,6 +135,7 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
     known = [name for name in spec.hyperparameters.configured if name != REMAINING]
     copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}
+    lines = []
     for schedule in crew.schedules:
         name = schedule.name
         if name not in known:
@@ -164,12 +149,9 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
         if steps != sorted(set(steps)):
             text = ", ".join(f"{at:,.0f}" for at in steps)
             raise UserError(f"--change: {name} from {text} agent steps on given, allowed: each later than the last")
-    return [("changes", "; ".join(_told(schedule, spec.total) for schedule in crew.schedules))]
-
-
-def _told(schedule: HyperparameterSchedule, total: float) -> str:
-    values = ", ".join(f"{p.value:g} from {p.steps(total):,.0f}" for p in schedule.points)
-    return f"{schedule.name} {values} agent steps on"
+        values = ", ".join(f"{p.value:g} from {at:,.0f}" for p, at in zip(schedule.points, steps, strict=True))
+        lines.append(f"{name} {values} agent steps on")
+    return [("changes", "; ".join(lines))]
 
 
 def scheduled_names(words: Iterable[str]) -> set[str]:
@@ -214,25 +196,20 @@ class OptionFile:
         return str(given or self.system)
 
     def checked(self, types: flags.OptionTypes, given: Mapping[str, object]) -> dict[str, object]:
-        """The values of options that were not given otherwise. Raises UserError: a name or value that does not fit."""
-        values = {}
+        """The values of options that were not given otherwise, text read as on a command line. Raises UserError: a name
+        or value that does not fit.
+        """
+        values, where = {}, f"--config: {self.path}"
         for key, value in self.values.items():
             name = flags.ALIASES.get(key.replace("-", "_"), key.replace("-", "_"))
             if name not in types:
-                hint = flags.nearest_flag(name, types, str)
-                raise UserError(f"--config: {self.path}: unknown option {key}{hint}")
-            values[name] = _value(f"--config: {self.path}: {name}", value, types[name])
+                raise UserError(f"{where}: unknown option {key}{flags.nearest_flag(name, types, str)}")
+            if isinstance(value, str):
+                several = get_origin(types[name]) is tuple
+                value = [*map(flags.Word, flags.split_items(value))] if several else flags.Word(value)
+            values[name] = flags.check_value(f"{where}: {name}", value, types[name])
         taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
         return {name: value for name, value in values.items() if name not in taken}
-
-
-def _value(label: str, value: object, hint: object) -> object:
-    """Text is read as on a command line."""
-    if isinstance(value, str) and get_origin(hint) is tuple:
-        value = [flags.Word(part) for part in flags.split_items(value)]
-    elif isinstance(value, str):
-        value = flags.Word(value)
-    return flags.check_value(label, value, hint)
 
 
 def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFile:
@@ -249,22 +226,17 @@ def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFil
 
 
 def _read(path: Path) -> Row:
-    parsers: dict[str, Callable[[str], Any]] = {
-        ".json": json.loads,
-        ".toml": tomllib.loads,
-        ".yaml": _yaml,
-        ".yml": _yaml,
-    }
-    parse = parsers.get(path.suffix.lower())
-    if parse is None:
+    suffix = path.suffix.lower()
+    if suffix not in EXAMPLES:
         raise UserError(f"--config: {path} given, allowed: a file .json, .toml or .yaml, or the directory of a run")
+    parse: Callable[[str], Any] = {".json": json.loads, ".toml": tomllib.loads}.get(suffix, _yaml)
     try:
         contents = parse(path.read_text("utf-8"))
     except OSError as e:
         raise UserError(f"--config: {path} cannot be read: {e.strerror}") from None
     except (ValueError, RecursionError) as e:
-        kind, line = path.suffix[1:].upper(), EXAMPLES[path.suffix.lower()]
-        raise UserError(f"--config: {path} is no {kind}: {e}; write options as in {line}") from None
+        kind = suffix[1:].upper()
+        raise UserError(f"--config: {path} is no {kind}: {e}; write options as in {EXAMPLES[suffix]}") from None
     if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
         raise UserError(f"--config: {path} has no options: write a line for each, name and value")
     return contents
@@ -299,24 +271,22 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
 
 def _check_code(path: Path, contents: Row, given: Collection[str]) -> None:
     """Raises UserError: the run was made elsewhere, and code that it names would be executed."""
-    own = {part: {k: v for k, v in contents[part].items() if k not in given} for part in ("config", "options")}
-    if not code_of(own):
+
+    def named(names: Callable[[str], bool]) -> bool:
+        own = {part: {k: v for k, v in contents[part].items() if names(k)} for part in ("config", "options")}
+        return bool(code_of(own))
+
+    if not named(lambda name: name not in given):
         return
     try:
         check_trust(path, contents, False)
     except UserError as e:
         text = str(e).removeprefix("RUN: ").partition(": read that")[0]
-        named = [k for k in ("env", "network", "vary", "wrapper", "hosts") if code_of(_only(own, k))]
-        anew = " ".join(f"{flags.flag(k)} {_spelled({**own['config'], **own['options']}[k])}" for k in named)
+        values = {k: v for k, v in {**contents["config"], **contents["options"]}.items() if k not in given}
+        words = {k: " ".join(map(str, v)) if isinstance(v, list | dict) else str(v) for k, v in values.items()}
+        code = [k for k in ("env", "network", "vary", "wrapper", "hosts") if k in values and named(k.__eq__)]
+        anew = " ".join(f"{flag(k)} {words[k]}" for k in code)
         raise UserError(f"--config: {text}: read that, then give {anew} as well") from None
-
-
-def _only(contents: Row, name: str) -> Row:
-    return {part: {k: v for k, v in contents[part].items() if k == name} for part in contents}
-
-
-def _spelled(value: object) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list | dict) else str(value)
 
 
 ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what may differ when a run goes on
@@ -330,33 +300,9 @@ CHANGEABLE = (*ADJUSTABLE, *SIZES, "change", *LIMITS, *REPORTS, "device", *HOSTS
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
-class Options(Protocol):
-    """Any dataclass of options."""
-
-    __dataclass_fields__: ClassVar[dict[str, dataclasses.Field[object]]]
-
-
-class Settings(Options, Protocol):
-    """The configuration of a system: an instance of its page's `Config`."""
-
-    @property
-    def env(self) -> object: ...
-    @property
-    def budget(self) -> int: ...
-
-
-class Page(Protocol):
-    """A module of `polyplay.systems`."""
-
-    __name__: str
-    Config: type[Settings]
-    PRESETS: Mapping[str, Callable[[], Settings]]
-    ROW: Mapping[str, str]
-
-    def build(self, c: Settings, crew: Crew, /) -> System: ...
-
-
-T = TypeVar("T", bound=Options)
+Settings = Any  # the configuration of a system: an instance of its page's `Config`
+Page = Any  # a module of `polyplay.systems`
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -364,100 +310,80 @@ class RunOptions:
     """The same for every system. Whole numbers may be written 10_000_000, 10M or 1e7."""
 
     frames: Count | None = None
-    """stop after this many frames of the environment (with frame skip 4: four per agent step)"""
+    # stop after this many frames of the environment (with frame skip 4: four per agent step)
     steps: Count | None = None
-    """stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames"""
-    minutes: Seconds | None = None
-    """stop after this many minutes of wall time"""
-    until_return: float | None = None
-    """stop when the mean return of the last 100 full games reaches this"""
-    seed: Seed = 0
-    """seed of all random numbers"""
-    run: str | None = None
-    """directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)"""
+    # stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames
+    minutes: Seconds | None = None  # stop after this many minutes of wall time
+    until_return: float | None = None  # stop when the mean return of the last 100 full games reaches this
+    seed: Seed = 0  # seed of all random numbers
+    run: str | None = None  # directory of the run (none: runs/SYSTEM-ENV-SEED-TIME)
     resume: Literal["never", "auto"] = "never"
-    """auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options
-    that `polyplay resume` takes may differ from that run's"""
+    # auto: start a run in --run, or resume the run that is there, for jobs that a cluster queues again. Only options
+    # that `polyplay resume` takes may differ from that run's
     preset: str = "auto"
-    """named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)"""
+    # named set of defaults of the system (auto: chosen by --env; paper for Atari games, else a tuned one)
     change: tuple[str, ...] = ()
-    """hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the
-    run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)"""
-    serial: bool = False
-    """run all workers in one process and one thread: deterministic, and a debugger works"""
-    on: Literal["process", "thread"] = "process"
-    """workers are processes or threads"""
+    # hyperparameters that have other values later: NAME=VALUE@AT,VALUE@AT. Each value holds from AT on, a part of the
+    # run (0, 0.5) or agent steps (10M), until the next one. May be given several times (docs/guides/runs_and_plots.md)
+    serial: bool = False  # run all workers in one process and one thread: deterministic, and a debugger works
+    on: Literal["process", "thread"] = "process"  # workers are processes or threads
     step_timeout: Seconds = 60.0
-    """replace the process of an environment if a step or a reset takes longer than this many seconds"""
+    # replace the process of an environment if a step or a reset takes longer than this many seconds
     max_restarts: Whole = 10
-    """how many faults of its environments (exception, hang, lost process) a worker repairs within an hour and within
-    10,000 of its steps; one more fault ends the run"""
-    report_every: Seconds = 5.0
-    """seconds between reports"""
-    checkpoint_every: Seconds = 300.0
-    """seconds between checkpoints"""
-    keep: Count = 3
-    """how many of the newest checkpoints to keep; the best one is always kept"""
-    quiet: bool = False
-    """print warnings, errors and the last line only"""
-    verbose: bool = False
-    """print every value with its source, and the whole plan, at the start"""
-    tensorboard: bool = True
-    """write tensorboard/ in the run directory"""
-    trace: bool = False
-    """write the losses of every update to updates.jsonl"""
+    # how many faults of its environments (exception, hang, lost process) a worker repairs within an hour and within
+    # 10,000 of its steps; one more fault ends the run
+    report_every: Seconds = 5.0  # seconds between reports
+    checkpoint_every: Seconds = 300.0  # seconds between checkpoints
+    keep: Count = 3  # how many of the newest checkpoints to keep; the best one is always kept
+    quiet: bool = False  # print warnings, errors and the last line only
+    verbose: bool = False  # print every value with its source, and the whole plan, at the start
+    tensorboard: bool = True  # write tensorboard/ in the run directory
+    trace: bool = False  # write the losses of every update to updates.jsonl
     log_games: Whole = 1_000_000
-    """write each of so many games to episodes.jsonl, then about every 2nd, 4th, … (0: none)"""
+    # write each of so many games to episodes.jsonl, then about every 2nd, 4th, … (0: none)
     metrics_style: Literal["polyplay", "cleanrl", "sb3"] = "polyplay"
-    """names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's"""
-    wandb: str | None = None
-    """also send metrics to this project of Weights & Biases (none: do not)"""
+    # names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's
+    wandb: str | None = None  # also send metrics to this project of Weights & Biases (none: do not)
     env_kwargs: tuple[str, ...] = ()
-    """keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md"""
+    # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
     wrapper: tuple[str, ...] = ()
-    """wrappers of a Gymnasium environment, each as module:callable; the first is innermost"""
+    # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
     hidden: Widths = ()
-    """sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)"""
-    activation: Literal["tanh", "relu"] | None = None
-    """activation function of an mlp's hidden layers (none: tanh)"""
+    # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
+    activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
-    """number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast
-    bfloat16 instructions (auto: bfloat16 if a measurement at the start finds it faster)"""
+    # number type of the networks' computations; weights stay float32. bfloat16 is faster on processors with fast
+    # bfloat16 instructions (auto: bfloat16 if a measurement at the start finds it faster)
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where learners, replicas and GA3C's predictors compute (auto: on CUDA if there is a GPU); a3c always uses
-    the CPU"""
+    # where learners, replicas and GA3C's predictors compute (auto: on CUDA if there is a GPU); a3c always uses the CPU
     actors_on: Literal["cpu", "device"] = "cpu"
-    """where actors of impala and appo compute: on the CPU, one core each, or on the learners' device (for large
-    networks, with few actors of many lanes)"""
+    # where actors of impala and appo compute: on the CPU, one core each, or on the learners' device (for large
+    # networks, with few actors of many lanes)
     cores: Count | None = None
-    """use this many cores of the machine (none: all that this process may use); the numbers of workers and threads
-    that are not set are chosen to fit"""
+    # use this many cores of the machine (none: all that this process may use); the numbers of workers and threads that
+    # are not set are chosen to fit
     eval_every: Count | None = None
-    """evaluate the current weights after every this many frames (none: never); scores go to
-    evaluations.jsonl, the best weights to checkpoints/best-…"""
-    eval_episodes: Count = 10
-    """games per evaluation"""
+    # evaluate the current weights after every this many frames (none: never); scores go to evaluations.jsonl, the best
+    # weights to checkpoints/best-…
+    eval_episodes: Count = 10  # games per evaluation
     eval_protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "sticky"] = "run"
-    """how games of these evaluations start and end, as in `polyplay evaluate --protocol`"""
+    # how games of these evaluations start and end, as in `polyplay evaluate --protocol`
     eval_epsilon: Fraction | None = None
-    """probability of a uniform random action in these evaluations (none: the system's own value, mostly 0)"""
+    # probability of a uniform random action in these evaluations (none: the system's own value, mostly 0)
     reuse: bool = True
-    """reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
-    convolutional networks); --no-reuse computes them again"""
+    # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
+    # convolutional networks); --no-reuse computes them again
     hosts: str | None = None
-    """other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; pretend:N, processes of this
-    machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)"""
+    # other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; pretend:N, processes of this
+    # machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)
     place: str | None = None
-    """which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others,
-    even, a machine's name or address, or res:NAME, a resource of Ray's (none: actors on others, replicas evenly)"""
+    # which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others,
+    # even, a machine's name or address, or res:NAME, a resource of Ray's (none: actors on others, replicas evenly)
     ship: str | None = None
-    """folder whose modules are taken along to other machines, for an environment or network of your own"""
-    host_timeout: Seconds = 5.0
-    """a machine that is silent for so many seconds is lost"""
-    host_wait: Seconds = 300.0
-    """seconds that workers of a lost machine wait for another one; then the run ends"""
-    dry_run: bool = False
-    """print the plan, measure the speed for two seconds, write nothing"""
+    # folder whose modules are taken along to other machines, for an environment or network of your own
+    host_timeout: Seconds = 5.0  # a machine that is silent for so many seconds is lost
+    host_wait: Seconds = 300.0  # seconds that workers of a lost machine wait for another one; then the run ends
+    dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
 
     def __post_init__(self) -> None:
         if self.frames is not None and self.steps is not None:
@@ -483,14 +409,6 @@ def spoken_name(page: Page) -> str:
     return name_of(page) + (f" --over {name_of(other)}" if other else "")
 
 
-def _of_members(page: Page) -> str:
-    """Whose options the help of a population lists."""
-    if (other := getattr(page, "OVER", None)) is None:
-        return ""
-    text = "The options of population are its own; all others are its members', as in"
-    return f"\n{text} `polyplay train {name_of(other)}`: those of the system of --over, and of every run."
-
-
 def parse(
     page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None
 ) -> tuple[Settings, RunOptions, Sources]:
@@ -509,7 +427,10 @@ def parse(
         groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
         about = f"Defaults follow from --env. Below: preset {name}, for {base.env}"
         about += ".\n" if "env" in named else f"; `{command} --env ID --help` shows those of ID.\n"
-        about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}{_of_members(page)}"
+        about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
+        if other := getattr(page, "OVER", None):
+            about += "\nThe options of population are its own; all others are its members', as in "
+            about += f"`polyplay train {name_of(other)}`: those of the system of --over, and of every run."
         about += "\n" + " ".join((page.PRESETS[name].__doc__ or "").split()) if name in page.PRESETS else ""
         flags.show_help([base, RunOptions(preset=name, **wishes)], groups, command, about)
     return _with_file(page, flags.parse_values(words, types), "command line", file)
@@ -565,11 +486,10 @@ def _with_layers(settings: Settings, options: RunOptions) -> Settings:
     """The network with the layers that are asked for: mlp(256,256,relu). Raises UserError: it is a function."""
     if not hasattr(settings, "network"):
         raise UserError("--hidden, --activation: given, but this system's network has --blocks and --filters")
-    name: object = settings.network
-    if callable(name):
+    if callable(settings.network):
         raise UserError("--hidden, --activation: given, but --network is a function: let it choose its layers")
     words = [*map(str, options.hidden), *([options.activation] if options.activation else [])]
-    return _replace_known(settings, {"network": f"{str(name).partition('(')[0]}({','.join(words)})"})
+    return replace(settings, network=f"{str(settings.network).partition('(')[0]}({','.join(words)})")
 
 
 def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
@@ -606,9 +526,9 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
         if name in types and name not in able:
             raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(able)}")
         if name in able and name not in types:
-            raise UserError(f"{flags.flag(name)}: {name_of(page)} has no such option")
-    own = {k: flags.check_value(flags.flag(k), v, types[k]) for k, v in changes.items() if k in types}
-    return _replace_known(settings, own), {k: v for k, v in changes.items() if k not in types}
+            raise UserError(f"{flag(name)}: {name_of(page)} has no such option")
+    own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
+    return replace(settings, **own), {k: v for k, v in changes.items() if k not in types}
 
 
 def new_directory(system: str, env: object, options: RunOptions) -> Path:
@@ -638,9 +558,9 @@ def refuse_begun(path: Path) -> None:
         raise UserError(f"--run: {path} holds a run already; `polyplay resume {path}` goes on with it, or name another")
 
 
-def to_json(value: Options) -> Row:
+def to_json(value: Any) -> Row:
     """A dataclass of plain values as a dict that json can write; a callable becomes its `module:name`."""
-    return {f.name: json_value(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    return {f.name: json_value(getattr(value, f.name)) for f in fields(value)}
 
 
 def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.json") -> T:
@@ -663,7 +583,8 @@ def json_value(value: object) -> object:
 
 def _replace_known(base: T, given: Mapping[str, object]) -> T:
     """`base` with those of the values given that are its fields."""
-    return dataclasses.replace(base, **{k: v for k, v in given.items() if k in base.__dataclass_fields__})
+    known: Any = base
+    return replace(known, **{k: v for k, v in given.items() if hasattr(base, k)})
 
 
 # Values of a preset or a default are wishes: those that do not apply are left out. Values from a person are orders.
@@ -694,15 +615,9 @@ def _fewer(value: str, text: str) -> str:
     return ",".join(left) or "none"
 
 
-WISHES: dict[str, Callable[[Any, str], Any]] = {  # what is taken instead of a value that a message refuses
-    "inputs": lambda value, text: "raw",
-    "core": lambda value, text: "none",
-    "previous": lambda value, text: False,
-    "reward": lambda value, text: "none" if value == "scale" else value,
-    "auxiliary": _fewer,
-    "correction": lambda value, text: "none",
-    "lanes": _rounded,
-    "minibatches": _lowered,
+WISHES: dict[str, Any] = {  # what is taken instead of a value that a message refuses, or a function that finds it
+    **{"inputs": "raw", "core": "none", "previous": False, "correction": "none", "auxiliary": _fewer},
+    **{"lanes": _rounded, "minibatches": _lowered, "reward": lambda value, text: "none" if value == "scale" else value},
 }
 
 
@@ -715,30 +630,26 @@ def is_order(name: str, sources: Sources) -> bool:
 def left_out(text: str, settings: Settings, sources: Sources) -> dict[str, Any]:
     """What the wishes that a message names are changed to, so that it does not apply any more; {}: it names none."""
     found = dict[str, Any]()
-    for word in FLAG.findall(text):
-        name = word.replace("-", "_")
+    for name in (word.replace("-", "_") for word in FLAG.findall(text)):
         if name in WISHES and hasattr(settings, name) and not is_order(name, sources):
-            value = getattr(settings, name)
-            if (other := WISHES[name](value, text)) != value:
-                found[name] = other
+            value, other = getattr(settings, name), WISHES[name]
+            other = other(value, text) if callable(other) else other
+            found |= {name: other} if other != value else {}
     return found
 
 
 def attributed(text: str, settings: Settings, sources: Sources) -> str:
     """A message that begins with an option that nobody gave, with its value and whose it is instead."""
-    begin = re.match(r"--([a-z]+(?:-[a-z]+)*)(:? )", text)
+    begin = re.match(FLAG.pattern + "(:? )", text)
     name = begin[1].replace("-", "_") if begin else ""
     if begin is None or not hasattr(settings, name) or is_order(name, sources):
         return text
-    value, source = getattr(settings, name), sources.get(name, "default")
-    rest = text[begin.end() :]
+    value, rest = str(getattr(settings, name)), text[begin.end() :]
     if rest.startswith("nothing given"):
         return text
-    if rest.startswith(f"{value}"):
-        rest = rest.removeprefix(f"{value}").removeprefix(" given")
-    else:
-        rest = f"{begin[2].rstrip()} {rest}"
-    return f"{begin[1]} {value} ({source}){rest}"
+    given = rest.startswith(value)
+    rest = rest.removeprefix(value).removeprefix(" given") if given else f"{begin[2].rstrip()} {rest}"
+    return f"{begin[1]} {value} ({sources.get(name, 'default')}){rest}"
 
 
 def fitted(

@@ -91,7 +91,7 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
     for role in crew.roles:
         if role.spec is not None:
             own = role.spec.update.worker_nbytes(net) + weights * bool(role.spec.target)
-            own *= _agents(role)
+            own *= max(1.0, len(role.served) / role.n)
         else:  # a network as one vector, and its gradient, which who serves agents never touches
             own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
         parts["weights"] += role.n * own
@@ -163,11 +163,6 @@ def workers_of(envs: Any) -> int:
     return min(envs.workers or cores(), envs.lanes // envs.groups)
 
 
-def _agents(role: Role) -> float:
-    """That one worker learns for."""
-    return max(1.0, len(role.served) / role.n)
-
-
 def _rollouts(role: Role, net: Any) -> float:
     """Bytes of one worker's own slots, and of the batches that it puts together from several."""
     if role.T and role.envs is not None:
@@ -175,7 +170,8 @@ def _rollouts(role: Role, net: Any) -> float:
         slots = role.envs.groups
         slot = (role.T + 1) * role.envs.lanes // slots * tree.nbytes(rows)
         return float(slots * slot * (2 if slots > 1 else 1))
-    return _agents(role) * getattr(role.source, "joined_nbytes", 0.0) if role.spec else 0.0
+    joined = getattr(role.source, "joined_nbytes", 0.0) if role.spec else 0.0
+    return max(1.0, len(role.served) / role.n) * joined  # of each agent that one worker learns for
 
 
 # ------------------------------------------------------------------------------------------ self-play by a search
@@ -200,17 +196,6 @@ def searching(role: Any) -> str:
 def game_length(board: Any) -> int:
     """Moves of a game in which they fill the board."""
     return max(1, round(SHARE * board.cells))
-
-
-def evaluator_text(crew: Any, role: Any) -> str:
-    """What computes the network in self-play, or, where that is left open, what will be measured when players start."""
-    from polyplay.search.evaluators import ways
-
-    found = ways(role.settings["backend"], crew.precision, crew.placement.devices[0].partition(":")[0])
-    names = [f"{backend} in {precision}" for backend, precision in found]
-    if len(names) == 1:
-        return names[0]
-    return f"the fastest of {', '.join(names)}, measured when it starts"
 
 
 SECONDS = 2.0  # of the micro-benchmark
@@ -311,7 +296,12 @@ def _network(crew: Any, wired: Any, net: Any) -> str:
     """What was chosen."""
     text = wired.policy.choice
     if (role := search_role(crew)) is not None:
-        text += f"; self-play by {evaluator_text(crew, role)}"
+        from polyplay.search.evaluators import ways
+
+        found = ways(role.settings["backend"], crew.precision, crew.placement.devices[0].partition(":")[0])
+        names = [f"{backend} in {precision}" for backend, precision in found]
+        fastest = f"the fastest of {', '.join(names)}, measured when it starts"
+        text += f"; self-play by {fastest if names[1:] else names[0]}"
     return f"{text}; {sum(p.numel() for p in net.parameters()):,} parameters"
 
 
@@ -322,12 +312,8 @@ def _gradient(crew: Any, net: Any) -> str:
         filtered = getattr(role.spec and role.spec.update, "outliers", None)
         if role.learner and replay is not None and not replay.sequence and not filtered:
             alone = crew.serial or crew.trace or role.on == "thread" or not crew.placement.on_cpu
-            n = (
-                1
-                if alone
-                else split_size(replay.batch, threads_of(role, crew), sum(p.numel() for p in net.parameters()))
-            )
-            if n > 1:
+            n = split_size(replay.batch, threads_of(role, crew), sum(p.numel() for p in net.parameters()))
+            if n > 1 and not alone:
                 return f"{n} threads divide each batch of {replay.batch} transitions"
     return ""
 
@@ -361,11 +347,11 @@ def _memory(parts: Mapping[str, float], limit: int) -> str:
 
 
 def _length(options: Any, total: float, done: int, skip: int) -> str:
-    text = f"{int(total):,} agent steps" + (f" = {int(total * skip):,} frames" if skip > 1 else "")
-    text += f"; {done * skip:,} frames are already done" if done else ""
+    text = f"{int(total):,} agent steps" + f" = {int(total * skip):,} frames" * (skip > 1)
+    text += f"; {done * skip:,} frames are already done" * bool(done)
     sooner = [minutes_text(options.minutes)] if options.minutes is not None else []
     sooner += [f"a return of {options.until_return:g}"] if options.until_return is not None else []
-    return text + (f"; or until {' or '.join(sooner)}" if sooner else "")
+    return text + f"; or until {' or '.join(sooner)}" * bool(sooner)
 
 
 def _updates(crew: Any, total: float) -> str:
@@ -426,9 +412,8 @@ def _warning(crew: Any, total: float) -> str:
     free = any(r.drawn_replay.ratio is None for r in crew.roles if r.learner and r.drawn_replay)
     if not first or (total > first if free else updates_of(crew, total)):
         return ""
-    needs = f"the first update needs more than {first:,} (--learning-starts)"
-    end = f"the run ends after {int(total):,} agent steps, but {needs}"
-    return f"no update will be made: {end}; lower --learning-starts or raise --steps"
+    end = f"the run ends after {int(total):,} agent steps, but the first update needs more than {first:,}"
+    return f"no update will be made: {end} (--learning-starts); lower --learning-starts or raise --steps"
 
 
 def _repeats(crew: Any) -> str:
@@ -445,8 +430,7 @@ def _fixed(crew: Any) -> bool:
     """Whether no clock decides what workers do."""
     fixed = all(r.envs.fixed for r in crew.roles if r.envs)
     free = any(r.asynchronous and r.n > 1 for r in crew.roles)
-    queues = any(r.source for r in crew.roles)
-    return crew.serial or (fixed and not free and (not queues or _in_step(crew)))
+    return crew.serial or (fixed and not free and (not any(r.source for r in crew.roles) or _in_step(crew)))
 
 
 def resumes_exactly(crew: Any) -> bool:
@@ -466,12 +450,10 @@ def _forgets(crew: Any) -> bool:
 
 def _in_step(crew: Any) -> bool:
     """Whether acting waits for every update, and every update takes one rollout of each actor."""
-    actors = [r for r in crew.roles if r.out is not None]
-    learners = [r for r in crew.roles if r.source is not None]
-    if any(r.held_replay or r.drawn_replay for r in learners):
+    actors, learners = ([r for r in crew.roles if getattr(r, edge) is not None] for edge in ("out", "source"))
+    if any(r.held_replay or r.drawn_replay for r in learners) or any(r.lag != 0 for r in actors):
         return False
-    waits = all(r.lag == 0 for r in actors)
-    return waits and all(r.source.n * r.n == sum(a.n for a in actors) for r in learners)
+    return all(r.source.n * r.n == sum(a.n for a in actors) for r in learners)
 
 
 def _resumes(crew: Any) -> str:
@@ -548,9 +530,8 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
     if (role := search_role(crew)) is not None:  # a move may take minutes: positions are counted
         options = role.settings["options"]
         counted = first = "simulations"
-        each = options.simulations + (
-            options.fast_simulations / options.full - options.fast_simulations if options.fast_simulations else 0.0
-        )
+        fast = options.fast_simulations
+        each = options.simulations + (fast / options.full - fast if fast else 0.0)
     crew.log = lambda kind, text: None if kind == "game" else print(text, file=sys.stderr)
     crew.start(metrics)
     try:

@@ -122,6 +122,8 @@ def of_evaluation(style: str, row: Scalars) -> Scalars:
 
 
 Send = Callable[[Any], None]  # a call of a W&B run
+# parts of config.json that W&B gets
+WANDB = ("system", "seed", "config", "options", "environment", "versions", "machine")
 LAST = 20.0  # seconds that the end of a run waits for what is on its way
 BACKLOG = 10_000  # reports on their way at once; further ones are left out
 
@@ -192,9 +194,7 @@ class WandbLogger:
             resume="allow",
             dir=str(self.directory),
             mode=mode,
-            config={
-                k: config[k] for k in ("system", "seed", "config", "options", "environment", "versions", "machine")
-            },
+            config={k: config[k] for k in WANDB},
             settings=wandb.Settings(console="off", silent=True),
         )
         run.define_metric("*", step_metric="global_step")
@@ -447,15 +447,13 @@ class Reporter:
 
     def _times(self, snapshot: Snapshot) -> Row:
         """Sets `roles`; returns the fractions over all workers."""
-        spent = {
-            role: {k: self.growth.number(f"{role}/{k}", kinds.get(k, 0.0)) for k in KINDS}
-            for role, kinds in snapshot.time.items()
-        }
-        for role, kinds in spent.items():
-            fractions = {k: ratio(kinds[k], sum(kinds.values()), 4) or 0.0 for k in KINDS}
+        spent = dict.fromkeys(KINDS, 0.0)
+        for role, kinds in snapshot.time.items():
+            new = {k: self.growth.number(f"{role}/{k}", kinds.get(k, 0.0)) for k in KINDS}
+            fractions = {k: ratio(new[k], sum(new.values()), 4) or 0.0 for k in KINDS}
             self.roles[role] = {"workers": snapshot.workers.get(role, 1), **fractions}
-        whole = sum(sum(kinds.values()) for kinds in spent.values())
-        return {f"time_{k}": ratio(sum(kinds[k] for kinds in spent.values()), whole, 4) for k in KINDS}
+            spent = {k: spent[k] + new[k] for k in KINDS}
+        return {f"time_{k}": ratio(spent[k], sum(spent.values()), 4) for k in KINDS}
 
     def restore(self) -> None:
         """Write anew the files that were deleted."""

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -90,9 +90,8 @@ class ReproductionCheck:
 
     def __init__(self, directory: Path, scratch: Path, wired: System, agent: int):
         self.losses = {row["update"]: row for row in read_lines(directory / "updates.jsonl", "update", *COMPARED)}
-        self.saved = {
-            checkpoint.update_of(p): p for p in checkpoint.everything(directory) if checkpoint.flaw(p) is None
-        }
+        whole = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
+        self.saved = {checkpoint.update_of(path): path for path in whole}
         self.reproduced = read_lines(scratch / "updates.jsonl")  # read on as the file grows
         self.wired, self.agent = wired, agent
         self.losses_equal = self.checkpoints_equal = 0
@@ -133,15 +132,13 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
     history = WeightHistory(logs, per_batch)
     control, counters = RunControl(), Counters(queue.producers + learning.n, wired.metrics)
-    ctx = WorkerContext(
-        "", 0, 1, 0, options.seed, counters, control, trace=True, precision=crew.precision, patience=0.0
-    )
+    how: Any = {"trace": True, "precision": crew.precision, "patience": 0.0}
+    ctx = WorkerContext("", 0, 1, 0, options.seed, counters, control, **how)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(compute_threads(logs[0].threads))  # with another number sums may have other last bits
-        actors = [
-            ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
-        ]
+        acts = [replace(ctx, role="act", index=p, row=p) for p in range(queue.producers)]
+        actors = [ActorReplay(acting, history, context) for context in acts]
         kw = {**learning.arguments(0), "params": history}
         replica = replace(ctx, role="learn", n=learning.n, directory=scratch)
         contexts = [replace(replica, index=c, row=queue.producers + c) for c in range(learning.n)]
@@ -164,10 +161,8 @@ def _read_logs(directory: Path, learning: Role, per_batch: int, updates: int | N
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
     """The actors and learners of a system whose rollouts are logged. Raises UserError: why it has none."""
     if any(role.asynchronous for role in crew.roles):
-        raise UserError(
-            f"RUN: {system}'s workers change the weights without a lock or in any order, and no log has that order: "
-            "it cannot be done again; a run with --serial repeats itself exactly with the same seed"
-        )
+        why = "change the weights without a lock or in any order, and no log has that order: it cannot be done again"
+        raise UserError(f"RUN: {system}'s workers {why}; a run with --serial repeats itself exactly with the same seed")
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
     if not acting or not learning:
         raise UserError(f"RUN: {system} is synchronous: training with the same seed does it again")
@@ -202,8 +197,5 @@ def _go(
         for update in range(last - history.updates_per_batch, last):
             check.check_loss(update + 1)
         check.check_weights(last, history)
-    return {
-        "updates": len(logs[0].batches) * history.updates_per_batch,
-        "losses_equal": check.losses_equal,
-        "checkpoints_equal": check.checkpoints_equal,
-    }
+    updates = len(logs[0].batches) * history.updates_per_batch
+    return {"updates": updates, "losses_equal": check.losses_equal, "checkpoints_equal": check.checkpoints_equal}

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,10 +21,11 @@ from polyplay.envs import atari, pool
 from polyplay.runs import directory as run_files
 from polyplay.runs import load, reporter, terminal
 from polyplay.runs import options as run_options
+from polyplay.runs.directory import DirectoryLock
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed, predict_memory
-from polyplay.runs.session import RunSegment, RunSetup, Session, check_callbacks
+from polyplay.runs.session import RunSetup, Session, check_callbacks
 from polyplay.systems import _presets
 from polyplay.workers.diagram import describe_wiring
 
@@ -65,40 +67,34 @@ def train(
 
 
 def begin_run(
-    system: str,
-    settings: Settings,
-    options: RunOptions,
-    sources: Sources,
-    callbacks: Sequence[object] = (),
-    part: RunSegment | None = None,
+    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = (), **how: Any
 ) -> RunResult:
-    """Begin a run of one agent. part: not to its end."""
+    """Begin a run of one agent. how: the part of RunSetup, if not to its end."""
     page = systems.load(system)
     reporter.check_wandb(options.wandb)
     given = settings
-    settings, (crew, wired), left = run_options.fitted(
-        settings, sources, lambda other: _wire(page, other, options, sources)
-    )
+    wire = partial(_wire, page, options, sources)
+    settings, (crew, wired), left = run_options.fitted(settings, sources, wire)
     plan = complete_plan(page, crew, wired, settings, options)
     plan = replace(plan, lines=left + plan.lines)
     settings = replace(settings, **wired.resolved)
     chosen = [k for k, value in vars(settings).items() if value != getattr(given, k)]
     sources = {**sources, **dict.fromkeys(chosen, "chosen")}
     directory = run_options.new_directory(system, settings.env, options)
-    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, callbacks=callbacks)
+    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
     if options.dry_run:
         return _dry_run(setup)
-    with closing(run_files.DirectoryLock(directory)) as lock:
+    with closing(DirectoryLock(directory)) as lock:
         run_options.refuse_begun(directory)
         run_files.write_config(directory, setup.description)
         write_json(directory / pool.FILE, pool.spec_to_json(wired.envs.spec))
         load.remember(directory, settings)
         if why := run_files.unsigned(run_files.read_config(directory)):
             _warn(why)
-        return _go(replace(setup, lock=lock, part=part))
+        return _go(replace(setup, lock=lock))
 
 
-def _wire(page: Page, settings: Settings, options: RunOptions, sources: Sources) -> tuple[Crew, System]:
+def _wire(page: Page, options: RunOptions, sources: Sources, settings: Settings) -> tuple[Crew, System]:
     """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError, about
     the preset where it is the preset's network that does not fit.
     """
@@ -130,28 +126,22 @@ def resume(
     return continue_run(directory, changes, trust, callbacks)
 
 
-def continue_run(
-    directory: Path,
-    changes: Mapping[str, Any],
-    trust: bool = False,
-    callbacks: Sequence[object] = (),
-    part: RunSegment | None = None,
-) -> RunResult:
-    """Go on with a run of one agent. part: not to its end."""
+def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
+    """Go on with a run of one agent. how, part: callbacks and the part of RunSetup, if not to its end."""
     if changes.get("dry_run"):
         return _resume(directory, changes, trust, None)
     run_files.read_config(directory)
-    with closing(run_files.DirectoryLock(directory)) as lock:
-        return _resume(directory, changes, trust, lock, callbacks, part)
+    with closing(DirectoryLock(directory)) as lock:
+        return _resume(directory, changes, trust, lock, *how, **part)
 
 
 def _resume(
     directory: Path,
     changes: Mapping[str, Any],
     trust: bool,
-    lock: run_files.DirectoryLock | None,
-    callbacks: Sequence[object] = (),
-    part: RunSegment | None = None,
+    lock: DirectoryLock | None,
+    *how: Any,
+    **part: Any,
 ) -> RunResult:
     given = load.objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
@@ -177,8 +167,8 @@ def _resume(
     plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
     if sizes:
         plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
-    setup = RunSetup(config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock)
-    setup = replace(setup, callbacks=callbacks, part=part)
+    made = config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock
+    setup = RunSetup(*made, *how, **part)
     if why := load.finished(directory, found, plan, counters, options, changes):
         print(f"polyplay: {why}")
         return RunResult(directory, 0, why, load.read_summary(directory), settings)
@@ -188,28 +178,25 @@ def _resume(
     checkpoint.set_aside(directory, found)
     if crew.resume is None:
         _warn("the run had made no update: it starts again at update 0")
-    elif part is None and (lost := _lost_lanes(crew)):
+    elif setup.part is None and (lost := _lost_lanes(crew)):
         _warn(lost)
     if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
         more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
         _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
     run_files.rewind(directory, counters, _warn)
     load.remember(directory, settings)
-    was = (
-        {}
-        if load.sizes_of(before) == load.sizes_of(settings)
-        else {"steps": counters["steps"], "sizes": load.sizes_of(before)}
-    )
-    run_files.amend_config(directory, setup.description, was)
+    was = load.sizes_of(before)
+    noted = {"steps": counters["steps"], "sizes": was} if was != load.sizes_of(settings) else None
+    run_files.amend_config(directory, setup.description, noted)
     return _go(setup)
 
 
 def _lost_lanes(crew: Crew) -> str:
     """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
+    seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
     if crew.anew:
-        seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
         return f"all lanes begin anew, from seed {seed}: there is another number of them than in the checkpoint"
-    seed, found = worker.seed_of(crew.seed, 1000 * crew.resumes), checkpoint.OpenCheckpoint(Path(str(crew.resume)))
+    found = checkpoint.OpenCheckpoint(Path(str(crew.resume)))
     if any(role.in_league for role in crew.roles) and not (crew.serial and found.has(actor_checkpoint.LEAGUE)):
         return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
     return actor_checkpoint.lost_lanes(found.path, seed)
@@ -241,7 +228,11 @@ def complete_plan(
     from polyplay.nets.layers import outlines
 
     check_returns(crew, options)
-    check_backends(crew)
+    if backends := [role.settings["backend"] for role in crew.roles if "backend" in role.settings]:
+        from polyplay.search.evaluators import check_backend
+
+        for backend in backends:  # to evaluate a run that isn't needed
+            check_backend(backend)
     resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `parts_of` measures nothing
     with outlines():  # one network for all plans
         plan = make_plan(crew, wired, options, steps)
@@ -260,15 +251,6 @@ def complete_plan(
     if plan.warning:
         _warn(plan.warning)
     return plan
-
-
-def check_backends(crew: Crew) -> None:
-    """Raises UserError: the network in self-play can't be computed as asked. To evaluate a run that isn't needed."""
-    if backends := [role.settings["backend"] for role in crew.roles if "backend" in role.settings]:
-        from polyplay.search.evaluators import check_backend
-
-        for backend in backends:
-            check_backend(backend)
 
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
@@ -298,17 +280,8 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
     epsilon = wired.test_epsilon if options.eval_epsilon is None else options.eval_epsilon
     crew.control.show = WeightsOnRequest(param_sizes(wired.policy())[1])
     play = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
-    crew.add(
-        evaluator.evaluator,
-        name="evaluator",
-        on_loss="replace",
-        games=envs,
-        policy=wired.policy,
-        asked=play,
-        protocol=protocol.name,
-        every=options.eval_every,
-        steps=steps,
-    )
+    asked = {"games": envs, "policy": wired.policy, "asked": play, "protocol": protocol.name, "steps": steps}
+    crew.add(evaluator.evaluator, name="evaluator", on_loss="replace", every=options.eval_every, **asked)
     text = f"every {options.eval_every:,} frames {play.episodes} games: {protocol.what}; ε {epsilon:g}"
     return [("evaluation", text)]
 

@@ -54,30 +54,27 @@ class CurrentRun:
 
 
 def check_callbacks(callbacks: Sequence[object]) -> None:
-    """Raises UserError: one of them is neither a function nor has one of the methods, or can't be called."""
+    """Raises UserError: one of them is neither a function nor has one of the methods, can't be called with two
+    arguments, or nobody would await it.
+    """
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or objects")
     for callback in callbacks:
-        if not (functions := _functions(callback)):
-            text = f"callbacks: {_name(callback)} given, allowed: a function, or an object with one of"
+        name, functions = _name(callback), _functions(callback)
+        if not functions:
+            text = f"callbacks: {name} given, allowed: a function, or an object with one of"
             raise UserError(f"{text} {', '.join(METHODS)}")
         if isinstance(callback, type):
-            name = _name(callback)
             raise UserError(f"callbacks: the class {name} given, allowed: an object of it, {name}()")
         for function in functions.values():
-            _check_call(function, _name(callback))
-
-
-def _check_call(function: Callable[..., Any], name: str) -> None:
-    """Raises UserError: it does not take two arguments, or nobody would await it."""
-    if inspect.iscoroutinefunction(function):
-        raise UserError(f"callbacks: {name} is async, allowed: def, which is called and waited for")
-    try:
-        inspect.signature(function).bind(None, None)
-    except TypeError as e:
-        raise UserError(f"callbacks: {name} is called with (run, row), and does not take that: {e}") from None
-    except ValueError:  # of compiled code: its first call tells
-        pass
+            if inspect.iscoroutinefunction(function):
+                raise UserError(f"callbacks: {name} is async, allowed: def, which is called and waited for")
+            with contextlib.suppress(ValueError):  # of compiled code: its first call tells
+                try:
+                    inspect.signature(function).bind(None, None)
+                except TypeError as e:
+                    text = f"callbacks: {name} is called with (run, row), and does not take that: {e}"
+                    raise UserError(text) from None
 
 
 def _functions(callback: Any) -> dict[str, Callable[..., Any]]:
@@ -99,13 +96,12 @@ class Callbacks:
 
     def line(self, file: str, row: Row) -> None:
         """A line was written to FILE.jsonl."""
-        if self.callbacks and file in EVENTS:
+        if file in EVENTS:
             self.events.append((EVENTS[file], row))
 
     def checkpoint(self, path: Path) -> None:
         """A checkpoint is complete."""
-        if self.callbacks:
-            self.events.append(("on_checkpoint", path))
+        self.events.append(("on_checkpoint", path))
 
     def call(self, ended: bool = False) -> None:
         """Call the user's code with all that has happened since. Raises what it raises. ended: there is nothing left
@@ -114,8 +110,7 @@ class Callbacks:
         if ended:
             self.finish = lambda reason: None
         while self.events:
-            method, what = self.events.popleft()
-            self._call(method, what)
+            self._call(*self.events.popleft())
 
     def end(self, summary: Row) -> None:
         """The run is over; what it still wrote comes first."""
@@ -132,7 +127,7 @@ class Callbacks:
                 self._stop(name)
 
     def _stop(self, name: str, why: str = "") -> None:
-        self.finish(f"stopped by callback {name}{f': {why}' if why else ''}")
+        self.finish(f"stopped by callback {name}" + f": {why}" * bool(why))
 
 
 def _is_false(answer: Any) -> bool:
@@ -230,9 +225,8 @@ class CheckpointCompleter:
         for game in read_lines(directory / "episodes.jsonl", *run_files.GAME):
             self.games_before[game["lane"]] += run_files.games_of(game)
         for worker, n in (games or {}).items():
-            self.games_before[run_files.worker_lanes(worker)[0]] += max(
-                0, n - sum(self.games_before[k] for k in run_files.worker_lanes(worker))
-            )
+            lanes = run_files.worker_lanes(worker)
+            self.games_before[lanes[0]] += max(0, n - sum(self.games_before[lane] for lane in lanes))
         self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
 
     def fail(self, text: str) -> None:
@@ -399,14 +393,10 @@ class Session:
         self.signals: list[str] = []  # received, and not yet reported
         self.signalled, self.warned_at = False, 0.0  # by a signal to end; when a line said so, 0: none has yet
         self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
-        self.saw_remark = self.last_reported = False
-        self.notes = set[str]()  # that workers made
+        self.last_reported, self.told = False, set[str]()  # told: notes, cautions and remarks of workers
         self.next_report = self.next_save = 0.0
-        self.config, self.origin, self.lock = (
-            run_files.read_config(self.directory),
-            run_files.origin(self.directory),
-            setup.lock,
-        )
+        self.config, self.origin = run_files.read_config(self.directory), run_files.origin(self.directory)
+        self.lock = setup.lock
         self.crew.directory, self.crew.log = self.directory, self.log
         self.writes = LogWrites(self._warn)
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
@@ -414,7 +404,7 @@ class Session:
         self.reporter = self._make_reporter(before)
         keep, games = self.options.keep, setup.counters.get("games", {})
         self.checkpoints = CheckpointCompleter(self.directory, self.metrics, self.reporter, keep, self._warn, games)
-        self.callbacks = Callbacks(setup.callbacks, self.directory, self._finish_once)
+        self.callbacks = Callbacks(setup.callbacks, self.directory, self._finish)
         self.reporter.listen, self.checkpoints.listen = self.callbacks.line, self.callbacks.checkpoint
         self.terminal = Terminal(self.reporter, total_frames=setup.plan.frames, passes=setup.plan.passes)
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
@@ -470,7 +460,7 @@ class Session:
             self._tick()
             if self.finishing_since and self._overdue(time.monotonic() - self.finishing_since):
                 break
-        if self.crew.control.over is not None and self._time_is_over() and not self.finishing_since:
+        if self.crew.control.over is not None and self._time_is_over():
             self._finish(minutes_over(self.options.minutes or 0.0))
         self._look()  # all learners have ended: their last parts are there, or never will be
         self._report()
@@ -525,12 +515,14 @@ class Session:
         """
         if (moved := lock.moved_to) is not None:
             return self._follow(moved, lock)
-        same = lock.in_place
+        same, ours = lock.in_place, False
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock.take()
             there = (self.directory / "config.json").exists()
-            if there and not self._is_ours():
+            with contextlib.suppress(ValueError):
+                ours = there and read_object(self.directory / "config.json") == self.config
+            if there and not ours:
                 lock.close()
                 raise UserError(f"RUN: another command has written to {self.directory} since: this run leaves it alone")
             if not there:
@@ -559,12 +551,6 @@ class Session:
             raise UserError(f"RUN: {self.directory} was moved to {there} ({refusal_text(e)}): {how}") from None
         self._warn(f"{self.directory} was moved to {there}: the run goes on there, and its old name is a link to it")
 
-    def _is_ours(self) -> bool:
-        try:
-            return read_object(self.directory / "config.json") == self.config
-        except ValueError:
-            return False
-
     def _tick(self) -> None:
         now = time.monotonic()
         self._look()
@@ -580,11 +566,11 @@ class Session:
             self.next_save = now + self.options.checkpoint_every
             self.crew.control.save()
         goal = self.options.until_return
-        if not self.finishing_since and self._time_is_over():
+        if self._time_is_over():
             self._finish(minutes_over(self.options.minutes or 0.0))
-        if not self.finishing_since and goal is not None and self.reporter.reached(goal):
+        if goal is not None and self.reporter.reached(goal):
             self._finish(f"the mean return of 100 games reached {goal:g}")
-        if self.stopping is not None and not self.finishing_since and (why := self.stopping()):
+        if self.stopping is not None and (why := self.stopping()):
             self._finish(why)
         self.terminal.refresh(self.metrics.frames)
 
@@ -603,13 +589,10 @@ class Session:
         return minutes is not None and self.reporter.wall_seconds >= 60.0 * minutes
 
     def _finish(self, reason: str, exit_code: int = 0) -> None:
-        """Learners save at their next update, and end."""
-        self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
-        self.crew.control.finish()
-
-    def _finish_once(self, reason: str) -> None:
-        if not self.finishing_since:
-            self._finish(reason)
+        """Learners save at their next update, and end. A signal finishes anew what finishes already."""
+        if not self.finishing_since or exit_code >= 128:
+            self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
+            self.crew.control.finish()
 
     def _rescue(self) -> None:
         """The run has failed: save first what is whole."""
@@ -683,24 +666,21 @@ class Session:
     def log(self, kind: str, text: str) -> None:
         """A worker's message: a decision, an evaluation, a match or a game as JSON, why something is unsaved, a note, a
         remark, a caution, or a warning."""
-        steps, updates = self.metrics.steps, self.metrics.updates
+        at = self.metrics.steps, self.metrics.updates
         if kind == "decision":
-            self.terminal.note(describe_decision(self.reporter.decision(json.loads(text), steps, updates)))
+            self.terminal.note(describe_decision(self.reporter.decision(json.loads(text), *at)))
         elif kind == "evaluation":
             self.terminal.note(evaluation_line(self.reporter.evaluation({**json.loads(text), **self.origin})))
         elif kind == "match":
-            self.terminal.note(match_line(self.reporter.match(json.loads(text), steps, updates)))
+            self.terminal.note(match_line(self.reporter.match(json.loads(text), *at)))
         elif kind == "game":
             if (game := parse_json(text)) is not None:  # another machine cuts off what is too long
-                self.reporter.game(game, steps, updates)
-        elif kind == "remark":  # the first of them speaks for all
-            if not self.saw_remark:
-                self._warn(text)
-            self.saw_remark = True
-        elif kind in ("note", "caution"):
-            if text not in self.notes:
+                self.reporter.game(game, *at)
+        elif kind in ("note", "caution", "remark"):  # the first remark speaks for all
+            told = kind if kind == "remark" else text
+            if told not in self.told:
                 (self.terminal.note if kind == "note" else self._warn)(text)
-            self.notes.add(text)
+            self.told.add(told)
         elif kind == "unsaved":
             self.checkpoints.fail(text)
         else:

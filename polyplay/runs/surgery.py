@@ -52,29 +52,21 @@ def change_options(
     for name in changes:
         if name not in both:
             raise UserError(f"{flags.flag(name)}: {system} has no such option")
-    if changes.get("hidden"):
-        changes = {**changes, **_with_hidden(both, changes["hidden"])}
+    if sizes := changes.get("hidden"):  # with the activation that the network has
+        name, _, layers = str(both.get("network", "")).partition("(")
+        words = [word for word in layers.rstrip(")").replace(" ", "").split(",") if word and not word.isdigit()]
+        changes = {**changes, "network": f"{name}({','.join([*map(str, sizes), *words])})", "hidden": tuple(sizes)}
     if not any(both[name] != value for name, value in changes.items()):
         raise UserError("surgery: nothing changes: give another --core-size, --hidden, --network or --env")
     if "core_size" in changes:
-        _check_core(both, changes["core_size"])
+        given, size = f"--core-size: {changes['core_size']} given", both.get("core_size", 0)
+        if both.get("core") == "none":
+            raise UserError(f"{given}, but RUN has no core: leave it out")
+        if changes["core_size"] < size:
+            raise UserError(f"{given}, but RUN has {size}, and networks only grow")
     own = {k: flags.check_value(flags.flag(k), v, types[k]) for k, v in changes.items() if k in types}
     others = {k: v for k, v in changes.items() if k not in types}
     return replace(settings, **own), replace(options, **others)
-
-
-def _check_core(before: Mapping[str, Any], size: int) -> None:
-    if before.get("core") == "none":
-        raise UserError(f"--core-size: {size} given, but RUN has no core: leave it out")
-    if size < before["core_size"]:
-        raise UserError(f"--core-size: {size} given, but RUN has {before['core_size']}, and networks only grow")
-
-
-def _with_hidden(before: Mapping[str, Any], sizes: tuple[int, ...]) -> dict[str, Any]:
-    """The network with layers of these sizes, and the activation that it has."""
-    name, _, layers = str(before.get("network", "")).partition("(")
-    words = [word for word in layers.rstrip(")").replace(" ", "").split(",") if word and not word.isdigit()]
-    return {"network": f"{name}({','.join([*map(str, sizes), *words])})", "hidden": tuple(sizes)}
 
 
 def check_games(old: Envs, new: Envs, league: bool) -> None:

@@ -15,10 +15,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
+from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -59,11 +59,8 @@ class Output:
     def flush(self) -> None:
         self._try(self.file.flush)
 
-    def isatty(self) -> bool:
-        return self.file.isatty()
-
-    def fileno(self) -> int:
-        return self.file.fileno()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.file, name)
 
     def _try(self, write: Callable[[], object]) -> None:
         if self.gone:
@@ -85,7 +82,8 @@ class Screen:
         self.console, self.clock = console or default_console(), clock
         self.output = Output(self.console.file)  # type: ignore[arg-type] # typeshed's IO[str]
         self.console.file = self.output  # type: ignore[assignment]
-        live = _is_terminal(self.console) if live is None else live
+        if live is None:  # FORCE_COLOR makes rich take a log file for a terminal; a panel needs a real one
+            live = self.console.is_terminal and not self.console.is_dumb_terminal and self.output.isatty()
         self.live = Live(**LIVE, console=self.console) if live else None
         self.drawn, self.warning = -EVERY, ""
 
@@ -141,11 +139,6 @@ def default_console() -> Console:
     return console
 
 
-def _is_terminal(console: Console) -> bool:
-    """FORCE_COLOR makes rich take a log file for a terminal; a panel needs a real one."""
-    return console.is_terminal and not console.is_dumb_terminal and console.file.isatty()
-
-
 def print_all(console: Console, lines: Iterable[RenderableType]) -> None:
     """Lines are left to the terminal to fold, so that a command or path in them can be copied whole."""
     for line in lines:
@@ -178,10 +171,14 @@ def short_opening(
 
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
     """A plan without its details."""
-    whole = list(plan)
+    whole, short = list(plan), dict[str, str]()
     memory = next((f"; memory {text.partition('; ')[0]}" for k, text in whole if k == "memory"), "")
-    short = {k: _brief(text) for k, text in whole if k in BRIEF}
-    short |= {k: f"{text}{memory} (--verbose: the whole plan)" for k, text in whole if k == LAST}
+    for k, text in whole:
+        first, *others = text.split("; ")
+        if k in BRIEF:
+            short[k] = "; ".join([first, *(clause for clause in others if clause.startswith(CHOICES))])
+        if k == LAST:
+            short[k] = f"{text}{memory} (--verbose: the whole plan)"
     return [(k, short.get(k, text)) for k, text in whole if k not in DETAILS]
 
 
@@ -190,7 +187,7 @@ def opening_lines(
 ) -> Iterator[RenderableType]:
     """The same with every value and all of the plan; or all there is of a run that is only planned."""
     yield _title_line(run["system"], directory, console)
-    yield settings_lines(run["config"], run["options"], run["sources"], console.width)
+    yield settings_lines(run["config"], run["options"], run["sources"])
     environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
     yield from fact_lines([("playing", environment), *plan], console)
 
@@ -200,19 +197,14 @@ def _title_line(what: str, directory: Path | str, console: Console) -> Text:
     return Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
 
 
-def _brief(text: str) -> str:
-    first, *others = text.split("; ")
-    return "; ".join([first, *(clause for clause in others if clause.startswith(CHOICES))])
-
-
 def _changed_settings(run: RunDescription) -> str:
     """What was given, and what was chosen for this machine; the rest is the preset's."""
     values, kinds = {**run["config"], **run["options"]}, {k: _kind(v) for k, v in run["sources"].items()}
-    chosen = [f"{k} {_short(values[k])}" for k, kind in kinds.items() if kind == "chosen" and k in values]
-    given = [k for k, kind in kinds.items() if kind not in ("default", "preset", "chosen") and k in values]
-    told = [f"{k} {_short(values[k])}" for k in given if k not in ("env", "run", "preset")]
-    parts = [f"preset {run['options']['preset']}", *([", ".join(told)] if told else [])]
-    return "; ".join([*parts, *([f"chosen for this machine: {', '.join(chosen)}"] if chosen else [])])
+    told = {k: f"{k} {_short(values[k])}" for k in kinds if k in values and k not in ("env", "run", "preset")}
+    given = ", ".join(text for k, text in told.items() if kinds[k] not in ("default", "preset", "chosen"))
+    chosen = ", ".join(text for k, text in told.items() if kinds[k] == "chosen")
+    parts = [f"preset {run['options']['preset']}", given, f"chosen for this machine: {chosen}" * bool(chosen)]
+    return "; ".join(filter(None, parts))
 
 
 def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
@@ -226,24 +218,18 @@ def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableTy
     yield table
 
 
-def settings_lines(config: Row, options: Row, sources: Mapping[str, str], width: int) -> RenderableType:
+def settings_lines(config: Row, options: Row, sources: Mapping[str, str]) -> RenderableType:
     """All values of the system and the options that were set, each marked, in as many columns as fit."""
     kinds = {name: _kind(source) for name, source in sources.items()}
     set_options = {k: v for k, v in options.items() if kinds.get(k, "default") != "default" or k == "seed"}
     decided = options.get("frames") is not None or options.get("steps") is not None  # then no budget does
-    idle = {"budget"} if decided else set[str]()
-    idle |= set() if str(config.get("env")).startswith("ALE/") else {"atari"}
-    values = {k: v for k, v in (config | set_options).items() if k not in idle}
-    shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in values.items()}
-    across = max(1, min(4, (width + 2) // (6 + max(len(k) + len(text) for k, (_, text) in shown.items()))))
-    cells = [(MARKS.get(kind, "*"), name, text, "") for name, (kind, text) in shown.items()]
-    down = -(-len(cells) // across)
-    table = Table.grid(padding=(0, 1))
-    for _ in range(across):
-        for look in ({"style": "bold yellow"}, {"style": "bright_black"}, {"overflow": "ellipsis"}, {"width": 1}):
-            table.add_column(no_wrap=True, **look)
-    for i in range(down):
-        table.add_row(*chain.from_iterable(cells[i::down]))
+    idle = {"budget" * decided, "atari" * (not str(config.get("env")).startswith("ALE/"))}
+    shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in (config | set_options).items() if k not in idle}
+    name_width, cells = max(map(len, shown)), list[Text]()
+    for name, (kind, text) in shown.items():
+        mark, title = (MARKS.get(kind, "*"), "bold yellow"), (f" {name:<{name_width}} ", "bright_black")
+        cells.append(Text.assemble(mark, title, f"{text} ", no_wrap=True, overflow="ellipsis"))
+    table = Columns(cells, equal=True, column_first=True, padding=(0, 1))
     used = {kind for kind, _ in shown.values()}
     legend = [f"+ {s}" for s in sorted({s for s in sources.values() if s.startswith("preset")})]
     legend += ["* given"] if used - {"default", "preset", "chosen"} else []
@@ -432,23 +418,20 @@ def _returns(row: Row, best: float | None) -> list[str]:
 
 def _numbers(row: Row, frames: int, best: float | None, passes: int = 1) -> list[str]:
     steps = row["steps"] * frames // max(1, row["frames"])  # of the same moment as `frames`
-    alone = f" (within a rollout: 0 to {passes - 1})" if passes > 1 else ""
+    alone = f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}"
+    within = f" (within a rollout: 0 to {passes - 1})" * (passes > 1)
     memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
     apart = frames != steps
     return [
         f"frames {frames:,}   " * apart + f"steps {'' if apart else ' '}{steps:,}   updates {row['updates']:,}",
         "speed  " + f"{_number(row['fps'], 0)} frames/s   " * apart + f"{_number(row['sps'], 0)} steps/s   {memory}",
-        f"{'   '.join(_returns(row, best)) if 'agent_return_means' in row else _window(row, best)}   "
+        f"{'   '.join(_returns(row, best)) if 'agent_return_means' in row else alone}   "
         f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
-        f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most{alone}   "
+        f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most{within}   "
         f"queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}",
         *([_service(row)] if "agents" in row else []),
         *([_machines(row["hosts"])] if "hosts" in row else []),
     ]
-
-
-def _window(row: Row, best: float | None) -> str:
-    return f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}"
 
 
 def _service(row: Row) -> str:
@@ -504,11 +487,8 @@ def closing_line(summary: Row, failed: bool = False) -> str:
     mean, why = summary["episodic_return_mean"], "failed" if failed else summary["reason"]
     counted = "steps" if summary["frames"] == summary.get("steps") else "frames"
     told = f"return {_number(mean)}" if "agent_return_means" not in summary else _returns(summary, None)[0]
-    return (
-        f"{why} · {summary['frames']:,} {counted} in {clock_text(summary['wall_seconds'])}"
-        + (f" · {told} (last 100 games)" if mean is not None else "")
-        + command
-    )
+    line = f"{why} · {summary['frames']:,} {counted} in {clock_text(summary['wall_seconds'])}"
+    return line + f" · {told} (last 100 games)" * (mean is not None) + command
 
 
 def clock_text(seconds: float | None) -> str:

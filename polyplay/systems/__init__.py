@@ -1,11 +1,15 @@
-"""One page per system: its `Config`, its presets, its row in the table of systems, and `build`, the wiring."""
+"""One page per system: its `Config`, and `build`, the wiring; its presets and row of the table are in pages.toml."""
 
 from __future__ import annotations
 
 import difflib
 import importlib
 import pkgutil
+import tomllib
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
 from polyplay.core.errors import UserError
@@ -28,6 +32,32 @@ class System:
     def test_epsilon(self) -> float:
         """ε of evaluation, unless --epsilon says otherwise."""
         return self.epsilon if self.envs.title.startswith("ALE/") else 0.0
+
+
+@cache
+def read_table(file: str) -> dict[str, Any]:
+    """What a TOML file of this room has, by system."""
+    return tomllib.loads((Path(__file__).parent / file).read_text("utf-8"))
+
+
+def described(config: type) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
+    """(presets, row) of the page with this Config, as pages.toml has them. A preset is a function without arguments."""
+    row = dict(read_table("pages.toml")[config.__module__.rpartition(".")[2]])
+    presets = row.pop("presets")
+    return {name: _preset(config, presets, name) for name in presets}, row
+
+
+def _preset(config: type, presets: dict[str, Any], name: str) -> Callable[[], Any]:
+    values = dict(presets[name])
+    about = values.pop("about", "")
+    while like := values.pop("like", ""):
+        values = {**presets[like], **values}
+    values.pop("about", None)
+    if not values:
+        return config
+    made = partial(config, **{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    made.__doc__ = about
+    return made
 
 
 def names() -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from polyplay.buffers import Replay
 from polyplay.core.errors import UserError
@@ -22,24 +22,18 @@ if TYPE_CHECKING:
     from polyplay.systems.alphago_zero import Config
 
 
+SEARCH = (  # options of a search that are the page's
+    *("simulations", "exploration", "c", "fast_simulations", "leaves", "fpu", "root", "gumbel_actions"),
+    *("noise", "noise_alpha"),
+)
+
+
 def search_of(c: Config) -> SearchOptions:
     """Raises UserError, which names a field of the page."""
     try:
-        return SearchOptions(
-            c.simulations,
-            c.exploration,
-            c.c,
-            fast_simulations=c.fast_simulations,
-            leaves=c.leaves,
-            fpu=c.fpu,
-            root=c.root,
-            gumbel_actions=c.gumbel_actions,
-            noise=c.noise,
-            noise_alpha=c.noise_alpha,
-            temperature=((0, 1.0), (c.temperature_plies, 0.0)),
-            symmetries=c.symmetries == "all",
-            reuse=c.keep_tree,
-        )
+        given: dict[str, Any] = {name: getattr(c, name) for name in SEARCH}
+        turns = ((0, 1.0), (c.temperature_plies, 0.0))
+        return SearchOptions(**given, temperature=turns, symmetries=c.symmetries == "all", reuse=c.keep_tree)
     except UserError as e:
         name, colon, why = str(e).removeprefix("search ").partition(":")
         raise UserError(f"--{name.replace('_', '-')}{colon}{why}") from None
@@ -62,13 +56,7 @@ def gate_of(c: Config) -> Gate:
 
 def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: float, seed: int) -> LearnerSpec:
     """Equation 1, by SGD; on positions under symmetries."""
-    return LearnerSpec(
-        policy,
-        AlphaZeroLoss(),
-        averaged(OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2), c.learners, policy()),
-        Hyperparameters(learning_rate=c.learning_rate),
-        total,
-        c.anneal,
-        c.drops,
-        outputs=SymmetricOutputs(board, seed, turned=c.symmetries != "none"),
-    )
+    update = averaged(OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2), c.learners, policy())
+    hyper = Hyperparameters(learning_rate=c.learning_rate)
+    outputs = SymmetricOutputs(board, seed, turned=c.symmetries != "none")
+    return LearnerSpec(policy, AlphaZeroLoss(), update, hyper, total, c.anneal, c.drops, outputs=outputs)

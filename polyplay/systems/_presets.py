@@ -1,7 +1,7 @@
 """Which of a page's presets fits an environment, and populations of pages.
 
-Presets of its paper are on the page, for the games of its paper; those tuned here for other kinds of environments, its
-domains, or for single board games are in tuned.toml.
+Presets of its paper are in pages.toml, for the games of its paper; those tuned here for other kinds of environments,
+its domains, or for single board games are in tuned.toml.
 
 Imports no torch.
 """
@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import functools
 import importlib.util
-import tomllib
 from dataclasses import fields, replace
 from functools import partial
 from itertools import product
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, get_type_hints
 
@@ -56,13 +53,8 @@ def names(page: Any) -> list[str]:
 def tuned(page: Any) -> dict[str, dict[str, Any]]:
     """Of a page: domain → settings; `source` and, by environment, `envs` among them."""
     page = getattr(page, "OVER", page)  # a population's members are of this system
-    found: dict[str, dict[str, Any]] = _table().get(page.__name__.rpartition(".")[2], {})
+    found: dict[str, dict[str, Any]] = systems.read_table("tuned.toml").get(page.__name__.rpartition(".")[2], {})
     return found
-
-
-@functools.cache
-def _table() -> dict[str, Any]:
-    return tomllib.loads((Path(__file__).parent / "tuned.toml").read_text("utf-8"))
 
 
 def choose(page: Any, env: Any, **made: Any) -> str:

@@ -22,6 +22,7 @@ from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import LATEST
 from polyplay.population.rules import Prior, parse_prior
 from polyplay.systems._wiring import auxiliary_of
+from polyplay.workers.crew import Crew
 
 # reward: of the size of each event's weight; or points: of what each weight of --event-rewards is multiplied with
 RANGES = (
@@ -34,15 +35,6 @@ RANGES = (
     "pixel_control_cost=log:0.01:0.1",
     "reward_prediction_cost=log:0.1:1.0",
     "reward=log:0.1:1.0",
-)
-QUICK = (  # costs that suit events as rare as they are in 20 million steps
-    "learning_rate=log:7e-4:2e-3",
-    "entropy_cost=log:2e-4:6e-4",
-    "kl_posterior_cost=log:3e-6:3e-5",
-    "kl_prior_cost=log:3e-7:3e-6",
-    "pixel_control_cost=log:1e-3:4e-3",
-    "reward_prediction_cost=log:0.5:2.0",
-    "points=log:0.5:2.0",
 )
 POINTS = (  # nothing for a tag in itself: where tags paid, however little, agents tagged all day and left the flags
     "captured=1.0",
@@ -90,9 +82,7 @@ def copy_rule(c: Any, envs: Envs) -> CopyRule:
         name, bad = PREFIX + event, points < 0 if points else event.startswith(BAD)
         values[name] = points
         if factor is None or points:
-            low, high = (
-                (size.low, size.high) if factor is None else (abs(points) * factor.low, abs(points) * factor.high)
-            )
+            low, high = (x * abs(points) if factor else x for x in ((factor or size).low, (factor or size).high))
             priors[name] = Prior(name, "log", *((-high, -low) if bad else (low, high)))
     every = c.exploit_every if c.evolve and c.agents > 1 else 0
     return CopyRule(every, values, priors=priors, chance=CHANCE, drawn=tuple({"period"} & {*priors}))
@@ -138,9 +128,8 @@ def _points(c: Any, envs: Envs) -> dict[str, float]:
     for text in c.event_rewards:
         event, equals, weight = text.partition("=")
         if event not in known or not equals:
-            raise UserError(
-                f"--event-rewards: {text} given, allowed: EVENT=WEIGHT, with an event of {', '.join(known)}"
-            )
+            allowed = f"EVENT=WEIGHT, with an event of {', '.join(known)}"
+            raise UserError(f"--event-rewards: {text} given, allowed: {allowed}")
         found[event] = float(_number(weight))
     return {event: found.get(event, 0.0) for event in known}
 
@@ -157,6 +146,14 @@ def _number(word: str) -> float:
 
 
 TEAMS = 2  # at a table: groups of an actor's lanes
+
+
+def table_envs(c: Any, crew: Crew, players: int, actors: int) -> Envs:
+    """The environments of an actor's table: each player holds a group of lanes."""
+    workers = crew.placement.env_threads(actors)
+    return Envs(c.env, c.lanes, players, workers=workers, agents=players, **crew.env_defaults)
+
+
 BOUND = 5.0  # of normalised observations
 MATCHES = 64  # that a version is rated by
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from polyplay.buffers.replay import Replay, Sampler
 from polyplay.buffers.rollout_queue import PolicyLike, rows_of
-from polyplay.core.errors import UserError
+from polyplay.core.errors import Fraction, NonNegative, UserError
 from polyplay.core.machine import cores
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs, rules, spaces
@@ -25,6 +25,32 @@ from polyplay.systems import System as System
 from polyplay.workers.crew import Crew as Crew
 
 C = TypeVar("C", bound=Any)  # a Config
+
+
+@dataclass(frozen=True)
+class AgentOptions:
+    """Options that most pages have, with the same defaults. A page may have another default of one."""
+
+    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
+    gamma: Fraction = 0.99  # discount
+    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
+
+
+@dataclass(frozen=True)
+class ValueOptions(AgentOptions):
+    """Options of pages whose networks say the values of actions."""
+
+    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
+
+
+@dataclass(frozen=True)
+class PolicyOptions(AgentOptions):
+    """Options of pages whose networks have a policy and a value."""
+
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
+    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
 
 
 def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[str, Any]:
@@ -129,6 +155,13 @@ def replica_envs(whole: Envs, groups: int, replicas: int, workers: int = 0) -> E
     return whole.share(lanes=whole.lanes // replicas, groups=groups, workers=workers)
 
 
+def divided_envs(c: Any, crew: Crew, parts: int = 1, life_loss: str = "auto", workers: int = 0) -> tuple[Envs, int]:
+    """(the environments of each replica, how many replicas there are)."""
+    whole = all_envs(c, crew, life_loss)
+    replicas = replicas_of(c, crew, whole, parts)
+    return replica_envs(whole, c.groups, replicas, workers), replicas
+
+
 def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any) -> NetworkFactory:
     """A network with a policy and a value, as c says; it keeps the size of returns if rewards are scaled by that."""
     returns = c.gamma if c.reward == "scale" else None
@@ -142,10 +175,8 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
         name, action = type(c).__module__.rpartition(".")[2], envs.spec.action
         kinds = {"dqn": rules.values_flaw(action), "apex_dpg": rules.deterministic_flaw(action)}
         others = ["ppo", "impala", "a2c", *(system for system, wrong in kinds.items() if not wrong)]
-        text = (
-            f"--env: {envs.title} given, but {name} needs {needs} actions, this has {spaces.describe_actions(action)}"
-        )
-        raise UserError(f"{text}; {', '.join(others)} take these")
+        text = f"--env: {envs.title} given, but {name} needs {needs} actions"
+        raise UserError(f"{text}, this has {spaces.describe_actions(action)}; {', '.join(others)} take these")
 
 
 def auxiliary_of(c: Any, live: tuple[str, ...] = ()) -> dict[str, float]:

@@ -12,27 +12,24 @@ from typing import Literal
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.policy_losses import A2C
-from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, all_envs, replica_envs, replicas_of, units_of, with_auxiliary
+from polyplay.systems import System, described
+from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, units_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(PolicyOptions):
     """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 16  # parallel environments (num-envs), over all replicas
     replicas: Workers = 0  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
     groups: Count = 1  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     env_workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: Count = 5  # agent steps per lane between two updates (nsteps)
-    gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -40,33 +37,18 @@ class Config:
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     budget: Count = 320_000_000  # frames to train for when neither --frames nor --steps is given (80M steps)
 
 
-def quick() -> Config:
-    """The fastest on Pong on a small machine: measured in bench/results/pong.md."""
-    learner = Config(optimizer="adam", learning_rate=7e-4, normalize_advantage=True)
-    return replace(learner, network="a3c", inputs="centre", unroll=8, lam=0.95, budget=16_000_000)
-
-
-PRESETS = {"paper": Config, "quick": quick}
-ROW = {"envs": "one pool per replica", "policy runs": "learner's own", "between": "nothing", "pace": "inline, lag 0"}
-ROW |= {"update": "Local, or AllReduce of replicas", "weights travel": "same object"}
-ROW |= {"source": "OpenAI baselines a2c; Mnih et al. 2016"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole = all_envs(c, crew, c.life_loss)
-    replicas = replicas_of(c, crew, whole)
-    envs = replica_envs(whole, c.groups, replicas, c.env_workers)
+    envs, replicas = divided_envs(c, crew, 1, c.life_loss, c.env_workers)
     policy = actor_critic_of(c, envs, core_size=c.core_size)
     loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
     loss = with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))

@@ -16,24 +16,28 @@ from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
 from polyplay.learning.policy_losses import A2C
-from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, atari_options, auxiliary_of, units_of, with_auxiliary
+from polyplay.systems import System, described
+from polyplay.systems._wiring import (
+    PolicyOptions,
+    actor_critic_of,
+    atari_options,
+    auxiliary_of,
+    units_of,
+    with_auxiliary,
+)
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(PolicyOptions):
     """Defaults: the paper's feed-forward agent for Atari, with details that its author confirmed later."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "a3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     workers: Workers = 0  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: Count = 5  # agent steps between two updates of a worker (t_max)
-    gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     core_size: Width = 256  # width of the recurrent core
     previous: bool = False  # the core, or the head, also takes the previous action and reward
     auxiliary: str = "none"  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
@@ -44,41 +48,15 @@ class Config:
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over all workers' steps
-    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a rollout; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a rollout
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     budget: Count = 320_000_000  # frames to train for when neither --frames nor --steps is given ("1 day")
 
 
-def lstm() -> Config:
-    """The paper's A3C LSTM: 256 cells between the hidden layer and the outputs; "4 days"."""
-    return Config(core="lstm", budget=1_000_000_000)
-
-
-def unreal() -> Config:
-    """UNREAL (Jaderberg et al. 2016), for Atari: A3C LSTM with three auxiliary tasks. Learning rate, entropy cost and
-    pixel control's cost are the geometric middles of published ranges; ε, clip and 100M steps are miyosuda/unreal's.
-    """
-    agent = Config(core="lstm", previous=True, auxiliary="pixel=0.001,reward,value", unroll=20)
-    return replace(agent, learning_rate=7.1e-4, entropy_cost=2.2e-3, budget=400_000_000)
-
-
-def quick() -> Config:
-    """For a small machine: Pong in bench/results/pong.md."""
-    learner = Config(optimizer="adam", learning_rate=3e-4, optimizer_eps=1e-5, max_grad_norm=0.5, reduction="mean")
-    return replace(learner, init="orthogonal", inputs="centre", unroll=20, lam=0.95, budget=20_000_000)
-
-
-PRESETS = {"paper": Config, "lstm": lstm, "unreal": unreal, "quick": quick}
-ROW = {"envs": "1 lane per worker", "policy runs": "own copy, CPU", "between": "nothing", "pace": "inline"}
-ROW |= {"update": "Hogwild, shared RMSProp", "weights travel": "copied before each rollout"}
-ROW |= {"source": "Mnih et al. 2016; muupan/async-rl"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

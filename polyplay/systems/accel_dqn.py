@@ -18,17 +18,24 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, 
 from polyplay.core.machine import cores
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.value_losses import CategoricalLoss, QLoss, q_outputs
-from polyplay.systems import System
-from polyplay.systems._wiring import all_envs, per_replica, q_network_of, replay_of_rows, replica_envs, replicas_of
+from polyplay.systems import System, described
+from polyplay.systems._wiring import (
+    AgentOptions,
+    all_envs,
+    per_replica,
+    q_network_of,
+    replay_of_rows,
+    replica_envs,
+    replicas_of,
+)
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(AgentOptions):
     """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal["dqn", "catdqn", "rainbow"] = "catdqn"  # rainbow: ε-Rainbow, without noisy layers
     sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step (allreduce) or asynchronously
@@ -41,10 +48,8 @@ class Config:
     capacity: Count = 1_000_000  # transitions in the replays of all replicas together
     learning_starts: Count = 50_000  # agent steps before the first update
     target_update: Count = 39  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
-    gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "accel_large"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     dueling: bool = False  # separate streams for value and advantages; rainbow: always
     v_max: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     epsilon: Fraction = 0.01  # probability of a random action at the end of the schedule
@@ -56,41 +61,7 @@ class Config:
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def released() -> Config:
-    """accel_rl's scripts/example for categorical DQN: batch 512, 32 environments, 10M steps."""
-    return Config(lanes=32, batch=512, target_update=156, optimizer_eps=0.01 / 512, budget=40_000_000)
-
-
-def dqn() -> Config:
-    """Table 2's DQN, batch 512, as accel_rl has it: RMSProp, ε to 0.1."""
-    pace = Config(lanes=32, batch=512, target_update=156)
-    return replace(pace, algo="dqn", optimizer="rmsprop_a3c", optimizer_eps=1e-6, epsilon=0.1)
-
-
-def rainbow() -> Config:
-    """Table 2's ε-Rainbow, batch 512: double, dueling, categorical, 3 steps, priorities; target every 8,000 steps."""
-    pace = replace(released(), learning_starts=20_000, target_update=125, epsilon_decay_steps=62_500)
-    pace = replace(pace, budget=Config.budget)
-    return replace(pace, algo="rainbow", n_step=3, learning_rate=6.25e-5, optimizer_eps=0.005 / 512, max_grad_norm=10.0)
-
-
-def chunked() -> Config:
-    """The same categorical DQN with two asynchronous replicas. `target_update` counts the batches of 1,024 of both."""
-    return Config(sync="chunked", replicas=2, target_update=78, optimizer_eps=0.01 / 1_024)
-
-
-def quick() -> Config:
-    """Pong on a small machine: measured in docs/systems/dqn.md."""
-    pace = Config(lanes=16, unroll=1, batch=128, capacity=100_000, learning_starts=4_000, target_update=200)
-    pace = replace(pace, budget=8_000_000)
-    learner = replace(pace, learning_rate=1e-3, optimizer_eps=0.01 / 256, max_grad_norm=10.0, n_step=10, v_max=4.0)
-    return replace(learner, epsilon_decay_steps=40_000, epsilon=0.02, atari="baselines", network="a3c", inputs="centre")
-
-
-PRESETS = {"paper": Config, "released": released, "dqn": dqn, "rainbow": rainbow, "chunked": chunked, "quick": quick}
-ROW = {"envs": "one pool per replica, 2 groups in turn", "policy runs": "learner's own"}
-ROW |= {"between": "Replay per replica", "pace": "inline, ratio 8", "update": "AllReduce of replicas, or Chunked"}
-ROW |= {"weights travel": "same object; chunked: with each update", "source": "Stooke & Abbeel 2018; astooke/accel_rl"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -112,9 +83,7 @@ def build(c: Config, crew: Crew) -> System:
     hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
     targets: Any = {"outputs": partial(q_outputs, double=rainbow), "target": c.target_update}
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", **targets, report=10)
-    learner = crew.add(
-        replica, n=replicas, learner=True, on_loss="replace" if update.asynchronous else "fail", envs=envs
-    )
-    learner.T, learner.spec, learner.replay = c.unroll, spec, replay
+    lost: Any = "replace" if update.asynchronous else "fail"
+    learner = crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec, replay=replay)
     learner.explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)

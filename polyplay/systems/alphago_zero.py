@@ -7,7 +7,7 @@ self_play × players:  games at once: search ─► visits, move ─► whole ga
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
@@ -21,7 +21,7 @@ from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import judge
 from polyplay.search.search import SearchPolicy
 from polyplay.search.self_play import RESIGN_METRICS, SEARCH_METRICS, game_rows, self_play
-from polyplay.systems import System
+from polyplay.systems import System, described
 from polyplay.systems._alphago_zero import gate_of, learner_spec_of, replay_of, search_of
 from polyplay.weights import Params
 from polyplay.workers.crew import Crew
@@ -69,31 +69,7 @@ class Config:
     budget: Count = 980_000_000  # moves to train for when neither --frames nor --steps is given
 
 
-def quick() -> Config:
-    """Connect four on two cores: what bench/results/search_ablations.md earned."""
-    search = Config("game:connect_four", games=64, simulations=16, leaves=1, root="gumbel", noise_alpha=1.0)
-    search = replace(search, temperature_plies=12, symmetries="learning", resign="off", gate=0.0, champion_games=0)
-    learner = replace(search, blocks=4, filters=48, learners=1, batch=256, ratio=3.0, capacity=300_000, drops=())
-    learner = replace(learner, learning_starts=10_000, learning_rate=0.03, anneal="linear", budget=1_400_000)
-    return replace(learner, evaluator="auto")  # and --precision auto: _presets.with_fastest
-
-
-def paper40() -> Config:
-    """The paper's larger run: 40 blocks, 29 million games, 3.1 million updates."""
-    return Config(blocks=39, ratio=1.09, budget=5_800_000_000)
-
-
-def alphazero() -> Config:
-    """Its successor (Silver et al. 2018), which plays with the newest weights to the end of each game: for Go."""
-    search = Config(exploration="alphazero", symmetries="none", simulations=800, gate=0.0, capacity=200_000_000)
-    search = replace(search, resign="off", keep_tree=False, budget=4_200_000_000)
-    return replace(search, batch=4_096, learning_rate=0.02, drops=(300_000, 500_000), ratio=0.68)
-
-
-PRESETS = {"paper": Config, "paper40": paper40, "alphazero": alphazero, "quick": quick}
-ROW = {"envs": "many games per player, no opponent", "policy runs": "in a search; own copy, batch norm folded"}
-ROW |= {"between": "RolloutQueue of whole games, Replay", "pace": "a ratio", "update": "SGD: Local, or AllReduce"}
-ROW |= {"weights travel": "through a gate; pull every 32 evaluations", "source": "Silver et al. 2017"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

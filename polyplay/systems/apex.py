@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 from polyplay.acting import EpsilonLadder, GaussianNoise, act
 from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_worker, serve_replay
@@ -20,28 +20,24 @@ from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.value_losses import QLoss, q_outputs
-from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, nice_of, per_replica, q_network_of, replay_of_rows
+from polyplay.systems import System, described
+from polyplay.systems._wiring import ValueOptions, atari_options, nice_of, per_replica, q_network_of, replay_of_rows
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ValueOptions):
     """Defaults: the paper's for Atari, as far as they are known. It has 360 actors of one lane."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "apex"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
     lanes: Count = 4  # parallel environments (num-envs) of each actor
     replay_workers: SomeWorkers = 1  # replay workers, each for a share of the actors
     learners: SomeWorkers = 1  # copies of the learner, whose gradients are averaged
     unroll: Count = 100  # agent steps per lane in a rollout, and between two pulls of the weights
-    gamma: Fraction = 0.99  # discount
     n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
-    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     batch: Count = 512  # transitions in one update, over all learners
     ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: Count = 2_000_000  # transitions in all replays together; up to an eighth more between trims
@@ -58,20 +54,7 @@ class Config:
     budget: Count = 22_800_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def quick() -> Config:
-    """For Pong on a small machine: measured in bench/results/pong_replay.md."""
-    learner = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, max_grad_norm=10.0, batch=128, n_step=10)
-    pace = replace(
-        learner, lanes=8, unroll=25, ratio=8.0, capacity=100_000, learning_starts=4_000, target_update=200, prefetch=4
-    )
-    return replace(pace, atari="baselines", network="a3c", inputs="centre", budget=8_000_000)
-
-
-PRESETS = {"paper": Config, "quick": quick}
-ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU; ε by lane"}
-ROW |= {"between": "Replays in workers of their own, prioritized", "pace": "free, or a ratio"}
-ROW |= {"update": "Local, or AllReduce of learners", "weights travel": "pull each rollout"}
-ROW |= {"source": "Horgan et al. 2018"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -88,10 +71,8 @@ def wire_actors(
     c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: EpsilonLadder | GaussianNoise, reward: str, scale: float
 ) -> System:
     """The figure above, whatever is learnt."""
-    net, each = (
-        spec.policy(),
-        per_replica(per_replica(c, "replay_workers", "actors", "capacity", "learning_starts"), "learners", "batch"),
-    )
+    net, each = spec.policy(), per_replica(c, "replay_workers", "actors", "capacity", "learning_starts")
+    each = per_replica(each, "learners", "batch")
     replay = replay_of_rows(each, envs, net, Proportional(c.alpha, 0.4, first="td"), each.actors * c.lanes)
     replay = replace(replay, reward=reward, scale=scale, ratio=c.ratio or None, soft=True)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.replay_workers)
@@ -99,8 +80,7 @@ def wire_actors(
     nice = nice_of(c.actors, c.learners)
     actor = crew.add(act, n=c.actors, on_loss="replace", nice=nice, envs=envs, policy=spec.policy, explore=explore)
     actor.out, actor.params = rollouts, params
-    crew.add(
-        serve_replay, n=c.replay_workers, on_loss="replace", source=rollouts.batches(1), out=samples, trim=c.evict_every
-    )
+    memory = crew.add(serve_replay, n=c.replay_workers, on_loss="replace", out=samples, trim=c.evict_every)
+    memory.source = rollouts.batches(1)
     crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
     return System(envs, spec.policy, (*spec.loss.metrics, *replay_worker.NAMES), values=ValueUnits(scale))

@@ -10,7 +10,7 @@ learn:          update ◄── loss of Q, and of μ along dQ/da ◄── Samp
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polyplay.acting import GaussianNoise
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Width
@@ -18,7 +18,7 @@ from polyplay.envs import Envs, rules
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.learning.value_losses import DPGLoss, dpg_outputs
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System
+from polyplay.systems import System, described
 from polyplay.systems._wiring import check_actions
 from polyplay.systems.apex import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
@@ -56,18 +56,7 @@ class Config:
     budget: Count = 100_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def quick() -> Config:
-    """For Pendulum-v1 on a small machine."""
-    learner = Config(learning_rate=1e-3, batch=128, n_step=3, gamma=0.98, width=64, saturation_cost=0.05)
-    pace = replace(learner, unroll=10, ratio=32.0, capacity=200_000, learning_starts=1_000, prefetch=4, budget=20_000)
-    return replace(pace, noise=0.8, reward_scale=0.1)
-
-
-PRESETS = {"paper": Config, "quick": quick}
-ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU; normal noise on actions"}
-ROW |= {"between": "Replays in workers of their own, prioritized", "pace": "free, or a ratio"}
-ROW |= {"update": "Local, or AllReduce of learners", "weights travel": "pull each rollout"}
-ROW |= {"source": "Horgan et al. 2018"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -15,8 +15,8 @@ from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, So
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
 from polyplay.learning.policy_losses import APPO
-from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, atari_options, with_auxiliary
+from polyplay.systems import System, described
+from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.systems.impala import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
@@ -24,10 +24,9 @@ from polyplay.workers.sizing import fewest_actors
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(PolicyOptions):
     """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: Workers = 2  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: Count = 4  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
@@ -39,33 +38,18 @@ class Config:
     epochs: Count = 4  # passes over a batch
     minibatches: Count = 4  # minibatches per pass, of whole trajectories
     clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε
-    gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
-    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
     normalize_advantage: bool = True  # scale advantages to mean 0 and deviation 1 over a minibatch
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def quick() -> Config:
-    """The fastest on Pong on a small machine: measured in bench/results/pong.md."""
-    acting = Config(actors=0, lanes=8, unroll=20, batch=16, epochs=2, minibatches=2, budget=20_000_000)
-    return replace(acting, network="a3c", inputs="centre", learning_rate=7e-4)
-
-
-PRESETS = {"paper": Config, "quick": quick}
-ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU", "between": "RolloutQueue"}
-ROW |= {"pace": "free + V-trace, several passes", "update": "Local, or AllReduce of learners"}
-ROW |= {"weights travel": "pull each rollout", "source": "Petrenko et al. 2020; Sample Factory"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

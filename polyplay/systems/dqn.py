@@ -17,26 +17,22 @@ from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.value_losses import QLoss, q_outputs
-from polyplay.systems import System
-from polyplay.systems._wiring import per_replica, q_network_of, replay_of_rows, small_envs
+from polyplay.systems import System, described
+from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ValueOptions):
     """Defaults: the paper's extended data table 1 (Nature 2015), with the target network's period as printed there."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 1  # parallel environments (num-envs), over all replicas
     replicas: SomeWorkers = 1  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: Count = 4  # agent steps per lane between updates
-    gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, dqn (as released), a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     double: bool = False  # double DQN: the online network chooses the next action, the target network evaluates it
     head: Literal["plain", "shared", "dueling"] = "plain"  # shared: one bias for all actions; dueling: Wang et al. 2016
     batch: Count = 32  # transitions in one update, over all replicas
@@ -55,34 +51,8 @@ class Config:
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def released() -> Config:
-    """google-deepmind/dqn: the target network every 10,000 agent steps, so 2,500 updates; padded pictures."""
-    return Config(target_update=2_500, network="dqn")
-
-
-def double() -> Config:
-    """Double DQN, tuned (van Hasselt et al. 2016): target every 30,000 agent steps, ε to 0.01, one bias for all."""
-    return Config(double=True, target_update=7_500, epsilon=0.01, head="shared")
-
-
-def prioritized() -> Config:
-    """Schaul et al. 2016, proportional, on double DQN: a quarter of the learning rate, so a 16th of ε."""
-    return replace(double(), alpha=0.6, learning_rate=6.25e-5, optimizer_eps=0.01 / 16)
-
-
-def quick() -> Config:
-    """Pong on a small machine: measured in docs/systems/dqn.md."""
-    learner = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, reduction="mean", double=True, n_step=10)
-    pace = replace(learner, lanes=16, unroll=1, batch=128, capacity=100_000, learning_starts=4_000, target_update=200)
-    explore = replace(pace, epsilon=0.02, epsilon_decay_steps=40_000, budget=8_000_000)
-    return replace(explore, atari="baselines", network="a3c", inputs="centre")
-
-
 HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}
-PRESETS = {"paper": Config, "released": released, "double": double, "prioritized": prioritized, "quick": quick}
-ROW = {"envs": "1 lane, same thread", "policy runs": "learner's own", "between": "Replay, uniform or prioritized"}
-ROW |= {"pace": "inline, ratio 8", "update": "Local, or AllReduce of replicas", "weights travel": "same object"}
-ROW |= {"source": "Mnih et al. 2015; google-deepmind/dqn"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -96,9 +66,8 @@ def build(c: Config, crew: Crew) -> System:
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.budget)
     outputs = partial(q_outputs, double=c.double)
-    spec = LearnerSpec(
-        policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update, report=10
-    )
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
+    spec = replace(spec, target=c.target_update)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.001 if c.double else 0.05)

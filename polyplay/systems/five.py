@@ -15,15 +15,22 @@ from typing import Literal
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.core.errors import Budget, Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.envs import Envs
 from polyplay.learning import LearnerSpec, window_learner
 from polyplay.learning.agents import METRICS, discount_of
 from polyplay.learning.policy_losses import PPO
 from polyplay.population.judge import METRIC, rated_games, rater
 from polyplay.population.league import League
 from polyplay.population.referee import Opponents, referee
-from polyplay.systems import System
-from polyplay.systems._teams import MATCHES, TEAMS, check_windows, experience_of, five_network, hyperparameters_of
+from polyplay.systems import System, described
+from polyplay.systems._teams import (
+    MATCHES,
+    TEAMS,
+    check_windows,
+    experience_of,
+    five_network,
+    hyperparameters_of,
+    table_envs,
+)
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -62,35 +69,13 @@ class Config:
     budget: Budget = 1_700_000_000_000  # heroes' steps to train for when neither --frames nor --steps is given
 
 
-def blog() -> Config:
-    """As it was in June 2018: an LSTM of 1,024, and 256 optimizers whose updates have 1,048,576 steps of heroes."""
-    return replace(Config(), core_size=1024, learners=256, batch=256)
-
-
-def quick() -> Config:
-    """For two cores: two heroes a side, 80 seconds. Its one table would play past agents in blocks: there are none."""
-    env = "arena:lanes+team=2+lanes=1+length=2400+randomise=1"
-    game = Config(env, lanes=128, learners=1, unroll=64, budget=15_000_000)
-    game = replace(game, batch=64, capacity=512, publish=4, opponents="latest", rate_every=4000, core_size=256)
-    return replace(game, learning_rate=5e-4, entropy_cost=5e-3, horizon=60.0, inputs="raw")
-
-
-def duel() -> Config:
-    """One against one: for experiments with batch, staleness and reuse."""
-    return replace(quick(), env="arena:lanes+team=1+lanes=1+length=1800+randomise=1")
-
-
-PRESETS = {"paper": Config, "blog": blog, "quick": quick, "duel": duel}
-ROW = {"envs": "a table of two teams per actor", "policy runs": "own copy of each team, CPU"}
-ROW |= {"between": "RolloutQueue to a buffer of windows in each learner", "pace": "free, or a ratio"}
-ROW |= {"update": "Local, or AllReduce of learners", "weights travel": "published every 32 updates"}
-ROW |= {"source": "Berner et al. 2019"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
     check_windows(c)
     n = c.actors * c.learners
-    envs = Envs(c.env, c.lanes, TEAMS, workers=crew.placement.env_threads(n), agents=TEAMS, **crew.env_defaults)
+    envs = table_envs(c, crew, TEAMS, n)
     policy, opponents, bots = five_network(c, envs), Opponents.parse(c.opponents), tuple(envs.spec.bots)
     net, games = policy(), rated_games(envs)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False)

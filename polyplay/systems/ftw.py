@@ -9,16 +9,15 @@ act × actors:  a table of four agents ─► own copies of weights ─► rollo
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
-from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.population.league import League
 from polyplay.population.rules import initial
-from polyplay.systems import System
-from polyplay.systems._teams import POINTS, QUICK, batches_of, copy_rule, ftw_network, loss_of
+from polyplay.systems import System, described
+from polyplay.systems._teams import POINTS, batches_of, copy_rule, ftw_network, loss_of, table_envs
 from polyplay.systems.league import wire_tables
 from polyplay.weights import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -39,13 +38,11 @@ class Config:
     batch: Count = 32  # trajectories in one update of an agent
     opponents: str = "elo"  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
     games_per_matchup: Count = 32  # that a table plays before its players are drawn anew
-    evolve: bool = (
-        True  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    )
+    evolve: bool = True
+    # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
     exploit_every: Count = 1000  # matches of an agent from one look at another, whether to copy it, to the next
-    ranges: tuple[
-        str, ...
-    ] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
+    ranges: tuple[str, ...] = ()
+    # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
     event_rewards: tuple[str, ...] = POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str = "ftw"  # ftw (by the view's size), or as other systems
@@ -62,49 +59,11 @@ class Config:
     budget: Count = 60_000_000_000  # steps of all agents to train for when neither --frames nor --steps is given
 
 
-def quick() -> Config:
-    """For two cores: four agents, maps of 9 × 9 seen from above, matches of a minute, an action held for 1/5 s."""
-    game = "arena:ctf+size=9+length=900+repeat=3+actions=small"
-    table = Config(game, agents=4, lanes=64, unroll=50, batch=16, games_per_matchup=50, exploit_every=200, ranges=QUICK)
-    return replace(table, optimizer="adam", max_grad_norm=40.0, lam=0.95, core_size=128, memory=0, budget=20_000_000)
-
-
-def no_slow() -> Config:
-    """One clock: an LSTM."""
-    return replace(quick(), core="lstm")
-
-
-def no_auxiliary() -> Config:
-    """Without pixel control and reward prediction."""
-    return replace(quick(), auxiliary="none")
-
-
-def no_evolution() -> Config:
-    """Nobody copies: all learn by the same fixed rewards."""
-    return replace(quick(), evolve=False)
-
-
-def selfplay_shaped() -> Config:
-    """One agent, against itself, by the same fixed rewards ("Self-play + RS")."""
-    return replace(no_evolution(), agents=1, opponents="latest")
-
-
-def selfplay() -> Config:
-    """One agent, against itself, by winning alone."""
-    return replace(selfplay_shaped(), env=f"{quick().env}+reward=win", rewards="game")
-
-
-PRESETS = {"paper": Config, "quick": quick, "no_slow": no_slow, "no_auxiliary": no_auxiliary}
-PRESETS |= {"no_evolution": no_evolution, "selfplay_shaped": selfplay_shaped, "selfplay": selfplay}
-ROW = {"envs": "a table of players per actor", "policy runs": "own copy of each player, CPU"}
-ROW |= {"between": "RolloutQueue to each agent", "pace": "free + V-trace", "update": "Local, each agent's own"}
-ROW |= {"weights travel": "pull each rollout; from who wins to who loses", "source": "Jaderberg et al. 2019"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(
-        c.env, c.lanes, c.players, workers=crew.placement.env_threads(c.actors), agents=c.players, **crew.env_defaults
-    )
+    envs = table_envs(c, crew, c.players, c.actors)
     policy, rule, slots = ftw_network(c, envs), copy_rule(c, envs), batches_of(c, envs)
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(rule.priors, c.agents, crew.seed) if c.evolve else ()

@@ -12,14 +12,14 @@ from typing import Annotated, Literal
 
 from polyplay.acting import LaneTable, act
 from polyplay.buffers import TrainingQueue
-from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Range, Whole
+from polyplay.core.errors import Count, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.envs.make import whole_matches
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.policy_losses import A2C, VTrace
-from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, atari_options, with_auxiliary
+from polyplay.systems import System, described
+from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.autoscale import schedule
 from polyplay.workers.crew import Crew
@@ -28,10 +28,9 @@ MOST = 8  # predictors, and trainers, there is room for
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(PolicyOptions):
     """Defaults: the paper's."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "ga3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     agents: Count = 32  # number of agents at the start; each is a process with one environment
     predictors: Annotated[int, Range(1, MOST)] = 2  # number at the start of threads that compute actions
@@ -41,42 +40,22 @@ class Config:
     min_batch: Whole = 0  # transitions of an update, at least (0: those of one chunk)
     queue: Count = 100  # how many chunks may wait for a trainer
     unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
-    gamma: Fraction = 0.99  # discount
     network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
-    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     learning_rate: Positive = 3e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: Positive = 0.1  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
-    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
-    inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # images: x/255, x/128 − 1, or minus the mean image
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
+    inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # type: ignore[assignment]
+    # images: x/255, x/128 − 1, or minus the mean image
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def released() -> Config:
-    """NVlabs/GA3C as released, without its flaws (docs/systems/ga3c.md lists them); the scheduler is the paper's."""
-    return Config(correction="max", inputs="signed")
-
-
-def quick() -> Config:
-    """For a small machine, best with --atari impala: Pong in bench/results/pong.md."""
-    few = Config(agents=16, predictors=1, trainers=1, schedule="off", min_batch=160, queue=160, unroll=10)
-    adam = replace(few, optimizer="adam", learning_rate=7e-4, optimizer_eps=1e-5, max_grad_norm=0.5, anneal="linear")
-    loss = replace(adam, reduction="mean", normalize_advantage=True, correction="vtrace", budget=20_000_000)
-    return replace(loss, network="a3c", init="orthogonal", inputs="centre")
-
-
-PRESETS = {"paper": Config, "released": released, "quick": quick}
-ROW = {"envs": "a process per agent, one pool", "policy runs": "predictors serve the pool", "between": "TrainingQueue"}
-ROW |= {"pace": "free", "update": "Hogwild of trainers", "weights travel": "same object"}
-ROW |= {"source": "Babaeizadeh et al. 2017"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -9,24 +9,22 @@ free:  act × actors: this half ─► RolloutQueue ─► serve_replay × memor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_worker, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
 from polyplay.learning.value_losses import QLoss, q_outputs
-from polyplay.systems import System
-from polyplay.systems._wiring import nice_of, per_replica, q_network_of, replay_of_rows, small_envs
+from polyplay.systems import System, described
+from polyplay.systems._wiring import ValueOptions, nice_of, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, param_sizes, serve_parameters
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ValueOptions):
     """Defaults: the paper's in bundled mode, as far as they are known (docs/systems/gorila.md)."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: Workers = 0  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
     replay_workers: SomeWorkers = 1  # free mode: replay workers; 1 is a global replay, one per actor are local replays
@@ -34,11 +32,8 @@ class Config:
     shards: SomeWorkers = 2  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: Count = 1  # parallel environments (num-envs) of each actor
     unroll: Count = 1  # agent steps per lane between two pulls of the weights
-    gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
-    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     batch: Count = 32  # transitions of one gradient, which is their mean; as in DQN
     ratio: NonNegative = 32.0  # transitions drawn per agent step; 32: one gradient; DQN has 8 (0: free mode, no limit)
     capacity: Count = 1_000_000  # transitions in each replay
@@ -54,35 +49,14 @@ class Config:
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def quick() -> Config:
-    """For Pong on a machine of 2 cores, dqn's quick in two bundles: measured in bench/results/pong_replay.md."""
-    learner = Config(optimizer="adam", learning_rate=1e-3, optimizer_eps=1e-5, batch=128, ratio=8.0, n_step=10)
-    pace = replace(
-        learner,
-        learners=2,
-        lanes=8,
-        unroll=1,
-        capacity=50_000,
-        learning_starts=2_000,
-        target_update=200,
-        budget=8_000_000,
-    )
-    return replace(pace, epsilon=0.02, epsilon_decay_steps=40_000, atari="baselines", network="a3c", inputs="centre")
-
-
-PRESETS = {"paper": Config, "quick": quick}
-ROW = {"envs": "1 lane per bundle, or actor", "policy runs": "learner's own; free: own copy, CPU"}
-ROW |= {"between": "Replay per bundle; free: Replays in workers of their own"}
-ROW |= {"pace": "inline, ratio 32; free: a ratio, or none", "update": "ParameterServer of shards, AdaGrad"}
-ROW |= {"weights travel": "pulled in parts before rollouts and gradients", "source": "Nair et al. 2015"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
     learners = c.learners or crew.placement.parts
     if c.replay_workers != Config.replay_workers and not c.actors:
-        raise UserError(
-            f"--replay-workers {c.replay_workers} says nothing without --actors: give both, or leave it out"
-        )
+        given = f"--replay-workers {c.replay_workers} says nothing without --actors"
+        raise UserError(f"{given}: give both, or leave it out")
     actors, places, ratio = (c.actors, c.replay_workers, c.ratio or None) if c.actors else (learners, learners, c.ratio)
     each = per_replica(replace(c, actors=actors, replay_workers=places), "replay_workers", "actors")
     envs = small_envs(c, crew, c.lanes)

@@ -12,22 +12,21 @@ from typing import Any, Literal
 
 from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
-from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Workers
+from polyplay.core.errors import Count, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, learn
 from polyplay.learning.policy_losses import VTrace
-from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, atari_options, auxiliary_of, with_auxiliary
+from polyplay.systems import System, described
+from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, auxiliary_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(PolicyOptions):
     """Defaults: the paper's table G.1 (Atari). Unknown ones (actors, lanes, slots) are for a small machine."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: Workers = 0  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: Count = 16  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
@@ -36,10 +35,8 @@ class Config:
     lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 20  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update, over all learners
-    gamma: Fraction = 0.99  # discount
     rho: Positive = 1.0  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
-    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     auxiliary: str = "none"  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # learning rate at the start; see --anneal
@@ -47,33 +44,13 @@ class Config:
     optimizer_eps: Positive = 0.01  # the optimizer's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     value_cost: NonNegative = 0.5  # weight of the value loss
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def released() -> Config:
-    """deepmind/scalable_agent's flags, for DMLab: its recurrent agent, without an instruction."""
-    learner = Config(learning_rate=4.8e-4, optimizer_eps=0.1, max_grad_norm=0.0, entropy_cost=2.5e-4)
-    return replace(learner, unroll=100, batch=2, core="lstm", actors=4, lanes=1, budget=1_000_000_000)
-
-
-def quick() -> Config:
-    """The fastest on Pong on a small machine: measured in bench/results/pong.md."""
-    learner = Config(optimizer="adam", learning_rate=7e-4, optimizer_eps=1e-5, max_grad_norm=0.5, reduction="mean")
-    network = replace(learner, network="a3c", init="orthogonal", inputs="centre", normalize_advantage=True)
-    return replace(network, lanes=8, unroll=10, batch=16, budget=20_000_000)
-
-
-PRESETS = {"paper": Config, "released": released, "quick": quick}
-ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU", "between": "RolloutQueue"}
-ROW |= {"pace": "free + V-trace", "update": "Local, or AllReduce of learners", "weights travel": "pull each rollout"}
-ROW |= {"source": "Espeholt et al. 2018"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

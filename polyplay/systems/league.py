@@ -13,22 +13,22 @@ from typing import Any, Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import AgentBatches, RolloutQueue
-from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
+from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, learn_agents
 from polyplay.learning.policy_losses import APPO, VTrace
 from polyplay.population.league import League
 from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import Opponents, referee
-from polyplay.systems import System
-from polyplay.systems._teams import batches_of
-from polyplay.systems._wiring import actor_critic_of, with_auxiliary
+from polyplay.systems import System, described
+from polyplay.systems._teams import batches_of, table_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic_of, with_auxiliary
 from polyplay.weights import AgentParams, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(PolicyOptions):
     """Defaults: for small games on a small machine; no league was published for one."""
 
     env: str = "toy:rps"  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
@@ -47,29 +47,19 @@ class Config:
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
     clip_range: Positive = 0.2  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
-    gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
-    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: Count = 1_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-PRESETS = {"selfplay": Config}
-ROW = {"envs": "a table of players per actor", "policy runs": "own copy of each player, CPU"}
-ROW |= {"between": "RolloutQueue to each agent", "pace": "free + V-trace", "update": "Local, each agent's own"}
-ROW |= {"weights travel": "pull each rollout", "source": "Jaderberg et al. 2019; Berner et al. 2019"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(
-        c.env, c.lanes, c.players, workers=crew.placement.env_threads(c.actors), agents=c.players, **crew.env_defaults
-    )
+    envs = table_envs(c, crew, c.players, c.actors)
     slots, policy = batches_of(c, envs), actor_critic_of(c, envs, previous=c.core != "none")
     ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
     loss = with_auxiliary(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
@@ -83,14 +73,7 @@ def build(c: Config, crew: Crew) -> System:
 
 
 def wire_tables(
-    c: Any,
-    crew: Crew,
-    envs: Envs,
-    spec: LearnerSpec,
-    slots: int,
-    league: League,
-    rule: CopyRule,
-    snapshots: int = 0,
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, league: League, rule: CopyRule, snapshots: int = 0
 ) -> System:
     """The figure above, whatever agents learn from batches of `slots` rollouts."""
     opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.placement.parts)

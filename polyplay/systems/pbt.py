@@ -14,7 +14,7 @@ from typing import Any, Literal
 from polyplay.core.errors import Count, Whole, Workers
 from polyplay.core.machine import cores
 from polyplay.population.trainer import Evolution, Members, trainer
-from polyplay.systems import System
+from polyplay.systems import System, described
 from polyplay.systems._presets import evolution_of
 from polyplay.workers.crew import Crew
 
@@ -33,16 +33,12 @@ class Config:
     at_once: Workers = 0  # trainers, each with its share of the cores (0: one per core)
 
 
-PRESETS = {"paper": Config}
-ROW = {"envs": "of another system's runs", "policy runs": "as in that system", "between": "that system's; files"}
-ROW |= {"pace": "no barrier between members", "update": "that system's; a bad member copies a good one"}
-ROW |= {"weights travel": "in checkpoints, from good members to bad ones", "source": "Jaderberg et al. 2017"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Any, crew: Crew) -> System:
     evolution: Evolution = evolution_of(c, crew)
     n = 1 if crew.serial else min(c.at_once or cores(), evolution.size)
-    crew.add(
-        trainer, n=n, on="process", learner=True, on_loss="replace", out=Members(evolution.size), evolution=evolution
-    )
+    members = crew.add(trainer, n=n, on="process", learner=True, on_loss="replace", evolution=evolution)
+    members.out = Members(evolution.size)
     return System(None, None, ())

@@ -12,17 +12,16 @@ from typing import Literal
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.policy_losses import PPO
-from polyplay.systems import System
-from polyplay.systems._wiring import actor_critic_of, all_envs, epochs_of, replica_envs, replicas_of, with_auxiliary
+from polyplay.systems import System, described
+from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(PolicyOptions):
     """Defaults: the paper's for Atari. What it does not mention is off; Adam's ε is OpenAI baselines'."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 8  # parallel environments (num-envs), over all replicas
     replicas: Workers = 0  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
@@ -33,54 +32,24 @@ class Config:
     clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε
     value_clip: bool = False  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
     target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
-    gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalized advantage estimation
     network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five, or module:callable
-    core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "rate", "constant"] = "linear"
-    """linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls"""
-    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
-    actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given (10M steps)
 
 
-def baselines() -> Config:
-    """OpenAI baselines' ppo2 as released, Atari: value loss 0.5 · ½ mean max(…)."""
-    optim = Config(epochs=4, anneal="rate", max_grad_norm=0.5)
-    return replace(optim, value_clip=True, value_cost=0.25, normalize_advantage=True, actions="clip")
-
-
-def rlpyt() -> Config:
-    """rlpyt's configs/atari/pg PPO, feed-forward: value loss ½ (R − V)²; its network, pictures and 50M steps."""
-    optim = Config(lanes=32, unroll=64, epochs=4, learning_rate=1e-3, optimizer_eps=1e-8, max_grad_norm=1.0)
-    loss = replace(optim, lam=0.98, value_cost=0.5)
-    return replace(loss, reward="sign", atari="rlpyt", network="rlpyt", budget=200_000_000)
-
-
-def quick() -> Config:
-    """The fastest on Pong on a small machine: measured in bench/results/pong.md."""
-    learner = Config(learning_rate=7e-4, max_grad_norm=0.5, normalize_advantage=True, value_cost=0.5)
-    return replace(learner, lanes=16, unroll=32, network="a3c", inputs="centre", budget=4_000_000)
-
-
-PRESETS = {"paper": Config, "baselines": baselines, "rlpyt": rlpyt, "quick": quick}
-ROW = {"envs": "one pool per replica", "policy runs": "learner's own", "between": "nothing"}
-ROW |= {"pace": "inline, several passes", "update": "Local, or AllReduce of replicas", "weights travel": "same object"}
-ROW |= {"source": "Schulman et al. 2017; OpenAI baselines ppo2"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole = all_envs(c, crew)
-    replicas = replicas_of(c, crew, whole, c.minibatches if c.core != "none" else 1)
-    envs = replica_envs(whole, c.groups, replicas)
+    envs, replicas = divided_envs(c, crew, c.minibatches if c.core != "none" else 1)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # as rlpyt has it
     policy = actor_critic_of(c, envs, init, core_size=c.core_size)
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Literal
 
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, replay_worker
@@ -18,17 +17,16 @@ from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
 from polyplay.learning.value_losses import SequenceLoss, q_outputs
-from polyplay.systems import System
-from polyplay.systems._wiring import atari_options, q_network_of, replay_of_rows
+from polyplay.systems import System, described
+from polyplay.systems._wiring import AgentOptions, atari_options, q_network_of, replay_of_rows
 from polyplay.weights import Local, OptimizerSpec, Params
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(AgentOptions):
     """Defaults: the paper's table 2 (Atari). It has 256 actors. The gradient norm is SEED's."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "r2d2"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
     lanes: Count = 4  # parallel environments (num-envs) of each actor
@@ -39,7 +37,6 @@ class Config:
     gamma: Fraction = 0.997  # discount
     n_step: Count = 5  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     core_size: Width = 512  # width of the LSTM, which also gets the previous action and reward
     batch: Count = 64  # sequences in one update
     ratio: Positive = 0.4  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
@@ -56,18 +53,7 @@ class Config:
     budget: Count = 10_000_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def quick() -> Config:
-    """For Pong on a small machine; results in docs/systems/dqn.md."""
-    short = Config(unroll=20, pull=20, sequence=20, burn_in=10, core_size=256)
-    learner = replace(short, batch=16, learning_rate=1e-3, optimizer_eps=1e-5)
-    pace = replace(learner, actors=1, lanes=16, ratio=4.0, capacity=100_000, learning_starts=5_000, target_update=200)
-    return replace(pace, gamma=0.99, atari="baselines", network="a3c", inputs="centre", budget=8_000_000)
-
-
-PRESETS = {"paper": Config, "quick": quick}
-ROW = {"envs": "a few lanes per actor", "policy runs": "own copy, CPU; ε by lane"}
-ROW |= {"between": "Replay of sequences, prioritized", "pace": "ratio 0.4 of rows", "update": "Local"}
-ROW |= {"weights travel": "pull every 400 steps", "source": "Kapturowski et al. 2019"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -17,26 +17,22 @@ from polyplay.buffers import Proportional, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, LearnerSpec, replica
 from polyplay.learning.value_losses import CategoricalLoss, q_outputs
-from polyplay.systems import System
-from polyplay.systems._wiring import per_replica, q_network_of, replay_of_rows, small_envs
+from polyplay.systems import System, described
+from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config:
+class Config(ValueOptions):
     """Defaults: the paper's table 1."""
 
-    env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 1  # parallel environments (num-envs), over all replicas
     replicas: SomeWorkers = 1  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: Count = 4  # agent steps per lane between updates
-    gamma: Fraction = 0.99  # discount
     n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
-    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
     network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
-    inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
     variant: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation to follow (CODES); dopamine: not double
     v_max: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     sigma: NonNegative = 0.5  # initial σ of the noisy layers; 0: ε-greedy instead
@@ -55,35 +51,12 @@ class Config:
     budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
 
 
-def dopamine() -> Config:
-    """Dopamine's default: categorical, 3 steps and priorities alone, ε-greedy: neither double nor dueling nor noisy."""
-    learner = Config(variant="dopamine", sigma=0.0, epsilon_decay_steps=250_000, beta=0.5, max_grad_norm=0.0)
-    return replace(learner, atari="dopamine", network="dopamine")
-
-
-def zoo() -> Config:
-    """google-deepmind/dqn_zoo's: less, truncated noise; no last bias; 0.1 % of draws are uniform."""
-    return Config(atari="dqn_zoo", variant="zoo", sigma=0.1, optimizer_eps=0.005 / 32)
-
-
-def quick() -> Config:
-    """Pong on a small machine: measured in docs/systems/dqn.md."""
-    pace = Config(
-        lanes=16, unroll=1, batch=128, capacity=100_000, learning_starts=4_000, target_update=200, budget=8_000_000
-    )
-    learner = replace(pace, n_step=10, v_max=4.0, learning_rate=1e-3, optimizer_eps=1e-5)
-    return replace(learner, atari="baselines", network="a3c", inputs="centre")
-
-
 CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-entropy, which is never 0), network
     "paper": ({"last": 1.0}, "kl", {"dueling": True}),
     "zoo": ({"last": 1.0, "mixture": 1e-3}, "ce", {"dueling": True, "bias": "none"}),
     "dopamine": ({"stratified": True}, "ce", {"init": "dopamine"}),
 }
-PRESETS = {"paper": Config, "dopamine": dopamine, "zoo": zoo, "quick": quick}
-ROW = {"envs": "1 lane, same thread", "policy runs": "learner's own, noisy", "between": "Replay, prioritized, n-step"}
-ROW |= {"pace": "inline, ratio 8", "update": "Local, or AllReduce of replicas", "weights travel": "same object"}
-ROW |= {"source": "Hessel et al. 2018"}
+PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
@@ -99,9 +72,8 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, net)
     outputs, steps = partial(q_outputs, double=c.variant != "dopamine"), crew.total(envs, c.budget)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(
-        policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update, report=10
-    )
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
+    spec = replace(spec, target=c.target_update)
     explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.0 if c.sigma else 0.001)

@@ -321,14 +321,6 @@ def test_outputs_stay(spec: EnvSpec, now: dict[str, Any]):
     assert found["logp"] <= 1e-6
 
 
-def test_where_no_action_names_units_a_set_may_go():
-    plain, fewer = (
-        EnvSpec({k: OBS[k] for k in names}, Discrete(3)) for names in (("own", "allies", "towers"), ("own", "allies"))
-    )
-    growth = NetworkGrowth(*(build_network(NetworkFactory("five", spec), 1) for spec in (plain, fewer)))
-    assert (growth.missing, growth.named) == (["towers"], {})
-
-
 @pytest.mark.parametrize(
     ("spec", "now", "says"),
     [

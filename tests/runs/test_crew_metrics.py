@@ -167,16 +167,6 @@ def test_the_time_of_processes_that_ended_stays_counted(service_crew, monkeypatc
     assert service.read_service()["cpu"] * machine.cores() > 0.27, "the system counts in ticks of 0.01 s"
 
 
-def test_a_count_that_fell_has_begun_anew(service_crew):
-    service = CrewMetrics(service_crew, 1, {"steps": 0, "updates": 0})
-    service_crew.counters.row(1).set("updates", 50)
-    service_crew.now.t += 1.0
-    service.read_service()
-    service_crew.counters.row(1).set("updates", 10)
-    service_crew.now.t += 1.0
-    assert service.read_service()["tps"] == 0.0
-
-
 def test_memory_counts_the_processes_below():
     alone = crew_metrics.memory_mb()
     child = subprocess.Popen(

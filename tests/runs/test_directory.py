@@ -54,20 +54,6 @@ def test_lines_are_whole_and_readable_at_once(tmp_path: Path):
     assert path.read_bytes().count(b"\n") == 3
 
 
-def test_every_line_is_one_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    lines, write = JsonLines(tmp_path / "a"), os.write
-    writes: list[bytes] = []
-
-    def note(fd: int, data: bytes) -> int:
-        writes.append(data)
-        return write(fd, data)
-
-    monkeypatch.setattr(files.os, "write", note)
-    lines.write({"a": list(range(10_000))})
-    assert len(writes) == 1
-    assert json.loads(writes[0])["a"][-1] == 9999
-
-
 @pytest.mark.parametrize(
     ("content", "whole"),
     [
@@ -438,13 +424,6 @@ def test_a_frame_where_pandas_is_installed(tmp_path: Path, monkeypatch: pytest.M
     assert (kind, columns["frames"]) == ("frame", [100, 150])
 
 
-def test_what_a_population_wrote_is_read(tmp_path: Path):
-    run = make_population(tmp_path / "run", turns=4, members=3)
-    population = read_population(run)
-    assert [m["member"] for m in population["members"]] == [0, 1, 2]
-    assert population["over"] == "a2c"
-
-
 def test_what_is_no_population_is_said(tmp_path: Path):
     plain = write_run(tmp_path / "plain", "ppo", {"env": "toy:catch"})
     with pytest.raises(UserError, match=r"^RUN: .*plain is a run of ppo, no population: name one that"):
@@ -464,9 +443,7 @@ WHOLE = {"member": 0, "steps": 1, "wall_seconds": 1.0, "values": {}, "state": "w
     ("change", "says"),
     [
         ({"members": []}, "no members as a population writes it"),
-        ({"members": [{"member": 0}]}, "no members as a population writes it"),
         ({"members": [WHOLE, WHOLE | {"values": None}]}, "no members as a population writes it"),
-        ({"members": [WHOLE, WHOLE | {"state": None}]}, "no members as a population writes it"),
         ({"members": [WHOLE, WHOLE | {"steps": None}]}, "no members as a population writes it"),
         ({"vary": None, "total": "many"}, "no vary, total as a population writes it"),
         ({"schema": 2}, "has not schema 1"),

@@ -31,13 +31,6 @@ def parse(line: str) -> tuple[Config, RunOptions, dict[str, str]]:
     return run_options.parse(PAGE, line.split())
 
 
-def test_no_flags_are_the_papers_defaults():
-    settings, options, sources = parse("")
-    assert (settings, options) == (Config(), RunOptions(preset="paper"))
-    assert set(sources.values()) == {"default"}
-    assert {"env", "lanes", "frames", "seed", "trace"} <= set(sources)
-
-
 def test_preset_fills_and_flags_override_and_sources_tell():
     settings, options, sources = parse("--preset quick --lanes 8 --frames 10M --seed=3")
     assert settings == replace(Config(), lanes=8, learning_rate=1e-3)
@@ -52,13 +45,10 @@ def test_preset_fills_and_flags_override_and_sources_tell():
     [
         ("--env-id CartPole-v1", "env", "CartPole-v1"),
         ("--env_id=CartPole-v1", "env", "CartPole-v1"),
-        ("--env module:make", "env", "module:make"),
         ("--total-timesteps 5", "steps", 5),
         ("-n 1e3", "steps", 1000),
-        ("--steps 1_000", "steps", 1000),
         ("--frames 2.5k", "frames", 2500),
         ("--frames none", "frames", None),
-        ("--learning_rate 1", "learning_rate", 1.0),
         ("--learning-rate=-1e-3", "learning_rate", -1e-3),
         ("--learning-rate -.5", "learning_rate", -0.5),
         ("--learning-rate 1 --learning-rate 2", "learning_rate", 2.0),
@@ -72,11 +62,6 @@ def test_preset_fills_and_flags_override_and_sources_tell():
         ("--tensorboard=false", "tensorboard", False),
         ("--no-tensorboard", "tensorboard", False),
         ("--clip None", "clip", None),
-        ("--clip 3", "clip", 3.0),
-        ("--network mlp", "network", "mlp"),
-        ("--on thread", "on", "thread"),
-        ("--minutes 1.5", "minutes", 1.5),
-        ("--until-return -3", "until_return", -3.0),
     ],
 )
 def test_every_spelling_of_a_value(line: str, name: str, value: Any):
@@ -91,18 +76,15 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
     ("line", "says"),
     [
         ("--entrpy-cost 3", "unknown option --entrpy-cost for polyplay train fake; did you mean --entropy-cost?"),
-        ("--entropy 3", "did you mean --entropy-cost?"),
         ("--lr 3", "did you mean --learning-rate?"),
         ("--lrate 3", "did you mean --learning-rate?"),
         ("--learnrate 3", "did you mean --learning-rate?"),
-        ("--envs 3", "did you mean --lanes?"),
         ("--n-envs 3", "did you mean --lanes?"),
         ("--no-env", "unknown option --no-env"),
         ("-x 3", "unknown option -x"),
         ("-lanes 3", "unknown option -lanes for polyplay train fake; did you mean --lanes?"),
         ("--zzzzzz", "unknown option --zzzzzz for polyplay train fake; --help lists all options"),
         ("--learning-rate abc", "--learning-rate: 'abc' given, allowed: a finite number"),
-        ("--learning-rate nan", "--learning-rate: 'nan' given, allowed: a finite number"),
         ("--lanes 1.5", "--lanes: '1.5' given, allowed: a whole number"),
         ("--frames 1e-3", "--frames: '1e-3' given, allowed: a whole number from 1 to 1e12, or none for the default"),
         ("--lanes", "--lanes needs a value: a whole number"),
@@ -117,9 +99,7 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
         ("--no-lstm=true", "--no-lstm takes no value, 'true' given: write --lstm=true"),
         ("--clip x", "--clip: 'x' given, allowed: a finite number, or none for the default"),
         ("Pong", "unexpected 'Pong' for polyplay train fake: options begin with --; did you mean --env Pong?"),
-        ("--lanes 3 4", "unexpected '4'"),
         ("--preset quik", "--preset: 'quik' given, allowed for fake: auto, paper, quick; did you mean quick?"),
-        ("--preset best", "--preset: 'best' given, allowed for fake: auto, paper, quick"),
         ("--frames 8 --steps 2", "--frames 8 and --steps 2 set the same limit: give one of them"),
         ("--lanes x --learning-rate y", "--lanes: 'x' given"),
     ],
@@ -182,28 +162,17 @@ def test_keywords_take_callables_paths_and_numpy_numbers():
     assert (options.run, options.steps, options.minutes) == ("a/b", 9, 2.0)
 
 
-@pytest.mark.parametrize("steps", [3e2, np.float64(300.0)])
-def test_a_whole_number_may_be_written_as_a_float(steps: float):
-    _, options, _ = run_options.resolve(PAGE, steps=steps)
-    assert (type(options.steps), options.steps) == (int, 300)
-
-
 @pytest.mark.parametrize(
     ("keywords", "says"),
     [
         ({"entrpy_cost": 1}, "unknown keyword entrpy_cost for fake; did you mean entropy_cost?"),
         ({"lanes": "3"}, "lanes: '3' given, allowed: a whole number"),
-        ({"lanes": True}, "lanes: 'True' given, allowed: a whole number"),
         ({"lanes": 2.5}, "lanes: '2.5' given, allowed: a whole number"),
         ({"lanes": float("inf")}, "lanes: 'inf' given, allowed: a whole number"),
-        ({"learning_rate": float("inf")}, "learning_rate: 'inf' given, allowed: a finite number"),
-        ({"network": "x"}, "network: 'x' given, allowed: nature, impala, mlp"),
         ({"lstm": 1}, "lstm: '1' given, allowed: true or false"),
         ({"sizes": 3}, "sizes: '3' given"),
         ({"sizes": "33"}, "sizes: '33' given"),
         ({"crop": (1, 2, 3)}, "crop: '(1, 2, 3)' given"),
-        ({"preset": "x"}, "--preset: 'x' given"),
-        ({"frames": 1, "steps": 1}, "set the same limit"),
     ],
 )
 def test_every_mistake_in_keywords(keywords: dict[str, Any], says: str):
@@ -233,13 +202,8 @@ def test_json_round_trip_is_exact(value: Config):
     assert run_options.from_json(Config, there) == value
 
 
-def test_options_round_trip_and_a_callable_becomes_its_name():
-    options = RunOptions(frames=5, run="x", until_return=18.0)
-    assert run_options.from_json(RunOptions, json.loads(json.dumps(run_options.to_json(options)))) == options
-    assert run_options.to_json(Config(env=make_env))["env"] == f"{__name__}:make_env"  # type: ignore[arg-type]
-
-
 def test_json_that_does_not_fit_names_every_field():
+    assert run_options.to_json(Config(env=make_env))["env"] == f"{__name__}:make_env"  # type: ignore[arg-type]
     data = run_options.to_json(Config())
     del data["lanes"], data["clip"]
     with pytest.raises(UserError, match=r"config.json does not fit Config .*: unknown nolanes; missing clip, lanes"):
@@ -304,22 +268,6 @@ def test_an_alias_is_suggested_only_where_its_option_is():
     assert "total" not in flags.nearest_flag("total_timestep", ["frames"], flags.flag)
 
 
-@pytest.mark.parametrize(
-    ("word", "name", "fits"),
-    [
-        ("lrate", "learning_rate", True),
-        ("l_r", "learning_rate", True),
-        ("learn_rate", "learning_rate", True),
-        ("rate", "learning_rate", False),
-        ("learning", "learning_rate", False),
-        ("lratex", "learning_rate", False),
-        ("tr", "trace", False),
-    ],
-)
-def test_an_abbreviation_has_the_beginning_of_every_word(word: str, name: str, fits: bool):
-    assert flags.abbreviates(word, name) is fits
-
-
 def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
     with pytest.raises(SystemExit) as caught:
         flags.read_flags(Few, ["--help"], "polyplay x RUN", "About it.")
@@ -338,11 +286,8 @@ def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
         ("10M", "10000000"),
         ("1e7", "10000000"),
         ("2.5k", "2500"),
-        ("1_0b", "10000000000"),
         ("-2k", "-2000"),
-        ("12", "12"),
         ("1.5", "1.5"),
-        ("x", "x"),
         ("1.23456789k", "1.23456789k"),
         ("1e999", "1e999"),
     ],
@@ -367,29 +312,12 @@ def test_every_option_is_in_one_group_and_no_group_names_one_that_is_not_there()
         )
 
 
-def test_groups_and_what_is_in_them_are_in_order_and_none_is_empty():
-    found = run_options.grouped(["zeta", "env", "max_grad_norm"], ["steps", "keep", "frames"])
-    assert found == {
-        "duration": ["frames", "steps"],
-        "environment": ["env"],
-        run_options.ALGORITHM: ["zeta"],
-        "optimizer": ["max_grad_norm"],
-        run_options.RUN: ["keep"],
-    }
-
-
 def test_workers_make_their_own_by_the_same_arguments(tmp_path):
     env = gymnasium.make("CartPole-v1", max_episode_steps=5, render_mode="rgb_array", sutton_barto_reward=True)
     assert run_options.made_from(env) == ("CartPole-v1", {"sutton_barto_reward": True, "max_episode_steps": 5})
     run = polyplay.train("a2c", env=env, steps=64, serial=True, run=tmp_path / "run", tensorboard=False)
     assert polyplay.load(run.directory).evaluate(episodes=2)["episodic_length_mean"] == 5
     assert run_options.made_from(gymnasium.make("CartPole-v1")) == ("CartPole-v1", {})
-
-
-def test_what_is_no_instance():
-    assert not any(
-        map(run_options.is_instance, ("CartPole-v1", gymnasium.Env, lambda: gymnasium.make("CartPole-v1"), None))
-    )
 
 
 def bare():

@@ -26,7 +26,6 @@ from polyplay.nets.factory import NetworkFactory, build_network
 from polyplay.runs import plan, terminal
 from polyplay.runs.directory import read_config
 from polyplay.runs.options import RunOptions
-from polyplay.runs.plan import search_role
 from polyplay.workers.crew import Crew
 from tests.envs.broken import Grey
 
@@ -78,22 +77,6 @@ def test_what_was_chosen():
     assert "with 16 lanes each (stepped by the worker itself)" in text
 
 
-def test_one_of_a_kind_is_singular():
-    assert line(make("a2c", lanes=1, replicas=1), "workers").startswith(
-        "replica ×1 with 1 lane each (stepped by the worker itself); "
-    )
-    one = line(make("a2c", lanes=16, unroll=5, options={"steps": 80, "minutes": 1.0}), "length")
-    assert one == "80 agent steps; or until 1 minute"
-    assert plan.minutes_over(1.0) == "1 minute is over"
-    assert plan.minutes_over(0.5) == "0.5 minutes are over"
-    one = line(make("ppo", lanes=8, unroll=4, replicas=1, epochs=1, minibatches=1, options={"steps": 32}), "updates")
-    assert one == "about 1 update: 1 rollout of 32 rows, 1 epoch of 1 minibatch each"
-    many = line(make("ppo", lanes=8, unroll=4, replicas=1, epochs=2, minibatches=2, options={"steps": 64}), "updates")
-    assert many == (
-        "about 8 updates: 2 rollouts of 32 rows, 2 epochs of 2 minibatches each (lag 0 to 3 within a rollout)"
-    )
-
-
 def test_how_long():
     text = make("a2c", lanes=16, unroll=5)
     assert (line(text, "length"), line(text, "updates")) == ("8,000 agent steps", "about 100 updates of 80 rows")
@@ -122,12 +105,6 @@ DRAWN: Any = {"lanes": 4, "unroll": 1, "batch": 32, "ratio": 8.0, "capacity": 5_
 def test_updates_from_a_replay_are_predicted_from_its_start_on(system, more, updates):
     text = line(make(system, options={"steps": 2_000}, **{**DRAWN, **more}), "updates")
     assert text.startswith(f"{updates} updates, one every")
-
-
-def test_as_many_updates_are_made_as_were_predicted(tmp_path: Path):
-    """Games of 9 steps: rows that begin one are not counted."""
-    run = polyplay.train("dqn", run=str(tmp_path / "run"), steps=2_000, replicas=1, tensorboard=False, **TOY, **DRAWN)
-    assert abs(run.summary["updates"] - 375) <= 1
 
 
 def test_a_run_that_cannot_learn_says_so_first_and_at_the_end(tmp_path: Path, capfd):
@@ -162,16 +139,6 @@ def test_what_repeats(system: str, settings: dict[str, Any], options: dict[str, 
     assert line(make(system, options=options, **settings), "repeat").startswith(repeats)
 
 
-def test_lag_0_repeats_to_the_bit_whatever_workers_are(tmp_path: Path):
-    how: list[dict[str, Any]] = [{"serial": True}, {"on": "thread"}]
-    small = {**TOY, "lanes": 4, "batch": 8, "unroll": 5, "lag": 0, "steps": 700, "trace": True}
-    for i, more in enumerate(how):
-        polyplay.train("impala", **small, **more, run=str(tmp_path / str(i)))
-    one, two = ((tmp_path / str(i) / "updates.jsonl").read_text() for i in range(2))
-    assert one == two
-    assert one.count("\n") >= 17
-
-
 def test_what_resumes():
     assert line(make("a2c"), "resume") == f"restores all, environments too; {EXACT}"
     assert (
@@ -187,15 +154,8 @@ def test_what_resumes():
     playing = {"agents": 2, "env": "toy:rps", "lanes": 8, "batch": 4}
     assert line(make("league", **playing), "resume").endswith("matches under way are lost")
     assert line(make("league", **playing, options={"serial": True}), "resume").endswith(f"environments too; {EXACT}")
-    teams = {
-        "env": "toy:skirmish",
-        "event_rewards": ("kill=1",),
-        "network": "mlp",
-        "lanes": 8,
-        "batch": 2,
-        "unroll": 20,
-    }
-    teams |= {"auxiliary": "reward", "core_size": 8}
+    teams = {"env": "toy:skirmish", "event_rewards": ("kill=1",), "network": "mlp", "lanes": 8, "batch": 2}
+    teams |= {"unroll": 20, "auxiliary": "reward", "core_size": 8}
     assert line(make("ftw", **teams, options={"serial": True}), "resume").endswith(f"environments too; {EXACT}")
     ahead = line(make("apex", options={"serial": True}), "resume")
     assert ahead.endswith("batches drawn ahead are drawn again")
@@ -209,15 +169,6 @@ def test_what_ends_an_episode():
     assert plan.episodes(Envs("ALE/Pong-v5", 2)).startswith("terminated by a lost game: value 0")
     text = plan.episodes(Envs("CartPole-v1", 2))
     assert text == "terminated: value 0; truncated (time limit: 500 steps): value of the last observation"
-
-
-def test_what_becomes_of_real_actions():
-    pendulum = {"env": "toy:pendulum", "replicas": 1}
-    assert line(make("ppo", **pendulum), "actions") == "a policy's −1 … 1 is scaled to [-2, 2]"
-    assert line(make("ppo", **pendulum, actions="clip"), "actions") == "a policy's numbers are clipped to [-2, 2]"
-    dpg = {"env": "toy:pendulum", "network": "auto"}
-    assert line(make("apex_dpg", **dpg), "actions") == "a policy's −1 … 1 is scaled to [-2, 2]"
-    assert "actions" not in dict(make("a2c", replicas=1).lines)
 
 
 @pytest.mark.parametrize("name", ["adam", pytest.param("rmsprop_tf", marks=pytest.mark.long)])
@@ -467,22 +418,6 @@ def test_the_largest_part_is_made_smaller_until_all_fits(given: Any, limit: int,
     settings, again = Sizes(**given), Asked()
     assert plan.nearest_fit(again(settings), limit, settings, again) == found
     assert again.times < 20
-
-
-SMALL_GO: Any = {"env": "game:go+size=9", "blocks": 1, "filters": 8, "players": 3, "games": 2, "learners": 1}
-
-
-def self_play(**more: Any) -> Crew:
-    crew, page = Crew(0), systems.load("alphago_zero")
-    page.build(page.Config(**{**SMALL_GO, **more}), crew)
-    return crew
-
-
-def test_who_plays_with_itself_is_found_not_the_judge():
-    crew = self_play()
-    assert search_role(crew).name == "self_play"
-    crew.roles.clear()
-    assert search_role(crew) is None
 
 
 def test_a_dry_run_of_what_does_not_fit_says_so_after_the_plan(capsys, tmp_path):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import json
 import math
-import os
 import threading
 import types
 from collections import Counter
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import DEFAULT, MagicMock
 
@@ -26,7 +23,6 @@ from polyplay.learning import returns
 from polyplay.runs import reporter as report
 from polyplay.runs.directory import games_of, rewind, write_config
 from polyplay.runs.reporter import Reporter, Snapshot, stride
-from polyplay.runs.session import CheckpointCompleter
 from tests.reports import KEYS, rows
 
 
@@ -141,25 +137,8 @@ def test_episodes_lines(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
     clock.now += 1.5
     reporter.episode(-21.0, 1000, 4000, 1000, lane=7)
-    assert list(read_lines(tmp_path / "episodes.jsonl")) == [
-        {
-            "wall_seconds": 1.5,
-            "frames": 4000,
-            "steps": 1000,
-            "episodic_return": -21.0,
-            "episodic_length": 1000,
-            "lane": 7,
-        }
-    ]
-
-
-def test_nan_and_infinity_are_null_in_plain_json(tmp_path: Path, clock: Clock):
-    row = make(tmp_path, clock).report(snapshot(losses={"a": math.nan, "b": math.inf, "frames": 9.0}))
-    text = (tmp_path / "metrics.jsonl").read_text()
-    assert (row["a"], row["b"], row["frames"]) == (None, None, 4)
-    assert "NaN" not in text
-    assert "Infinity" not in text
-    assert json.loads(text, parse_constant=lambda name: pytest.fail(name)) == row
+    numbers = {"wall_seconds": 1.5, "frames": 4000, "steps": 1000, "episodic_return": -21.0, "episodic_length": 1000}
+    assert list(read_lines(tmp_path / "episodes.jsonl")) == [{**numbers, "lane": 7}]
 
 
 def test_a_resumed_run_goes_on(tmp_path: Path, clock: Clock):
@@ -211,26 +190,6 @@ def test_summary_is_written_once_at_the_end_and_goes_when_the_run_goes_on(tmp_pa
     assert json.loads((tmp_path / "summary.json").read_text()) == stored
     make(tmp_path, clock)
     assert not (tmp_path / "summary.json").exists()
-
-
-def test_a_full_disk_costs_reports_not_the_run(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch):
-    warnings: list[str] = []
-    reporter = make(tmp_path, clock, warn=warnings.append, tensorboard=True)
-    reporter.report(snapshot(4))
-
-    def full(*_: Any) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "write", full)
-    reporter.report(snapshot(8))
-    reporter.report(snapshot(12))
-    reporter.episode(1.0, 1, 1, 1, lane=0)
-    monkeypatch.undo()
-    assert [text.split(":")[0] for text in warnings] == ["metrics.jsonl", "tensorboard/", "episodes.jsonl"]
-    assert "No space left on device" in warnings[0]
-    reporter.report(snapshot(16))
-    assert [r["frames"] for r in metrics(tmp_path)] == [4, 16]
-    assert reporter.episodes == 1
 
 
 def test_tensorboard_reads_what_was_written(tmp_path: Path, clock: Clock):
@@ -358,19 +317,6 @@ def test_every_lane_is_in_the_sample(tmp_path):
     assert min(late.values()) > 0.25 * max(late.values())
 
 
-def test_reports_and_callbacks_have_every_game(tmp_path):
-    heard: list[dict[str, Any]] = []
-    (tmp_path / "whole").mkdir()
-    thinned, whole = make_thinned(tmp_path, 10), make_thinned(tmp_path / "whole", 10_000)
-    thinned.listen = lambda file, row: heard.append(row)
-    for reporter in (thinned, whole):
-        play(reporter, 500)
-    assert (thinned.episodes, thinned.return_mean, thinned.return_best) == (500, 449.5, 449.5)
-    assert (whole.episodes, whole.return_mean, whole.return_best) == (500, 449.5, 449.5)
-    assert [row["episodic_return"] for row in heard] == [float(i) for i in range(500)]
-    assert not any("games" in row for row in heard)
-
-
 def test_none_is_written_where_none_is_asked_for(tmp_path):
     said: list[str] = []
     reporter = make_thinned(tmp_path, 0, warn=said.append)
@@ -408,19 +354,6 @@ def test_a_resumed_run_cuts_where_the_checkpoint_was(at, clean, tmp_path):
     play(again, 500, first=at)
     again.close("done", 0)
     assert sum(map(games_of, written(tmp_path))) == again.episodes == at + 500
-
-
-@pytest.mark.parametrize("lines", [True, False], ids=["thinned", "none written"])
-def test_the_next_checkpoint_counts_the_games_of_the_last(lines, tmp_path):
-    if lines:
-        first = make_thinned(tmp_path, 20)
-        play(first, 400)
-        rewind(
-            tmp_path, {"frames": 400, "steps": 400, "updates": 1, "games": {"0+4": 200, "4+4": 200}}, lambda text: None
-        )
-    parts: Any = SimpleNamespace()
-    completer = CheckpointCompleter(tmp_path, parts, parts, 3, print, {"0+4": 200, "4+4": 200})
-    assert [sum(completer.games_before[lane] for lane in range(k, k + 4)) for k in (0, 4)] == [200, 200]
 
 
 def test_curves_and_the_live_page_read_what_is_there(tmp_path):

@@ -47,47 +47,6 @@ def games(run: Path) -> list:
     return sorted((g["lane"], g["episodic_return"]) for g in rows(run / "episodes.jsonl"))
 
 
-def compare(system: str, tmp_path: Path, capfd, **kw) -> int:
-    """A run in two parts, and the same in one; the updates of each."""
-    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=800, **kw).directory
-    cut = polyplay.train(system, run=str(tmp_path / "cut"), steps=400, **kw).directory
-    assert 5 < len(rows(cut / "updates.jsonl")) < len(rows(whole / "updates.jsonl")) - 5
-    capfd.readouterr()
-    polyplay.resume(str(cut), steps=800)
-    assert "begin anew" not in capfd.readouterr().err
-    assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
-    assert games(cut) == games(whole)
-    assert len(games(cut)) > 10
-    assert rows(cut / "metrics.jsonl")[-1]["episodes"] == len(games(cut))
-    assert rows(cut / "metrics.jsonl")[-1]["steps"] == rows(whole / "metrics.jsonl")[-1]["steps"]
-    return len(rows(cut / "updates.jsonl"))
-
-
-@pytest.mark.parametrize(
-    "kw",
-    [{"replicas": 2, "groups": 2, "on": "thread"}, {"replicas": 1, "serial": True, "core": "lstm", "core_size": 16}],
-    ids=["2 replicas, 2 groups", "lstm, inline"],
-)
-def test_a2c_on_cartpole_goes_on_to_the_bit(kw, tmp_path, capfd):
-    assert compare("a2c", tmp_path, capfd, **CARTPOLE, **kw) > 10
-
-
-@pytest.mark.parametrize("core", ["none", "gru"])
-def test_a2c_on_pong_in_environment_processes_goes_on_to_the_bit(core, tmp_path):
-    kw = {**BASE, "env": "ALE/Pong-v5", "atari": "auto:plain", "network": "a3c", "core": core, "core_size": 16}
-    kw |= {"lanes": 4, "unroll": 4, "replicas": 1, "on": "thread"}
-    whole = polyplay.train("a2c", run=str(tmp_path / "whole"), steps=192, **kw).directory
-    cut = polyplay.train("a2c", run=str(tmp_path / "cut"), steps=96, **kw).directory
-    polyplay.resume(str(cut), steps=192)
-    assert len(rows(whole / "updates.jsonl")) == 12
-    assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
-
-
-@pytest.mark.parametrize("kw", [{"core": "gru"}, {"serial": True, "batch": 4}], ids=["processes, gru", "serial"])
-def test_impala_at_lag_0_goes_on_to_the_bit(kw, tmp_path, capfd):
-    assert compare("impala", tmp_path, capfd, **{**CARTPOLE, "actors": 2, "batch": 8, "lag": 0, **kw}) > 10
-
-
 class Shared(gymnasium.Env):
     """Draws from the generators that all of a process share, as much older code does; its own state can be saved."""
 
@@ -115,17 +74,46 @@ class Shared(gymnasium.Env):
         self.steps = int(state["steps"])
 
 
+LONG, DRAWS = pytest.mark.long, {"env": Shared, "serial": True}
+
+
 @pytest.mark.parametrize(
-    ("system", "more"),
+    ("system", "kw"),
     [
-        ("a2c", {"replicas": 1}),
-        ("impala", {"actors": 2, "batch": 4}),
-        pytest.param("ppo", {"replicas": 1, "unroll": 10, "minibatches": 2, "epochs": 2}, marks=pytest.mark.long),
-        pytest.param("appo", {"actors": 3, "batch": 4}, marks=pytest.mark.long),
+        pytest.param("a2c", {"replicas": 1, "serial": True, "core": "lstm", "core_size": 16}, id="a2c, lstm"),
+        pytest.param("a2c", {"replicas": 2, "groups": 2, "on": "thread"}, id="a2c, 2 replicas, 2 groups", marks=LONG),
+        pytest.param("impala", {"actors": 2, "batch": 4, "lag": 0, "serial": True}, id="impala at lag 0"),
+        pytest.param("impala", {"actors": 2, "batch": 8, "lag": 0, "core": "gru"}, id="impala, processes", marks=LONG),
+        pytest.param("a2c", {"replicas": 1, **DRAWS}, id="a2c, global generators"),
+        pytest.param("impala", {"actors": 2, "batch": 4, **DRAWS}, id="impala, global generators", marks=LONG),
+        pytest.param("ppo", {"replicas": 1, "unroll": 10, "minibatches": 2, "epochs": 2, **DRAWS}, marks=LONG),
+        pytest.param("appo", {"actors": 3, "batch": 4, **DRAWS}, marks=LONG),
     ],
 )
-def test_environments_that_draw_from_global_generators_go_on_to_the_bit(system, more, tmp_path, capfd):
-    assert compare(system, tmp_path, capfd, **{**CARTPOLE, "env": Shared, "serial": True, **more}) > 10
+def test_a_run_in_two_parts_is_the_same_to_the_bit(system, kw, tmp_path, capfd):
+    given = {**CARTPOLE, **kw}
+    whole = polyplay.train(system, run=str(tmp_path / "whole"), steps=400, **given).directory
+    cut = polyplay.train(system, run=str(tmp_path / "cut"), steps=200, **given).directory
+    assert 2 < len(rows(cut / "updates.jsonl")) < len(rows(whole / "updates.jsonl")) - 2
+    capfd.readouterr()
+    polyplay.resume(str(cut), steps=400)
+    assert "begin anew" not in capfd.readouterr().err
+    assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
+    assert games(cut) == games(whole)
+    assert len(games(cut)) > 3
+    assert rows(cut / "metrics.jsonl")[-1]["episodes"] == len(games(cut))
+    assert rows(cut / "metrics.jsonl")[-1]["steps"] == rows(whole / "metrics.jsonl")[-1]["steps"]
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_a2c_on_pong_in_environment_processes_goes_on_to_the_bit(core, tmp_path):
+    kw = {**BASE, "env": "ALE/Pong-v5", "atari": "auto:plain", "network": "a3c", "core": core, "core_size": 16}
+    kw |= {"lanes": 4, "unroll": 4, "replicas": 1, "on": "thread"}
+    whole = polyplay.train("a2c", run=str(tmp_path / "whole"), steps=96, **kw).directory
+    cut = polyplay.train("a2c", run=str(tmp_path / "cut"), steps=48, **kw).directory
+    polyplay.resume(str(cut), steps=96)
+    assert len(rows(whole / "updates.jsonl")) == 6
+    assert rows(cut / "updates.jsonl") == rows(whole / "updates.jsonl")
 
 
 def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):
@@ -227,16 +215,8 @@ def test_a_checkpoint_of_before_another_number_of_lanes_is_gone_on_from(left, tm
 
 @pytest.mark.parametrize("name", ["lanes", "actors"])
 def test_where_a_replay_has_the_rows_of_lanes_their_number_stays(name):
-    kw = {
-        "env": "toy:catch",
-        "network": "mlp",
-        "actors": 1,
-        "lanes": 2,
-        "capacity": 2000,
-        "learning_starts": 50,
-        "serial": True,
-    }
-    page, (before, options, _) = systems.load("apex"), resolve(systems.load("apex"), **kw)
+    kw = {"env": "toy:catch", "network": "mlp", "actors": 1, "lanes": 2, "capacity": 2000, "learning_starts": 50}
+    page, (before, options, _) = systems.load("apex"), resolve(systems.load("apex"), serial=True, **kw)
     now, _ = adjust(page, before, {name: 4})
     crew = crew_of(options)
     page.build(now, crew)
@@ -278,17 +258,8 @@ def test_a_run_of_before_actions_were_scaled_goes_on_clipping_them(tmp_path):
     assert float(after["inputs.moments.0.count"]) > float(arrays["inputs.moments.0.count"]) > 1
 
 
-KW: dict[str, Any] = {
-    "env": "toy:catch",
-    "network": "mlp",
-    "lanes": 4,
-    "seed": 3,
-    "steps": 400,
-    "serial": True,
-    "trace": True,
-    "tensorboard": False,
-    "anneal": "constant",
-}
+KW: dict[str, Any] = {**BASE, "env": "toy:catch", "lanes": 4, "seed": 3, "steps": 400, "serial": True}
+KW["report_every"] = 5.0
 WORDS = "train a2c --env toy:catch --network mlp --lanes 4 --seed 3 --serial --trace --no-tensorboard --anneal constant"
 
 
@@ -470,14 +441,8 @@ def spoil(path: Path, damage: str) -> None:
     checkpoint.write_json(path / "manifest.json", manifest)
 
 
-GIVEN_KW: dict[str, Any] = {
-    "network": "mlp(8)",
-    "lanes": 4,
-    "serial": True,
-    "steps": 100,
-    "tensorboard": False,
-    "quiet": True,
-}
+GIVEN_KW: dict[str, Any] = {"network": "mlp(8)", "lanes": 4, "serial": True, "steps": 100, "quiet": True}
+GIVEN_KW["tensorboard"] = False
 
 
 class Walk(gymnasium.Env):
@@ -568,16 +533,7 @@ def test_an_environment_that_has_changed_is_refused_before_anything_starts(
     assert sorted((p.name, p.stat().st_mtime_ns) for p in run.iterdir() if p.name != ".lock") == before
 
 
-CATCH_KW: dict[str, Any] = {
-    "env": "toy:catch",
-    "network": "mlp",
-    "lanes": 4,
-    "replicas": 1,
-    "unroll": 5,
-    "serial": True,
-}
-CATCH_KW |= {"seed": 3, "trace": True, "tensorboard": False, "anneal": "constant", "report_every": 1e-4, "steps": 1_600}
-CATCH_KW["quiet"] = True
+CATCH_KW: dict[str, Any] = {**KW, "replicas": 1, "unroll": 5, "report_every": 1e-4, "steps": 1_600, "quiet": True}
 
 
 def games_told(run: Path) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,15 @@ import polyplay
 from polyplay import systems
 from polyplay.cli import main
 from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
+from polyplay.core.tree import Field
+from polyplay.envs import Envs
+from polyplay.envs.pool import EnvSpec
+from polyplay.envs.spaces import Conditional, Discrete, MultiBinary
 from polyplay.runs.directory import DirectoryLock, write_config
-from polyplay.runs.options import resolve, to_json
-from polyplay.runs.surgery import grow_run
+from polyplay.runs.options import RunOptions, resolve, to_json
+from polyplay.runs.surgery import change_options, check_games, grow_run
 
 QUIET: dict[str, Any] = {"tensorboard": False, "network": "mlp", "quiet": True}
 PPO: dict[str, Any] = {**QUIET, "env": "toy:memory", "core": "lstm", "core_size": 32, "lanes": 4, "unroll": 8}
@@ -86,8 +92,6 @@ def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        ("--core-size 16", "--core-size: 16 given, but RUN has 32, and networks only grow"),
-        ("--core-size 32", "surgery: nothing changes: give another --core-size"),
         ("--hidden 32 32", "the features would go from [64] to [32], and networks only grow"),
         ("--hidden 128", "torso.layers.2.weight would be missing in the new network"),
         (
@@ -95,7 +99,6 @@ def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
             "the grown network is not the old one: its activations are ReLU, those of RUN Tanh; leave",
         ),
         ("--env toy:pendulum", "--env: toy:pendulum given, whose actions are of another kind"),
-        ("--env toy:rps", "--env: toy:rps given, which"),
         ("", "surgery: nothing changes"),
     ],
 )
@@ -173,39 +176,16 @@ def test_past_selves_of_a_league_grow_and_still_play(tmp_path: Path):
 
 @pytest.mark.long
 def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, capfd: pytest.CaptureFixture):
-    given = {
-        "tensorboard": False,
-        "quiet": True,
-        "serial": True,
-        "core_size": 16,
-        "inputs": "normalize",
-        "rate_every": 0,
-    }
-    given |= {
-        "lanes": 8,
-        "unroll": 8,
-        "window": 4,
-        "batch": 8,
-        "capacity": 16,
-        "games_per_matchup": 2,
-        "snapshot_every": 2,
-    }
+    given = {"tensorboard": False, "quiet": True, "serial": True, "core_size": 16, "inputs": "normalize"}
+    given |= {"rate_every": 0, "lanes": 8, "unroll": 8, "window": 4, "batch": 8, "capacity": 16}
+    given |= {"games_per_matchup": 2, "snapshot_every": 2}
     given |= {"preset": "quick", "opponents": "past:0.5", "env": "arena:lanes+team=1+lanes=1+length=40"}
     old, new = tmp_path / "old", tmp_path / "new"
     polyplay.train("five", run=str(old), steps=300, **given)
     for name in ("ratings.jsonl", "references.json"):
         (old / name).write_text('{"version": 0}\n')
-    words = [
-        "--core-size",
-        "24",
-        "--hidden",
-        "160",
-        "--env",
-        "arena:lanes+team=1+lanes=2+length=40",
-        "--freeze-until",
-        "100",
-    ]
-    assert main.main(["surgery", str(old), "--out", str(new), *words]) == 0
+    words = "--core-size 24 --hidden 160 --env arena:lanes+team=1+lanes=2+length=40 --freeze-until 100"
+    assert main.main(["surgery", str(old), "--out", str(new), *words.split()]) == 0
     assert "not carried: experience of optimisers" in capfd.readouterr().out
     assert not [*new.glob("checkpoints/*/learners")]
     assert (new / "ratings.jsonl").read_bytes() == (new / "references.json").read_bytes() == b'{"version": 0}\n'
@@ -243,3 +223,85 @@ def test_a_run_of_processes_and_replicas_grows(tmp_path: Path):
     old = polyplay.train("ppo", run=str(tmp_path / "old"), steps=256, **given).directory
     grow_run(old, tmp_path / "new", {"core_size": 48}, settle=100)
     assert polyplay.resume(tmp_path / "new", steps=600).summary["exit_code"] == 0
+
+
+# What may change when a run grows.
+
+
+PAGE = systems.load("ppo")
+
+
+def changed(given: dict[str, Any], **changes: Any) -> tuple[Any, RunOptions]:
+    settings, options, _ = resolve(PAGE, env="toy:memory", **given)
+    return change_options(PAGE, settings, options, "ppo", changes)
+
+
+def test_layers_keep_their_activation():
+    settings, options = changed({"network": "mlp(64,64,relu)"}, hidden=(128, 128))
+    assert (settings.network, options.hidden) == ("mlp(128,128,relu)", (128, 128))
+    settings, options = changed({"network": "auto"}, hidden=(96,), env="toy:memory+cues=3")
+    assert (settings.network, settings.env) == ("auto(96)", "toy:memory+cues=3")
+
+
+@pytest.mark.parametrize(
+    ("given", "changes", "says"),
+    [
+        ({}, {"core_size": 512}, "--core-size: 512 given, but RUN has no core: leave it out"),
+        ({"core": "lstm"}, {"core_size": 64}, "--core-size: 64 given, but RUN has 256, and networks only grow"),
+        ({"core": "lstm"}, {"core_size": 256}, "surgery: nothing changes"),
+        ({}, {"heroes": 3}, "--heroes: ppo has no such option"),
+    ],
+)
+def test_mistakes(given: dict[str, Any], changes: dict[str, Any], says: str):
+    with pytest.raises(UserError) as caught:
+        changed(given, **changes)
+    assert str(caught.value).startswith(says)
+
+
+def test_a_core_that_is_there_without_an_option_grows():
+    page = systems.load("five")
+    settings, options, _ = resolve(page)
+    assert change_options(page, settings, options, "five", {"core_size": 8192})[0].core_size == 8192
+
+
+OLD = EnvSpec({"a": Field((2,), "float32"), "b": Field((), "int64")}, Discrete(2), classes={"b": 3}, seats=2)
+
+
+def game(spec: EnvSpec) -> Envs:
+    envs = Envs("toy:catch", 2)
+    envs.__dict__["spec"] = spec
+    return envs
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        replace(OLD, obs={"a": Field((5,), "float32"), "c": Field((1, 1), "float32")}, classes={}),
+        replace(OLD, action=Discrete(4), classes={"b": 5}, bots={"new": "m:f"}),
+    ],
+)
+def test_games_that_grow(new: EnvSpec):
+    check_games(game(OLD), game(new), league=False)
+
+
+UNITS = Conditional({"v": Discrete(2), "x": Discrete(3)}, {"x": (1,)})
+
+
+@pytest.mark.parametrize(
+    ("new", "says"),
+    [
+        (replace(OLD, obs=OLD.obs["a"], classes={}), "observations are of another kind"),
+        (replace(OLD, obs={"a": Field((2,), "uint8"), "b": OLD.obs["b"]}), "observations are of another kind"),
+        (replace(OLD, obs={"a": Field((2, 2), "float32"), "b": OLD.obs["b"]}), "observations are of another kind"),
+        (replace(OLD, obs={"c": Field((2,), "float32")}, classes={}), "observations are of another kind"),
+        (replace(OLD, classes={}), "observations are of another kind"),
+        (replace(OLD, action=MultiBinary((2,))), "actions are of another kind"),
+        (replace(OLD, action=UNITS), "actions are of another kind"),
+        (replace(OLD, seats=1), "which has 1 seats"),
+        (replace(OLD, seats=4), "matches of RUN's league were played with other teams"),
+        (replace(OLD, bots={"new": "m:f"}), "matches of RUN's league were played with other bots"),
+    ],
+)
+def test_games_of_another_kind(new: EnvSpec, says: str):
+    with pytest.raises(UserError, match=says):
+        check_games(game(OLD), game(new), league=True)

@@ -189,14 +189,14 @@ def test_the_plan_is_a_line_each_in_a_log_and_folded_on_a_terminal(tmp_path: Pat
 @pytest.mark.parametrize("width", [20, 40, 80, 200])
 def test_settings_fit_any_width(width: int):
     out = io.StringIO()
-    Console(file=out, width=width).print(terminal.settings_lines({"a": 1, "long_name": "x" * 30}, {}, {}, width))
+    Console(file=out, width=width).print(terminal.settings_lines({"a": 1, "long_name": "x" * 30}, {}, {}))
     assert max(map(len, out.getvalue().splitlines())) <= width
 
 
 def test_a_budget_is_not_shown_where_another_length_was_given():
     for options, shown in (({}, True), ({"minutes": 1.0}, True), ({"frames": 9}, False), ({"steps": 9}, False)):
         out = io.StringIO()
-        Console(file=out, width=80).print(terminal.settings_lines({"env": "x", "budget": 5}, options, {}, 80))
+        Console(file=out, width=80).print(terminal.settings_lines({"env": "x", "budget": 5}, options, {}))
         assert ("budget" in out.getvalue()) is shown
 
 
@@ -276,16 +276,6 @@ def test_the_end_gives_the_terminal_back_and_the_next_command(tmp_path: Path):
     assert case.text.rindex("\x1b[?25h") > case.text.rindex("\x1b[?25l")
     assert last == ["the frames were reached · 20,000 frames in 0:00:05", f"next: polyplay evaluate '{tmp_path}/a b'"]
     case.terminal.close()
-
-
-@pytest.mark.parametrize(("width", "lines"), [(80, 2), (200, 1)])
-def test_the_next_command_has_a_line_of_its_own_on_a_narrow_screen(width: int, lines: int, tmp_path: Path):
-    case = Case(tmp_path, live=True, width=width)
-    case.begin()
-    case.terminal.end(case.reporter.close("the frames were reached", 0, checkpoint="0"))
-    last = plain(case.text).rstrip("\n").splitlines()[-2:]
-    assert last[-1].startswith("next: polyplay evaluate" if lines == 2 else "the frames were reached")
-    assert last[-1].endswith(str(tmp_path))
 
 
 def test_closing_says_how_to_go_on_after_a_stop():

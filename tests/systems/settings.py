@@ -11,13 +11,8 @@ ADAM: Any = {**QUIET, "optimizer": "adam", "optimizer_eps": 1e-5}
 ON: Any = {**ADAM, "env": "toy:catch", "anneal": "constant"}
 MEMORY: Any = {"env": "toy:memory", "core": "gru"}
 REPLAY: Any = {**QUIET, "env": "toy:catch", "lanes": 8, "unroll": 1, "batch": 64, "ratio": 8.0, "capacity": 20_000}
-REPLAY |= {
-    "learning_starts": 500,
-    "target_update": 50,
-    "learning_rate": 2e-3,
-    "epsilon": 0.05,
-    "epsilon_decay_steps": 3_000,
-}
+REPLAY |= {"learning_starts": 500, "target_update": 50, "learning_rate": 2e-3, "epsilon": 0.05}
+REPLAY["epsilon_decay_steps"] = 3_000
 APART: Any = {"replay_workers": 2, "actors": 2, "lanes": 4, "unroll": 10, "prefetch": 2}
 
 A2C: Any = {**ADAM, "env": "toy:catch", "lanes": 16, "unroll": 9, "learning_rate": 3e-3, "entropy_cost": 0.01}
@@ -44,16 +39,13 @@ APEX |= {"optimizer": "adam", "optimizer_eps": 1e-5, "max_grad_norm": 10.0}
 AIM: Any = {**APART, "env": f"{TRAITS}+continuous+questions=2", "batch": 64, "capacity": 20_000, "n_step": 1}
 AIM |= {"gamma": 0.5}
 AIM |= {"learning_rate": 3e-3, "target_update": 50, "ratio": 24.0, "learning_starts": 300, "width": 64, "noise": 0.5}
-GORILA: Any = {
-    **REPLAY,
-    "lanes": 4,
-    "capacity": 10_000,
-    "learning_starts": 250,
-    "learners": 2,
-    "shards": 2,
+GORILA: Any = {**REPLAY, "lanes": 4, "capacity": 10_000, "learning_starts": 250, "learners": 2, "shards": 2}
+GORILA |= {
     "n_step": 3,
-}
-GORILA |= {"optimizer": "adam", "optimizer_eps": 1e-5, "report_every": 60.0}  # the last report is always there
+    "optimizer": "adam",
+    "optimizer_eps": 1e-5,
+    "report_every": 60.0,
+}  # the last report is always there
 FREE: Any = {**GORILA, "unroll": 5, "actors": 2, "replay_workers": 2}
 R2D2: Any = {**QUIET, "env": "toy:memory", "unroll": 8, "pull": 8, "sequence": 8, "burn_in": 4, "n_step": 2}
 R2D2 |= {"core_size": 32, "gamma": 0.97, "actors": 1, "lanes": 8, "batch": 16, "ratio": 2.0, "capacity": 40_000}

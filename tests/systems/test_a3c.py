@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -10,11 +9,8 @@ from typing import Any, ClassVar
 import pytest
 import torch
 
-import polyplay
-from polyplay.core import checkpoint
 from polyplay.core.errors import WorkerLost
 from polyplay.workers.crew import Crew
-from tests.systems import settings as of
 from tests.systems.trained import kill_one_by_one, until, wired
 
 CATCH = {"env": "toy:catch", "network": "mlp", "workers": 2}
@@ -94,20 +90,3 @@ def test_what_a_worker_raises_reaches_the_main_process(on):
 
 def fails(out, batch, hyperparameters):
     raise ValueError("a bad day")
-
-
-def test_a_run_goes_on_from_its_counts(tmp_path, capfd):
-    kw = {**of.A3C, "on": "thread"}
-    run = polyplay.train("a3c", run=str(tmp_path / "run"), steps=1500, **kw)
-    found = checkpoint.everything(run.directory)[-1]
-    first = json.loads((found / "agents/0/learner.json").read_text())
-    assert first["learnt"] >= 1500 - 9
-    assert first["version"] >= first["learnt"] / 9
-    capfd.readouterr()
-    again = polyplay.resume(str(run.directory), steps=3000)
-    assert "all lanes begin anew, from seed" in capfd.readouterr().err
-    assert 3000 <= again.summary["steps"] < 3100
-    last = json.loads((checkpoint.everything(run.directory)[-1] / "agents/0/learner.json").read_text())
-    assert last["learnt"] >= 3000 - 9
-    assert last["version"] == pytest.approx(first["version"] * 2, rel=0.1)
-    assert again.summary["updates"] >= last["version"]

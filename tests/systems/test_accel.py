@@ -14,19 +14,27 @@ from tests.systems import settings as of
 from tests.systems.trained import kill_one_by_one, same_weights, updates, wired
 
 
-@pytest.mark.parametrize("algo", [False, True], ids=["a2c", "ppo"])
-def test_replicas_stay_equal_to_the_bit_and_lag_is_the_passes(algo, tmp_path):
-    settings = {**(of.ACCEL_PPO if algo else of.ACCEL), "steps": 1_000, "trace": True}
-    run = polyplay.train("accel", serial=True, run=str(tmp_path / "run"), **settings)
-    rows, each = updates(run), 4 if algo else 1
+@pytest.mark.parametrize(
+    ("system", "settings", "each"),
+    [
+        ("accel", of.ACCEL, 1),
+        ("accel", of.ACCEL_PPO, 4),
+        ("ppo", {**of.PPO, "replicas": 2, "epochs": 2, "minibatches": 4}, 8),
+    ],
+    ids=["accel a2c", "accel ppo", "ppo"],
+)
+def test_replicas_stay_equal_to_the_bit_and_lag_is_the_passes(system, settings, each, tmp_path):
+    given = {**settings, "steps": 1_000, "trace": True}
+    run = polyplay.train(system, serial=True, run=str(tmp_path / "run"), **given)
+    rows = updates(run)
     assert len(rows) >= 4
     assert len(rows) % each == 0
     assert [row["update"] for row in rows] == list(range(1, len(rows) + 1))
     assert [row["lag_max"] for row in rows] == list(range(each)) * (len(rows) // each)
     assert [row["lag_mean"] for row in rows] == [row["lag_max"] for row in rows], "of both groups"
-    again = polyplay.train("accel", serial=True, run=str(tmp_path / "again"), **settings)
+    again = polyplay.train(system, serial=True, run=str(tmp_path / "again"), **given)
     assert updates(again) == rows
-    apart = polyplay.train("accel", on="thread", run=str(tmp_path / "apart"), **settings)
+    apart = polyplay.train(system, on="thread", run=str(tmp_path / "apart"), **given)
     assert same_weights(run, apart), "whoever came first"
 
 
@@ -42,17 +50,19 @@ def test_groups_change_nothing_but_who_waits(tmp_path):
         assert other == pytest.approx(losses[0], rel=1e-4)
 
 
-def test_in_chunks_it_goes_on_from_its_counts_with_new_games(tmp_path, capfd):
-    run = polyplay.train("accel", run=str(tmp_path / "run"), on="thread", sync="chunked", steps=1_500, **of.ACCEL)
+@pytest.mark.parametrize("system", ["a3c", "accel"])
+def test_without_a_lock_it_goes_on_from_its_counts_with_new_games(system, tmp_path, capfd):
+    settings = of.A3C if system == "a3c" else {**of.ACCEL, "sync": "chunked"}
+    run = polyplay.train(system, run=str(tmp_path / "run"), on="thread", steps=1_500, **settings)
     first = json.loads((checkpoint.everything(run.directory)[-1] / "agents/0/learner.json").read_text())
-    assert 1_500 <= first["learnt"] < 1_900
+    assert 1_500 - 9 <= first["learnt"] < 1_900
     assert first["version"] >= 15
     capfd.readouterr()
     again = polyplay.resume(str(run.directory), steps=3_000)
     assert "all lanes begin anew, from seed" in capfd.readouterr().err
     assert again.exit_code == 0
     last = json.loads((checkpoint.everything(run.directory)[-1] / "agents/0/learner.json").read_text())
-    assert 3_000 <= last["learnt"] < 3_400
+    assert 3_000 - 9 <= last["learnt"] < 3_400
     assert last["version"] >= first["version"] + 15
 
 

@@ -220,11 +220,6 @@ def test_settings_of_a_paper_are_computed_as_before(words: str):
     assert chosen(f"{words} --evaluator auto") == ("auto", "float32"), "a person's option says nothing of another"
 
 
-def test_other_systems_keep_their_precision():
-    for system in ("ppo", "dqn", "impala"):
-        assert parse(systems.load(system), ["--env", "toy:catch"])[1].precision == "float32"
-
-
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
 def test_openvino_plays_and_goes_on_to_the_bit(tmp_path):
     stopped, whole = stopped_and_whole(tmp_path, 1_000, 1_500, evaluator="openvino")
@@ -327,17 +322,6 @@ def test_what_it_cannot_play_is_one_line(words, said, tmp_path, monkeypatch, cap
     assert err.startswith("polyplay: error: ")
     assert said in err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_weights_of_another_board_are_refused(tmp_path):
-    run = trained(tmp_path / "run", steps=500, serial=True).directory
-    config = json.loads((run / "config.json").read_text())
-    config["config"]["env"] = "game:connect:4x5x3"
-    (run / "config.json").write_text(json.dumps(config))
-    with pytest.raises(
-        UserError, match=r"game:connect:4x5x3 shows float32 \[3, 4, 5\], but .* was trained on float32 \[3, 3, 3\]"
-    ):
-        polyplay.evaluate(run, episodes=1)
 
 
 WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --temperature-plies 6"
@@ -504,9 +488,3 @@ def test_it_learns_with_two_learners(on: str, tmp_path: Path):
     assert polyplay.evaluate(run.directory, episodes=64)["episodic_return_mean"] > 0.6, "against random moves"
     again = polyplay.resume(run.directory, steps=7_000)
     assert again.summary["steps"] >= 7_000
-
-
-def test_a_batch_is_divided_evenly():
-    page = systems.load("alphago_zero")
-    with pytest.raises(UserError, match="--batch 100 does not divide among --learners 3: make it a multiple"):
-        page.build(page.Config(**{**CONFIG, "batch": 100, "learners": 3}), Crew(0))

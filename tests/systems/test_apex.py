@@ -12,8 +12,6 @@ import pytest
 import polyplay
 from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
-from polyplay.runs import plan
-from polyplay.runs.options import RunOptions
 from polyplay.systems import _wiring
 from polyplay.workers.crew import Crew
 from tests.systems import settings as of
@@ -89,18 +87,6 @@ def test_its_ladder_of_eight_lanes_goes_from_two_fifths_to_the_8th_power_of_it()
     assert found == pytest.approx([0.4 ** (1 + i) for i in range(8)])
     assert (found[0], found[-1]) == pytest.approx((0.4, 6.5536e-4))
     assert system.epsilon == 0.0
-
-
-def test_its_plan_counts_memories_once_and_says_that_it_is_free():
-    crew = Crew(steps=100_000)
-    told = plan.make_plan(crew, wired("apex", crew, **{**of.APEX, "ratio": 0.0}), RunOptions())
-    role = next(r for r in crew.roles if r.name == "serve_replay")
-    samples = role.out
-    assert told.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
-    assert dict(told.lines)["updates"] == "batches of 64, as many as there is time for"
-    crew = Crew(steps=100_000)
-    told = plan.make_plan(crew, wired("apex", crew, **of.APEX), RunOptions())
-    assert dict(told.lines)["updates"] == "12,437 updates, one every 8 agent steps after the first 500"
 
 
 @pytest.mark.parametrize(

@@ -105,13 +105,3 @@ def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
         goal = torch.from_numpy(drawn["return"] + drawn["discount"] * policy.value(obs[1]).numpy())
     found = memory.sampler.priorities(drawn["id"] & (2**32 - 1))
     np.testing.assert_allclose(found, (goal - out["q"]).abs().numpy(), rtol=1e-3, atol=1e-4)
-
-
-def test_the_paper_is_the_fact_sheets():
-    c = systems.load("apex_dpg").PRESETS["paper"]()
-    assert (c.batch, c.capacity, c.target_update, c.n_step, c.gamma) == (256, 1_000_000, 100, 5, 0.99)
-    assert (c.alpha, c.noise, c.dqda_clip, c.saturation_cost, c.reward_scale) == (0.6, 0.3, 1.0, 0.0, 1.0)
-    assert (c.optimizer, c.learning_rate) == ("adam", 1e-4)
-    net = wired("apex_dpg", Crew(), **{**of.AIM, "width": c.width}).policy()
-    assert [x.out_features for x in (net.critic.layers[0], net.judge[0])] == [400, 300]
-    assert [x.out_features for x in (net.actor.layers[0], net.steer[0])] == [300, 200]

@@ -24,25 +24,18 @@ def test_at_lag_0_rows_are_as_old_as_the_pass(tmp_path):
     assert [(r["update"], r["loss"]) for r in updates(again)] == [(r["update"], r["loss"]) for r in rows]
 
 
-def test_at_lag_1_rows_are_a_batch_older_at_most(tmp_path):
-    """Whole batches: nobody acts with the weights of a pass's middle, however many updates are made of a batch."""
-    settings = {**of.APPO, "lag": 1, "steps": 1_500, "trace": True}
-    run = polyplay.train("appo", on="thread", run=str(tmp_path / "run"), **settings)
-    rows = updates(run)
-    assert len(rows) % 4 == 0
-    assert max(row["lag_max"] for row in rows) <= 7
-    for k in range(0, len(rows), 4):
-        lags = [row["lag_max"] for row in rows[k : k + 4]]
-        assert lags[0] in (0, 4)
-        assert lags == [lags[0] + i for i in range(4)]
-
-
-def test_running_free_lag_is_that_of_the_slots(tmp_path):
-    settings = {**of.APPO, "actors": 1, "lanes": 4, "batch": 4, "slots": 3, "steps": 2_000, "trace": True}
+@pytest.mark.parametrize(
+    ("more", "batches"),
+    [({"lag": 1}, 1), ({"actors": 1, "lanes": 4, "batch": 4, "slots": 3}, 3)],
+    ids=["1", "free"],
+)
+def test_rows_are_older_by_whole_batches(more, batches, tmp_path):
+    """Nobody acts with the weights of a pass's middle. Free: one slot is being filled, two are full."""
+    settings = {**of.APPO, **more, "steps": 1_500, "trace": True}
     run = polyplay.train("appo", on="thread", run=str(tmp_path / "run"), **settings)
     lags = [row["lag_max"] for row in updates(run)]
     assert all(lag % 4 == i % 4 for i, lag in enumerate(lags)), "it acts with the weights between batches only"
-    assert max(lags) <= 4 * 3 + 3, "one slot is being filled, two are full"
+    assert max(lags) <= 4 * batches + 3
     reported = [row["lag_max"] for row in read_lines(run.directory / "metrics.jsonl") if row["lag_max"] is not None]
     assert max(reported) == max(lags)
 
@@ -60,16 +53,8 @@ def test_running_free_lag_is_that_of_the_slots(tmp_path):
 )
 def test_rounds_count_batches_whatever_their_updates(wiring, lag, tmp_path):
     """Rounds are what actors wait for: if updates were counted in their place, all would wait or run too far ahead."""
-    settings = {
-        **of.QUIET,
-        "env": "toy:catch",
-        "anneal": "constant",
-        "unroll": 5,
-        "steps": 600,
-        "trace": True,
-        "lag": lag,
-        **wiring,
-    }
+    settings = {**of.QUIET, "env": "toy:catch", "anneal": "constant", "unroll": 5, "steps": 600, "trace": True}
+    settings |= {"lag": lag, **wiring}
     run = polyplay.train("appo", serial=True, run=str(tmp_path / "run"), **settings)
     assert run.exit_code == 0
     each = wiring["epochs"] * wiring["minibatches"]

@@ -103,10 +103,7 @@ def test_the_network_of_a3c_takes_what_came_before_where_that_is_asked_for():
         ({"auxiliary": "reward=nan"}, "--auxiliary: reward=nan given, allowed for a cost"),
         ({"auxiliary": "reward=inf"}, "--auxiliary: reward=inf given, allowed for a cost"),
         ({"auxiliary": "reward", "unroll": 2}, "--unroll 2 given, allowed with --auxiliary reward: 3 or more"),
-        (
-            {"auxiliary": "pixel", "env": "toy:catch"},
-            "--auxiliary pixel: takes one image of bytes, here",
-        ),
+        ({"auxiliary": "pixel", "env": "toy:catch"}, "--auxiliary pixel: takes one image of bytes, here"),
     ],
 )
 def test_what_cannot_be_is_said_in_one_line(name, given, said):

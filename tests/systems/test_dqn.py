@@ -39,15 +39,7 @@ def test_both_networks_see_inputs_by_the_statistics_of_what_was_acted(tmp_path):
 @pytest.mark.long
 def test_a_process_whose_threads_divide_the_batches_goes_on_to_the_bit(tmp_path):
     """With samples drawn ahead, at a ratio at which an update is due now and then."""
-    given: Any = {
-        "tensorboard": False,
-        "report_every": 0.5,
-        "env": "ALE/Pong-v5",
-        "network": "a3c",
-        "batch": 16,
-        "ratio": 3.0,
-        "target_update": 20,
-    }
+    given: Any = {**of.QUIET, "env": "ALE/Pong-v5", "network": "a3c", "batch": 16, "ratio": 3.0, "target_update": 20}
     given |= {"learning_starts": 60, "capacity": 1_000, "on": "process", "seed": 3}
     polyplay.train("dqn", run=str(tmp_path / "whole"), steps=300, **given)
     polyplay.train("dqn", run=str(tmp_path / "parts"), steps=170, **given)
@@ -95,11 +87,12 @@ def test_the_ratio_is_kept_and_told(tmp_path):
     assert told[-1] == pytest.approx(8.0, rel=0.1)
 
 
-def test_the_target_network_is_a_copy_of_every_so_many_updates(tmp_path):
-    run = trained(tmp_path / "run", steps=800, target_update=10_000)
-    found = checkpoint.open_checkpoint(checkpoint.everything(run.directory)[-1])
-    first = trained(tmp_path / "first", steps=8, target_update=10_000)  # saved before any update
-    start = checkpoint.open_checkpoint(checkpoint.everything(first.directory)[-1])
+@pytest.mark.parametrize("system", ["dqn", "gorila"])
+def test_the_target_network_is_a_copy_of_every_so_many_updates(system, tmp_path):
+    settings = {"dqn": of.DQN, "gorila": of.GORILA}[system] | {"serial": True, "target_update": 10_000}
+    for name, steps in (("run", 800), ("first", 8)):  # saved before any update
+        polyplay.train(system, run=str(tmp_path / name), steps=steps, **settings)
+    found, start = (checkpoint.open_checkpoint(checkpoint.newest(tmp_path / n, print)) for n in ("run", "first"))
     old, new = start.arrays("agents/0/target"), found.arrays("agents/0/target")
     assert all(np.array_equal(old[k], new[k]) for k in old)
     assert any(not np.array_equal(new[k], found.arrays("agents/0/policy")[k]) for k in new)

@@ -24,34 +24,14 @@ import exactness
 from exactness import at_turns, cut_and_whole, differs
 
 SEATS: dict[str, Any] = {"network": "mlp", "lanes": 8, "batch": 4, "unroll": 4}
-LEAGUE = SEATS | {
-    "env": "toy:rps",
-    "agents": 3,
-    "opponents": "past:0.3",
-    "snapshot_every": 4,
-    "exploit_every": 15,
-    "games_per_matchup": 10,
-}
+LEAGUE = SEATS | {"env": "toy:rps", "agents": 3, "opponents": "past:0.3", "snapshot_every": 4, "exploit_every": 15}
+LEAGUE |= {"games_per_matchup": 10}
 FTW = SEATS | {"env": "toy:skirmish", "event_rewards": ("kill=1", "death=-0.5"), "core_size": 4, "memory": 2}
-FTW |= {
-    "auxiliary": "reward",
-    "optimizer": "adam",
-    "agents": 2,
-    "players": 2,
-    "exploit_every": 10,
-    "games_per_matchup": 6,
-}
-FTW |= {"ranges": ("period=3",)}
+FTW |= {"auxiliary": "reward", "optimizer": "adam", "agents": 2, "players": 2, "exploit_every": 10}
+FTW |= {"games_per_matchup": 6, "ranges": ("period=3",)}
 FIVE = SEATS | {"env": "toy:skirmish", "core_size": 4, "learners": 2, "window": 2, "capacity": 16}
-FIVE |= {
-    "team_spirit": 0.0,
-    "publish": 3,
-    "staleness": 1,
-    "rate_every": 0,
-    "snapshot_every": 4,
-    "opponents": "past:0.5",
-    "games_per_matchup": 5,
-}
+FIVE |= {"team_spirit": 0.0, "publish": 3, "staleness": 1, "rate_every": 0, "snapshot_every": 4}
+FIVE |= {"opponents": "past:0.5", "games_per_matchup": 5}
 
 
 @pytest.fixture(autouse=True)

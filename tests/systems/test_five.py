@@ -16,7 +16,6 @@ import torch
 
 import polyplay
 from polyplay import systems
-from polyplay.acting.play import PlayOptions, play_both_sides, policy_player, random_player
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines, read_object
@@ -31,7 +30,7 @@ from polyplay.nets.actor_critic import EventRewards
 from polyplay.population.ratings import RATINGS, rate_lines
 from polyplay.workers.crew import Crew
 from tests import leftovers
-from tests.systems.test_ftw import Recall
+from tests.systems.test_ftw import Recall, points_against_random
 from tests.systems.test_league import _command, _learners, _lines, _options, _processes, _until, rated
 
 
@@ -55,16 +54,11 @@ GIVEN |= {"entropy_cost": 0.01, "games_per_matchup": 20, "rate_every": 0, "tenso
 IN_STEP = {"serial": True, "lag": 0, "batch": 128, "capacity": 128, "opponents": "latest"}
 
 
-def points_against_random(directory: Path) -> float:
-    player = policy_player(load_agent(directory, trust=True)._policy, PlayOptions(1, 3))
-    return float(play_both_sides(Envs(GIVEN["env"], 4), player, random_player(7), 100, 1).mean())
-
-
 @pytest.mark.parametrize(("on", "learners"), [("thread", 1), ("process", 2)])
 def test_it_learns_to_win(on, learners, tmp_path):
     more = {"learners": learners, "batch": 32 // learners, "lanes": 32 // learners}
     run = polyplay.train("five", run=str(tmp_path / "run"), steps=30_000, on=on, **{**GIVEN, **more})
-    assert points_against_random(run.directory) > 0.85
+    assert points_against_random(run.directory, GIVEN["env"]) > 0.85
     reports = [row["reuse"] for row in read_lines(run.directory / "metrics.jsonl") if "reuse" in row]
     assert abs(np.median(reports) - 1.0) < 0.6  # the last report may be of a moment
 
@@ -116,21 +110,6 @@ def test_a_past_self_plays_and_its_rows_are_never_learnt_from(tmp_path, monkeypa
     past = [row for row in players if row["kind"] == "past agent"]
     assert len(past) > 3
     assert sum(n for row in past for n, _ in row["against"].values()) > 50
-
-
-def test_a_run_goes_on_with_its_buffer(tmp_path):
-    directory = tmp_path / "run"
-    run = polyplay.train("five", run=str(directory), steps=6_000, serial=True, **GIVEN)
-    newest = checkpoint.OpenCheckpoint(checkpoint.everything(directory)[-1])
-    before = newest.json("learners/0/experience_counts")
-    assert before["arrived"] > 1000 // 5
-    assert newest.arrays("learners/0/experience")["rows/logp"].shape == (5, 64)
-    learnt = newest.json("agents/0/learner")["learnt"]
-    more = polyplay.resume(str(directory), steps=9_000, trust=True)
-    after = checkpoint.OpenCheckpoint(checkpoint.everything(directory)[-1])
-    assert after.json("learners/0/experience_counts")["arrived"] > before["arrived"]
-    assert after.json("agents/0/learner")["learnt"] > learnt
-    assert (run.exit_code, more.exit_code) == (0, 0)
 
 
 def test_team_spirit_shares_rewards_and_leaves_their_sum():
@@ -187,13 +166,8 @@ class Named(Shared):
         return np.concatenate([seen, np.stack(about, 2)], 2).astype(np.float32)
 
 
-FULL: dict[str, Any] = {
-    **GIVEN,
-    "env": f"toy:{__name__}:Named",
-    "opponents": "past:0.3",
-    "snapshot_every": 10,
-    "games_per_matchup": 10,
-}
+FULL: dict[str, Any] = {**GIVEN, "env": f"toy:{__name__}:Named", "opponents": "past:0.3"}
+FULL |= {"snapshot_every": 10, "games_per_matchup": 10}
 
 STILL = {"learning_rate": 1e-30, "checkpoint_every": 1.0, "report_every": 1.0}  # weights that no update changes
 

@@ -100,9 +100,9 @@ RECALL |= {"players": 2, "lanes": 32, "batch": 16, "unroll": 19}
 FAST = ("learning_rate=3e-3", "period=3", "kl_posterior_cost=1e-4", "kl_prior_cost=1e-5", "entropy_cost=1e-2")
 
 
-def points_against_random(directory: Path) -> float:
+def points_against_random(directory: Path, env: str) -> float:
     player = policy_player(load_agent(directory, trust=True)._policy, PlayOptions(1, 3))
-    return float(play_both_sides(Envs(RECALL["env"], 4), player, random_player(7), 100, 1).mean())
+    return float(play_both_sides(Envs(env, 4), player, random_player(7), 100, 1).mean())
 
 
 @pytest.mark.parametrize("on", ["thread", "process"])
@@ -110,7 +110,7 @@ def test_a_population_learns_to_win(on, tmp_path):
     """By an inner reward."""
     given = {**RECALL, "evolve": False, "ranges": FAST, "lag": 1, "normalize_advantage": True, "max_grad_norm": 0.5}
     run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=40_000, on=on, **given)
-    assert points_against_random(run.directory) > 0.85
+    assert points_against_random(run.directory, RECALL["env"]) > 0.85
 
 
 def learnt_with(directory: Path) -> list[dict[str, float]]:
@@ -125,13 +125,8 @@ def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, m
     rule = _teams.copy_rule
     eager = lambda c, envs: replace(rule(c, envs), sure=0.0, chance=1.0)  # noqa: E731
     monkeypatch.setattr("polyplay.systems.ftw.copy_rule", eager)
-    given = {
-        **RECALL,
-        "serial": True,
-        "exploit_every": 20,
-        "games_per_matchup": 10,
-        "ranges": ("learning_rate=log:1e-3:1e-2",),
-    }
+    given = {**RECALL, "serial": True, "exploit_every": 20, "games_per_matchup": 10}
+    given |= {"ranges": ("learning_rate=log:1e-3:1e-2",)}
     run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=12_000, **given)
     copies = list(read_lines(run.directory / "lineage.jsonl"))
     assert len(copies) >= 2

@@ -4,29 +4,10 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 
 import polyplay
-from polyplay.games.toys import Skirmish
-from tests.games.skirmishes import outcome
 from tests.systems import settings as of
-from tests.systems.trained import same_weights, updates
-
-
-def test_replicas_stay_equal_to_the_bit_and_lag_is_told(tmp_path):
-    """Two replicas with half the lanes each: their common updates, and each row's age in updates."""
-    settings = {**of.PPO, "replicas": 2, "steps": 1_024, "trace": True, "epochs": 2, "minibatches": 4}
-    run = polyplay.train("ppo", serial=True, run=str(tmp_path / "run"), **settings)
-    rows = updates(run)
-    rollouts = len(rows) // 8  # of 256 steps, a few of them from one episode to the next
-    assert rollouts in (4, 5)
-    assert [row["update"] for row in rows] == list(range(1, rollouts * 8 + 1))
-    assert [row["lag_max"] for row in rows] == list(range(8)) * rollouts
-    again = polyplay.train("ppo", serial=True, run=str(tmp_path / "again"), **settings)
-    assert updates(again) == rows
-    apart = polyplay.train("ppo", on="thread", run=str(tmp_path / "apart"), **settings)
-    assert same_weights(run, apart)
 
 
 def test_rate_and_clip_range_fall_from_rollout_to_rollout(tmp_path):
@@ -44,15 +25,3 @@ def test_target_kl_makes_fewer_updates(tmp_path):
     assert free.summary["updates"] % 12 == 0
     assert 16 <= bound.summary["updates"] < free.summary["updates"] - 12
     assert abs(bound.summary["steps"] - free.summary["steps"]) <= 256
-
-
-@pytest.mark.long
-def test_self_play_learns_to_beat_the_scripted_team(tmp_path):
-    """One policy in all seats of toy:skirmish; the bot was never seen."""
-    optim = {"epochs": 4, "minibatches": 4, "learning_rate": 2e-3, "max_grad_norm": 0.5, "clip_range": 0.2}
-    loss = {"normalize_advantage": True, "lam": 0.9, "entropy_cost": 0.003, "network": "separate"}
-    size = {"lanes": 64, "replicas": 1, "unroll": 16, "steps": 150_000}
-    run = polyplay.train("ppo", env="toy:skirmish", run=str(tmp_path / "run"), quiet=True, **optim, **loss, **size)
-    agent = polyplay.load(str(run.directory))
-    won, _ = outcome(lambda obs: np.asarray(agent.act(obs)[0]), Skirmish.opposite, seed=5, n=500)
-    assert won >= 0.95  # random play: 0.69

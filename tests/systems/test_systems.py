@@ -23,7 +23,6 @@ from polyplay.runs import options
 from polyplay.runs.load import crew_of
 from polyplay.runs.run import diagram
 from polyplay.systems import _wiring
-from polyplay.workers.crew import Crew
 from tests.reports import rows
 from tests.systems import traits_matrix as matrix
 
@@ -116,18 +115,6 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
     figure = diagram(name, page.Config(env=env, **network), options.RunOptions())
     assert env in figure
     assert {len(line) for line in figure.splitlines()} <= set(range(100))
-
-
-def test_tuned_double_dqn_has_one_bias_and_dqn_zoo_s_rainbow_none():
-    heads = {}
-    for system, name in (("dqn", "paper"), ("dqn", "double"), ("rainbow", "zoo")):
-        page = systems.load(system)
-        heads[name] = page.build(page.PRESETS[name](), Crew(0)).policy().head
-    assert heads["paper"].shared is None
-    assert heads["double"].shared is not None
-    names = {name for name, _ in heads["zoo"].named_parameters() if ".last.mean." in name}
-    assert names
-    assert not [name for name in names if "bias" in name]
 
 
 def test_atari_presets_are_the_pages_own_or_asked_for():

@@ -119,39 +119,11 @@ def test_every_pair_is_on_together_in_every_system_and_kind_of_workers():
         assert matrix.verdict(system, on, pair) in ("learns", "trains"), (system, on, pair)
 
 
-def test_every_trait_is_off_where_another_is_on_in_every_system():
-    for system, (one, other) in product(matrix.SYSTEMS, product(matrix.TRAITS, repeat=2)):
-        if one != other:
-            assert [c for c in matrix.CASES if c.system == system and one in c.traits and other not in c.traits]
-
-
-def test_the_table_has_every_pair_and_names_what_proves_it():
-    lines = matrix.markdown()
-    for words in ("LSTM + masks", "hybrid act. + continuous", "appo", "the second as processes", "learns", "trains"):
-        assert words in "\n".join(lines)
-    assert matrix.TEST in "\n".join(lines)
-    assert __file__.endswith(matrix.TEST)
-    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2 : 2 + len(matrix.pairs())]]
-    assert len({row[0] for row in rows}) == len(matrix.pairs())
-    marks = [mark for row in rows for cell in row[1:] for mark in cell.split()]
-    assert len(marks) == 2 * len(matrix.SYSTEMS) * len(rows)
-    assert set(marks) == {"L", "t"}, "none is untried"
-    assert next(row for row in rows if row[0] == "LSTM + masks")[1] == "L t", "a2c, threads first"
-    assert matrix.verdict("a2c", "process", ("nothing",)) == "untried"
-
-
 VALUES_NET: Any = {"env": f"{TRAITS}+mask+dict", "network": "mlp", "tensorboard": False, "report_every": 1.0}
 VALUES_NET |= {"steps": 600}
 
-SOME: Any = {
-    "batch": 16,
-    "capacity": 2_000,
-    "learning_starts": 100,
-    "target_update": 5,
-    "ratio": 2.0,
-    "lanes": 4,
-    "unroll": 4,
-}
+SOME: Any = {"batch": 16, "capacity": 2_000, "learning_starts": 100, "target_update": 5, "ratio": 2.0, "lanes": 4}
+SOME["unroll"] = 4
 
 R2D2: Any = {"actors": 1, "sequence": 4, "burn_in": 2, "n_step": 2, "core_size": 16}
 

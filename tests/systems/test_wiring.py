@@ -157,8 +157,7 @@ def test_a_plan_counts_updates_and_says_what_repeats(system, settings, steps, up
 
 
 @pytest.mark.parametrize(
-    ("system", "settings"),
-    [("a3c", {"workers": 3}), ("accel", {"sync": "chunked", "lanes": 12, "replicas": 3})],
+    ("system", "settings"), [("a3c", {"workers": 3}), ("accel", {"sync": "chunked", "lanes": 12, "replicas": 3})]
 )
 def test_memory_counts_shared_weights_and_statistics_once(system, settings):
     crew = Crew(0, steps=1000)
@@ -176,6 +175,8 @@ def test_replicas_learn_from_the_sum_over_all_of_them():
 
 FREE = {"actors": 2, "replay_workers": 2}
 REFUSED: list[Any] = [
+    ("alphago_zero", {"env": "game:tic_tac_toe", "batch": 100, "learners": 3},
+     "--batch 100 does not divide among --learners 3: make it a multiple"),
     ("a2c", {"lanes": 9, "replicas": 2}, "--lanes 9 does not divide"),
     ("accel", {"replicas": 2, "lanes": 6}, "--replicas 2 x --groups 2; make it a multiple of 4"),
     ("accel", {"lanes": 16, "replicas": 3}, "does not divide among --replicas 3 x --groups 2; make it a multiple of 6"),
