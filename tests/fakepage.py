@@ -6,6 +6,8 @@ import types
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from polyplay.core.errors import Count
+
 
 @dataclass(frozen=True)
 class Config:
@@ -13,6 +15,7 @@ class Config:
 
     env: str = "ALE/Pong-v5"
     """environment"""
+    frames: Count = 200_000_000  # how long it trains
     lanes: int = 16
     """environments in one batch"""
     learning_rate: float = 6e-4

@@ -110,7 +110,7 @@ MATCH = 10_000  # games of a match, all played at once
 MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
 
 Count = Annotated[int, Range(1, MOST)]
-Budget = Annotated[int, Range(1, 10 * MOST)]  # agent steps; OpenAI Five's Rerun made 1.7e12
+ManyFrames = Annotated[int, Range(1, 10 * MOST)]  # agent steps; OpenAI Five's Rerun made 1.7e12
 Whole = Annotated[int, Range(0, MOST)]  # where 0 says: none, or chosen
 SomeWorkers = Annotated[int, Range(1, SEATS)]
 Players = Annotated[int, Range(2, PLAYERS)]

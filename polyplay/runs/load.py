@@ -204,7 +204,7 @@ def page_of(system: str, over: object = None) -> Any:
     return composed(page, str(over or page.Config().over))
 
 
-CREW = ("seed", "on", "serial", "trace", "frames", "steps", "step_timeout", "max_restarts", "reuse", "host_wait")
+CREW = ("seed", "on", "serial", "trace", "steps", "step_timeout", "max_restarts", "reuse", "host_wait")
 
 
 def crew_of(options: RunOptions) -> Crew:

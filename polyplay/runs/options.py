@@ -33,7 +33,7 @@ from polyplay.systems import _presets
 
 DURATION, POPULATION, ALGORITHM, RUN = "duration", "population", "algorithm", "run"
 GROUPS: dict[str, tuple[str, ...]] = {  # what none names belongs to the algorithm, or to the run
-    DURATION: ("frames", "steps", "minutes", "until_return", "budget"),
+    DURATION: ("frames", "steps", "minutes", "until_return"),
     POPULATION: ("over", "population", "every", "vary", "exploit", "explore", "score", "at_once"),
     "environment": (
         *("env", "lanes", "atari", "env_kwargs", "wrapper", "life_loss", "inputs", "actions", "reward", "reward_scale"),
@@ -264,6 +264,7 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
     if not (whole and isinstance(config, dict) and isinstance(options, dict) and isinstance(sources, dict)):
         raise UserError(f"--config: {path} is damaged: no system, config, options and sources as a run writes them")
     _check_code(path, contents, given)
+    config = {k: v for k, v in config.items() if k != "frames" or options.get("steps") is None}
     values = {**config, **{k: v for k, v in options.items() if k not in OF_ONE_RUN}}
     usual = {k for k, source in sources.items() if str(source).partition(" ")[0] in ("default", "preset")}
     return OptionFile(path, contents["system"], values, frozenset(usual))
@@ -289,11 +290,11 @@ def _check_code(path: Path, contents: Row, given: Collection[str]) -> None:
         raise UserError(f"--config: {text}: read that, then give {anew} as well") from None
 
 
-ADJUSTABLE = ("learning_rate", "entropy_cost")  # of a system's options, what may differ when a run goes on
+ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # of a system's options, what may differ when a run goes on
 MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options from config.json, YAML or TOML; flags override them."""
 SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
-LIMITS = ("frames", "steps", "minutes", "until_return")
+LIMITS = ("steps", "minutes", "until_return")
 HOSTS = ("hosts", "place", "ship", "host_timeout", "host_wait")
 REPORTS = ("report_every", "checkpoint_every", "keep")
 CHANGEABLE = (*ADJUSTABLE, *SIZES, "change", *LIMITS, *REPORTS, "device", *HOSTS)  # of all
@@ -309,8 +310,6 @@ T = TypeVar("T")
 class RunOptions:
     """The same for every system. Whole numbers may be written 10_000_000, 10M or 1e7."""
 
-    frames: Count | None = None
-    # stop after this many frames of the environment (with frame skip 4: four per agent step)
     steps: Count | None = None
     # stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames
     minutes: Seconds | None = None  # stop after this many minutes of wall time
@@ -386,8 +385,6 @@ class RunOptions:
     dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
 
     def __post_init__(self) -> None:
-        if self.frames is not None and self.steps is not None:
-            raise UserError(f"--frames {self.frames} and --steps {self.steps} set the same limit: give one of them")
         if self.quiet and self.verbose:
             raise UserError("--quiet and --verbose contradict each other: give one of them")
         if self.resume == "auto" and self.run is None:
@@ -466,6 +463,7 @@ def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Sett
     """The values given, and the preset's or the defaults for all others. A source is a preset only where that differs
     from the defaults.
     """
+    _check_length(given)
     name, base = _preset(page, given)
     base, wishes = _presets.with_fastest(base, serial=bool(given.get("serial")))
     plain, options = page.Config(), _replace_known(RunOptions(preset=name), wishes)
@@ -509,11 +507,9 @@ def how_made(options: RunOptions) -> dict[str, Any]:
 
 
 def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:
-    """Options of a resumed run with `changes`; new frames take the place of old steps, and vice versa."""
+    """Options of a resumed run with `changes`."""
     changes = flags.check_keywords(changes, flags.option_types(RunOptions), "resume")
-    limits = any(changes.get(k) is not None for k in ("frames", "steps"))
-    cleared: dict[str, object] = {"frames": None, "steps": None} if limits else {}
-    cleared |= {"quiet": False} if changes.get("verbose") else {"verbose": False} if changes.get("quiet") else {}
+    cleared = {"quiet": False} if changes.get("verbose") else {"verbose": False} if changes.get("quiet") else {}
     return _replace_known(options, cleared | changes)
 
 
@@ -521,6 +517,7 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
     """The settings of a resumed run with those of `changes` that are hyperparameters, and the other changes. Raises
     UserError: what its system does not have, or what cannot change any more.
     """
+    _check_length(changes)
     types, able = flags.option_types(page.Config), (*ADJUSTABLE, *SIZES)
     for name in changes:
         if name in types and name not in able:
@@ -528,7 +525,15 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
         if name in able and name not in types:
             raise UserError(f"{flag(name)}: {name_of(page)} has no such option")
     own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
-    return replace(settings, **own), {k: v for k, v in changes.items() if k not in types}
+    others = {k: v for k, v in changes.items() if k not in types}
+    return replace(settings, **own), {"steps": None, **others} if "frames" in own else others
+
+
+def _check_length(given: Mapping[str, object]) -> None:
+    """Raises UserError: two options say how long a run is."""
+    frames, steps = given.get("frames"), given.get("steps")
+    if frames is not None and steps is not None:
+        raise UserError(f"--frames {frames} and --steps {steps} set the same limit: give one of them")
 
 
 def new_directory(system: str, env: object, options: RunOptions) -> Path:

@@ -37,8 +37,8 @@ from polyplay.workers.crew import Crew
 # What may be varied in a population, tried by building a member for each: network, optimizer and replay stay.
 
 
-FIXED = {"env": "members must play the same game", "budget": "--steps says how long every member trains"}
-FIXED |= dict.fromkeys(run_options.LIMITS, "it says how long every member trains")
+FIXED = {"env": "members must play the same game"}
+FIXED |= dict.fromkeys(("frames", *run_options.LIMITS), "it says how long every member trains")
 FIXED |= dict.fromkeys(("hidden", "activation"), "the network must stay the same: members copy its weights")
 FIXED |= dict.fromkeys(("env_kwargs", "wrapper"), FIXED["env"])
 FIXED["seed"] = "every member has its own, which follows from --seed"
@@ -396,22 +396,25 @@ def resume(
     changes = {name: value for name, value in changes.items() if name not in given}
     page, settings, options, config = load.load_run(directory, trust, population=True, given=given)
     for name in changes:
-        if name in flags.option_types(page.Config):
+        if name in flags.option_types(page.Config) and name != "frames":
             raise UserError(f"{flags.flag(name)}: a population decides what its members have; leave it out")
     store = states.Store(directory)
     _check_code(store, config)
-    options = run_options.override(options, {"run": str(directory), **changes})
+    settings, others = run_options.adjust(page, settings, changes)
+    options = run_options.override(options, {"run": str(directory), **others})
     crew, evolution, lines = _wire(page, settings, options)
     sources = {**config["sources"], **{k: "resume" for k in changes if k not in load.FREE}}
 
     def begin() -> None:
         store.repair()
-        about = {k: config[k] for k in ("system", "config", "environment")}
+        about = {k: config[k] for k in ("system", "environment")} | {"config": run_options.to_json(settings)}
         about |= {"sources": sources, "options": run_options.to_json(options)}
         run_files.amend_config(directory, about)  # type: ignore[arg-type]
         _extend(store, evolution, changes)
 
-    changed = {k: getattr(options, k) for k, source in sources.items() if source == "resume"}  # now or before
+    changed = {
+        k: getattr(options, k) for k, source in sources.items() if source == "resume" and k != "frames"
+    }  # now or before
     runner = _runner(directory, settings, options, sources, changed)
     return _go(RunResult(directory, 0, "dry run", {}, settings), crew, runner, lines, options, begin)
 
@@ -431,7 +434,7 @@ def _extend(store: states.Store, evolution: Evolution, changes: Mapping[str, Any
     with store.locked():
         population = store.read()
         further = population["total"] != evolution.total or any(
-            changes.get(name) is not None for name in run_options.LIMITS
+            changes.get(name) is not None for name in ("frames", *run_options.LIMITS)
         )
         for m in population["members"]:
             goes_on = {states.TRAINING: True, states.FAILED: m["lost"], states.DONE: further}

@@ -222,8 +222,8 @@ def settings_lines(config: Row, options: Row, sources: Mapping[str, str]) -> Ren
     """All values of the system and the options that were set, each marked, in as many columns as fit."""
     kinds = {name: _kind(source) for name, source in sources.items()}
     set_options = {k: v for k, v in options.items() if kinds.get(k, "default") != "default" or k == "seed"}
-    decided = options.get("frames") is not None or options.get("steps") is not None  # then no budget does
-    idle = {"budget" * decided, "atari" * (not str(config.get("env")).startswith("ALE/"))}
+    decided = options.get("steps") is not None  # then no frames do
+    idle = {"frames" * decided, "atari" * (not str(config.get("env")).startswith("ALE/"))}
     shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in (config | set_options).items() if k not in idle}
     name_width, cells = max(map(len, shown)), list[Text]()
     for name, (kind, text) in shown.items():

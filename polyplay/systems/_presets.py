@@ -257,5 +257,5 @@ def evolution_of(c: Any, crew: Crew) -> Evolution:
     if size > 1 and not priors:
         raise UserError(f"--vary: nothing given for {size} members: name an option, as learning_rate=log:1e-5:1e-2")
     _, wired = wire_member(c, crew)
-    total = int(crew.total(wired.envs, c.budget))
+    total = int(crew.total(wired.envs, c.frames))
     return Evolution(c.over, size, c.every, total, c.exploit, c.explore, c.score, priors, crew.seed, grid)

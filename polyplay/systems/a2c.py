@@ -41,7 +41,7 @@ class Config(PolicyOptions):
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
-    budget: Count = 320_000_000  # frames to train for when neither --frames nor --steps is given (80M steps)
+    frames: Count = 320_000_000  # frames to train for, unless --steps is given (80M steps)
 
 
 PRESETS, ROW = described(Config)
@@ -54,6 +54,6 @@ def build(c: Config, crew: Crew) -> System:
     loss = with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, stored_bootstrap=True)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal, stored_bootstrap=True)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas}, values=units_of(c))

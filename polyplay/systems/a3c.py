@@ -53,7 +53,7 @@ class Config(PolicyOptions):
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a rollout
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
-    budget: Count = 320_000_000  # frames to train for when neither --frames nor --steps is given ("1 day")
+    frames: Count = 320_000_000  # frames to train for, unless --steps is given ("1 day")
 
 
 PRESETS, ROW = described(Config)
@@ -73,6 +73,6 @@ def build(c: Config, crew: Crew) -> System:
     weights = Hogwild(optim, *param_sizes(policy()), workers)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     # report: rollouts are short
-    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, fresh_values=True, report=10)
+    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), c.anneal, fresh_values=True, report=10)
     crew.add(episodic_replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"workers": workers}, values=units_of(c))

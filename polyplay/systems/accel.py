@@ -44,7 +44,7 @@ class Config(PolicyOptions):
     value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none"] = "sign"  # learner's rewards
-    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given (50M steps)
+    frames: Count = 200_000_000  # frames to train for, unless --steps is given (50M steps)
 
 
 PRESETS, ROW = described(Config)
@@ -62,7 +62,7 @@ def build(c: Config, crew: Crew) -> System:
     optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
-    steps, lost = crew.total(envs, c.budget), cast(Any, "replace" if update.asynchronous else "fail")
+    steps, lost = crew.total(envs, c.frames), cast(Any, "replace" if update.asynchronous else "fail")
     spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, passes=passes, stored_bootstrap=True)
     crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -58,7 +58,7 @@ class Config(AgentOptions):
     optimizer: str = "adam"  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
     optimizer_eps: Positive = 0.01 / 2_048  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
-    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 200_000_000  # frames to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -80,7 +80,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = CategoricalLoss(-c.v_max, c.v_max) if atoms else QLoss(reduction="mean")
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
-    hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
+    hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
     targets: Any = {"outputs": partial(q_outputs, double=rainbow), "target": c.target_update}
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", **targets, report=10)
     lost: Any = "replace" if update.asynchronous else "fail"

@@ -66,7 +66,7 @@ class Config:
     gate_games: Count = 400  # of a match; the champion's policy draws their first plies, half of --temperature-plies
     gate_every: Count = 1_000  # updates from one match to the next
     champion_games: Whole = 25_000  # games that a champion plays before the next match
-    budget: Count = 980_000_000  # moves to train for when neither --frames nor --steps is given
+    frames: Count = 980_000_000  # moves to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -76,7 +76,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.games, **crew.env_defaults)
     board, policy = board_of(envs), BoardNetworkFactory(envs.spec, c.blocks, c.filters)
     search, resign, replay = search_of(c), records.ResignOptions.parse(c.resign), replay_of(c, board)
-    spec = learner_spec_of(c, policy, board, crew.total(envs, c.budget), crew.seed)
+    spec = learner_spec_of(c, policy, board, crew.total(envs, c.frames), crew.seed)
     queue = RolloutQueue(game_rows(board), {}, 4 * (board.longest + 1), 1, 4 * c.players, c.players)
     params = best = Params.of(policy, readers=c.players)
     game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "on_loss": "replace"}

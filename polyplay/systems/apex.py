@@ -51,7 +51,7 @@ class Config(ValueOptions):
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: Positive = 1.5e-7  # the optimizer's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
-    budget: Count = 22_800_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 22_800_000_000  # frames to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -62,7 +62,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = q_network_of(c, envs, dueling=True)
     loss, hyper = QLoss("mean", clip=0.0), Hyperparameters(learning_rate=c.learning_rate)
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm), c.learners, policy())
-    outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.budget)
+    outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.frames)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update)
     return wire_actors(c, crew, envs, spec, EpsilonLadder(c.actors * c.lanes, c.epsilon), reward=c.reward, scale=1.0)
 

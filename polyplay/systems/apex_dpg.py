@@ -53,7 +53,7 @@ class Config:
     saturation_cost: NonNegative = 0.0  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: Positive = 1e-4  # learning rate of actor and critic, constant
     optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
-    budget: Count = 100_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 100_000_000  # frames to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -65,6 +65,6 @@ def build(c: Config, crew: Crew) -> System:
     layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
     policy = NetworkFactory(c.network, envs.spec, layers, deterministic=True)
     loss, hyper = DPGLoss(c.dqda_clip, c.saturation_cost), Hyperparameters(learning_rate=c.learning_rate)
-    update, steps = averaged(OptimizerSpec(c.optimizer), c.learners, policy()), crew.total(envs, c.budget)
+    update, steps = averaged(OptimizerSpec(c.optimizer), c.learners, policy()), crew.total(envs, c.frames)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=dpg_outputs, target=c.target_update)
     return wire_actors(c, crew, envs, spec, GaussianNoise(c.noise), reward="none", scale=c.reward_scale)

@@ -46,7 +46,7 @@ class Config(PolicyOptions):
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
     normalize_advantage: bool = True  # scale advantages to mean 0 and deviation 1 over a minibatch
-    budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 40_000_000  # frames to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -64,5 +64,5 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal, passes=passes)
     return wire_actors(c, crew, envs, spec, slots)

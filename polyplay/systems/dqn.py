@@ -48,7 +48,7 @@ class Config(ValueOptions):
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: Positive = 0.01  # the optimizer's ε
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch, of errors clipped to ±1
-    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 200_000_000  # frames to train for, unless --steps is given
 
 
 HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}
@@ -64,7 +64,7 @@ def build(c: Config, crew: Crew) -> System:
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
     loss, hyper = QLoss(c.reduction, replicas=c.replicas), Hyperparameters(learning_rate=c.learning_rate)
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
-    update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.budget)
+    update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.frames)
     outputs = partial(q_outputs, double=c.double)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
     spec = replace(spec, target=c.target_update)

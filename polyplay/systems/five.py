@@ -14,7 +14,7 @@ from typing import Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
-from polyplay.core.errors import Budget, Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, Whole
+from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import LearnerSpec, window_learner
 from polyplay.learning.agents import METRICS, discount_of
 from polyplay.learning.policy_losses import PPO
@@ -66,7 +66,7 @@ class Config:
     core_size: Count = 4096  # of the LSTM
     inputs: Literal["raw", "normalize"] = "normalize"  # normalize: scale real numbers, and clip them
     actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    budget: Budget = 1_700_000_000_000  # heroes' steps to train for when neither --frames nor --steps is given
+    frames: ManyFrames = 1_700_000_000_000  # heroes' steps to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -82,7 +82,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = replace(loss, reward="scale", normalize_advantage=True)
     update = averaged(OptimizerSpec("adam_clipped"), c.learners, net)
     hyper = hyperparameters_of(c)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), "constant")
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), "constant")
     league, params = League(1, n, envs.spec.sides, TEAMS), AgentParams(net, 1, n)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
     actor = crew.add(act_at_table, n=n, name="act", on_loss="replace", envs=envs, policy=policy)

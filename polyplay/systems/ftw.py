@@ -56,7 +56,7 @@ class Config:
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this (0: off)
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     normalize_advantage: bool = False  # to mean 0 and deviation 1 over a batch, whose mean is learnt from, not its sum
-    budget: Count = 60_000_000_000  # steps of all agents to train for when neither --frames nor --steps is given
+    frames: Count = 60_000_000_000  # steps of all agents to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -67,7 +67,7 @@ def build(c: Config, crew: Crew) -> System:
     policy, rule, slots = ftw_network(c, envs), copy_rule(c, envs), batches_of(c, envs)
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(rule.priors, c.agents, crew.seed) if c.evolve else ()
-    hyper, total = Hyperparameters(**rule.configured), crew.total(envs, c.budget)
+    hyper, total = Hyperparameters(**rule.configured), crew.total(envs, c.frames)
     spec = LearnerSpec(policy, loss_of(c), update, hyper, total, "constant", initial=begin)
     league = League(c.agents, c.actors, envs.spec.sides, c.players, past=0, varied=rule.varied)
     return wire_tables(c, crew, envs, spec, slots, league, rule)

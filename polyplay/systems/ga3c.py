@@ -52,7 +52,7 @@ class Config(PolicyOptions):
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
     inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # type: ignore[assignment]
     # images: x/255, x/128 − 1, or minus the mean image
-    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 200_000_000  # frames to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -72,7 +72,7 @@ def build(c: Config, crew: Crew) -> System:
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(net), workers=MOST, copy=False)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.budget), c.anneal, stored_bootstrap=acted)
+    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), c.anneal, stored_bootstrap=acted)
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
     agents, batches = LaneTable(envs, chunks), chunks.batches(c.min_batch)
     predictors = crew.add(act, n=c.predictors, on="thread", drain=True, agents=agents, policy=policy, out=chunks)

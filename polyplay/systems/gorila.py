@@ -46,7 +46,7 @@ class Config(ValueOptions):
     optimizer_eps: Positive = 0.01  # the optimizer's ε; not published
     stale: Whole = 0  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
     outlier: NonNegative = 4.0  # discard losses this many deviations above the mean, 0 is off; not published
-    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 200_000_000  # frames to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -67,7 +67,7 @@ def build(c: Config, crew: Crew) -> System:
     stale, outliers = c.stale or 10 * learners, OutlierRule(c.outlier) if c.outlier else None
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95)
     server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale, outliers)
-    loss, hyper, steps = QLoss("mean"), Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.budget)
+    loss, hyper, steps = QLoss("mean"), Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
     spec = LearnerSpec(policy, loss, server, hyper, steps, "constant", outputs=q_outputs, target=c.target_update)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts * places, c.lanes * actors)
     if c.actors:

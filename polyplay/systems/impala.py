@@ -47,7 +47,7 @@ class Config(PolicyOptions):
     value_cost: NonNegative = 0.5  # weight of the value loss
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
-    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 200_000_000  # frames to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -63,7 +63,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = with_auxiliary(c, replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage), tasks)
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, total=crew.total(envs, c.budget), anneal=c.anneal)
+    spec = LearnerSpec(policy, loss, update, hyper, total=crew.total(envs, c.frames), anneal=c.anneal)
     return wire_actors(c, crew, envs, spec, slots)
 
 

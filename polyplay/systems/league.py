@@ -52,7 +52,7 @@ class Config(PolicyOptions):
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
-    budget: Count = 1_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 1_000_000  # frames to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -66,7 +66,7 @@ def build(c: Config, crew: Crew) -> System:
     passes = Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), c.anneal, passes=passes)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal, passes=passes)
     rule, bots = CopyRule(c.exploit_every, hyper.configured), tuple(envs.spec.bots)
     league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=rule.varied)
     return wire_tables(c, crew, envs, spec, slots, league, rule, c.snapshot_every)

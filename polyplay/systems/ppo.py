@@ -42,7 +42,7 @@ class Config(PolicyOptions):
     # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
-    budget: Count = 40_000_000  # frames to train for when neither --frames nor --steps is given (10M steps)
+    frames: Count = 40_000_000  # frames to train for, unless --steps is given (10M steps)
 
 
 PRESETS, ROW = described(Config)
@@ -58,6 +58,6 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     passes = epochs_of(c, replicas, envs.spec.seats, c.target_kl)
     anneal = "constant" if c.anneal == "constant" else "linear"
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.budget), anneal, passes=passes)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), anneal, passes=passes)
     crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -50,7 +50,7 @@ class Config(AgentOptions):
     optimizer_eps: Positive = 1e-3  # Adam's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     rescale: NonNegative = 1e-3  # ε of value rescaling h, 0 is off
-    budget: Count = 10_000_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 10_000_000_000  # frames to train for, unless --steps is given
 
 
 PRESETS, ROW = described(Config)
@@ -68,7 +68,7 @@ def build(c: Config, crew: Crew) -> System:
     params, explore = Params.of(net, readers=c.actors), EpsilonLadder(lanes, c.epsilon)
     update = Local(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm))
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.budget)
+    outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.frames)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", target=c.target_update, outputs=outputs)
     keep = max(c.pull // c.unroll, 1)
     actor = crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, keep=keep)

@@ -48,7 +48,7 @@ class Config(ValueOptions):
     learning_rate: Positive = 6.25e-5  # learning rate, constant
     optimizer_eps: Positive = 1.5e-4  # Adam's ε
     max_grad_norm: NonNegative = 10.0  # clip the gradient's global norm to this (dqn_zoo), 0 is off
-    budget: Count = 200_000_000  # frames to train for when neither --frames nor --steps is given
+    frames: Count = 200_000_000  # frames to train for, unless --steps is given
 
 
 CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-entropy, which is never 0), network
@@ -70,7 +70,7 @@ def build(c: Config, crew: Crew) -> System:
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
     loss = CategoricalLoss(-c.v_max, c.v_max, priority=judge)
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, net)
-    outputs, steps = partial(q_outputs, double=c.variant != "dopamine"), crew.total(envs, c.budget)
+    outputs, steps = partial(q_outputs, double=c.variant != "dopamine"), crew.total(envs, c.frames)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
     spec = replace(spec, target=c.target_update)

@@ -127,7 +127,6 @@ class Crew:
     resumes: int = 0
     anew: bool = False  # lanes begin anew in a run that goes on: their number has changed
     trace: bool = False
-    frames: int | None = None
     steps: int | None = None
     step_timeout: float = 60.0
     max_restarts: int = 10
@@ -150,9 +149,9 @@ class Crew:
         self._rows, self._starting = itertools.count(), True  # of the counters that are free
         self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # seats that wait for a machine, since when
 
-    def total(self, envs: Envs, budget: int) -> float:
-        """Agent steps to learn from: what the run was asked for, else `budget` frames."""
-        return self.steps if self.steps is not None else (self.frames or budget) / envs.spec.frames_per_step
+    def total(self, envs: Envs, frames: int) -> float:
+        """Agent steps to learn from: what the run was asked for, else those of so many frames."""
+        return self.steps if self.steps is not None else frames / envs.spec.frames_per_step
 
     def add(
         self,

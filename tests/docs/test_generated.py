@@ -41,7 +41,7 @@ def test_fields_have_their_default_meaning_and_choices():
     assert (
         "| `core` | `none` | recurrent core; temporal: FTW's of two clocks; `none`, `lstm`, `gru`, `temporal` |" in text
     )
-    assert "| `budget` | `320M` |" in text
+    assert "| `frames` | `320M` |" in text
     for name in systems.names():
         assert "|  |\n" not in generate.fields_of(PAGE, name) + "\n", f"{name}: a field without a meaning"
 

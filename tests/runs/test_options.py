@@ -33,8 +33,8 @@ def parse(line: str) -> tuple[Config, RunOptions, dict[str, str]]:
 
 def test_preset_fills_and_flags_override_and_sources_tell():
     settings, options, sources = parse("--preset quick --lanes 8 --frames 10M --seed=3")
-    assert settings == replace(Config(), lanes=8, learning_rate=1e-3)
-    assert options == RunOptions(frames=10_000_000, seed=3, preset="quick")
+    assert settings == replace(Config(), frames=10_000_000, lanes=8, learning_rate=1e-3)
+    assert options == RunOptions(seed=3, preset="quick")
     assert sources["lanes"] == sources["frames"] == sources["preset"] == "command line"
     assert sources["learning_rate"] == "preset quick"
     assert sources["entropy_cost"] == sources["keep"] == "default"
@@ -48,7 +48,6 @@ def test_preset_fills_and_flags_override_and_sources_tell():
         ("--total-timesteps 5", "steps", 5),
         ("-n 1e3", "steps", 1000),
         ("--frames 2.5k", "frames", 2500),
-        ("--frames none", "frames", None),
         ("--learning-rate=-1e-3", "learning_rate", -1e-3),
         ("--learning-rate -.5", "learning_rate", -0.5),
         ("--learning-rate 1 --learning-rate 2", "learning_rate", 2.0),
@@ -86,7 +85,7 @@ def test_every_spelling_of_a_value(line: str, name: str, value: Any):
         ("--zzzzzz", "unknown option --zzzzzz for polyplay train fake; --help lists all options"),
         ("--learning-rate abc", "--learning-rate: 'abc' given, allowed: a finite number"),
         ("--lanes 1.5", "--lanes: '1.5' given, allowed: a whole number"),
-        ("--frames 1e-3", "--frames: '1e-3' given, allowed: a whole number from 1 to 1e12, or none for the default"),
+        ("--frames 1e-3", "--frames: '1e-3' given, allowed: a whole number from 1 to 1e12"),
         ("--lanes", "--lanes needs a value: a whole number"),
         ("--env=", "--env needs a value: text"),
         ("--network natur", "--network: 'natur' given, allowed: nature, impala, mlp; did you mean nature?"),
@@ -213,11 +212,15 @@ def test_json_that_does_not_fit_names_every_field():
 
 
 def test_override_replaces_one_limit_by_the_other():
-    assert run_options.override(RunOptions(steps=3, keep=2), {"frames": 8}) == RunOptions(frames=8, keep=2)
-    assert run_options.override(RunOptions(frames=8), {"steps": 9}) == RunOptions(steps=9)
-    assert run_options.override(RunOptions(frames=8), {"keep": 9}) == RunOptions(frames=8, keep=9)
+    def changed(options: RunOptions, **changes: int) -> tuple[int, RunOptions]:
+        settings, others = run_options.adjust(PAGE, Config(), changes)
+        return settings.frames, run_options.override(options, others)
+
+    assert changed(RunOptions(steps=3, keep=2), frames=8) == (8, RunOptions(keep=2))
+    assert changed(RunOptions(), steps=9) == (Config.frames, RunOptions(steps=9))
+    assert changed(RunOptions(steps=3), keep=9) == (Config.frames, RunOptions(steps=3, keep=9))
     with pytest.raises(UserError, match="same limit"):
-        run_options.override(RunOptions(), {"steps": 9, "frames": 9})
+        changed(RunOptions(), steps=9, frames=9)
 
 
 def test_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -365,8 +368,8 @@ def test_every_kind_of_file_is_read(tmp_path: Path, name: str):
 def test_a_limit_given_overrides_the_files(tmp_path: Path):
     path = tmp_path / "a.toml"
     path.write_text(TOML)
-    _, options, sources = run_options.resolve(load("a2c"), run_options.read_option_file(path), frames=50)
-    assert (options.frames, options.steps, sources["frames"]) == (50, None, "keyword")
+    settings, options, sources = run_options.resolve(load("a2c"), run_options.read_option_file(path), frames=50)
+    assert (settings.frames, options.steps, sources["frames"]) == (50, None, "keyword")
 
 
 @pytest.fixture(scope="module")

@@ -36,7 +36,7 @@ EXACT = "bitwise, unless a stop drops a slow rollout"
 def make(name: str, done: int = 0, options: dict[str, Any] | None = None, **settings: Any) -> plan.Plan:
     page = systems.load(name)
     chosen = RunOptions(**{"steps": 8000, **(options or {})})
-    crew = Crew(0, chosen.on, chosen.serial, frames=chosen.frames, steps=chosen.steps)
+    crew = Crew(0, chosen.on, chosen.serial, steps=chosen.steps)
     return plan.make_plan(crew, page.build(page.Config(**{**TOY, **settings}), crew), chosen, done)
 
 

@@ -61,7 +61,7 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
             "--vary env=toy:catch,toy:memory",
             "--vary: env given, which can't be varied, since members must play the same",
         ),
-        ("--vary budget=1000,2000", "--vary: budget given, which can't be varied, since --steps says how long every"),
+        ("--vary frames=1000,2000", "--vary: frames given, which can't be varied, since it says how long every"),
         ("--vary steps=1000,2000", "--vary: steps given, which can't be varied, since it says how long every"),
         ("--vary hidden=64,128", "--vary: hidden given, which can't be varied, since the network must stay the same"),
         ("--vary activation=tanh,relu", "--vary: activation given, which can't be varied, since the network must"),

@@ -193,11 +193,11 @@ def test_settings_fit_any_width(width: int):
     assert max(map(len, out.getvalue().splitlines())) <= width
 
 
-def test_a_budget_is_not_shown_where_another_length_was_given():
-    for options, shown in (({}, True), ({"minutes": 1.0}, True), ({"frames": 9}, False), ({"steps": 9}, False)):
+def test_frames_are_not_shown_where_another_length_was_given():
+    for options, shown in (({}, True), ({"minutes": 1.0}, True), ({"steps": 9}, False)):
         out = io.StringIO()
-        Console(file=out, width=80).print(terminal.settings_lines({"env": "x", "budget": 5}, options, {}))
-        assert ("budget" in out.getvalue()) is shown
+        Console(file=out, width=80).print(terminal.settings_lines({"env": "x", "frames": 5}, options, {}))
+        assert ("frames" in out.getvalue()) is shown
 
 
 def test_what_is_below_a_warning_is_printed_once_in_lines_of_its_own(tmp_path: Path):

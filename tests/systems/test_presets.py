@@ -117,22 +117,22 @@ THEIRS: dict[tuple[str, str], tuple[dict[str, Any], dict[str, str]]] = {  # numb
         COMMON
         | {"lanes": 1, "unroll": 2048, "epochs": 10, "minibatches": 32, "gamma": 0.99, "lam": 0.95}
         | {"learning_rate": 3e-4, "anneal": "rate", "value_cost": 0.25, "value_clip": True, "actions": "clip"}
-        | {"inputs": "normalize", "reward": "scale", "budget": 1_000_000},
+        | {"inputs": "normalize", "reward": "scale", "frames": 1_000_000},
         {
             "lanes": "1 lane of 2,048 steps",
             "unroll": "8 lanes of 256 steps",
             "anneal": "a constant clip range",
             "value_cost": "half of 0.5 (R − V)²",
             "value_clip": "the change of the value is clipped",
-            "budget": "1M steps",
+            "frames": "1M steps",
         },
     ),
     ("ppo", "classic"): (  # DLR-RM/rl-baselines3-zoo, hyperparams/ppo.yml, CartPole-v1; Stable-Baselines3's defaults
         COMMON
         | {"lanes": 8, "unroll": 32, "epochs": 20, "minibatches": 1, "gamma": 0.98, "lam": 0.8}
-        | {"learning_rate": 1e-3, "anneal": "linear", "value_cost": 0.5, "value_clip": False, "budget": 100_000}
+        | {"learning_rate": 1e-3, "anneal": "linear", "value_cost": 0.5, "value_clip": False, "frames": 100_000}
         | {"inputs": "raw", "reward": "none"},
-        {"epochs": "20 epochs", "budget": "100k steps"},
+        {"epochs": "20 epochs", "frames": "100k steps"},
     ),
 }
 
@@ -176,7 +176,7 @@ def _source(name, domain):
 def test_cartpole_gets_settings_for_it_and_atari_the_papers(name):
     settings, chosen, sources = resolved(name, env="CartPole-v1")
     assert chosen.preset == "classic"
-    assert sources["budget"] == "preset classic"
+    assert sources["frames"] == "preset classic"
     assert settings.env == "CartPole-v1"
     settings, chosen, _ = resolved(name, env="ALE/Breakout-v5")
     lanes = {"lanes": 16, "unroll": 1} if name == "dqn" else {}
