@@ -315,9 +315,8 @@ def replacement(name: str, shown: bool) -> str:
     if found[2]:
         kind = OLD_KINDS.get((found[3] or "").lower(), "")
         return f"which ale-py no longer has: write --env {game}{kind}-v{found[4] or 4} --env-kwargs obs_type=ram"
-    return (
-        "" if shown else f"which shows the whole screen: write --env ALE/{game}-v5{OLD_PRESETS.get(found[4] or '', '')}"
-    )
+    preset = OLD_PRESETS.get(found[4] or "", "")
+    return "" if shown else f"which shows the whole screen: write --env ALE/{game}-v5{preset}"
 
 
 def register(name: str) -> None:
@@ -647,9 +646,8 @@ def _check(how: Protocol, envs: Envs) -> None:
     here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else game(envs))]
     if how.name not in here:
         kind = "board games (game:NAME)" if how.board else "Atari games"
-        raise UserError(
-            f"--protocol: {how.name} is for {kind}, this run plays {envs.title}; allowed here: {', '.join(here)}"
-        )
+        allowed = f"allowed here: {', '.join(here)}"
+        raise UserError(f"--protocol: {how.name} is for {kind}, this run plays {envs.title}; {allowed}")
 
 
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
@@ -663,10 +661,9 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
     if how.name != "human-starts":
         return replace(envs, options=options), None
     if starts is None:
-        raise UserError(
-            f"--protocol human-starts needs --starts FILE, start states of {title} as docs/guides/evaluation.md says; "
-            "the papers' own were never released, `polyplay starts RUN` makes labelled substitutes from a run's play"
-        )
+        needs = f"start states of {title} as docs/guides/evaluation.md says"
+        ways = "the papers' own were never released, `polyplay starts RUN` makes labelled substitutes from a run's play"
+        raise UserError(f"--protocol human-starts needs --starts FILE, {needs}; {ways}")
     found = load_starts(starts, title)
     late = [i for i, s in enumerate(found.starts) if s.frames >= options["max_frames"]]
     if late:

@@ -25,7 +25,7 @@ from polyplay.envs import masks, rules, spaces
 from polyplay.envs.spaces import ActionSpec, Conditional, conditional_actions, subspaces
 
 if TYPE_CHECKING:
-    from polyplay.envs.board import Seating
+    from polyplay.envs.base_pool import Seating
 
 WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
 EPISODE_CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
@@ -163,13 +163,12 @@ class Envs:
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
     wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
     inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
-    agents: int = 1  # that share the seats of matches, a group of the lanes each, see board.Seating
+    agents: int = 1  # that share the seats of matches, a group of the lanes each, see base_pool.Seating
 
     def __post_init__(self) -> None:
         if WRAPPERS in self.kwargs:
-            raise UserError(
-                f"--env-kwargs: {WRAPPERS} given, which no environment takes here: --wrapper module:callable"
-            )
+            wrapper = "--wrapper module:callable"
+            raise UserError(f"--env-kwargs: {WRAPPERS} given, which no environment takes here: {wrapper}")
         more = {**self.kwargs, **({WRAPPERS: self.wrappers} if self.wrappers else {})}
         object.__setattr__(self, "options", {**self.options, **more})
         if self.lanes < 1 or self.groups < 1 or self.lanes % self.groups:
@@ -177,17 +176,13 @@ class Envs:
             raise UserError(f"--lanes {self.lanes} given; allowed: positive multiples of {parts} {self.groups}")
         least = getattr(self.batching, "n", 1)
         if not self.fixed and (self.groups > 1 or not 1 <= least <= self.lanes):
-            raise UserError(
-                f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, "
-                f"got groups={self.groups}, lanes={self.lanes}"
-            )
+            got = f"groups={self.groups}, lanes={self.lanes}"
+            raise UserError(f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, got {got}")
         if not 0 <= self.active <= self.lanes or (self.active and self.fixed):
             raise UserError(f"active={self.active} must be 0 … lanes={self.lanes}, and needs Greedy")
         if self.workers < 0 or self.step_timeout <= 0 or self.max_restarts < 0:
-            raise UserError(
-                f"workers={self.workers} and max_restarts={self.max_restarts} must be 0 or more, "
-                f"step_timeout={self.step_timeout} above 0"
-            )
+            least = f"workers={self.workers} and max_restarts={self.max_restarts} must be 0 or more"
+            raise UserError(f"{least}, step_timeout={self.step_timeout} above 0")
 
     @property
     def fixed(self) -> bool:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from string import ascii_lowercase
+from typing import ClassVar
 
 import numpy as np
 
 from polyplay.core.errors import UserError
-from polyplay.envs.pool import options
+from polyplay.envs.pool import closest_names, options
 from polyplay.games import board_rules, go, records
 from polyplay.games.records import CELLS, GO, K_IN_A_ROW, OTHELLO, PLIES
 from polyplay.games.toys import switch
@@ -39,6 +39,8 @@ class Game(ABC):
     placed = True  # whether any other move is a cell, or with gravity a column
     counted = False  # whether who has more stones wins
     slanted = False  # whether each row lies half a cell further right than the one above
+    binary = True  # whether planes are of 0 and 1
+    goal: ClassVar[str]  # what wins, for people
 
     @property
     @abstractmethod
@@ -68,11 +70,6 @@ class Game(ABC):
         """What a network sees: see board_rules.write_planes."""
         return 3, self.rows, self.columns
 
-    @property
-    def binary(self) -> bool:
-        """Whether planes are of 0 and 1."""
-        return True
-
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
         """Of cells and actions together, the identity first: the rotations and mirror images of the board."""
@@ -94,11 +91,6 @@ class Game(ABC):
     def title(self) -> str:
         """For people."""
         return f"{self.name.partition('+')[0].replace('_', ' ')}, {self.rows}×{self.columns}"
-
-    @property
-    @abstractmethod
-    def goal(self) -> str:
-        """What wins, for people."""
 
     def new(self) -> np.ndarray:
         """The record of the initial position."""
@@ -157,10 +149,8 @@ class KInARow(Game):
         if not (1 <= self.rows <= LARGEST and 1 <= self.columns <= LARGEST):
             raise UserError(f"game:{self.name}: {self.rows}x{self.columns} given; a side has 1 to {LARGEST} cells")
         if not 2 <= self.k <= max(self.rows, self.columns):
-            most = max(self.rows, self.columns)
-            raise UserError(
-                f"game:{self.name}: {self.k} in a row given; a {self.rows}x{self.columns} board has 2 to {most}"
-            )
+            board = f"a {self.rows}x{self.columns} board has 2 to {max(self.rows, self.columns)}"
+            raise UserError(f"game:{self.name}: {self.k} in a row given; {board}")
 
     @property
     def numbers(self) -> np.ndarray:
@@ -184,9 +174,7 @@ class KInARow(Game):
         sizes = f"{self.k} in a row, {self.rows}×{self.columns}"
         return self.name.replace("_", " ") if self.name in GAMES else sizes
 
-    @property
-    def goal(self) -> str:
-        return f"{self.k} in a row win."
+    goal = property(lambda self: f"{self.k} in a row win.")
 
     def move_name(self, action: int) -> str:
         """A column by its letter, where that is all there is to say."""
@@ -203,6 +191,7 @@ class Go(Game):
 
     letters = GO_LETTERS
     passes = True
+    goal = "Two passes end the game: the larger area wins, stones and what they surround."
 
     @property
     def numbers(self) -> np.ndarray:
@@ -224,10 +213,6 @@ class Go(Game):
     @property
     def title(self) -> str:
         return f"{super().title}, komi {self.halves / 2:g}"
-
-    @property
-    def goal(self) -> str:
-        return "Two passes end the game: the larger area wins, stones and what they surround."
 
     @property
     def planes(self) -> tuple[int, int, int]:
@@ -258,14 +243,11 @@ class Othello(Game):
 
     passes = True
     counted = True
+    goal = "The most discs win."
 
     @property
     def numbers(self) -> np.ndarray:
         return np.array([OTHELLO, self.rows, self.columns, 0, 0, 0, 0, 0], np.int64)
-
-    @property
-    def goal(self) -> str:
-        return "The most discs win."
 
     @property
     def longest(self) -> int:
@@ -313,12 +295,9 @@ class OthelloOptions:
 
 
 GAMES = {
-    game.name: game
-    for game in (
-        KInARow("tic_tac_toe", 3, 3, 3, gravity=False),
-        KInARow("three_in_a_row", 4, 5, 3, gravity=True),
-        KInARow("connect_four", 6, 7, 4, gravity=True),
-    )
+    "tic_tac_toe": KInARow("tic_tac_toe", 3, 3, 3, gravity=False),
+    "three_in_a_row": KInARow("three_in_a_row", 4, 5, 3, gravity=True),
+    "connect_four": KInARow("connect_four", 6, 7, 4, gravity=True),
 }
 OPTIONS = {"go": GoOptions, "othello": OthelloOptions}
 NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)")
@@ -342,10 +321,9 @@ def game(name: str) -> Game:
     if found := re.fullmatch(r"connect:(\d{1,3})x(\d{1,3})x(\d{1,3})", name):
         rows, columns, k = map(int, found.groups())
         return KInARow(name, rows, columns, k, gravity=True)
-    near = difflib.get_close_matches(name, (*GAMES, *OPTIONS), 1)
-    hint = f"; did you mean {near[0]}?" if near else ""
+    near = closest_names(name, (*GAMES, *OPTIONS))
     every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)"))
-    raise UserError(f"game:{name} given, allowed: {every}{hint}")
+    raise UserError(f"game:{name} given{near}; allowed: {every}")
 
 
 def _option(word: str, game: str) -> tuple[str, bool | int | float | str]:

@@ -14,8 +14,8 @@ core. Those of side 1 follow after those of side 0. Seats 0 … n-1 are the hero
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -103,24 +103,13 @@ class LaneWorld:
             raise UserError(f"arena:lanes: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
         if self.length < 1 or self.repeat < 1 or self.length % self.repeat:
             got = f"length={self.length}, repeat={self.repeat}"
-            raise UserError(
-                f"arena:lanes: {got} given, allowed: a repeat from 1, and a length that is a multiple of it"
-            )
+            raise UserError(f"arena:lanes: {got} given, allowed: a repeat from 1, as length a multiple of it")
         for name in ("spirit", "randomise"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise UserError(f"arena:lanes: {name}={getattr(self, name)} given, allowed: 0 to 1")
 
-    @property
-    def seats(self) -> int:
-        return 2 * self.team
-
-    @property
-    def teams(self) -> tuple[int, ...]:
-        return (0,) * self.team + (1,) * self.team
-
-    @property
-    def height(self) -> int:
-        return 2 * FIRST_LANE + LANE_APART * (self.lanes - 1)
+    seats = property(lambda self: 2 * self.team)
+    teams = property(lambda self: (0,) * self.team + (1,) * self.team)
 
     @property
     def sets(self) -> tuple[int, int, int, int]:
@@ -140,14 +129,8 @@ class LaneWorld:
     @property
     def obs(self) -> Spec:
         allies, enemies, creeps, towers = self.sets
-        shapes = {
-            "own": (len(OWN),),
-            "allies": (allies, len(HERO)),
-            "enemies": (enemies, len(HERO)),
-            "creeps": (creeps, len(CREEP)),
-            "towers": (towers, len(TOWER)),
-            "last_action": (LAST_ACTION,),
-        }
+        shapes = {"own": (len(OWN),), "allies": (allies, len(HERO)), "enemies": (enemies, len(HERO))}
+        shapes |= {"creeps": (creeps, len(CREEP)), "towers": (towers, len(TOWER)), "last_action": (LAST_ACTION,)}
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
     def arrays(self, n: int) -> Batch:
@@ -164,16 +147,8 @@ class LaneWorld:
         }
 
 
-class LaneMatches(NamedTuple):
+class LaneMatches(namedtuple("LaneMatches", "units heroes wave seen shown age key")):
     """LaneWorld.arrays, as compiled code takes them."""
-
-    units: np.ndarray
-    heroes: np.ndarray
-    wave: np.ndarray
-    seen: np.ndarray
-    shown: np.ndarray
-    age: np.ndarray
-    key: np.ndarray
 
     @classmethod
     def of(cls, arrays: Batch) -> LaneMatches:

@@ -14,8 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from polyplay.envs import Envs
-from polyplay.envs.check import TrialResult
-from polyplay.envs.check_trial import CLOCK, PoolTrial, run_trial
+from polyplay.envs.check import CLOCK, PoolTrial, TrialResult, run_trial
 from polyplay.envs.lane import LaneJob
 from polyplay.envs.make import whole_matches
 from polyplay.envs.process_pool import pickled_factory

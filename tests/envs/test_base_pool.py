@@ -7,8 +7,19 @@ from hypothesis import strategies as st
 
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import All, Greedy, Group, build
-from polyplay.envs.base_pool import ABSENT, HOUR, STEPPING, STEPS, Faults, ReadySet
-from polyplay.envs.board import BROKEN, FAILED, ROUNDED, UNBUILT, SharedRows
+from polyplay.envs.base_pool import (
+    ABSENT,
+    BROKEN,
+    FAILED,
+    HOUR,
+    ROUNDED,
+    STEPPING,
+    STEPS,
+    UNBUILT,
+    Faults,
+    ReadySet,
+    SharedRows,
+)
 from tests.envs import faulty
 
 

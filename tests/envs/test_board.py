@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import EnvSpec
-from polyplay.envs.board import BROKEN, FAILED, NOTE, Seating, SharedRows, check_seats
+from polyplay.envs.base_pool import BROKEN, FAILED, NOTE, Seating, SharedRows, check_seats
 from polyplay.envs.spaces import Discrete
 
 

@@ -19,8 +19,7 @@ from polyplay.cli import systems as check_module
 from polyplay.core.errors import EnvFailure, Finding, UserError
 from polyplay.envs import Envs, rules
 from polyplay.envs import check as checking
-from polyplay.envs.check import TrialResult
-from polyplay.envs.check_trial import TrialFacts
+from polyplay.envs.check import TrialFacts, TrialResult
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import action as action_of

@@ -8,7 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 
-from polyplay.envs import Envs, check_trial
+from polyplay.envs import Envs, check
 from polyplay.envs.check import run_watched
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.process_pool import pickled_factory
@@ -77,7 +77,7 @@ def test_what_raises_ends_a_trial_after_a_few_times():
 
 def test_one_that_can_be_built_only_once_is_told():
     job = replace(job_of(broken.Sound), maker=pickled_factory(Envs(broken.Unbuildable, 1)))
-    tried = tried_by(lambda answer, clock: check_trial.run_trial(answer, clock, job, 5, 60.0))
+    tried = tried_by(lambda answer, clock: check.run_trial(answer, clock, job, 5, 60.0))
     (text,) = tried.broke.values()
     assert text.startswith("Sound: could not be built: RuntimeError: no licence found (broken.py:")
     assert "(rule" not in text
@@ -95,10 +95,10 @@ def test_the_time_is_a_limit_too():
 
 
 def test_what_hangs_or_dies_has_told_how_far_it_came():
-    tried = run_watched(check_trial.run_trial, job_of(broken.Hangs, step_timeout=1.0), 30, 60.0)
+    tried = run_watched(check.run_trial, job_of(broken.Hangs, step_timeout=1.0), 30, 60.0)
     assert tried.broke["hang"].startswith("step 5 took longer than 1 s (broken.py:")
     assert (tried.whole, tried.facts.steps) == (False, 5)
-    tried = run_watched(check_trial.run_trial, job_of(broken.Dies), 30, 60.0)
+    tried = run_watched(check.run_trial, job_of(broken.Dies), 30, 60.0)
     assert tried.broke == {"crash": "step 5 ended its process: exit status 3"}
 
 
@@ -115,7 +115,7 @@ def test_flaws_of_rows():
     envs = Envs("toy:catch", 1)
     pool = envs.open(0)
     _, row = pool.recv()
-    assert check_trial.row_flaws(envs, row, over=True) == []
+    assert check.row_flaws(envs, row, over=True) == []
     wrong = {**row, "obs": np.full((1, 3), np.nan), "reward": np.float32([np.nan]), "first": np.array([False])}
-    found = [rule for rule, _ in check_trial.row_flaws(envs, wrong, over=True)]
+    found = [rule for rule, _ in check.row_flaws(envs, wrong, over=True)]
     assert found == ["shape", "dtype", "finite", "reward", "autoreset"]

@@ -17,7 +17,7 @@ from gymnasium import spaces
 
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import Envs, Greedy, build
-from polyplay.envs.board import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, Seating, SharedRows
+from polyplay.envs.base_pool import BROKEN, FAILED, FLAGS, ROUNDED, UNBUILT, Seating, SharedRows
 from polyplay.envs.lane import START, Lane, LaneJob, Seats, load_bot, seat_bot, take_turn
 from polyplay.envs.pool import lane_seeds
 from polyplay.games.toys import Skirmish

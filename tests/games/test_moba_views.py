@@ -210,7 +210,7 @@ def test_the_map_shows_units_of_both_sides():
     s["units"][1, half + 2, : w.MOST] = 17000, 14000, 80
     s["units"][1, 2 + 2 * w.SLOTS, w.HEALTH] = 0  # an outer tower has fallen
     picture = v.draw_lanes(s, 1)
-    assert picture.shape == (given.height // v.DOT, w.WIDTH // v.DOT, 3)
+    assert picture.shape == (2 * w.middle(given.lanes) // v.DOT, w.WIDTH // v.DOT, 3)
     assert [colour(picture, x, 9000) for x in (16000, 20000)] == list(v.SIDES)
     assert colour(picture, 17000, 14000) == v.SIDES[1]
     assert colour(picture, w.OUTER_X, 6000) == v.ROAD
