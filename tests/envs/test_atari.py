@@ -124,6 +124,7 @@ def test_a_missing_ale_py_says_what_to_install(monkeypatch):
         ({"pipeline": "fast"}, "one of auto, native, plain"),
         ({"noop_min": 30}, "noop_min=30, noop_max=30: the first must be smaller"),
         ({"crop": -1}, "crop=-1 must be at least 0"),
+        ({"starts": "x", "sticky": 0.25}, "start states need sticky=0"),
         ({"pipeline": "native", "crop": 2}, "has no crop=2; use 'plain'"),
         ({"pipeline": "native", "stack_reset": "play"}, "has no stack_reset='play'; use 'plain'"),
     ],
@@ -201,22 +202,16 @@ def test_frames_round_up_to_whole_steps(pools):
     assert np.flatnonzero(rows["truncated"][:, 0]).tolist() == [3, 7]
 
 
-def test_deterministic_in_the_seed_and_independent_of_threads(pools):
-    options = {"sticky": 0.25}
-    a = play(pools("ALE/Breakout-v5", 2, seed=1, options=options, workers=1), 60)
-    b = play(pools("ALE/Breakout-v5", 2, seed=1, options=options, workers=2), 60)
-    c = play(pools("ALE/Breakout-v5", 2, seed=2, options=options, workers=2), 60)
-    assert all((a[k] == b[k]).all() for k in a)
-    assert (a["obs"] != c["obs"]).any()
-    assert (a["obs"][:, 0] != a["obs"][:, 1]).any(), "lanes differ"
+def test_lanes_follow_from_seed_and_number_whatever_pool_and_threads_play_them(pools):
+    def played(lanes=4, seed=1, lane=0, workers=1):
+        pool = pools("ALE/Breakout-v5", lanes, seed, lane, {"sticky": 0.25}, workers=workers)
+        return play(pool, 60, actions=lambda t, pool: np.full(pool.lanes, t % 4))
 
-
-def test_a_lane_keeps_its_game_whatever_pool_holds_it(pools):
-    options = {"sticky": 0.25}
-    still = lambda t, pool: np.zeros(pool.lanes, int)  # noqa: E731
-    whole = play(pools(lanes=4, seed=1, options=options), 12, actions=still)
-    part = play(pools(lanes=2, seed=1, lane=2, options=options), 12, actions=still)
-    assert (whole["obs"][:, 2:] == part["obs"]).all()
+    whole = played()
+    assert all((whole[k] == v).all() for k, v in played(workers=2).items())
+    assert (whole["obs"][:, 2:] == played(lanes=2, lane=2)["obs"]).all()
+    assert (whole["obs"] != played(seed=2)["obs"]).any()
+    assert (whole["obs"][:, 0] != whole["obs"][:, 1]).any(), "lanes differ"
 
 
 def test_groups_step_while_the_other_is_served(pools):
@@ -266,19 +261,6 @@ def test_an_action_out_of_range_is_refused_before_it_hangs_ale(pools):
             pool.send(lanes, bad)
     pool.send(lanes, np.array([0, 5]))
     pool.recv()
-
-
-def test_observations_are_ales_own_arrays(pools):
-    pool = pools()
-    vector = pool._vectors[0]
-    kept = []
-    raw = vector.recv
-    vector.recv = lambda: kept.append(raw()) or kept[-1]
-    lanes, _ = pool.recv()
-    pool.send(lanes, np.zeros(2, int))
-    _, row = pool.recv()
-    assert row["obs"] is kept[0][0]
-    assert row["reward"].dtype == np.float32
 
 
 def test_closed_pools_say_so(pools):
@@ -349,33 +331,14 @@ def test_every_preset_says_all_that_concerns_frames():
         assert f"`{name}`" in PAGE
 
 
-def test_an_unknown_preset_is_one_line_with_the_nearest():
-    with pytest.raises(UserError, match=r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015"):
-        atari_preset("dopamin")
-
-
 def test_a_run_is_told_what_is_played():
     spec = Envs("ALE/Breakout-v5", 1, options=atari_preset("accel")).spec
     assert spec.describe["observation"] == "uint8 [4, 104, 80] gray, without the last 2 rows, bilinear"
     assert spec.describe["no-ops"] == "0–30 frames, in 'NOOP FIRE UP noops'"
-    assert (
-        spec.describe["life loss"] == "terminates for the learner, the game goes on with NOOP FIRE UP and a new stack"
-    )
-    assert spec.describe["pipeline"] == "ale-py's plain emulator"
-    assert (
-        Envs("ALE/Pong-v5", 1, options=atari_preset("ga3c")).spec.describe["stack"]
-        == "4, filled by steps of NOOP after a reset"
-    )
-
-
-PONG = Envs("ALE/Pong-v5", 4, options=atari_preset("accel"))
-
-
-def starts(tmp_path, kind="human", frames=100):
-    path = tmp_path / "starts.json"
-    said = {"format": "polyplay-starts", "version": 1, "game": "pong", "kind": kind, "source": "a test"}
-    path.write_text(json.dumps({**said, "starts": [{"actions": [f"NOOP*{frames}"]}]}))
-    return str(path)
+    goes_on = "terminates for the learner, the game goes on with NOOP FIRE UP and a new stack"
+    assert (spec.describe["life loss"], spec.describe["pipeline"]) == (goes_on, "ale-py's plain emulator")
+    ga3c = Envs("ALE/Pong-v5", 1, options=atari_preset("ga3c")).spec
+    assert ga3c.describe["stack"] == "4, filled by steps of NOOP after a reset"
 
 
 @pytest.mark.parametrize(
@@ -400,27 +363,25 @@ def test_a_protocol_fixes_starts_and_ends_and_leaves_the_picture(name, noops, fr
     assert protocol(name).episodes == episodes
 
 
+PONG = Envs("ALE/Pong-v5", 4, options=atari_preset("accel"))
+
+
 def test_human_starts_take_a_file(tmp_path):
-    path = starts(tmp_path)
+    path = file(tmp_path, START)
     envs, found = apply(protocol("human-starts"), PONG, path)
     assert envs.options["starts"] == path
     assert found is not None
     assert (found.game, envs.options["max_frames"], envs.options["noop_max"]) == ("pong", 108_000, 0)
     assert label(protocol("human-starts"), found) == "human-starts"
-    _, substitute = apply(protocol("human-starts"), PONG, starts(tmp_path, "substitute"))
+    _, substitute = apply(protocol("human-starts"), PONG, file(tmp_path, START, kind="substitute"))
     assert label(protocol("human-starts"), substitute) == "human-starts (substitute)"
 
 
-def test_human_starts_without_a_file_say_what_to_supply():
-    with pytest.raises(UserError) as told:
-        apply(protocol("human-starts"), PONG, None)
-    text = str(told.value)
-    assert "\n" not in text
-    for part in ("needs --starts FILE", "start states of pong", "never released", "`polyplay starts RUN`"):
-        assert part in text
-
-
 def test_mistakes_are_said_in_one_line(tmp_path):
+    with pytest.raises(UserError, match=r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015"):
+        atari_preset("dopamin")
+    with pytest.raises(UserError, match=r"needs --starts FILE, start states of pong.*never released, `polyplay starts"):
+        apply(protocol("human-starts"), PONG, None)
     with pytest.raises(UserError, match=r"--protocol: 'nul-op' given, did you mean 'null-op'\?; allowed: run, null-op"):
         protocol("nul-op")
     with pytest.raises(UserError, match="null-op is for Atari games, this run plays toy:catch; allowed here: run"):
@@ -428,7 +389,7 @@ def test_mistakes_are_said_in_one_line(tmp_path):
     with pytest.raises(UserError, match="--starts x is for --protocol human-starts, sticky given"):
         apply(protocol("sticky"), PONG, "x")
     with pytest.raises(UserError, match="start 0: more than 107999 frames were played before it"):
-        apply(protocol("human-starts"), PONG, starts(tmp_path, frames=108_000))
+        apply(protocol("human-starts"), PONG, file(tmp_path, {"actions": ["NOOP*108000"]}))
 
 
 def test_the_command_line_and_the_baselines_know_every_protocol():
@@ -602,8 +563,3 @@ def test_what_is_written_is_read_again(tmp_path):
     assert (found.kind, found.source, len(found.starts)) == ("substitute", "a test", 2)
     assert (found.starts[0].presses, found.starts[0].frames, found.starts[0].seed) == (((0, 2), (1, 1), (0, 1)), 4, 4)
     assert found.digest == hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def test_start_states_and_sticky_actions_exclude_each_other():
-    with pytest.raises(UserError, match=r"start states need sticky=0"):
-        AtariEnv("ALE/Pong-v5", {"starts": "x", "sticky": 0.25})

@@ -75,13 +75,6 @@ def test_so_they_do_in_a_game_without_a_no_op_and_in_one_with_a_higher_screen():
     assert agree("AirRaid", {}, 40)[1] == 1
 
 
-def test_environment_processes_play_it_too():
-    options = {**atari_preset("accel"), "max_frames": 80}
-    inline = rows("Breakout", options, 50, inline=True)
-    for a, b in zip(inline, rows("Breakout", options, 50, workers=1), strict=True):
-        assert all((a[key] == b[key]).all() for key in a)
-
-
 # ------------------------------------------------------------------------------------ its own options
 
 
@@ -196,14 +189,6 @@ def test_a_restored_environment_goes_on_to_the_bit(game, options, steps):
         assert all(np.array_equal(after[k], others[k]) for k in after)
 
 
-def test_a_state_holds_a_life_that_was_just_lost():
-    one, other = (AtariEnv("ALE/Breakout-v5", atari_preset("accel")) for _ in range(2))
-    one.reset(seed=1)
-    lose_a_life(one)
-    other.set_state(one.get_state())
-    assert same_trace(follow(other, [0, 1, 2]), follow(one, [0, 1, 2]))
-
-
 def test_sticky_actions_are_ours_and_as_frequent_as_asked():
     env = AtariEnv("ALE/Pong-v5", {"sticky": 0.25})
     env.reset(seed=0)
@@ -278,17 +263,3 @@ def test_resampling_as_pillow_does_it(colours):
     gray = pixels.opencv_gray(colours)
     want = np.array(Image.fromarray(gray).resize((84, 84), Image.Resampling.BILINEAR))
     assert (pixels.resizer("pillow", 210, 160, 84, 84)(gray) == want).all()
-
-
-def test_luminances(colours):
-    weights = {"luma": (0.299, 0.587, 0.114), "luma_swapped": (0.2126, 0.0722, 0.7152)}
-    exact = {k: colours.astype(float) @ np.array(w) for k, w in weights.items()}
-    assert np.abs(pixels.GRAYS["luma"](colours) - exact["luma"]).max() < 1e-4
-    assert (pixels.GRAYS["luma_cut"](colours) == np.floor(exact["luma"] + 1e-9)).mean() > 0.999
-    assert (pixels.GRAYS["luma_swapped"](colours) == np.floor(exact["luma_swapped"] + 1e-9)).mean() > 0.999
-    white = np.full((2, 2, 3), 255, np.uint8)
-    assert {k: int(gray(white).max()) for k, gray in pixels.GRAYS.items() if k != "luma_swapped"} == {
-        "opencv": 255,
-        "luma": 255,
-        "luma_cut": 255,
-    }

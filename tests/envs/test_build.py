@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import textwrap
 import types
 from contextlib import closing
@@ -139,15 +137,6 @@ def test_ids_that_name_a_games_memory(name, write):
     assert str(e.value).startswith(line)
 
 
-def test_ids_of_old_are_known_in_a_process_that_has_not_imported_ale_py():
-    """What `check` accepts, whose process has imported it, a run accepts too."""
-    pytest.importorskip("ale_py")
-    script = "from polyplay.envs.build import factory; print(factory('PongNoFrameskip-v4', {'obs_type': 'ram'}))"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "PongNoFrameskip-v4" in done.stdout
-
-
 def test_atari_ids_of_old_stay_where_they_are_meant(module, monkeypatch):
     pytest.importorskip("ale_py")
     factory("PongNoFrameskip-v4", {"obs_type": "ram"})
@@ -265,11 +254,6 @@ def test_one_line_says_what_to_write(made, says):
         build_env(lambda: made, "env:make")
     assert str(e.value).startswith(f"env:make: {says}")
     assert "\n" not in str(e.value)
-
-
-def test_environments_are_environments():
-    assert not_an_env(Obedient()) == ""
-    assert not_an_env(gymnasium.make("CartPole-v1")) == ""
 
 
 # MiniGrid's observations: symbols for one-hot inputs, without the mission.

@@ -14,7 +14,7 @@ from polyplay.core.tree import Field
 from polyplay.envs import Envs, masks, spaces
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation, action_sampler
 from polyplay.nets import factory
-from tests.envs.picky import PARTS, Picky
+from tests.envs.picky import Picky
 
 BOX = Box((1,), np.float32([-1]), np.float32([1]))
 MANY = MultiDiscrete((2,), (2, 3))
@@ -232,14 +232,6 @@ def test_a_part_that_gets_its_mask_later_is_told():
         write(None, {"action_mask": {"a": [0, 1], "b": [0, 1]}}, False)
     with pytest.raises(SpaceViolation, match="action_mask at 'a': there is none"):
         write(None, {}, False)
-
-
-def test_a_reset_that_fails_is_no_matter_of_masks():
-    class Sad(Picky):
-        def reset(self, **_):
-            raise OSError("no level")
-
-    assert masks.shown_mask(spaces.action(gym.Dict(PARTS), "x"), Sad(), "x") == (None, "")
 
 
 class Masked(Picky):

@@ -18,7 +18,7 @@ from polyplay.core.tree import Field
 from polyplay.envs import Envs, rules
 from polyplay.envs.build import imported
 from polyplay.envs.inline_pool import InlinePool
-from polyplay.envs.lane import take_turn, unit_seed
+from polyplay.envs.lane import take_turn
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import SpaceViolation
 from tests.envs import broken
@@ -187,7 +187,7 @@ def test_lanes_that_share_a_given_seed_are_no_breach():
     """A restarted lane's new seed may be another lane's by chance."""
     pool = Envs(broken.Sound, 2, inline=True).open(7)
     lane = pool._units[0]
-    pool._board.seeds[1] = given = unit_seed(lane)
+    pool._board.seeds[1] = given = lane.seed
     lane.close()
     assert take_turn(lane) == 0
     assert pool._board.seeds.tolist() == [given, given]

@@ -17,11 +17,9 @@ from polyplay.envs import Envs
 from polyplay.envs.lane import Seats
 from polyplay.envs.make import connect
 from polyplay.envs.pool import Pool
-from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.games import ctf, ctf_maps, ctf_rules
 from polyplay.games.ctf import ALL, FEW, CaptureTheFlag, FlagBot
 from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, FlagMatches, World
-from tests import made
 from tests.games.test_arenas import equal, played
 from tests.games.test_ctf_rules import scatter
 
@@ -317,14 +315,3 @@ def test_a_league_plays_against_bots(tmp_path):
     matches = {row["name"]: sum(n for n, _ in row["against"].values()) for row in players}
     assert sum(matches[f"bot:{name}"] for name in NAMES) > 0
     assert set(matches) >= {f"bot:{name}" for name in NAMES}
-
-
-def test_bots_play_in_tournaments(tmp_path):
-    made.run(tmp_path / "RUN", "arena:ctf+length=150+size=9", network="mlp", hidden=(8,))
-    names = [str(tmp_path / "RUN"), "bot:level2", "bot:level5"]
-    found = play_tournament(names, TournamentOptions(matches=8), lambda text: None)
-    payoff = np.array(found["payoff"], float)
-    assert payoff[0, 1] <= 0.5
-    assert payoff[1, 2] <= 0.5
-    again = play_tournament(names, TournamentOptions(matches=8), lambda text: None)
-    assert found["payoff"] == again["payoff"]
