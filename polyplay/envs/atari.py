@@ -35,7 +35,7 @@ import numpy as np
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.base_pool import TAKEN, BasePool
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, options
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, need, options
 from polyplay.envs.spaces import Discrete, describe_fields
 
 # Start states of Atari games: the file that people supply for the human-starts protocol. JSON, nothing pickled.
@@ -82,8 +82,7 @@ def load_starts(path: str, game: str = "") -> Starts:
     except OSError as e:
         raise UserError(f"--starts: cannot read {path}: {e.strerror}; give a file of start states") from None
     found = _parse(path, data)
-    if game and found.game != game:
-        raise UserError(f"--starts: {path} has start states of {found.game}, the run plays {game}")
+    need(found.game == (game or found.game), f"--starts: {path} has start states of {found.game}, the run plays {game}")
     return found
 
 
@@ -93,34 +92,30 @@ def _parse(path: str, data: bytes) -> Starts:
         content = json.loads(data)
     except ValueError as e:
         raise UserError(f"--starts: {path} is no JSON: {e}") from None
-    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
-        raise UserError(f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
-    if content.get("kind") not in KINDS:
-        raise UserError(f'--starts: {path}: "kind" is {content.get("kind")!r}, allowed: {", ".join(KINDS)}')
+    own = isinstance(content, dict) and (content.get("format"), content.get("version")) == (FORMAT, VERSION)
+    need(own, f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
+    kind, rows = content.get("kind"), content.get("starts")
+    need(kind in KINDS, f'--starts: {path}: "kind" is {kind!r}, allowed: {", ".join(KINDS)}')
     for name in ("game", "source"):
-        if not isinstance(content.get(name), str) or not content[name]:
-            raise UserError(f'--starts: {path}: "{name}" is {content.get(name)!r}, it must be text')
-    rows = content.get("starts")
-    if not isinstance(rows, list) or not rows:
-        raise UserError(f'--starts: {path}: "starts" must be a list of at least one start')
+        said = content.get(name)
+        need(isinstance(said, str) and said != "", f'--starts: {path}: "{name}" is {said!r}, it must be text')
+    need(isinstance(rows, list) and rows != [], f'--starts: {path}: "starts" must be a list of at least one start')
     starts = tuple(_start(row, f"--starts: {path}, start {i}") for i, row in enumerate(rows))
     return Starts(path, content["game"], content["kind"], content["source"], starts, hashlib.sha256(data).hexdigest())
 
 
-def _start(row: object, where: str) -> Start:
-    if not isinstance(row, dict) or ("actions" in row) == ("state" in row):
-        raise UserError(f'{where}: has to be an object with either "actions" or "state"')
-    seed, ram = row.get("seed", 0), row.get("ram", "")
-    if not _whole(seed) or not isinstance(ram, str):
-        raise UserError(f'{where}: "seed" must be a whole number from 0 up and "ram" a SHA-256, in hexadecimal')
+def _start(row: Any, where: str) -> Start:
+    one = isinstance(row, dict) and ("actions" in row) != ("state" in row)
+    need(one, f'{where}: has to be an object with either "actions" or "state"')
+    seed, ram, words = row.get("seed", 0), row.get("ram", ""), row.get("actions")
+    told = _whole(seed) and isinstance(ram, str)
+    need(told, f'{where}: "seed" must be a whole number from 0 up and "ram" a SHA-256, in hexadecimal')
     if "actions" in row:
-        words = row["actions"]
-        if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
-            raise UserError(f'{where}: "actions" must be a list of words such as "RIGHT*4"')
+        spelt = isinstance(words, list) and all(isinstance(w, str) for w in words)
+        need(spelt, f'{where}: "actions" must be a list of words such as "RIGHT*4"')
         presses = tuple(_press(word, where) for word in words)
         return Start(presses, sum(n for _, n in presses), seed, ram)
-    if not _whole(row.get("frames")):
-        raise UserError(f'{where}: a "state" needs "frames", how many frames were played before it')
+    need(_whole(row.get("frames")), f'{where}: a "state" needs "frames", how many frames were played before it')
     try:
         state = base64.b64decode(row["state"], validate=True)
     except (TypeError, ValueError, binascii.Error):
@@ -137,8 +132,8 @@ def _press(word: str, where: str) -> tuple[int, int]:
 
     button, _, frames = word.partition("*")
     known = ale_py.Action.__members__
-    if button not in known or not (frames or "1").isdigit():
-        raise UserError(f"{where}: {word!r} is no button of ALE's with a number of frames, such as RIGHT*4")
+    good = button in known and (frames or "1").isdigit()
+    need(good, f"{where}: {word!r} is no button of ALE's with a number of frames, such as RIGHT*4")
     return known[button].value, int(frames or 1)
 
 
@@ -200,20 +195,17 @@ class Atari:
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                words = " or ".join(map(repr, allowed)) if len(allowed) == 2 else f"one of {', '.join(allowed)}"
-                raise UserError(f"option {name}={getattr(self, name)!r} must be {words}")
-        if not 0 <= self.sticky <= 1:
-            raise UserError(f"option sticky={self.sticky} must lie between 0 and 1")
+            value = getattr(self, name)
+            need(value in allowed, f"option {name}={value!r} must be one of {', '.join(allowed)}")
+        need(0 <= self.sticky <= 1, f"option sticky={self.sticky} must lie between 0 and 1")
         for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise UserError(f"option {name}={getattr(self, name)} must be at least {least}")
-        if self.noop_min >= max(self.noop_max, 1):
-            raise UserError(f"options noop_min={self.noop_min}, noop_max={self.noop_max}: the first must be smaller")
-        if self.starts and self.sticky:
-            raise UserError(f"options starts={self.starts!r}, sticky={self.sticky}: start states need sticky=0")
-        if self.pipeline == "native" and self.beyond:
-            raise UserError(f"option pipeline='native': ale-py's vector environment has no {self.beyond}; use 'plain'")
+            value = getattr(self, name)
+            need(value >= least, f"option {name}={value} must be at least {least}")
+        noops, starts = f"noop_min={self.noop_min}, noop_max={self.noop_max}", f"starts={self.starts!r}"
+        need(self.noop_min < max(self.noop_max, 1), f"options {noops}: the first must be smaller")
+        need(not (self.starts and self.sticky), f"options {starts}, sticky={self.sticky}: start states need sticky=0")
+        beyond = self.beyond if self.pipeline == "native" else ""
+        need(not beyond, f"option pipeline='native': ale-py's vector environment has no {beyond}; use 'plain'")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -652,8 +644,8 @@ def _check(how: Protocol, envs: Envs) -> None:
 
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
     """The run's environments as the protocol plays them, and the start states. Raises UserError."""
-    if starts is not None and how.name != "human-starts":
-        raise UserError(f"--starts {starts} is for --protocol human-starts, {how.name} given")
+    meant = starts is None or how.name == "human-starts"
+    need(meant, f"--starts {starts} is for --protocol human-starts, {how.name} given")
     _check(how, envs)
     if how.name == "run" or how.board:
         return envs, None

@@ -12,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from polyplay.core.errors import UserError
-from polyplay.envs.pool import closest_names, options
+from polyplay.envs.pool import closest_names, need, options
 from polyplay.games import board_rules, go, records
 from polyplay.games.records import CELLS, GO, K_IN_A_ROW, OTHELLO, PLIES
 from polyplay.games.toys import switch
@@ -146,11 +146,10 @@ class KInARow(Game):
     gravity: bool
 
     def __post_init__(self) -> None:
-        if not (1 <= self.rows <= LARGEST and 1 <= self.columns <= LARGEST):
-            raise UserError(f"game:{self.name}: {self.rows}x{self.columns} given; a side has 1 to {LARGEST} cells")
-        if not 2 <= self.k <= max(self.rows, self.columns):
-            board = f"a {self.rows}x{self.columns} board has 2 to {max(self.rows, self.columns)}"
-            raise UserError(f"game:{self.name}: {self.k} in a row given; {board}")
+        fits, sides = all(1 <= side <= LARGEST for side in (self.rows, self.columns)), f"{self.rows}x{self.columns}"
+        need(fits, f"game:{self.name}: {sides} given; a side has 1 to {LARGEST} cells")
+        most = max(self.rows, self.columns)
+        need(2 <= self.k <= most, f"game:{self.name}: {self.k} in a row given; a {sides} board has 2 to {most}")
 
     @property
     def numbers(self) -> np.ndarray:
@@ -272,13 +271,11 @@ class GoOptions:
     suicide: bool = False  # whether several stones may be put to death by their own player
 
     def game(self, name: str) -> Go:
-        if not 3 <= self.size <= go.LARGEST:
-            raise UserError(f"game:{name}: size={self.size} given; allowed: 3 to {go.LARGEST}")
-        if abs(self.komi) > self.size**2 or self.komi * 2 != int(self.komi * 2):
-            most = self.size**2
-            raise UserError(f"game:{name}: komi={self.komi:g} given; allowed: whole and half points up to {most}")
-        if self.ko not in KO:
-            raise UserError(f"game:{name}: ko={self.ko} given; allowed: {', '.join(KO)}")
+        need(3 <= self.size <= go.LARGEST, f"game:{name}: size={self.size} given; allowed: 3 to {go.LARGEST}")
+        points = abs(self.komi) <= self.size**2 and self.komi * 2 == int(self.komi * 2)
+        allowed = f"whole and half points up to {self.size**2}"
+        need(points, f"game:{name}: komi={self.komi:g} given; allowed: {allowed}")
+        need(self.ko in KO, f"game:{name}: ko={self.ko} given; allowed: {', '.join(KO)}")
         return Go(name, self.size, self.size, int(self.komi * 2), KO.index(self.ko), bool(self.suicide))
 
 
@@ -289,8 +286,8 @@ class OthelloOptions:
     size: int = 8  # cells of a side, even, 4 to 26
 
     def game(self, name: str) -> Othello:
-        if self.size % 2 or not 4 <= self.size <= LARGEST:
-            raise UserError(f"game:{name}: size={self.size} given; allowed: even numbers from 4 to {LARGEST}")
+        even = self.size % 2 == 0 and 4 <= self.size <= LARGEST
+        need(even, f"game:{name}: size={self.size} given; allowed: even numbers from 4 to {LARGEST}")
         return Othello(name, self.size, self.size)
 
 
@@ -331,6 +328,6 @@ def _option(word: str, game: str) -> tuple[str, bool | int | float | str]:
     name, _, value = word.partition("=")
     if name != "komi":
         return switch(word)
-    if not NUMBER.fullmatch(value):
-        raise UserError(f"game:{game}: komi={value} given; allowed: whole and half points, as komi=7 or komi=-0.5")
+    allowed = "whole and half points, as komi=7 or komi=-0.5"
+    need(bool(NUMBER.fullmatch(value)), f"game:{game}: komi={value} given; allowed: {allowed}")
     return name, float(value)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyplay.core.compiled import cached_njit
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.envs.pool import need
 from polyplay.envs.spaces import ActionSpec, Discrete, MultiDiscrete
 
 # A map has N × N cells, wall or free, and looks the same turned by half: cell [r, c] is as cell [N-1-r, N-1-c], and
@@ -75,15 +75,15 @@ class World:
     def __post_init__(self) -> None:
         choices = {"view": VIEWS, "actions": ACTIONS, "kind": KINDS, "maps": SETS, "reward": REWARDS}
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise UserError(f"arena:ctf: {name}={getattr(self, name)} given, allowed: {', '.join(allowed)}")
-        if self.size < 9 or self.size > 99 or self.size % 2 == 0:
-            raise UserError(f"arena:ctf: size={self.size} given, allowed: odd numbers from 9 (for two bases) to 99")
-        if not 1 <= self.team <= 8 or self.length < 1 or self.repeat < 1:
-            got = f"team={self.team}, length={self.length}, repeat={self.repeat}"
-            raise UserError(f"arena:ctf: {got} given, allowed: 1 to 8 players of a side, a length and a repeat from 1")
-        if self.length % self.repeat:
-            raise UserError(f"arena:ctf: length={self.length} given, allowed: multiples of repeat={self.repeat}")
+            value = getattr(self, name)
+            need(value in allowed, f"arena:ctf: {name}={value} given, allowed: {', '.join(allowed)}")
+        odd = 9 <= self.size <= 99 and self.size % 2 == 1
+        need(odd, f"arena:ctf: size={self.size} given, allowed: odd numbers from 9 (for two bases) to 99")
+        good = 1 <= self.team <= 8 and self.length >= 1 and self.repeat >= 1
+        got, allowed = f"team={self.team}, length={self.length}, repeat={self.repeat}", "1 to 8 players of a side"
+        need(good, f"arena:ctf: {got} given, allowed: {allowed}, a length and a repeat from 1")
+        whole = self.length % self.repeat == 0
+        need(whole, f"arena:ctf: length={self.length} given, allowed: multiples of repeat={self.repeat}")
 
     seats = property(lambda self: 2 * self.team)
     teams = property(lambda self: (0,) * self.team + (1,) * self.team)

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from polyplay.core.compiled import cached_njit
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
+from polyplay.envs.pool import need
 from polyplay.envs.spaces import ActionSpec, Discrete
 
 STEPS_A_SECOND = 30
@@ -96,17 +96,15 @@ class LaneWorld:
     randomise: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.reward not in KINDS:
-            raise UserError(f"arena:lanes: reward={self.reward} given, allowed: {', '.join(KINDS)}")
-        if not 1 <= self.team <= 5 or not 1 <= self.lanes <= 3:
-            got = f"team={self.team}, lanes={self.lanes}"
-            raise UserError(f"arena:lanes: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
-        if self.length < 1 or self.repeat < 1 or self.length % self.repeat:
-            got = f"length={self.length}, repeat={self.repeat}"
-            raise UserError(f"arena:lanes: {got} given, allowed: a repeat from 1, as length a multiple of it")
+        need(self.reward in KINDS, f"arena:lanes: reward={self.reward} given, allowed: {', '.join(KINDS)}")
+        small, got = 1 <= self.team <= 5 and 1 <= self.lanes <= 3, f"team={self.team}, lanes={self.lanes}"
+        need(small, f"arena:lanes: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
+        whole = self.length >= 1 and self.repeat >= 1 and self.length % self.repeat == 0
+        got = f"length={self.length}, repeat={self.repeat}"
+        need(whole, f"arena:lanes: {got} given, allowed: a repeat from 1, as length a multiple of it")
         for name in ("spirit", "randomise"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"arena:lanes: {name}={getattr(self, name)} given, allowed: 0 to 1")
+            value = getattr(self, name)
+            need(0.0 <= value <= 1.0, f"arena:lanes: {name}={value} given, allowed: 0 to 1")
 
     seats = property(lambda self: 2 * self.team)
     teams = property(lambda self: (0,) * self.team + (1,) * self.team)

@@ -31,7 +31,7 @@ from polyplay.envs import spaces
 from polyplay.envs.base_pool import FLAGS, STEPPING, BasePool, Seating, check_groups
 from polyplay.envs.build import imported
 from polyplay.envs.lane import Seats
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, options
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, need, options
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, conditional_actions, describe_actions, describe_fields
 
 Arrays = dict[str, np.ndarray]
@@ -40,8 +40,7 @@ Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes
 
 def check(toy: Any, good: bool, needs: str) -> None:
     """Raises UserError: the options of a toy are not good."""
-    if not good:
-        raise UserError(f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
+    need(good, f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def test_a_missing_ale_py_says_what_to_install(monkeypatch):
         ({"frameskip": 0}, "at least 1"),
         ({"frameskip": "4"}, "of type int"),
         ({"stack_reset": "one"}, "one of zero, repeat, play"),
-        ({"life_loss": "cut"}, "'ignore' or 'terminate'"),
+        ({"life_loss": "cut"}, "one of ignore, terminate"),
         ({"gray": "green"}, "gray='green' must be one of ale, opencv"),
         ({"resize": "cubic"}, "resize='cubic' must be one of area"),
         ({"pipeline": "fast"}, "one of auto, native, plain"),
@@ -137,19 +137,18 @@ def test_wrong_options(options, says):
 
 def test_a_lost_life_is_cut_for_the_learner_and_the_game_goes_on(pools):
     """`over` comes with the fifth life only; no reset frame, no no-ops, no fifth life again in between."""
-    pool = pools("ALE/Breakout-v5", 2, options={**QUICK, "life_loss": "terminate"})
-    rows = play(pool, 260, actions=FIRE)
-    ignored = play(pools("ALE/Breakout-v5", 2, options={**QUICK}), 260, actions=FIRE)
-    for lane in range(2):
-        ends, overs = (np.flatnonzero(rows[k][:, lane]) for k in ("terminated", "over"))
-        assert len(overs) == 2
-        assert (ends[4::5] == overs).all(), "four lives are cuts, the fifth is the end"
-        assert rows["first"][1:, lane].tolist() == rows["terminated"][:-1, lane].tolist()
-        cut = ends[0]
-        assert (rows["obs"][cut, lane, 1:] == rows["obs"][cut + 1, lane, :3]).all(), "the stack goes on"
-        assert not rows["obs"][overs[0] + 1, lane, :3].any(), "and begins anew with a game"
-        assert (ignored["over"][:, lane] == ignored["terminated"][:, lane]).all()
-        assert ignored["over"][:, lane].sum() == 2
+    rows, ignored = (
+        play(pools("ALE/Breakout-v5", 1, options={**QUICK, "life_loss": how}), 150, actions=FIRE)
+        for how in ("terminate", "ignore")
+    )
+    ends, overs = (np.flatnonzero(rows[k]) for k in ("terminated", "over"))
+    assert len(overs) == 1
+    assert (ends[4::5] == overs).all(), "four lives are cuts, the fifth is the end"
+    assert rows["first"][1:].tolist() == rows["terminated"][:-1].tolist()
+    assert (rows["obs"][ends[0], 0, 1:] == rows["obs"][ends[0] + 1, 0, :3]).all(), "the stack goes on"
+    assert not rows["obs"][overs[0] + 1, 0, :3].any(), "and begins anew with a game"
+    assert (ignored["over"] == ignored["terminated"]).all()
+    assert ignored["over"].sum() == 1
 
 
 def test_on_a_cut_row_the_adapter_presses_nothing(pools):
@@ -158,7 +157,7 @@ def test_on_a_cut_row_the_adapter_presses_nothing(pools):
     def run(say):
         pool = pools("ALE/Breakout-v5", 1, options={**QUICK, "life_loss": "terminate"})
         rng, cut, sums = np.random.default_rng(1), False, []
-        for _ in range(160):
+        for _ in range(110):
             lanes, row = pool.recv()
             cut = bool(row["terminated"][0])
             sums.append(int(row["obs"].sum()))
@@ -166,23 +165,23 @@ def test_on_a_cut_row_the_adapter_presses_nothing(pools):
             pool.send(lanes, np.array([say if cut else action]))
         return sums
 
-    assert run(0) == run(1) == run(3)
+    assert run(0) == run(3)
 
 
 @pytest.mark.parametrize("batching", [None, Greedy(2)])
 def test_truncation_shows_the_real_last_frame_and_is_no_termination(pools, batching):
     """A game that ale-py would truncate ends with the frame an untruncated one shows there."""
     kw = {} if batching is None else {"batching": batching}
-    short = pools("ALE/Breakout-v5", 3, seed=9, options={**QUICK, "max_frames": 40}, **kw)
+    short = pools("ALE/Breakout-v5", 3, seed=9, options={**QUICK, "max_frames": 20}, **kw)
     long = pools("ALE/Breakout-v5", 3, seed=9)
     actions = np.random.default_rng(0).integers(0, 4, (40, 3))
-    want = play(long, 12, actions=lambda t, pool: actions[t])
+    want = play(long, 7, actions=lambda t, pool: actions[t])
     age, seen = np.full(3, -1), np.zeros(3, int)
-    for _ in range(60 if batching else 26):
+    for _ in range(36 if batching else 15):
         lanes, row = short.recv()
         numbers = np.arange(3)[lanes]
         age[numbers] = np.where(row["first"], 0, age[numbers] + 1)
-        assert (row["truncated"] == (age[numbers] == 10)).all(), "40 frames are 10 steps"
+        assert (row["truncated"] == (age[numbers] == 5)).all(), "20 frames are 5 steps"
         assert (row["over"] == row["truncated"]).all()
         assert not row["terminated"].any()
         for i, lane in enumerate(numbers):
@@ -205,7 +204,7 @@ def test_frames_round_up_to_whole_steps(pools):
 def test_lanes_follow_from_seed_and_number_whatever_pool_and_threads_play_them(pools):
     def played(lanes=4, seed=1, lane=0, workers=1):
         pool = pools("ALE/Breakout-v5", lanes, seed, lane, {"sticky": 0.25}, workers=workers)
-        return play(pool, 60, actions=lambda t, pool: np.full(pool.lanes, t % 4))
+        return play(pool, 16, actions=lambda t, pool: np.full(pool.lanes, t % 4))
 
     whole = played()
     assert all((whole[k] == v).all() for k, v in played(workers=2).items())
@@ -216,8 +215,8 @@ def test_lanes_follow_from_seed_and_number_whatever_pool_and_threads_play_them(p
 
 def test_groups_step_while_the_other_is_served(pools):
     pool = pools(lanes=2, groups=2)
-    whole = play(pools(lanes=2), 6, actions=lambda t, pool: np.full(2, t % 6))
-    for t in range(6):
+    whole = play(pools(lanes=2), 3, actions=lambda t, pool: np.full(2, t % 6))
+    for t in range(3):
         for group in range(2):
             lanes, row = pool.recv()
             assert lanes == slice(group, group + 1)
@@ -228,14 +227,14 @@ def test_groups_step_while_the_other_is_served(pools):
 def test_whoever_is_ready_is_answered_in_any_order(pools):
     """Lanes come as numbers; each gets its own action, whatever order the answer is given in."""
     pool = pools("ALE/Breakout-v5", 3, batching=Greedy(2), workers=2)
-    alone = play(pools("ALE/Breakout-v5", 3), 20, actions=lambda t, pool: (t + np.arange(3)) % 4)
+    alone = play(pools("ALE/Breakout-v5", 3), 10, actions=lambda t, pool: (t + np.arange(3)) % 4)
     at = np.zeros(3, int)
     while (at < 6).any():
         lanes, row = pool.recv()
         assert not pool.fixed
         assert len(lanes) == 2
         for i, lane in enumerate(lanes):
-            if at[lane] < 20:
+            if at[lane] < 10:
                 assert (row["obs"][i] == alone["obs"][at[lane], lane]).all()
                 assert row["first"][i] == alone["first"][at[lane], lane]
         order = np.argsort(lanes)[::-1]
@@ -253,18 +252,13 @@ def test_only_the_last_recv_can_be_answered(pools):
         pool.recv()
 
 
-def test_an_action_out_of_range_is_refused_before_it_hangs_ale(pools):
+def test_an_action_out_of_range_is_refused_before_it_hangs_ale_and_closed_pools_say_so(pools):
     pool = pools()
     lanes, _ = pool.recv()
     for bad in (np.array([0, 6]), np.array([-1, 0])):
         with pytest.raises(ValueError, match="0…5"):
             pool.send(lanes, bad)
     pool.send(lanes, np.array([0, 5]))
-    pool.recv()
-
-
-def test_closed_pools_say_so(pools):
-    pool = pools()
     pool.recv()
     pool.close()
     pool.close()

@@ -49,7 +49,7 @@ def agree(game, options, steps):
 )
 def test_both_pipelines_show_the_same(game):
     """Lost lives and the ends of games."""
-    ends, firsts = agree(game, atari_preset("baselines"), 500)
+    ends, firsts = agree(game, atari_preset("baselines"), 300)
     assert ends >= 1 or game == "Pong"
     assert firsts > ends + 1 or game == "Pong"
 
@@ -57,7 +57,7 @@ def test_both_pipelines_show_the_same(game):
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_frames": 202, "life_loss": "terminate", "stack_reset": "repeat"},
+        {"max_frames": 102, "life_loss": "terminate", "stack_reset": "repeat"},
         {"maxpool": False, "frameskip": 3, "size": 64, "width": 50, "stack": 2},
         {"frameskip": 1, "full_actions": True, "fire_reset": False},
         {"size": 105, "width": 80, "stack": 1, "stack_reset": "repeat"},
@@ -65,14 +65,14 @@ def test_both_pipelines_show_the_same(game):
     ids=["truncated", "no maximum", "every frame", "halved"],
 )
 def test_so_they_do_with_other_options(options):
-    assert agree("Breakout", options, 150)[1] >= 1
+    assert agree("Breakout", options, 60)[1] >= 1
 
 
 def test_so_they_do_in_a_game_without_a_no_op_and_in_one_with_a_higher_screen():
-    ends, firsts = agree("Backgammon", {"life_loss": "terminate", "max_frames": 80}, 60)
+    ends, firsts = agree("Backgammon", {"life_loss": "terminate", "max_frames": 20}, 9)
     assert ends >= 1
     assert firsts >= 2
-    assert agree("AirRaid", {}, 40)[1] == 1
+    assert agree("AirRaid", {}, 9)[1] == 1
 
 
 # ------------------------------------------------------------------------------------ its own options
@@ -162,9 +162,7 @@ def same_trace(a, b):
 
 STICKY = {"sticky": 0.25, "life_loss": "terminate", "max_frames": 400}
 STATES = [
-    ("Breakout", STICKY, 37),
     ("Breakout", {**STICKY, **atari_preset("accel")}, 30),
-    ("Pong", STICKY, 120),
     ("Qbert", STICKY, 11),  # in these two an emulator that has run goes on otherwise than a fresh one
     ("Tetris", {"noop_max": 0, "fire_reset": False}, 0),
 ]
@@ -174,7 +172,7 @@ STATES = [
 def test_a_restored_environment_goes_on_to_the_bit(game, options, steps):
     """In a fresh one and in one that is somewhere else; through the ends of games, with sticky actions."""
     one, fresh, used = (AtariEnv(f"ALE/{game}-v5", options) for _ in range(3))
-    actions = np.random.default_rng(4).integers(0, one.action_space.n, (3, 150))
+    actions = np.random.default_rng(4).integers(0, one.action_space.n, (3, 110))
     one.reset(seed=9)
     follow(one, actions[0][:steps])
     used.reset(seed=77)
@@ -193,13 +191,13 @@ def test_sticky_actions_are_ours_and_as_frequent_as_asked():
     env = AtariEnv("ALE/Pong-v5", {"sticky": 0.25})
     env.reset(seed=0)
     kept = 0
-    for i in range(3000):
+    for i in range(1500):
         button = env._moves[i % 6]
         env._act(button)
         kept += env._last != button
         if env._ale.game_over():
             env.reset()
-    assert 0.22 < kept / 3000 < 0.28
+    assert 0.21 < kept / 1500 < 0.29
 
 
 # ------------------------------------------------------------------------------------------ the picture

@@ -113,9 +113,10 @@ class Botted(Scripted):
 
 def test_environments_name_their_bots():
     bots = {"still": "tests.envs.test_lane:still"}
-    assert Envs(Botted, lanes=3, kwargs={"bots": bots}).spec.bots == bots
-    assert Envs(Botted, lanes=3).spec.bots == {}
-    assert load_bot(Envs(Botted, lanes=3, kwargs={"bots": bots}).spec, "still") is still
+    spec = Envs(Botted, lanes=3, kwargs={"bots": bots}, inline=True).spec
+    assert spec.bots == bots
+    assert Envs(Botted, lanes=3, inline=True).spec.bots == {}
+    assert load_bot(spec, "still") is still
 
 
 @pytest.mark.parametrize("bots", [["still"], {"still": 3}])

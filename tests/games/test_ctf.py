@@ -26,7 +26,7 @@ from tests.games.test_ctf_rules import scatter
 
 def test_a_match_can_be_rewarded_for_its_winner_alone():
     env = "arena:ctf+size=9+length=1500+repeat=15"
-    captures, wins = played(env, 128, 101), played(env + "+reward=win", 128, 101)
+    captures, wins = played(env, 64, 101), played(env + "+reward=win", 64, 101)
     ends = captures[100]["terminated"]
     assert ends.all()
     total = np.sum([row["reward"] for row in captures], 0)

@@ -74,7 +74,7 @@ def test_rows_are_those_of_a_plain_twin(name, lanes, agents, options):
         assert any(0 < sum(row["over"] for row in turn[:4]) < 4 for turn in seen), "somebody dies before the match ends"
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     matches=st.integers(1, 3),
     agents=st.sampled_from([1, 2, 4, 8]),
