@@ -17,7 +17,6 @@ from polyplay.envs.base_pool import (
     ROUNDED,
     STEPPING,
     STEPS,
-    UNBUILT,
     Faults,
     ReadySet,
     Seating,
@@ -109,34 +108,6 @@ def test_a_lane_may_go_and_come_again():
 
 def board(lanes=4) -> SharedRows:
     return SharedRows(build.describe(faulty.Obedient, {}), lanes, 1)
-
-
-def test_faults_are_counted_per_event_and_restarts_per_lane():
-    b = board()
-    faults = Faults(b, limit=3)
-    b.note(1, FAILED, "one\ntrace")
-    assert faults.of_lane(1)
-    assert faults.of_lane(1)
-    assert (faults.restarts, faults.reports) == (2, ["one\ntrace"] * 2)
-    faults.of_process("gone", [0, 1, 2])
-    assert faults.restarts == 5
-    assert b.faults.tolist() == [1, 3, 1, 0]
-    with pytest.raises(EnvFailure, match=r"failed 4 times in a row, more than --max-restarts 3; the last: again"):
-        faults.of_process("again", [3])
-
-
-def test_notes_of_the_end():
-    b = board()
-    faults = Faults(b, limit=0)
-    b.note(0, UNBUILT, "x: could not be built")
-    with pytest.raises(UserError, match="could not be built"):
-        faults.of_lane(0)
-    b.note(0, BROKEN, "declared this, given that")
-    with pytest.raises(EnvFailure, match=r"^declared this"):
-        faults.of_lane(0)
-    b.note(0, FAILED, "head\ntrace")
-    with pytest.raises(EnvFailure, match=r"^an environment failed: head\ntrace"):
-        faults.of_lane(0)
 
 
 def test_faults_are_forgotten_after_so_many_steps():

@@ -253,16 +253,6 @@ def test_the_command_reads_keywords_and_wrappers_as_training_does(capsys: pytest
     )
 
 
-def test_random_actions_keep_to_masks(monkeypatch: pytest.MonkeyPatch):
-    pool = Envs(broken.Choosy, 2, workers=1, max_restarts=0).open(0)
-    sent, send = [], pool.send
-    monkeypatch.setattr(pool, "send", lambda lanes, action: (sent.append(action.tolist()), send(lanes, action)))
-    assert checking.steps_per_second(pool, 0.1) > 0
-    assert sent[:8] == [[t % 2] * 2 for t in range(8)], "the one that is legal"
-    assert pool.restarts == 0
-    pool.close()
-
-
 CARD = {"observation": "float32 [4]", "actions": "2 discrete"}
 
 

@@ -10,16 +10,15 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from gymnasium import spaces as gym
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import polyplay
 from polyplay.acting.play import play_games
 from polyplay.core import tree
 from polyplay.core.errors import Closed, EnvFailure, UserError
-from polyplay.envs import Discrete, Envs, Greedy, spaces
+from polyplay.envs import Discrete, Envs, Greedy
 from polyplay.envs.build import autoreset_mode, build_vector, single_lane
-from polyplay.envs.inline_pool import InlinePool, VectorPool, action_writer
+from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import lane_seeds
 from polyplay.runs.plan import episodes
 from tests.envs import faulty, vectors
@@ -171,12 +170,6 @@ def test_a_reset_outside_the_space_is_told():
 
     with pytest.raises(EnvFailure, match=r"at 'lane 0' -4 at \[1\] is not in \[-1, 99\]; widen low and high"):
         opened(low, 2)
-
-
-def test_other_actions_are_put_together_lane_by_lane(monkeypatch):
-    monkeypatch.setattr(spaces, "action_reader", lambda space: lambda row: row + space.start)
-    act = action_writer(gym.MultiDiscrete([3, 4], start=[1, 2]), 2)
-    assert act(np.array([[0, 1], [2, 0]])).tolist() == [[1, 3], [3, 2]]
 
 
 def test_systems_train_and_play_with_them(tmp_path):

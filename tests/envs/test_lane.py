@@ -416,18 +416,6 @@ def test_processes_of_matches_come_and_go():
         Envs(Scripted, 9, batching=Greedy(9), workers=9, active=4).open(0)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        (dict(lanes=4), "--lanes 4 is no multiple of the 3 seats of a match: make it one"),
-        (dict(lanes=6, groups=3), "--groups 3 of 6 lanes have 2 each, no multiple of the 3 seats"),
-    ],
-)
-def test_lanes_that_make_no_whole_matches_are_refused(change: dict, text: str):
-    with pytest.raises(UserError, match=text):
-        scripted(**change).open(0)
-
-
 def broken_of_match(**methods: Any) -> type:
     return type("Broken", (Scripted,), methods)
 

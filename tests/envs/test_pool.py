@@ -15,7 +15,7 @@ from gymnasium import spaces as gym
 from polyplay.core.errors import UserError
 from polyplay.envs import All, Envs, Greedy, Group, pool
 from polyplay.envs.build import inspect_env
-from polyplay.envs.pool import closest_names, lane_seeds, options
+from polyplay.envs.pool import lane_seeds, options
 from polyplay.envs.spaces import observation
 from polyplay.runs.load import check_spaces
 from tests.envs import drawn
@@ -104,11 +104,6 @@ def test_options_are_checked():
     ):
         with pytest.raises(UserError, match=says):
             options(Some, given, "x")
-
-
-def test_nearest():
-    assert closest_names("cartpole-v1", ["CartPole-v1", "Pendulum-v1"]) == ", did you mean 'CartPole-v1'?"
-    assert closest_names("zzz", ["CartPole-v1"]) == ""
 
 
 def test_drawn_environments_are_described_as_their_files_say():

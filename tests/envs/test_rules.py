@@ -103,12 +103,6 @@ def test_what_step_and_reset_return():
         assert e.value.rule == rule
 
 
-def test_a_last_observation_that_is_none_is_a_matter_of_the_end():
-    assert rules.final_observation_flaw(SpaceViolation("x", "shape"), True).rule == "final-observation"
-    assert "truncated" in str(rules.final_observation_flaw(SpaceViolation("x", "dtype"), False))
-    assert rules.final_observation_flaw(SpaceViolation("x", "finite"), True).rule == "finite"
-
-
 def test_inside_tells_where_an_observation_lies_outside():
     space = gym.Dict({"a": gym.Box(0, 1, (2, 2)), "b": gym.Discrete(3)})
     fine = {"a": np.zeros((2, 2), np.float32), "b": 2}
@@ -215,17 +209,6 @@ def test_images_that_are_read_as_numbers():
     assert rules.flat_images(obs) == ["the image eye [64, 64, 3] as 12,288 numbers"]
     assert rules.flat_images(Field((84, 84), "uint8")) == ["the image [84, 84] as 7,056 numbers"]
     assert rules.flat_images(Field((300,), "uint8")) == []
-
-
-def test_a_time_limit_that_is_told_in_the_old_way():
-    assert rules.old_limit(True, False, {"TimeLimit.truncated": True}).startswith("info says TimeLimit.truncated of a")
-    for terminated, truncated, info in [
-        (False, True, {"TimeLimit.truncated": True}),
-        (True, False, {"TimeLimit.truncated": False}),
-        (True, False, {}),
-        (False, False, None),
-    ]:
-        assert rules.old_limit(terminated, truncated, info) == ""
 
 
 TEXT = "the function returned the same environment twice .*rule copies"
