@@ -38,15 +38,6 @@ def test_groups_in_turn_but_not_behind_a_held_one():
     assert turns.take() == slice(2, 4)
 
 
-def test_greedy_gives_the_oldest_up_to_n():
-    turns = ReadySet(4, 1, Greedy(2))
-    turns.back([3])
-    turns.back([1, 0])
-    assert turns.take().tolist() == [3, 1]
-    assert turns.take().tolist() == [0]
-    assert turns.take() is None
-
-
 @pytest.mark.parametrize("lanes", [slice(0, 1), slice(1, 3), slice(2, 4), np.array([0]), np.array([], int)])
 def test_only_held_groups_can_be_answered(lanes):
     turns = ReadySet(4, 2, Group())

@@ -122,10 +122,7 @@ def test_atari_games_by_the_ids_of_old(name, write, known):
 
 @pytest.mark.parametrize(
     ("name", "write"),
-    [
-        ("Breakout-ram-v4", "Breakout-v4"),
-        ("mspacman-ramdeterministic-v4", "MsPacmanDeterministic-v4"),
-    ],
+    [("Breakout-ram-v4", "Breakout-v4"), ("mspacman-ramdeterministic-v4", "MsPacmanDeterministic-v4")],
 )
 def test_ids_that_name_a_games_memory(name, write):
     pytest.importorskip("ale_py")

@@ -335,11 +335,7 @@ def test_a_sound_environment_breaks_nothing_and_repeats_itself():
     ("env", "broke", "odd"),
     [
         (broken.NotFinite, {"finite": "step 3: nan at [2] of an observation, 1 of 4 values not finite"}, {}),
-        (
-            broken.NoFlag,
-            {"flags": "step 1: terminated must be a boolean, given None"},
-            {"flags": "None, no boolean"},
-        ),
+        (broken.NoFlag, {"flags": "step 1: terminated must be a boolean, given None"}, {"flags": "None, no boolean"}),
         (broken.NoReward, {"reward": "step 1: reward must be one finite number, given None"}, {}),
         (broken.NothingLegal, {"mask": "step 4: action_mask: no action is legal"}, {}),
         (broken.WrongDtype, {"dtype": "reset 1: declared float32 [4], given float64 [4]"}, {}),

@@ -22,7 +22,7 @@ from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import lane_seeds
 from polyplay.runs.plan import episodes
 from tests.envs import faulty, vectors
-from tests.envs.faulty import FINE, RAISE, SHAPE
+from tests.envs.faulty import FINE, RAISE
 from tests.envs.vectors import NEXT, OFF, SAME, Counting
 
 
@@ -56,23 +56,6 @@ def test_steps_in_this_process_and_restarts_lanes():
     assert "boom" in pool.faults[0]
     with pytest.raises(RuntimeError, match="before"):
         pool.recv()
-
-
-def test_failures_end_it():
-    pool = Envs(faulty.Obedient, 1, inline=True, max_restarts=0).open(0)
-    lanes, _ = pool.recv()
-    with pytest.raises(EnvFailure, match="boom"):
-        pool.send(lanes, np.array([RAISE]))
-    with pytest.raises(Closed):
-        pool.recv()
-    pool = Envs(faulty.Obedient, 1, inline=True).open(0)
-    lanes, _ = pool.recv()
-    with pytest.raises(EnvFailure, match="declared float64"):
-        pool.send(lanes, np.array([SHAPE]))
-    with pytest.raises(UserError, match="no licence"):
-        Envs(faulty.Unbuildable, 1, inline=True).open(0)
-    with pytest.raises(Closed):
-        pool.state()
 
 
 FLAGS = ("first", "terminated", "truncated", "over")

@@ -37,11 +37,6 @@ def test_forms_of_a_mask():
     assert legal(MultiBinary((2,)), [True, False, True, True]) == [1, 0, 1, 1]
 
 
-def test_a_last_row_may_have_nothing_legal():
-    assert legal(Discrete(2), [0, 0], last=True) == [1, 1]
-    assert legal(MANY, [0, 0, 0, 1, 0], last=True) == [1, 1, 0, 1, 0]
-
-
 @pytest.mark.parametrize(
     ("action", "given", "says"),
     [

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces as gym
 
 from polyplay.core.errors import UserError
-from polyplay.envs import All, Envs, Greedy, Group, pool
+from polyplay.envs import Envs, Greedy, pool
 from polyplay.envs.build import inspect_env
 from polyplay.envs.pool import lane_seeds, options
 from polyplay.envs.spaces import observation
@@ -47,15 +47,6 @@ def test_impossible_descriptions(kw):
     with pytest.raises(UserError) as e:
         Envs("toy:catch", **kw)
     assert "\n" not in str(e.value)
-
-
-def test_batching_decides_between_slices_and_numbers():
-    for batching in (All(), Group()):
-        assert isinstance(Envs("toy:catch", 4, batching=batching).open(0).recv()[0], slice)
-    assert isinstance(Envs("toy:catch", 4, groups=2).open(0).recv()[0], slice)
-    lanes, row = Envs("toy:catch", 4, batching=Greedy(3)).open(0).recv()
-    assert lanes.dtype == np.int64
-    assert len(lanes) == len(row["first"]) == 3
 
 
 def test_descriptions_travel_with_their_spec():

@@ -17,8 +17,7 @@ import psutil
 import pytest
 
 from polyplay.core.errors import Closed, EnvFailure, UserError
-from polyplay.core.tree import Field
-from polyplay.envs import Box, Envs, Greedy
+from polyplay.envs import Envs, Greedy
 from polyplay.envs.process_pool import EnvProcess
 from tests import leftovers
 from tests.envs import faulty
@@ -115,16 +114,6 @@ def test_seeds_are_per_lane_of_the_run_and_independent_of_the_workers(pools):
     assert len(set(first)) == 4
     assert other["own"].tolist() == first[2:].tolist()
     assert pools(faulty.Seeded, 4, seed=6).recv(60)[1]["obs"]["own"].tolist() != first.tolist()
-
-
-def test_box_actions_are_clipped_and_dict_observations_nest(pools):
-    pool = pools(faulty.Seeded, 2)
-    assert pool.spec.obs == {"own": Field((), "float64"), "all": Field((1,), "float64")}
-    assert pool.spec.action == Box((2,), np.float32([-1, -2]), np.float32([1, 2]))
-    lanes, row = pool.recv(60)
-    assert row["obs"]["all"].shape == (2, 1)
-    pool.send(lanes, np.float32([[0.5, 0.25], [-7, 9]]))
-    assert pool.recv(60)[1]["reward"].tolist() == [3.0, 19.0]
 
 
 # --------------------------------------------------------------------------------------- failures

@@ -258,11 +258,6 @@ def test_the_same_environment_twice(make):
     assert "\n" not in str(e.value)
 
 
-def test_a_probe_says_so_too():
-    with pytest.raises(UserError, match=f"wrapped: {TEXT}"):
-        Envs(wrapped, 2).spec  # noqa: B018
-
-
 @pytest.mark.parametrize("kind", [{"inline": True}, {"workers": 1}], ids=["inline", "process"])
 def test_lanes_look_themselves_where_building_takes_too_long_to_try(kind, monkeypatch):
     monkeypatch.setattr(rules, "QUICK", 0.0)
@@ -291,13 +286,6 @@ def test_a_lane_that_begins_anew_and_a_pool_after_another_may_have_it(monkeypatc
             pool._units[0].close()
             pool._units[0].prepare()
     assert not rules._taken
-
-
-def test_environments_of_their_own_are_let_be():
-    assert Envs(Obedient, 2, inline=True).spec.action.n == 10
-    known = rules.wrapped_parts(gymnasium.make("CartPole-v1"))
-    assert len(known) == len({id(part) for part in known}) > 1
-    assert any(part is known[0].unwrapped for part in known)
 
 
 def test_what_can_be_built_once_only_is_no_fault_here():

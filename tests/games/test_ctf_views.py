@@ -64,12 +64,7 @@ def duel(distance: float = 4, right: float = 0, heading: int = LEFT) -> dict[str
 def test_a_player_is_where_geometry_says():
     picture = seen(duel())
     assert box(has(picture, v.BLUE)) == (42, 46, 39, 44)  # 42 ± 3.15; from 42 + 5.25 upwards, a cell is 10.5
-    assert box(has(picture, v.BLUE, v.DARK_BLUE, v.SKIN)) == (
-        40,
-        46,
-        39,
-        44,
-    )  # 7.35 rows in all
+    assert box(has(picture, v.BLUE, v.DARK_BLUE, v.SKIN)) == (40, 46, 39, 44)  # 7.35 rows in all
     assert box(has(seen(duel(right=1)), v.BLUE)) == (42, 46, 49, 55)  # 52.5 ± 3.15
     assert box(has(seen(duel(right=-1)), v.BLUE)) == (42, 46, 28, 34)
     assert not has(picture, v.RED, v.DARK_RED).any()  # oneself

@@ -44,8 +44,7 @@ def shown(board: Go, record: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("rules", RULES)
 @pytest.mark.parametrize(
-    ("size", "games"),
-    [(3, 12), (5, 2), *(pytest.param(size, n, marks=pytest.mark.long) for size, n in LARGE.items())],
+    ("size", "games"), [(3, 12), (5, 2), *(pytest.param(size, n, marks=pytest.mark.long) for size, n in LARGE.items())]
 )
 def test_random_games_agree_with_a_plain_twin_move_by_move(size: int, games: int, rules: str):
     board, rng, ends = go(size, f"+komi=0.5{rules}"), np.random.default_rng(size), set()

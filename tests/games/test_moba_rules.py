@@ -52,8 +52,7 @@ WORLDS = (
 
 
 @pytest.mark.parametrize(
-    ("n", "steps"),
-    [(12, 16), pytest.param(2000, 30, marks=[pytest.mark.long, pytest.mark.timeout(3600)])],
+    ("n", "steps"), [(12, 16), pytest.param(2000, 30, marks=[pytest.mark.long, pytest.mark.timeout(3600)])]
 )
 def test_matches_go_as_those_of_a_slow_plain_twin(n, steps):
     total = np.zeros(len(EVENTS))

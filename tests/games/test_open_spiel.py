@@ -182,8 +182,7 @@ def test_a_user_sees_one_line(tmp_path, capfd: pytest.CaptureFixture):
 
 
 @pytest.mark.parametrize(
-    ("raised", "becomes"),
-    [(ValueError, UserError), (MemoryError, UserError), (KeyboardInterrupt, KeyboardInterrupt)],
+    ("raised", "becomes"), [(ValueError, UserError), (MemoryError, UserError), (KeyboardInterrupt, KeyboardInterrupt)]
 )
 def test_what_is_printed_of_a_refusal_is_left_out(raised: Any, becomes: Any, capfd: pytest.CaptureFixture):
     def refuse() -> None:

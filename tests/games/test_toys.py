@@ -155,8 +155,7 @@ def test_cartpole_is_gymnasiums():
 
 
 @pytest.mark.parametrize(
-    ("name", "kw"),
-    [*((name, {}) for name in ALONE), ("cartpole", {"groups": 2}), ("catch", {"batching": Greedy(2)})],
+    ("name", "kw"), [*((name, {}) for name in ALONE), ("cartpole", {"groups": 2}), ("catch", {"batching": Greedy(2)})]
 )
 def test_state_and_load_go_on_to_the_bit(name, kw):
     """Saved between a recv and its send, loaded into a pool with another seed and past."""
