@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import textwrap
-import types
 from contextlib import closing
 from pathlib import Path
 
@@ -79,8 +78,6 @@ def test_a_module_of_the_working_directory_serves_a_process_pool(module):
     [
         ("CartPloe-v1", "--env: unknown environment 'CartPloe-v1', did you mean 'CartPole-v1'"),
         ("SeaquestNoFrameskip-v7", "did you mean 'ALE/Seaquest-v5'"),
-        ("space_invaders-v1", "did you mean 'ALE/SpaceInvaders-v5'"),
-        ("BrekoutNoFrameskip-v4", "did you mean 'ALE/Breakout-v5'"),
         ("blackjack-v0", "did you mean 'Blackjack-v1'"),  # the card game of Gymnasium's own
         ("toy_catch", "did you mean 'toy:catch'"),
         (
@@ -105,7 +102,6 @@ def test_mistakes_are_one_line_with_the_fix(module, name, says):
     [
         ("BreakoutNoFrameskip-v4", "--env ALE/Breakout-v5 --atari baselines, as most wrap it"),
         ("Pong-v0", "--env ALE/Pong-v5 --atari dopamine, with its sticky actions"),
-        ("SpaceInvadersDeterministic-v4", "--env ALE/SpaceInvaders-v5 --atari baselines"),
         ("ale_py:Pong-v0", "--env ALE/Pong-v5 --atari dopamine"),
         ("PongNoFrameskip", "--env ALE/Pong-v5; allowed"),
     ],
@@ -232,7 +228,6 @@ class OldSpace(gymnasium.Env):
         (Duck(), "Duck is no gymnasium.Env: inherit from it, class Duck(gymnasium.Env)"),
         (Old(), "reset() and step() of Old are gym's before 0.26: shimmy.GymV21CompatibilityV0 wraps it, or inherit"),
         (OldButInherits(), "reset() of OldButInherits takes no seed, as gym's before 0.26: write def reset(self"),
-        (gymnasium.wrappers.TimeLimit(OldButInherits(), 5), "reset() of OldButInherits takes no seed"),
         (NoActions(), "action_space of NoActions is None: set it in __init__"),
         (NoObservations(), "observation_space of NoObservations is None: set it in __init__"),
         (Number(), "action_space of Number is int 4, no space: set it in __init__"),
@@ -240,7 +235,6 @@ class OldSpace(gymnasium.Env):
         (OfGym(), "gave OfGym, an environment of gym, which gymnasium replaced: import gymnasium as gym"),
         (Obedient, "gave the class Obedient, no environment: return Obedient()"),
         (None, "gave None, which is no gymnasium.Env, and no PettingZoo environment"),
-        (types.SimpleNamespace(reset=1), "gave SimpleNamespace, which is no gymnasium.Env"),
     ],
 )
 def test_one_line_says_what_to_write(made, says):

@@ -68,9 +68,7 @@ def test_numbers_are_rewards(reward: Any):
         (1e300, "of float32, given 1e\\+300"),
         (10**400, "given int 1000"),
         (np.zeros(2), r"given ndarray \[2\]"),
-        ([1.0], "given a list of 1"),
         (Decimal(1), "given Decimal"),
-        (np.array("x"), "given ndarray"),
         (1j, "given complex"),
     ],
 )
@@ -196,7 +194,6 @@ def test_lanes_that_share_a_given_seed_are_no_breach():
         ((4, 1, 84, 84), "a stack of images [S, C, H, W]"),
         ((12, 84, 84), ""),
         ((84, 84), ""),
-        ((7056,), ""),
     ],
 )
 def test_images_whose_planes_no_network_finds(shape, form):

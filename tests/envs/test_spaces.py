@@ -113,8 +113,6 @@ def test_actions_of_several_parts_are_dicts():
     [
         gym.Text(4),
         gym.Box(0, 3, (2,), np.int64),
-        gym.Graph(gym.Box(0, 1), None),
-        gym.OneOf([gym.Discrete(2), gym.Discrete(3)]),
         gym.Tuple([gym.Discrete(2), gym.Text(4)]),
         gym.Box(0, 1, (0,)),
     ],
@@ -131,7 +129,6 @@ def test_other_action_spaces_say_what_is_supported(space):
         gym.Text(3),
         gym.Dict({"a": gym.Text(3)}),
         gym.Dict({"a/b": gym.Discrete(2)}),
-        gym.Tuple([gym.OneOf([gym.Discrete(2)])]),
         gym.Dict({"a": gym.Tuple([])}),
     ],
 )
@@ -205,20 +202,16 @@ REFUSED = [
     (gym.Box(0, 1, (2,)), np.zeros(2), "dtype", r"declared float32 \[2\], given float64 \[2\]"),
     (gym.Box(0, 1, (2,)), [[0.0], [1.0, 2.0]], "shape", "given list that is no array"),
     (gym.Box(0, 255, (2,), np.uint8), [300, 1], "dtype", r"declared uint8, given \[300, 1\], which it can't hold"),
-    (gym.Box(0, 9, (2,), np.int64), [0.5, 1.0], "dtype", r"given \[0.5, 1.0\], which it can't hold"),
     (gym.Dict(a=gym.Box(0, 1, (2,), bool)), {"a": [1, 2]}, "dtype", "at 'a' declared bool, given .1, 2., which it"),
     (gym.Box(0, 1, (2,)), None, "shape", r"given object \[\]"),
     (gym.Box(0, 9, (2,)), np.float32([0, np.nan]), "finite", r"nan at \[1\] of an observation, 1 of 2 values not"),
     (gym.Discrete(3), 3, "bounds", r"declared Discrete\(3\), given 3"),
-    (gym.Discrete(3), 1.0, "dtype", "given float64"),
     (gym.Discrete(3), [1], "shape", r"given int64 \[1\]"),
     (NEST, {"image": np.zeros((2, 2), np.uint8)}, "keys", r"declared keys \['image', 'in'\], given keys \['image'\]"),
     (NEST, np.zeros(2), "keys", "given ndarray"),
     (NEST, {"image": np.zeros((2, 2), np.uint8), "in": {"goal": 9, "x": 0.0}}, "bounds", "at 'in/goal' declared"),
     (PAIR, (np.array([[5, -1]]),), "keys", "declared a tuple of 2, given tuple of 1"),
-    (PAIR, {"0": 1}, "keys", "declared a tuple of 2, given dict"),
     (PAIR, (np.array([[5, 2]]), BITS), "bounds", "at '0' declared MultiDiscrete.*given"),
-    (PAIR, (np.array([[5, 0]]), {"b": np.int8([[0], [2]])}), "bounds", "at '1/b' declared MultiBinary"),
     (PAIR, (np.array([[5, 0]]), {"b": np.float32([[0], [1]])}), "dtype", "at '1/b' declared.*given float32"),
 ]
 
@@ -257,7 +250,6 @@ LINES = [
         False,
         "clipped to [900, 1100], of which a new policy reaches next to nothing: give --actions scale",
     ),
-    (box(-1e-3, 1e-3), False, "of which a new policy reaches next to nothing"),
     (box(-np.inf, np.inf), True, "without bounds: a policy's numbers, at first of mean 0 and deviation 1, are taken"),
     ({"a": Discrete(2), "b": box(0, 4)}, True, "b: a policy's −1 … 1 is scaled to [0, 4]"),
 ]
@@ -374,7 +366,6 @@ def test_the_first_part_is_the_one_that_uses_leaves_out():
         ({"verb": Discrete(2)}, {}, "leaves out verb; it must leave out one part, which decides on all"),
         (PARTS, {**USES, "Unit": (1,)}, "'Unit' is no part of the actions; allowed: unit, verb, way"),
         (PARTS, {**USES, "unit": (2, 4)}, "unit is used by 4; allowed: some of 0…3, values of verb"),
-        (PARTS, {**USES, "unit": (1.5,)}, "unit is used by 1.5"),
         (PARTS, {**USES, "unit": 2}, "unit is used by 2; allowed"),
         (PARTS, {"unit": (0,), "verb": (1,)}, r"leaves out, way, is \[2\] discrete of 2, 3; allowed: a Discrete"),
         ({"a": BOX, "b": Discrete(2)}, {"b": (0,)}, "leaves out, a, is .* real.*; allowed: a Discrete"),
