@@ -523,6 +523,7 @@ def test_a_start_that_leads_elsewhere_ends_it_by_name(tmp_path, start, says):
         ([START], {"game": "breakout"}, "has start states of breakout, the run plays pong"),
         ([{}], {}, 'start 0: has to be an object with either "actions" or "state"'),
         ([START, {**START, "state": ""}], {}, 'start 1: has to be an object with either "actions" or "state"'),
+        ([{**START, "seed": -1}], {}, 'start 0: "seed" must be a whole number'),
         ([{"actions": "NOOP"}], {}, 'start 0: "actions" must be a list of words'),
         ([{"actions": ["JUMP"]}], {}, "start 0: 'JUMP' is no button of ALE's"),
         ([{"state": "AA=="}], {}, 'start 0: a "state" needs "frames"'),

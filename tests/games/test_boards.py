@@ -66,6 +66,7 @@ def test_moves_have_names_and_boards_are_drawn():
         ("go+komi", "komi= given; allowed: whole and half points, as komi=7 or komi=-0.5"),
         ("go+komi=" + "9" * 5_000, "komi=inf given; allowed: whole and half points up to 361"),
         ("go+size=" + "9" * 5_000, "must be of type int"),
+        ("go+size=9²", "must be of type int"),
         ("go+ko=super", "ko=super given; allowed: positional, situational, simple"),
         ("go+sizes=9", "unknown option 'sizes', did you mean 'size'"),
     ],
