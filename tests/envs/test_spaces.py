@@ -30,23 +30,12 @@ from polyplay.envs.spaces import (
     conditional_actions,
     describe_scaling,
 )
+from tests.envs import picky
 
 INNER = gym.Dict({"goal": gym.Discrete(4, start=-1), "x": gym.Box(-1, 1, ())})
 NEST = gym.Dict({"image": gym.Box(0, 255, (2, 2), np.uint8), "in": INNER})
 PAIR = gym.Tuple([gym.MultiDiscrete([[2, 3]], start=[[5, -1]]), gym.Dict({"b": gym.MultiBinary([2, 1])})])
-HYBRID = gym.Dict(
-    {
-        "pick": gym.Discrete(3, start=2),
-        "rest": gym.Tuple(
-            [
-                gym.MultiDiscrete([[2, 3]], np.int16, start=[[5, -1]]),
-                gym.MultiBinary([2, 1]),
-                gym.Box(-1, 1, (2,), np.float64),
-                gym.Box(0, 1, ()),
-            ]
-        ),
-    }
-)
+HYBRID = gym.Dict(picky.PARTS)
 
 
 def test_observations_become_fields():
@@ -87,24 +76,13 @@ def test_ranges_without_numbers_of_float32_are_refused(box):
 
 
 def test_actions_of_several_parts_are_dicts():
-    rest = {
-        "0": MultiDiscrete((1, 2), (2, 3)),
-        "1": MultiBinary((2, 1)),
-        "2": Box((2,), -np.ones(2, np.float32), np.ones(2, np.float32)),
-        "3": Box((), np.float32(0), np.float32(1)),
-    }
+    real = Box((2,), -np.ones(2, np.float32), np.ones(2, np.float32))
     mine = spaces.action(HYBRID, "x")
-    assert mine == {"pick": Discrete(3), "rest": rest}
+    rest = {"0": MultiDiscrete((1, 2), (2, 3)), "1": MultiBinary((2, 1)), "2": real}
+    assert mine == {"pick": Discrete(4), "rest": rest}
     assert spaces.describe_actions(mine["rest"]).startswith("0: [1, 2] discrete of 2, 3, 1: [2, 1] binary, 2: [2] real")
-    assert spaces.fields(mine) == {
-        "pick": Field((), "int64"),
-        "rest": {
-            "0": Field((1, 2), "int64"),
-            "1": Field((2, 1), "int8"),
-            "2": Field((2,), "float32"),
-            "3": Field((), "float32"),
-        },
-    }
+    rest = {"0": Field((1, 2), "int64"), "1": Field((2, 1), "int8"), "2": Field((2,), "float32")}
+    assert spaces.fields(mine) == {"pick": Field((), "int64"), "rest": rest}
     assert str(MultiDiscrete((9,), (2,) * 9)).endswith("2, …")
 
 
@@ -170,20 +148,17 @@ def test_check_action_of_several_parts():
 
 
 def test_actor_gives_elements_of_any_space():
-    row = {
-        "pick": np.int64(2),
-        "rest": {"0": np.array([[1, 2]]), "1": np.int8([[1], [0]]), "2": np.float32([-3, 0.5]), "3": np.float32(0.25)},
-    }
+    rest = {"0": np.array([[1, 2]]), "1": np.int8([[1], [0]]), "2": np.float32([-3, 0.5])}
+    row = {"pick": np.int64(2), "rest": rest}
     given = spaces.action_reader(HYBRID)(row)
     assert HYBRID.contains(given)
     assert isinstance(given["rest"], tuple)
     assert given["pick"] == 4
     assert type(given["pick"]) is np.dtype(HYBRID["pick"].dtype).type
-    many, bits, real, one = given["rest"]
+    many, bits, real = given["rest"]
     assert (many.tolist(), many.dtype) == ([[6, 1]], np.int16)
     assert (bits.tolist(), bits.dtype) == ([[1], [0]], np.int8)
     assert (real.tolist(), real.dtype) == ([-1, 0.5], np.float64)
-    assert (one.shape, one.dtype) == ((), np.float32)
     assert not np.shares_memory(bits, row["rest"]["1"]), "an environment may change what it was given"
 
 
