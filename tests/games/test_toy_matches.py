@@ -89,21 +89,6 @@ def test_any_skirmish_is_its_plain_twin(matches, agents, seed, health, accuracy,
     check_plain("toy:skirmish", 8 * matches, agents, seed, 0, 20, options, holds)
 
 
-def test_a_match_steps_when_its_last_lane_is_answered():
-    pool = Envs("toy:rps", 4, agents=2, groups=2).open(0)
-    assert pool.spec.seats == 2
-    a, _ = pool.recv()
-    pool.send(a, np.zeros(2, int))
-    b, row = pool.recv()
-    assert (a, b) == (slice(0, 2), slice(2, 4))
-    assert row["first"].all()
-    pool.send(b, np.ones(2, int))
-    rewards = [pool.recv()[1]["reward"].tolist() for _ in range(2)]
-    assert rewards == [[-1, -1], [1, 1]], "paper beats rock, whoever has which seat"
-    with pytest.raises(RuntimeError, match="before"):
-        pool.recv()
-
-
 @pytest.mark.parametrize(("groups", "agents"), [(1, 1), (4, 4)])
 def test_what_a_lane_sees_is_what_its_seat_sees_in_the_state_also_where_seats_change(groups, agents):
     pool, rng = Envs("toy:skirmish", 16, groups=groups, agents=agents, options=SHORT).open(2), np.random.default_rng(0)

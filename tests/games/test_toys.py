@@ -247,13 +247,6 @@ def test_what_is_illegal_ends_the_game():
     assert (after["reward"][fine] > 0).all()
 
 
-def test_masks_have_something_for_what_a_legal_verb_takes_and_nothing_for_others():
-    _, row = Envs("toy:conditional", 200).open(1).recv()
-    legal = row["mask"]
-    assert (legal["unit"].sum(2) == [0, 3, 0, 3]).all()
-    assert (legal["offset"].sum(1) == np.where(legal["verb"][:, 1], 0, 2)).all()
-
-
 BEST, BOT = Skirmish.focus, Skirmish.opposite
 
 
