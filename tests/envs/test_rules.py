@@ -32,6 +32,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "start" / "your_environment.md"
 def test_a_message_names_its_rule_and_can_be_read_again():
     assert {rules.rule_of(f"x: y {rules.rule_suffix(rule)}") for rule in RULES} == set(RULES)
     assert rules.rule_of("x: y") is None
+    assert rules.final_observation_flaw(SpaceViolation("x", "finite"), True).rule == "finite"
     assert rules.without_rule(f"x: y {rules.rule_suffix('seed')}; more") == "x: y; more"
     assert (
         rules.rule_message(SpaceViolation("given 3", "reward")) == "given 3 (rule reward; polyplay check ENV explains)"
