@@ -33,8 +33,8 @@ import gymnasium
 import numpy as np
 
 from polyplay.core.errors import UserError
-from polyplay.core.tree import Batch, Field, Tree
-from polyplay.envs.base_pool import TAKEN, BasePool
+from polyplay.core.tree import Batch, Field
+from polyplay.envs.base_pool import BasePool
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, need, options
 from polyplay.envs.spaces import Discrete, describe_fields
 
@@ -419,19 +419,16 @@ def _picture(o: Atari) -> str:
 
 
 class NativePool(BasePool):
-    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own.
-
-    Greedy(n) uses ale-py's asynchronous mode: recv gives n lanes (fewer in the rare turn that ends a truncated game),
-    and all of them must be answered before the next recv, so lanes cannot be parked there.
-    """
+    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own."""
 
     unsaved = "ale-py's vector environment cannot save a game"
 
     def __init__(self, envs: Envs, seed: int, lane: int):
+        why = f"ale-py's vector environment steps all its lanes at once, without {envs.batching}"
+        need(envs.fixed, f"{envs.title}: option pipeline='native': {why}; use 'plain'")
         super().__init__(envs, rows={})  # ale-py's own arrays
         self.options = options(Atari, envs.options, envs.title)
-        self._width, self._asynchronous = self._ready.width, not envs.fixed
-        self._batch = self._ready.most if not envs.fixed else self._width
+        self._width = self._ready.width
         self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
         game = rom(envs.title)
         self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
@@ -445,9 +442,7 @@ class NativePool(BasePool):
         self._over = np.ones(n, bool)  # the next row begins a game
         self._cut = np.zeros(n, bool)  # a life was lost: the next row is a first one
         self._late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
-        self._order: np.ndarray = np.zeros(0, np.int64)  # asynchronous: lanes in ale-py's order
-        if self.fixed:
-            self._ready.back(range(n))  # recv() waits for them
+        self._ready.back(range(n))  # recv() waits for them
 
     def _vector(self, game: str, threads: int) -> Any:
         from ale_py.vector_env import AtariVectorEnv
@@ -456,7 +451,6 @@ class NativePool(BasePool):
         return AtariVectorEnv(
             game,
             self._width,
-            batch_size=0 if self.fixed else self._batch,
             num_threads=threads,
             max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after we ended the game
             repeat_action_probability=o.sticky,
@@ -473,52 +467,21 @@ class NativePool(BasePool):
             reward_clipping=False,
         )
 
-    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Always waits: an emulator's step ends. Raises RuntimeError: nothing was sent."""
-        self._check_open()
-        if self.fixed:
-            return super().recv()
-        if (self._ready.where == TAKEN).any():
-            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
-        lanes, rows = self._receive_ready()
-        self._ready.back(lanes.tolist())
-        self._ready.take()  # just these
-        return lanes, rows
-
-    def _raw(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """obs, reward, game over, info as ale-py gives them; its first are its reset's."""
-        vector = self._vectors[group]
-        if self._began[group]:
-            obs, reward, dead, _, info = vector.recv()
-            return obs, reward, dead, info
-        self._began[group] = True
-        obs, info = vector.reset(seed=self._seeds[group * self._width :][: self._width])
-        return obs, np.zeros(len(obs), np.int32), np.zeros(len(obs), bool), info
-
     def _rows_of(self, lanes: Lanes) -> Batch:
         assert isinstance(lanes, slice)
-        group = lanes.start // self._width
-        obs, reward, dead, info = self._raw(group)
-        late = self._late[lanes]
+        group, late = lanes.start // self._width, self._late[lanes]
+        vector, began, self._began[group] = self._vectors[group], self._began[group], True
+        if began:
+            obs, reward, dead, _, info = vector.recv()
+        else:
+            obs, info = vector.reset(seed=self._seeds[lanes])
+            reward, dead = np.zeros(len(obs), np.int32), np.zeros(len(obs), bool)
         if late.any():  # ale-py played on for one frame: reset these lanes now, the others stay as they are
             reward[late], dead[late] = 0, False
-            obs, info = self._vectors[group].reset(options={"reset_mask": late.copy()})
+            obs, info = vector.reset(options={"reset_mask": late.copy()})
         return self._finish(lanes, obs, reward, dead, info["lives"])
 
-    def _receive_ready(self) -> tuple[np.ndarray, Batch]:
-        while True:
-            obs, reward, dead, info = self._raw(0)
-            lanes = self._order = info["env_id"].astype(np.int64)
-            shown = ~self._late[lanes]
-            self._late[lanes] = False  # ale-py's own end of a game that we ended: its next row is the reset
-            if shown.any():
-                break
-            self._vectors[0].send(np.zeros(self._batch, np.int64))
-        rows = (lanes, obs, reward, dead, info["lives"])
-        rows = rows if shown.all() else tuple(x[shown] for x in rows)
-        return rows[0], self._finish(*rows)
-
-    def _finish(self, at: Lanes, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
+    def _finish(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
         """Our flags of these rows, from what the lanes' last rows were."""
         begins = self._over[at].copy()
         age = np.where(begins, 0, self._age[at] + 1)
@@ -533,28 +496,10 @@ class NativePool(BasePool):
         self._age[at], self._lives[at], self._over[at], self._late[at] = age, lives, over, late
         if self.options.stack_reset == "repeat":
             _repeat(obs, age)
-        return {
-            "obs": obs,
-            "reward": reward.astype(np.float32),
-            "terminated": terminated,
-            "truncated": late,
-            "first": first,
-            "over": over,
-        }
-
-    def send(self, lanes: Lanes, action: Tree) -> None:
-        """See Pool: in ale-py's asynchronous mode `lanes` must be exactly those of the last recv."""
-        self._check_open()
-        taken = int((self._ready.where == TAKEN).sum())
-        if not self.fixed and self._ready.count(lanes) != taken:
-            raise ValueError(f"send() answers exactly the lanes of the last recv(), {taken} of them, got {lanes}")
-        super().send(lanes, action)
+        flags = {"terminated": terminated, "truncated": late, "first": first, "over": over}
+        return {"obs": obs, "reward": reward.astype(np.float32), **flags}
 
     def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
-        if not self.fixed:
-            all_actions = np.zeros(self.lanes, np.int64)
-            all_actions[numbers] = action
-            action, numbers = all_actions[self._order], self._order
         ignored = self._cut[numbers] | self._late[numbers]
         if ignored.any():
             action = np.where(ignored, self._noop, action)

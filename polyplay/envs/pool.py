@@ -44,22 +44,17 @@ def need(good: bool, text: str) -> None:
 
 @dataclass(frozen=True)
 class All:
-    """recv() gives every lane."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """recv() gives one of `groups` fixed groups at a time, in turn."""
+    """recv() gives every lane, or one of `groups` fixed groups at a time, in turn."""
 
 
 @dataclass(frozen=True)
 class Greedy:
-    """recv() gives whatever is ready: at least one lane, at most `n` (ale-py and EnvPool: exactly n)."""
+    """recv() gives whatever is ready: at least one lane, at most `n` (EnvPool: exactly n)."""
 
     n: int
 
 
-Batching = All | Group | Greedy
+Batching = All | Greedy
 
 
 # --------------------------------------------------------------------------------------- protocol
@@ -190,7 +185,7 @@ class Envs:
 
     @property
     def fixed(self) -> bool:
-        return isinstance(self.batching, All | Group)
+        return isinstance(self.batching, All)
 
     @property
     def title(self) -> str:

@@ -6,7 +6,6 @@ import base64
 import hashlib
 import json
 import sys
-import time
 from pathlib import Path
 from typing import get_args, get_type_hints
 
@@ -166,32 +165,24 @@ def test_on_a_cut_row_the_adapter_presses_nothing(pools):
     assert run(0) == run(3)
 
 
-@pytest.mark.parametrize("batching", [None, Greedy(2)])
-def test_truncation_shows_the_real_last_frame_and_is_no_termination(pools, batching):
+def test_truncation_shows_the_real_last_frame_and_is_no_termination(pools):
     """A game that ale-py would truncate ends with the frame an untruncated one shows there."""
-    kw = {} if batching is None else {"batching": batching}
-    short = pools("ALE/Breakout-v5", 3, seed=9, options={**QUICK, "max_frames": 20}, **kw)
-    long = pools("ALE/Breakout-v5", 3, seed=9)
-    actions = np.random.default_rng(0).integers(0, 4, (40, 3))
-    want = play(long, 7, actions=lambda t, pool: actions[t])
-    age, seen = np.full(3, -1), np.zeros(3, int)
-    for _ in range(36 if batching else 15):
-        lanes, row = short.recv()
-        numbers = np.arange(3)[lanes]
-        age[numbers] = np.where(row["first"], 0, age[numbers] + 1)
-        assert (row["truncated"] == (age[numbers] == 5)).all(), "20 frames are 5 steps"
-        assert (row["over"] == row["truncated"]).all()
-        assert not row["terminated"].any()
-        for i, lane in enumerate(numbers):
-            if seen[lane] == 0:
-                assert (row["obs"][i] == want["obs"][age[lane], lane]).all()
-                assert row["reward"][i] == want["reward"][age[lane], lane]
-            if row["first"][i]:
-                assert not row["obs"][i, :3].any()
-                assert row["reward"][i] == 0
-        seen[numbers] += row["truncated"]
-        short.send(lanes, actions[age[numbers], numbers])
-    assert (seen >= 2).all()
+    actions = np.random.default_rng(0).integers(0, 4, (6, 3))
+    short = play(
+        pools("ALE/Breakout-v5", 3, seed=9, options={**QUICK, "max_frames": 20}),
+        12,
+        actions=lambda t, _: actions[t % 6],
+    )
+    want = play(pools("ALE/Breakout-v5", 3, seed=9), 6, actions=lambda t, _: actions[t])
+    for t in range(12):
+        assert (short["truncated"][t] == (t % 6 == 5)).all(), "20 frames are 5 steps"
+        assert (short["first"][t] == (t % 6 == 0)).all()
+    assert (short["over"] == short["truncated"]).all()
+    assert not short["terminated"].any()
+    assert (short["obs"][:6] == want["obs"]).all()
+    assert (short["reward"][:6] == want["reward"]).all()
+    assert not short["obs"][6, :, :3].any()
+    assert not short["reward"][6].any()
 
 
 def test_frames_round_up_to_whole_steps(pools):
@@ -222,34 +213,6 @@ def test_groups_step_while_the_other_is_served(pools):
             pool.send(lanes, np.full(1, t % 6))
 
 
-def test_whoever_is_ready_is_answered_in_any_order(pools):
-    """Lanes come as numbers; each gets its own action, whatever order the answer is given in."""
-    pool = pools("ALE/Breakout-v5", 3, batching=Greedy(2), workers=2)
-    alone = play(pools("ALE/Breakout-v5", 3), 10, actions=lambda t, pool: (t + np.arange(3)) % 4)
-    at = np.zeros(3, int)
-    while (at < 6).any():
-        lanes, row = pool.recv()
-        assert not pool.fixed
-        assert len(lanes) == 2
-        for i, lane in enumerate(lanes):
-            if at[lane] < 10:
-                assert (row["obs"][i] == alone["obs"][at[lane], lane]).all()
-                assert row["first"][i] == alone["first"][at[lane], lane]
-        order = np.argsort(lanes)[::-1]
-        time.sleep(0.002)  # ale-py may starve a lane whose rows are asked for at once for ever
-        pool.send(lanes[order], ((at[lanes] + lanes) % 4)[order])
-        at[lanes] += 1
-
-
-def test_only_the_last_recv_can_be_answered(pools):
-    pool = pools(lanes=3, batching=Greedy(2), workers=1)
-    lanes, _ = pool.recv()
-    with pytest.raises(ValueError, match="exactly the lanes"):
-        pool.send(lanes[:1], np.zeros(1, int))
-    with pytest.raises(RuntimeError, match="before"):
-        pool.recv()
-
-
 def test_an_action_out_of_range_is_refused_before_it_hangs_ale_and_closed_pools_say_so(pools):
     pool = pools()
     lanes, _ = pool.recv()
@@ -262,6 +225,8 @@ def test_an_action_out_of_range_is_refused_before_it_hangs_ale_and_closed_pools_
     pool.close()
     with pytest.raises(Closed):
         pool.recv()
+    with pytest.raises(UserError, match=r"steps all its lanes at once, without Greedy\(n=2\); use 'plain'"):
+        pools(batching=Greedy(2))
     assert (pool.state(), pool.restarts, pool.faults) == (None, 0, [])
     with pytest.raises(ValueError, match="has no state to load: ale-py's vector environment cannot save a game"):
         pool.load({})

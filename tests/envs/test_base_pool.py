@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Field
-from polyplay.envs import All, Discrete, EnvSpec, Greedy, Group, build
+from polyplay.envs import All, Discrete, EnvSpec, Greedy, build
 from polyplay.envs.base_pool import (
     ABSENT,
     BROKEN,
@@ -27,7 +27,7 @@ from tests.envs import faulty
 
 
 def test_groups_in_turn_but_not_behind_a_held_one():
-    turns = ReadySet(4, 2, Group())
+    turns = ReadySet(4, 2, All())
     turns.back([2, 3])
     assert turns.take() is None, "group 0 is due, so that runs repeat"
     turns.back([0, 1])
@@ -40,7 +40,7 @@ def test_groups_in_turn_but_not_behind_a_held_one():
 
 @pytest.mark.parametrize("lanes", [slice(0, 1), slice(1, 3), slice(2, 4), np.array([0]), np.array([], int)])
 def test_only_held_groups_can_be_answered(lanes):
-    turns = ReadySet(4, 2, Group())
+    turns = ReadySet(4, 2, All())
     turns.back([0, 1])
     turns.take()
     with pytest.raises(ValueError, match="answers"):
