@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from polyplay.core.errors import UserError
-from polyplay.envs.pool import closest_names, need, options
+from polyplay.envs.pool import need, options
 from polyplay.games import board_rules, go, records
 from polyplay.games.records import CELLS, GO, K_IN_A_ROW, OTHELLO, PLIES
 from polyplay.games.toys import switch
@@ -318,9 +319,10 @@ def game(name: str) -> Game:
     if found := re.fullmatch(r"connect:(\d{1,3})x(\d{1,3})x(\d{1,3})", name):
         rows, columns, k = map(int, found.groups())
         return KInARow(name, rows, columns, k, gravity=True)
-    near = closest_names(name, (*GAMES, *OPTIONS))
+    near = difflib.get_close_matches(name, (*GAMES, *OPTIONS), 1)
+    hint = f"; did you mean {near[0]}?" if near else ""
     every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)"))
-    raise UserError(f"game:{name} given{near}; allowed: {every}")
+    raise UserError(f"game:{name} given, allowed: {every}{hint}")
 
 
 def _option(word: str, game: str) -> tuple[str, bool | int | float | str]:

@@ -78,7 +78,7 @@ class World:
             value = getattr(self, name)
             need(value in allowed, f"arena:ctf: {name}={value} given, allowed: {', '.join(allowed)}")
         odd = 9 <= self.size <= 99 and self.size % 2 == 1
-        need(odd, f"arena:ctf: size={self.size} given, allowed: odd numbers from 9 (for two bases) to 99")
+        need(odd, f"arena:ctf: size={self.size} given, allowed: odd numbers from 9, so that two bases fit, to 99")
         good = 1 <= self.team <= 8 and self.length >= 1 and self.repeat >= 1
         got, sides = f"team={self.team}, length={self.length}, repeat={self.repeat}", "1 to 8 players of a side"
         need(good, f"arena:ctf: {got} given, allowed: {sides}, a length and a repeat from 1")

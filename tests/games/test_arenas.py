@@ -97,7 +97,7 @@ def test_a_state_goes_on_to_the_bit(title):
     [
         ("arena:soccer", "--env: arena:soccer given, allowed: arena:ctf, arena:lanes"),
         ("arena:ctf+view=maps", "view=maps given, allowed: window, pixels"),
-        ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9 (for two bases) to 99"),
+        ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9, so that two bases fit"),
         ("arena:ctf+team=0", "team=0, length=4500, repeat=1 given, allowed: 1 to 8 players"),
         ("arena:ctf+length=10+repeat=3", "length=10 given, allowed: multiples of repeat=3"),
         ("arena:ctf+speed=3", "unknown option 'speed'"),

@@ -169,7 +169,7 @@ SOLVER = (
 @pytest.mark.parametrize(
     ("name", "options", "says"),
     [
-        ("conect_four", {}, "did you mean 'connect_four'?"),
+        ("conect_four", {}, "did you mean connect_four?"),
         ("connect_four", {"oponent": "random"}, "unknown option 'oponent', did you mean 'opponent'"),
         ("connect_four", {"opponent": 5}, "opponent=5 must be of type str"),
         ("connect_four", {"opponent": "mcts"}, "opponent=mcts given, allowed: random, mcts:N with N simulations"),

@@ -49,7 +49,7 @@ def test_moves_have_names_and_boards_are_drawn():
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("conect_four", "did you mean 'connect_four'?"),
+        ("conect_four", "did you mean connect_four?"),
         (
             "chess",
             "allowed: tic_tac_toe, three_in_a_row, connect_four, connect:ROWSxCOLUMNSxK (connect:6x7x4), go, othello",
