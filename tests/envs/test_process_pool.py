@@ -24,6 +24,13 @@ from tests.envs import faulty
 from tests.envs.faulty import CRASH, FINE, HANG, HOLD, KILL, RAISE, SHAPE, SPAWN, acts, gone, pids
 
 
+def answer(pool, lanes=4, **special) -> np.ndarray:
+    """Answer what recv gives, as acts() says; which lanes these are."""
+    given, _ = pool.recv(60)
+    pool.send(given, acts(lanes, **special))
+    return given
+
+
 def test_rows_follow_the_convention(pools):
     """Steps, final observation, ignored action, first row; terminated and truncated told apart."""
     for truncate in (False, True):
@@ -95,8 +102,7 @@ def test_several_threads_serve_one_pool(pools):
 
 def test_timeout_keeps_the_pool_usable(pools):
     pool = pools(step_timeout=30)
-    lanes, _ = pool.recv(60)
-    pool.send(lanes, acts(lane3=HANG))
+    answer(pool, lane3=HANG)
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         pool.recv(0.2)
@@ -156,10 +162,7 @@ def test_an_exception_restarts_its_lane_only(pools):
     assert pool.restarts == 1
     (text,) = pool.faults
     head, *rest = text.split("\n")
-    assert "lane 2" in head
-    assert "ValueError: boom" in head
-    assert f"last action {RAISE}" in head
-    assert "seed" in head
+    assert all(word in head for word in ("lane 2", "ValueError: boom", f"last action {RAISE}", "seed")), head
     assert any('raise ValueError("boom")' in line for line in rest)
     pool.send(lanes, acts())
     assert pool.recv(60)[1]["obs"][:, 0].tolist() == [3, 3, 1, 3]
@@ -168,8 +171,7 @@ def test_an_exception_restarts_its_lane_only(pools):
 def test_too_many_faults_end_the_pool_with_the_traceback(pools):
     pool = pools(max_restarts=2)
     for _ in range(2):
-        lanes, _ = pool.recv(60)
-        pool.send(lanes, acts(lane1=RAISE))
+        answer(pool, lane1=RAISE)
     lanes, _ = pool.recv(60)
     processes = pids(pool)
     pool.send(lanes, acts(lane1=RAISE))
@@ -189,8 +191,7 @@ def test_a_lane_that_used_up_its_restarts_is_repaired_after_a_resume(inline):
     """A fault is counted by the pool alone: its lanes cannot give up while it goes on, and hand out an old row."""
     how = {"inline": inline, "max_restarts": 1} if inline else {"workers": 1, "max_restarts": 1}
     with contextlib.closing(Envs(Saved, 1, **how).open(0)) as pool:
-        lanes, _ = pool.recv(60)
-        pool.send(lanes, acts(1, lane0=RAISE))
+        lanes = answer(pool, 1, lane0=RAISE)
         pool.recv(60)
         state = pool.state()
     assert state["faults"].tolist() == [1]
@@ -255,8 +256,7 @@ def test_replacing_processes_leaks_no_descriptors(pools):
 @pytest.mark.parametrize(("how", "name"), [(KILL, "SIGKILL"), (CRASH, "SIGSEGV")])
 def test_a_killed_process_is_replaced(pools, how, name, capfd):
     pool = pools()
-    lanes, _ = pool.recv(60)
-    pool.send(lanes, acts(lane3=how))
+    answer(pool, lane3=how)
     lanes, row = pool.recv(60)
     assert row["first"].tolist() == [False, False, True, True]
     assert pool.restarts == 2
@@ -309,8 +309,7 @@ def test_mistakes_are_one_line(pools):
 
 def test_close_leaves_nothing(pools):
     pool = pools(lanes=4)
-    lanes, _ = pool.recv(60)
-    pool.send(lanes, acts(lane0=SPAWN, lane2=HANG))
+    answer(pool, lane0=SPAWN, lane2=HANG)
     with pytest.raises(TimeoutError):
         pool.recv(0.3)
     processes, family, until = pids(pool), [], time.monotonic() + 60
@@ -326,8 +325,7 @@ def test_close_leaves_nothing(pools):
 
 def test_close_by_another_thread_ends_a_recv(pools):
     pool = pools(step_timeout=30)
-    lanes, _ = pool.recv(60)
-    pool.send(lanes, acts(lane0=HANG))
+    answer(pool, lane0=HANG)
     threading.Timer(0.2, pool.close).start()
     with pytest.raises(Closed):
         pool.recv(60)
