@@ -48,7 +48,7 @@ def agree(game, options, steps):
 )
 def test_both_pipelines_show_the_same(game):
     """Lost lives and the ends of games."""
-    ends, firsts = agree(game, atari_preset("baselines"), 300)
+    ends, firsts = agree(game, atari_preset("baselines"), 300 if game == "Breakout" else 500)
     assert ends >= 1 or game == "Pong"
     assert firsts > ends + 1 or game == "Pong"
 
