@@ -16,13 +16,13 @@ from polyplay.envs import Envs
 from polyplay.envs.lane import Seats
 from polyplay.envs.make import connect
 from polyplay.games import ctf_maps, ctf_rules
-from polyplay.games.arenas import arena
 from polyplay.games.board_rules import legal, play, start, write_planes
 from polyplay.games.boards import game
 from polyplay.games.ctf_rules import COMPOSITE, EVENTS, FlagMatches, World
 from polyplay.games.mcts import integer_below
 from polyplay.games.moba import level3
 from polyplay.games.records import GOES_ON, compiled
+from polyplay.games.toys import toy
 
 # How fast Go's rules are on one core: random games, with all legal moves of every position, superko among the r
 
@@ -267,7 +267,7 @@ def lanes_rate(step: Callable[[int], int], seconds: float) -> float:
 
 def drawn(title: str, matches: int) -> tuple[Any, Any, list[Any]]:
     """A game, its states in the middle of matches, and actions of a few steps."""
-    game, rng, given = arena(Envs(title, 1)), np.random.default_rng(0), []
+    game, rng, given = toy(Envs(title, 1)), np.random.default_rng(0), []
     match, seat = np.divmod(np.arange(matches * game.seats), game.seats)
     start = s = game.reset(lambda: rng.random(matches), matches)
     for t in range(300 + KEPT):
@@ -279,7 +279,7 @@ def drawn(title: str, matches: int) -> tuple[Any, Any, list[Any]]:
 
 
 def steps(title: str, lanes: int, sees: bool) -> Callable[[int], int]:
-    game, s, given = drawn(title, lanes // arena(Envs(title, 1)).seats)
+    game, s, given = drawn(title, lanes // toy(Envs(title, 1)).seats)
     start = tree.map(np.copy, s)
 
     def step(i: int) -> int:
@@ -295,7 +295,7 @@ def steps(title: str, lanes: int, sees: bool) -> Callable[[int], int]:
 
 
 def lanes_pool(title: str, lanes: int) -> Callable[[int], int]:
-    found, (_, _, given) = connect(Envs(title, lanes), 0, 0), drawn(title, lanes // arena(Envs(title, 1)).seats)
+    found, (_, _, given) = connect(Envs(title, lanes), 0, 0), drawn(title, lanes // toy(Envs(title, 1)).seats)
     flat = [tree.map(np.ravel, action) for action in given]
 
     def step(i: int) -> int:

@@ -51,9 +51,9 @@ ALONE = {
         envs/envpool games/open_spiel games/records learning/alphazero_loss nets/onnx search/gumbel
         systems/_alphago_zero weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
         workers/row_costs""",
-    "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale envs/check_trial",
+    "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
     "a noun that many files use": """
-        workers/sizing core/errors core/machine core/tree envs/make nets/torso_policy games/arenas""",
+        workers/sizing core/errors core/machine core/tree envs/make nets/torso_policy""",
     "one of the parts of a game, which together are too long": """
         games/ctf games/ctf_maps games/ctf_views games/moba games/moba_rules games/moba_views""",
     "a system's population, surgery or reproduction, of which most runs have none": """

@@ -2,19 +2,5 @@
 
 from __future__ import annotations
 
-from polyplay.envs.pool import All, Batching, Envs, EnvSpec, Greedy, Group, Pool
+from polyplay.envs.pool import All, Batching, Envs, EnvSpec, Greedy, Pool
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
-
-__all__ = [
-    "All",
-    "Batching",
-    "Box",
-    "Discrete",
-    "EnvSpec",
-    "Envs",
-    "Greedy",
-    "Group",
-    "MultiBinary",
-    "MultiDiscrete",
-    "Pool",
-]

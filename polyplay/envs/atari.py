@@ -33,9 +33,9 @@ import gymnasium
 import numpy as np
 
 from polyplay.core.errors import UserError
-from polyplay.core.tree import Batch, Field, Tree
-from polyplay.envs.base_pool import TAKEN, BasePool
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, options
+from polyplay.core.tree import Batch, Field
+from polyplay.envs.base_pool import BasePool
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, need, options
 from polyplay.envs.spaces import Discrete, describe_fields
 
 # Start states of Atari games: the file that people supply for the human-starts protocol. JSON, nothing pickled.
@@ -82,8 +82,7 @@ def load_starts(path: str, game: str = "") -> Starts:
     except OSError as e:
         raise UserError(f"--starts: cannot read {path}: {e.strerror}; give a file of start states") from None
     found = _parse(path, data)
-    if game and found.game != game:
-        raise UserError(f"--starts: {path} has start states of {found.game}, the run plays {game}")
+    need(found.game == (game or found.game), f"--starts: {path} has start states of {found.game}, the run plays {game}")
     return found
 
 
@@ -93,34 +92,30 @@ def _parse(path: str, data: bytes) -> Starts:
         content = json.loads(data)
     except ValueError as e:
         raise UserError(f"--starts: {path} is no JSON: {e}") from None
-    if not isinstance(content, dict) or (content.get("format"), content.get("version")) != (FORMAT, VERSION):
-        raise UserError(f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
-    if content.get("kind") not in KINDS:
-        raise UserError(f'--starts: {path}: "kind" is {content.get("kind")!r}, allowed: {", ".join(KINDS)}')
+    own = isinstance(content, dict) and (content.get("format"), content.get("version")) == (FORMAT, VERSION)
+    need(own, f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
+    kind, rows = content.get("kind"), content.get("starts")
+    need(kind in KINDS, f'--starts: {path}: "kind" is {kind!r}, allowed: {", ".join(KINDS)}')
     for name in ("game", "source"):
-        if not isinstance(content.get(name), str) or not content[name]:
-            raise UserError(f'--starts: {path}: "{name}" is {content.get(name)!r}, it must be text')
-    rows = content.get("starts")
-    if not isinstance(rows, list) or not rows:
-        raise UserError(f'--starts: {path}: "starts" must be a list of at least one start')
+        said = content.get(name)
+        need(isinstance(said, str) and said != "", f'--starts: {path}: "{name}" is {said!r}, it must be text')
+    need(isinstance(rows, list) and rows != [], f'--starts: {path}: "starts" must be a list of at least one start')
     starts = tuple(_start(row, f"--starts: {path}, start {i}") for i, row in enumerate(rows))
     return Starts(path, content["game"], content["kind"], content["source"], starts, hashlib.sha256(data).hexdigest())
 
 
-def _start(row: object, where: str) -> Start:
-    if not isinstance(row, dict) or ("actions" in row) == ("state" in row):
-        raise UserError(f'{where}: has to be an object with either "actions" or "state"')
-    seed, ram = row.get("seed", 0), row.get("ram", "")
-    if not _whole(seed) or not isinstance(ram, str):
-        raise UserError(f'{where}: "seed" must be a whole number from 0 up and "ram" a SHA-256, in hexadecimal')
+def _start(row: Any, where: str) -> Start:
+    one = isinstance(row, dict) and ("actions" in row) != ("state" in row)
+    need(one, f'{where}: has to be an object with either "actions" or "state"')
+    seed, ram, words = row.get("seed", 0), row.get("ram", ""), row.get("actions")
+    told = _whole(seed) and isinstance(ram, str)
+    need(told, f'{where}: "seed" must be a whole number from 0 up and "ram" a SHA-256, in hexadecimal')
     if "actions" in row:
-        words = row["actions"]
-        if not isinstance(words, list) or not all(isinstance(w, str) for w in words):
-            raise UserError(f'{where}: "actions" must be a list of words such as "RIGHT*4"')
+        spelt = isinstance(words, list) and all(isinstance(w, str) for w in words)
+        need(spelt, f'{where}: "actions" must be a list of words such as "RIGHT*4"')
         presses = tuple(_press(word, where) for word in words)
         return Start(presses, sum(n for _, n in presses), seed, ram)
-    if not _whole(row.get("frames")):
-        raise UserError(f'{where}: a "state" needs "frames", how many frames were played before it')
+    need(_whole(row.get("frames")), f'{where}: a "state" needs "frames", how many frames were played before it')
     try:
         state = base64.b64decode(row["state"], validate=True)
     except (TypeError, ValueError, binascii.Error):
@@ -137,8 +132,8 @@ def _press(word: str, where: str) -> tuple[int, int]:
 
     button, _, frames = word.partition("*")
     known = ale_py.Action.__members__
-    if button not in known or not (frames or "1").isdigit():
-        raise UserError(f"{where}: {word!r} is no button of ALE's with a number of frames, such as RIGHT*4")
+    good = button in known and (frames or "1").isdigit()
+    need(good, f"{where}: {word!r} is no button of ALE's with a number of frames, such as RIGHT*4")
     return known[button].value, int(frames or 1)
 
 
@@ -200,20 +195,17 @@ class Atari:
 
     def __post_init__(self) -> None:
         for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                words = " or ".join(map(repr, allowed)) if len(allowed) == 2 else f"one of {', '.join(allowed)}"
-                raise UserError(f"option {name}={getattr(self, name)!r} must be {words}")
-        if not 0 <= self.sticky <= 1:
-            raise UserError(f"option sticky={self.sticky} must lie between 0 and 1")
+            value = getattr(self, name)
+            need(value in allowed, f"option {name}={value!r} must be one of {', '.join(allowed)}")
+        need(0 <= self.sticky <= 1, f"option sticky={self.sticky} must lie between 0 and 1")
         for name, least in LEAST.items():
-            if getattr(self, name) < least:
-                raise UserError(f"option {name}={getattr(self, name)} must be at least {least}")
-        if self.noop_min >= max(self.noop_max, 1):
-            raise UserError(f"options noop_min={self.noop_min}, noop_max={self.noop_max}: the first must be smaller")
-        if self.starts and self.sticky:
-            raise UserError(f"options starts={self.starts!r}, sticky={self.sticky}: start states need sticky=0")
-        if self.pipeline == "native" and self.beyond:
-            raise UserError(f"option pipeline='native': ale-py's vector environment has no {self.beyond}; use 'plain'")
+            value = getattr(self, name)
+            need(value >= least, f"option {name}={value} must be at least {least}")
+        noops, starts = f"noop_min={self.noop_min}, noop_max={self.noop_max}", f"starts={self.starts!r}"
+        need(self.noop_min < max(self.noop_max, 1), f"options {noops}: the first must be smaller")
+        need(not (self.starts and self.sticky), f"options {starts}, sticky={self.sticky}: start states need sticky=0")
+        beyond = self.beyond if self.pipeline == "native" else ""
+        need(not beyond, f"option pipeline='native': ale-py's vector environment has no {beyond}; use 'plain'")
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -315,9 +307,8 @@ def replacement(name: str, shown: bool) -> str:
     if found[2]:
         kind = OLD_KINDS.get((found[3] or "").lower(), "")
         return f"which ale-py no longer has: write --env {game}{kind}-v{found[4] or 4} --env-kwargs obs_type=ram"
-    return (
-        "" if shown else f"which shows the whole screen: write --env ALE/{game}-v5{OLD_PRESETS.get(found[4] or '', '')}"
-    )
+    preset = OLD_PRESETS.get(found[4] or "", "")
+    return "" if shown else f"which shows the whole screen: write --env ALE/{game}-v5{preset}"
 
 
 def register(name: str) -> None:
@@ -428,19 +419,16 @@ def _picture(o: Atari) -> str:
 
 
 class NativePool(BasePool):
-    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own.
-
-    Greedy(n) uses ale-py's asynchronous mode: recv gives n lanes (fewer in the rare turn that ends a truncated game),
-    and all of them must be answered before the next recv, so lanes cannot be parked there.
-    """
+    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own."""
 
     unsaved = "ale-py's vector environment cannot save a game"
 
     def __init__(self, envs: Envs, seed: int, lane: int):
+        why = f"ale-py's vector environment steps all its lanes at once, without {envs.batching}"
+        need(envs.fixed, f"{envs.title}: option pipeline='native': {why}; use 'plain'")
         super().__init__(envs, rows={})  # ale-py's own arrays
         self.options = options(Atari, envs.options, envs.title)
-        self._width, self._asynchronous = self._ready.width, not envs.fixed
-        self._batch = self._ready.most if not envs.fixed else self._width
+        self._width = self._ready.width
         self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
         game = rom(envs.title)
         self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
@@ -454,9 +442,7 @@ class NativePool(BasePool):
         self._over = np.ones(n, bool)  # the next row begins a game
         self._cut = np.zeros(n, bool)  # a life was lost: the next row is a first one
         self._late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
-        self._order: np.ndarray = np.zeros(0, np.int64)  # asynchronous: lanes in ale-py's order
-        if self.fixed:
-            self._ready.back(range(n))  # recv() waits for them
+        self._ready.back(range(n))  # recv() waits for them
 
     def _vector(self, game: str, threads: int) -> Any:
         from ale_py.vector_env import AtariVectorEnv
@@ -465,7 +451,6 @@ class NativePool(BasePool):
         return AtariVectorEnv(
             game,
             self._width,
-            batch_size=0 if self.fixed else self._batch,
             num_threads=threads,
             max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after we ended the game
             repeat_action_probability=o.sticky,
@@ -482,52 +467,21 @@ class NativePool(BasePool):
             reward_clipping=False,
         )
 
-    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Always waits: an emulator's step ends. Raises RuntimeError: nothing was sent."""
-        self._check_open()
-        if self.fixed:
-            return super().recv()
-        if (self._ready.where == TAKEN).any():
-            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
-        lanes, rows = self._receive_ready()
-        self._ready.back(lanes.tolist())
-        self._ready.take()  # just these
-        return lanes, rows
-
-    def _raw(self, group: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        """obs, reward, game over, info as ale-py gives them; its first are its reset's."""
-        vector = self._vectors[group]
-        if self._began[group]:
-            obs, reward, dead, _, info = vector.recv()
-            return obs, reward, dead, info
-        self._began[group] = True
-        obs, info = vector.reset(seed=self._seeds[group * self._width :][: self._width])
-        return obs, np.zeros(len(obs), np.int32), np.zeros(len(obs), bool), info
-
     def _rows_of(self, lanes: Lanes) -> Batch:
         assert isinstance(lanes, slice)
-        group = lanes.start // self._width
-        obs, reward, dead, info = self._raw(group)
-        late = self._late[lanes]
+        group, late = lanes.start // self._width, self._late[lanes]
+        vector, began, self._began[group] = self._vectors[group], self._began[group], True
+        if began:
+            obs, reward, dead, _, info = vector.recv()
+        else:
+            obs, info = vector.reset(seed=self._seeds[lanes])
+            reward, dead = np.zeros(len(obs), np.int32), np.zeros(len(obs), bool)
         if late.any():  # ale-py played on for one frame: reset these lanes now, the others stay as they are
             reward[late], dead[late] = 0, False
-            obs, info = self._vectors[group].reset(options={"reset_mask": late.copy()})
+            obs, info = vector.reset(options={"reset_mask": late.copy()})
         return self._finish(lanes, obs, reward, dead, info["lives"])
 
-    def _receive_ready(self) -> tuple[np.ndarray, Batch]:
-        while True:
-            obs, reward, dead, info = self._raw(0)
-            lanes = self._order = info["env_id"].astype(np.int64)
-            shown = ~self._late[lanes]
-            self._late[lanes] = False  # ale-py's own end of a game that we ended: its next row is the reset
-            if shown.any():
-                break
-            self._vectors[0].send(np.zeros(self._batch, np.int64))
-        rows = (lanes, obs, reward, dead, info["lives"])
-        rows = rows if shown.all() else tuple(x[shown] for x in rows)
-        return rows[0], self._finish(*rows)
-
-    def _finish(self, at: Lanes, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
+    def _finish(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
         """Our flags of these rows, from what the lanes' last rows were."""
         begins = self._over[at].copy()
         age = np.where(begins, 0, self._age[at] + 1)
@@ -542,28 +496,10 @@ class NativePool(BasePool):
         self._age[at], self._lives[at], self._over[at], self._late[at] = age, lives, over, late
         if self.options.stack_reset == "repeat":
             _repeat(obs, age)
-        return {
-            "obs": obs,
-            "reward": reward.astype(np.float32),
-            "terminated": terminated,
-            "truncated": late,
-            "first": first,
-            "over": over,
-        }
-
-    def send(self, lanes: Lanes, action: Tree) -> None:
-        """See Pool: in ale-py's asynchronous mode `lanes` must be exactly those of the last recv."""
-        self._check_open()
-        taken = int((self._ready.where == TAKEN).sum())
-        if not self.fixed and self._ready.count(lanes) != taken:
-            raise ValueError(f"send() answers exactly the lanes of the last recv(), {taken} of them, got {lanes}")
-        super().send(lanes, action)
+        flags = {"terminated": terminated, "truncated": late, "first": first, "over": over}
+        return {"obs": obs, "reward": reward.astype(np.float32), **flags}
 
     def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
-        if not self.fixed:
-            all_actions = np.zeros(self.lanes, np.int64)
-            all_actions[numbers] = action
-            action, numbers = all_actions[self._order], self._order
         ignored = self._cut[numbers] | self._late[numbers]
         if ignored.any():
             action = np.where(ignored, self._noop, action)
@@ -647,15 +583,14 @@ def _check(how: Protocol, envs: Envs) -> None:
     here = [p.name for p in ALL if p.name == "run" or (is_board(envs) if p.board else game(envs))]
     if how.name not in here:
         kind = "board games (game:NAME)" if how.board else "Atari games"
-        raise UserError(
-            f"--protocol: {how.name} is for {kind}, this run plays {envs.title}; allowed here: {', '.join(here)}"
-        )
+        allowed = f"allowed here: {', '.join(here)}"
+        raise UserError(f"--protocol: {how.name} is for {kind}, this run plays {envs.title}; {allowed}")
 
 
 def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, Starts | None]:
     """The run's environments as the protocol plays them, and the start states. Raises UserError."""
-    if starts is not None and how.name != "human-starts":
-        raise UserError(f"--starts {starts} is for --protocol human-starts, {how.name} given")
+    meant = starts is None or how.name == "human-starts"
+    need(meant, f"--starts {starts} is for --protocol human-starts, {how.name} given")
     _check(how, envs)
     if how.name == "run" or how.board:
         return envs, None
@@ -663,10 +598,9 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
     if how.name != "human-starts":
         return replace(envs, options=options), None
     if starts is None:
-        raise UserError(
-            f"--protocol human-starts needs --starts FILE, start states of {title} as docs/guides/evaluation.md says; "
-            "the papers' own were never released, `polyplay starts RUN` makes labelled substitutes from a run's play"
-        )
+        needs = f"start states of {title} as docs/guides/evaluation.md says"
+        ways = "the papers' own were never released, `polyplay starts RUN` makes labelled substitutes from a run's play"
+        raise UserError(f"--protocol human-starts needs --starts FILE, {needs}; {ways}")
     found = load_starts(starts, title)
     late = [i for i, s in enumerate(found.starts) if s.frames >= options["max_frames"]]
     if late:

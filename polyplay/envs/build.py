@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import importlib
 import inspect
 import os
@@ -58,8 +57,6 @@ class Symbols(gymnasium.ObservationWrapper):
 #
 # NEXT_STEP does, and DISABLED does; SAME_STEP gives it in info.
 
-
-OURS = ("num_envs", "vectorization_mode", "vector_kwargs", "wrappers")  # what make_vec leaves in a spec's kwargs
 
 RESETS = {AutoresetMode.NEXT_STEP: "its own, in the next step", AutoresetMode.DISABLED: "by us, lane by lane", None: ""}
 
@@ -118,35 +115,16 @@ def describe_resets(env: VectorEnv) -> str:
 
 
 def single_lane(make: Factory, title: str) -> gymnasium.Env | VectorEnv:
-    """A single environment, or a vector environment of one lane (of as many as it has). What Gymnasium makes in
-    SAME_STEP only becomes a single one, whose lanes are stepped by themselves. Raises UserError.
-    """
+    """A single environment, or a vector environment of one lane (of as many as it has). Raises UserError."""
     env = build_vector(make, 1)
     if any(c.__module__.startswith("envpool.") for c in type(env).__mro__):
         raise UserError(f"{title}: is an EnvPool, which takes its seeds when it is made; give --env envpool:TASK")
-    if not isinstance(env, VectorEnv) or autoreset_mode(env) in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
-        return env
-    name, found, kind, bare = type(env.unwrapped).__name__, env.spec, autoreset_mode(env), env is env.unwrapped
-    simple = bare and found is not None and found.entry_point is not None
-    if kind is not None and not simple:
+    if not isinstance(env, VectorEnv) or autoreset_mode(env) is not None:
         return env
     with contextlib.suppress(Exception):
         env.close()
-    if kind is None:
-        say = "its metadata must say autoreset_mode: gymnasium.vector.AutoresetMode.NEXT_STEP or DISABLED"
-        raise UserError(f"{title}: {name} does not say how it resets; {say}")
-    assert found is not None
-    return _single(found)
-
-
-def _single(found: gymnasium.envs.registration.EnvSpec) -> gymnasium.Env:
-    """One environment of those that gymnasium.make_vec made."""
-    found = copy.deepcopy(found)
-    kwargs, found.kwargs = found.kwargs, {}
-    env = gymnasium.make(found, disable_env_checker=True, **{k: v for k, v in kwargs.items() if k not in OURS})
-    for wrap in kwargs.get("wrappers", ()):
-        env = wrap(env)
-    return env
+    say = "its metadata must say autoreset_mode: gymnasium.vector.AutoresetMode.NEXT_STEP or DISABLED"
+    raise UserError(f"{title}: {type(env.unwrapped).__name__} does not say how it resets; {say}")
 
 
 def mask_note(title: str) -> UserError:
@@ -160,13 +138,10 @@ def check_lanes(envs: Envs, spec: EnvSpec) -> None:
         raise UserError(f"{envs.title}: a vector environment steps all its lanes at once, without {envs.batching}")
     n = envs.lanes // envs.groups
     if spec.width not in (0, n):
-        raise UserError(
-            f"{envs.title}: makes {spec.width} environments, but a group of the pool has lanes={n}: give the function "
-            f"a parameter num_envs, or choose lanes so that each group has {spec.width}"
-        )
+        ways = f"give the function a parameter num_envs, or choose lanes so that each group has {spec.width}"
+        raise UserError(f"{envs.title}: makes {spec.width} environments, but a group of the pool has lanes={n}: {ways}")
 
 
-KINDS = "gymnasium.Env, and no PettingZoo environment that has possible_agents"
 OLD = "gym's before 0.26"
 NEW = "def reset(self, *, seed=None, options=None), which returns (observation, info)"
 
@@ -179,7 +154,8 @@ def not_an_env(made: Any) -> str:
         return ""
     if not isinstance(made, gymnasium.Env | VectorEnv):
         return _no_env(made)
-    return _space_flaw(made) or _old_reset(made)
+    old = f"reset() of {type(made.unwrapped).__name__} takes no seed, as {OLD}: write {NEW}"
+    return _space_flaw(made) or ("" if _takes_seed(made.unwrapped) else old)
 
 
 def _no_env(made: Any) -> str:
@@ -189,7 +165,8 @@ def _no_env(made: Any) -> str:
         return f"gave {name}, an environment of gym, which gymnasium replaced: {ways}"
     methods = callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))
     if not methods or hasattr(made, "agent_iter"):
-        return f"gave {rules.describe_value(made) if made is None else name}, which is no {KINDS}"
+        what = "None" if made is None else name
+        return f"gave {what}, which is no gymnasium.Env, and no PettingZoo environment that has possible_agents"
     if not _takes_seed(made):
         ways = f"shimmy.GymV21CompatibilityV0 wraps it, or inherit from gymnasium.Env and write {NEW}"
         return f"reset() and step() of {name} are {OLD}: {ways}"
@@ -208,13 +185,6 @@ def _space_flaw(env: Any) -> str:
         is_what = "None" if space is None else f"{rules.describe_value(space)}, no space"
         return f"{which} of {name} is {is_what}: set it in __init__, as in gymnasium.spaces.Discrete(2)"
     return ""
-
-
-def _old_reset(env: Any) -> str:
-    inner = env.unwrapped
-    if _takes_seed(inner):
-        return ""
-    return f"reset() of {type(inner).__name__} takes no seed, as {OLD}: write {NEW}"
 
 
 def _takes_seed(env: Any) -> bool:

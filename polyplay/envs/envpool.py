@@ -40,9 +40,8 @@ def _module() -> Any:
     try:
         import envpool
     except ImportError as e:
-        raise UserError(
-            f"envpool: environments need EnvPool ({one_line(e)}): pip install 'polyplay[envpool]'"
-        ) from None
+        install = "pip install 'polyplay[envpool]'"
+        raise UserError(f"envpool: environments need EnvPool ({one_line(e)}): {install}") from None
     return envpool
 
 
@@ -60,9 +59,8 @@ def ask(envs: Envs) -> EnvPoolTask:
     pool, name = _module(), envs.title.removeprefix("envpool:")
     known = pool.list_all_envs()
     if name not in known:
-        raise UserError(
-            f"--env: {envs.title}: EnvPool has no such task{closest_names(name, known)} (one of {len(known)})"
-        )
+        near = closest_names(name, known)
+        raise UserError(f"--env: {envs.title}: EnvPool has no such task{near} (one of {len(known)})")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of Gymnasium, about its bounds
@@ -82,17 +80,15 @@ def _check_options(envs: Envs, known: Batch) -> None:
         raise UserError(f"{envs.title}: option {name!r} cannot be set: Polyplay sets it")
     check_options(envs.options, {k: v for k, v in known.items() if k not in OURS}, envs.title)
     if envs.options.get("reward_clip"):
-        raise UserError(
-            f"{envs.title}: option reward_clip=True loses the score; leave it out, the learner limits rewards"
-        )
+        cure = "leave it out, the learner limits rewards"
+        raise UserError(f"{envs.title}: option reward_clip=True loses the score; {cure}")
 
 
 def _action_space(space: gym.Space, title: str) -> gym.Space:
     """The action space with bounds that were never set made infinite. Raises UserError."""
     if not isinstance(space, gym.Discrete | gym.Box):
-        raise UserError(
-            f"{title}: actions {space} are not supported with EnvPool; supported are Discrete and Box of floats"
-        )
+        supported = "supported are Discrete and Box of floats"
+        raise UserError(f"{title}: actions {space} are not supported with EnvPool; {supported}")
     if isinstance(space, gym.Discrete) or not np.issubdtype(space.dtype, np.floating):
         return space
     limits = np.finfo(space.dtype)

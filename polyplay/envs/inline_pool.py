@@ -21,13 +21,14 @@ from numpy.typing import ArrayLike
 from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs import rules, saved_state, spaces
+from polyplay.envs import rules, spaces
 from polyplay.envs.base_pool import BasePool, UnitPool
 from polyplay.envs.build import autoreset_mode, build_vector, factory, mask_note, one_line, resets_lanes
 from polyplay.envs.lane import LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds
 from polyplay.envs.process_state import GlobalGenerators, Surroundings, seed_torch
+from polyplay.envs.saved_state import reason_of
 from polyplay.envs.spaces import inner_path
 
 
@@ -94,21 +95,20 @@ class InlinePool(UnitPool):
             lanes = {str(i): unit.save() for i, unit in self._units.items()}
             random = self._random.save()
         except Exception as e:
-            self.unsaved = saved_state.reason_of(e)
+            self.unsaved = reason_of(e)
             return None
-        return {**saved_state.pool_state(self._board, self._ready, lanes), "random": random}
+        return {**self._saved(lanes), "random": random}
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
-        if self.seating is not None:
-            self.seating.load(state["seating"])
+        self._load_seating(state)
         self._random.enter()
         for i, unit in self._units.items():
             try:
                 unit.load(state["lanes"][str(i)])
             except Exception as e:
-                raise UserError(f"{unit.who}: cannot go on from what was saved: {saved_state.reason_of(e)}") from e
-        saved_state.load_pool_state(self._board, self._ready, state)
+                raise UserError(f"{unit.who}: cannot go on from what was saved: {reason_of(e)}") from e
+        self._load_rows(state)
         if "random" in state:  # not of earlier versions
             self._random.load(state["random"])
 

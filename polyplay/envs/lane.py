@@ -21,7 +21,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import masks, pettingzoo, rules, saved_state, spaces
-from polyplay.envs.board import BROKEN, FAILED, NOTE, ROUNDED, UNBUILT, SharedRows
+from polyplay.envs.base_pool import BROKEN, FAILED, NOTE, ROUNDED, UNBUILT, SharedRows
 from polyplay.envs.build import build_env, imported, inspect_env, one_line
 from polyplay.envs.pool import EPISODE_CUT, EnvSpec, Factory, Lanes, Pool, lane_seeds, title_of
 from polyplay.envs.spaces import SpaceViolation, fields
@@ -62,11 +62,10 @@ class Unit(ABC):
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         """allow: told of the seconds that what comes next may take."""
         self.job, self.make, self.board, self.lane, self.allow = job, make, board, lane, allow
-        self.who = self.named()
-
-    def named(self) -> str:
-        """What messages call it."""
-        return f"{self.job.title}, lane {self.job.lane + self.lane}"
+        seating = board.seating
+        lanes = [lane] if seating is None else seating.own[seating.match[lane]].tolist()
+        numbers = ", ".join(str(job.lane + i) for i in lanes)
+        self.who = f"{job.title}, lane{'s' * (len(lanes) > 1)} {numbers}"  # in messages
 
     @abstractmethod
     def advance(self) -> None:
@@ -75,6 +74,8 @@ class Unit(ABC):
     @abstractmethod
     def made(self, env: Any, spec: EnvSpec) -> None:
         """Get ready for an environment that was just built. Raises SpaceViolation: not the one that was described."""
+
+    seed = property(lambda self: lane_seed(self.board, self.job, self.lane))  # of its next first reset
 
     def prepare(self) -> None:
         """Build the environment. Raises UserError, Unbuilt, SpaceViolation."""
@@ -105,12 +106,19 @@ class Unit(ABC):
             self.prepare()
         self.allow(self.job.step_timeout)
         self.stage = "reset"
-        seed = None if self.seeded else unit_seed(self)
+        seed = None if self.seeded else self.seed
         found = rules.read_reset(self.env.reset(seed=seed))
         if seed is not None:
             check_generator(self, self.env, seed)
         self.seeded = True
         return found
+
+    def row(self, lane: int, reward: float, terminated: bool, truncated: bool, first: bool, over: bool) -> None:
+        """All of a row but its observation."""
+        rows = self.board.rows
+        rows["reward"][lane] = reward
+        rows["terminated"][lane], rows["truncated"][lane] = terminated, truncated
+        rows["first"][lane], rows["over"][lane] = first, over
 
     def save(self) -> Batch:
         """What decides its future, without its rows. Raises Unsaveable, and what the environment raises."""
@@ -177,21 +185,16 @@ def _report(unit: Unit, e: BaseException) -> str:
     own = [f for f in frames if not f.filename.startswith(HERE)] or frames
     trace = "".join(traceback.format_list(own[-12:]))[-(NOTE - 1024) :]
     last = None if unit.last is None else tree.map(lambda a: np.asarray(a).tolist(), unit.last)
-    head = f"{unit.who} (seed {unit_seed(unit)}, last action {last}): "
+    head = f"{unit.who} (seed {unit.seed}, last action {last}): "
     end = "".join(traceback.format_exception_only(e))[:500].strip()
     text = (head + one_line(e))[:480]
     return f"{text if rules.rule_of(text) else f'{text} {rules.rule_suffix(unit.stage)}'}\n{trace}{end}"
 
 
-def unit_seed(unit: Unit) -> int:
-    """Of the first reset; another one after every restart and return, so that it doesn't run into the same fault, or
-    play the same games.
-    """
-    return lane_seed(unit.board, unit.job, unit.lane)
-
-
 def lane_seed(board: SharedRows, job: LaneJob, lane: int) -> int:
-    """As `unit_seed`, of one of the pool's lanes."""
+    """Of a lane's first reset; another one after every restart and return, so that it doesn't run into the same fault,
+    or play the same games.
+    """
     again = int(board.faults[lane] + 1_000 * board.joins[lane])
     return int(lane_seeds(job.seed + 1_000_003 * again, job.lane + lane, 1)[0])
 
@@ -314,12 +317,9 @@ class Lane(Unit):
         self.write, self.allowed = self.writers(env.observation_space, self.lane, masks.mask_method(env))
 
     def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
-        rows, lane = self.board.rows, self.lane
         self.over = terminated or truncated
         self.cut = cut and not self.over
-        rows["reward"][lane] = reward
-        rows["terminated"][lane], rows["truncated"][lane] = terminated or cut, truncated
-        rows["first"][lane], rows["over"][lane] = first, self.over
+        self.row(self.lane, reward, terminated or cut, truncated, first, self.over)
 
     def save(self) -> Batch:
         """See Unit."""
@@ -356,11 +356,6 @@ class Match(Unit):
         self.gone: list[bool] = []  # its player's part has ended
         self.lanes: list[int] = []  # of the seats, in this match
         self._writers: dict[tuple[int, int], Writers] = {}  # by seat and lane
-
-    def named(self) -> str:
-        """See Unit."""
-        numbers = [self.job.lane + int(i) for i in self.seating.own[self.match]]
-        return f"{self.job.title}, lane{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}"
 
     def advance(self) -> None:
         """See Unit."""
@@ -408,12 +403,10 @@ class Match(Unit):
     def _check_spaces(self) -> None:
         """Raises SpaceViolation: an agent's spaces are not what they were."""
         for seat, agent in enumerate(self.agents):
-            now = self.env.observation_space(agent), self.env.action_space(agent)
-            for kind, was, found in zip(
-                ("observation", "action"), (self.seen[seat], self.acted[seat]), now, strict=True
-            ):
-                if found is not was and found != was:
-                    raise SpaceViolation(f"{kind} space of {agent} was {was} and is now {found}")
+            seen, acted = self.env.observation_space(agent), self.env.action_space(agent)
+            for kind, was, now in (("observation", self.seen[seat], seen), ("action", self.acted[seat], acted)):
+                if now is not was and now != was:
+                    raise SpaceViolation(f"{kind} space of {agent} was {was} and is now {now}")
 
     def _here(self) -> set[pettingzoo.Agent]:
         """The environment's agents of now. Raises SpaceViolation: someone whom it did not declare."""
@@ -453,12 +446,9 @@ class Match(Unit):
             seen, reward = obs[agent], rules.read_reward(rewards[agent])
             terminated, truncated = terminations[agent], truncations[agent]
         except (KeyError, TypeError):
-            raise SpaceViolation(
-                f"step() gave no observation, reward or flag of {agent}, which acted", "players"
-            ) from None
-        if type(terminated) is not bool or type(truncated) is not bool:
-            terminated = rules.read_flag("terminated", terminated)
-            truncated = rules.read_flag("truncated", truncated)
+            text = f"step() gave no observation, reward or flag of {agent}, which acted"
+            raise SpaceViolation(text, "players") from None
+        terminated, truncated = rules.read_flag("terminated", terminated), rules.read_flag("truncated", truncated)
         over = terminated or truncated
         if not over and not here:
             raise SpaceViolation(f"{agent} left agents, but was neither terminated nor truncated", "agents")
@@ -504,9 +494,7 @@ class Match(Unit):
         self, lane: int, reward: float, dead: bool, late: bool, first: bool, over: bool, info: Mapping[str, Any]
     ) -> None:
         rows, spec = self.board.rows, self.job.spec
-        rows["reward"][lane] = reward
-        rows["terminated"][lane], rows["truncated"][lane] = dead, late
-        rows["first"][lane], rows["over"][lane] = first, over
+        self.row(lane, reward, dead, late, first, over)
         if spec.events:
             rows["events"][lane] = pettingzoo.read_events(info, len(spec.events))
         if spec.team_reward:

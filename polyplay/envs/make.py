@@ -22,7 +22,7 @@ from polyplay.envs.process_state import GlobalGenerators, Surroundings
 GAMES = {  # modules with describe(envs) and connect(envs, seed, lane), loaded when a name asks: some bring Numba
     "toy:": "polyplay.games.toys",
     "game:": "polyplay.games.board_pool",
-    "arena:": "polyplay.games.arenas",
+    "arena:": "polyplay.games.toys",
 }
 
 

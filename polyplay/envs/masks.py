@@ -87,20 +87,22 @@ def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec
 
 def mask_method(env: Any) -> Callable[[], Tree] | None:
     """An environment's method that gives its mask, or a wrapper's; None: it has none."""
-    try:
-        found = env.get_wrapper_attr(METHOD)
-    except AttributeError:  # also of what is no gymnasium.Env
-        found = getattr(env, METHOD, None)
+    found = _attribute(env, METHOD)
     return found if callable(found) else None
+
+
+def _attribute(env: Any, name: str) -> Any:
+    """Of an environment, or a wrapper of it; None: it has none."""
+    try:
+        return env.get_wrapper_attr(name)
+    except AttributeError:  # also of what is no gymnasium.Env
+        return getattr(env, name, None)
 
 
 def passed_over(env: Any) -> str:
     """What looks like a mask to people, but is not read, in words; "": there is nothing."""
     for name in ALIKE:
-        try:
-            found = env.get_wrapper_attr(name)
-        except AttributeError:
-            found = getattr(env, name, None)
+        found = _attribute(env, name)
         if callable(found) or isinstance(found, np.ndarray | list):
             return f"none: {name} is not read; a method {METHOD}(), or {KEY} in info, is"
     return ""
@@ -168,9 +170,8 @@ def _conditions(action: ActionSpec) -> dict[str, int]:
 
 def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: bool, values: int) -> None:
     if row is None and given is not None:
-        raise SpaceViolation(
-            "there is one now, but there was none after the first reset; every reset and step has to give it"
-        )
+        rule = "every reset and step has to give it"
+        raise SpaceViolation(f"there is one now, but there was none after the first reset; {rule}")
     if given is None and row is not None and not last:
         raise SpaceViolation("there is none, but there was one at first; every row but an episode's last needs it")
     if row is not None and given is not None:

@@ -254,9 +254,7 @@ def pad(env: Any) -> Any:
     """`--wrapper polyplay.envs.pettingzoo:pad`. Raises UserError: an environment of one player, or other spaces."""
     inner = parallel_of(env)
     if not is_parallel(inner):
-        raise UserError(
-            "--wrapper: polyplay.envs.pettingzoo:pad given, which pads seats; this has one player: leave it out"
-        )
+        raise UserError(f"--wrapper: {__name__}:pad given, which pads seats; this has one player: leave it out")
     return Padded(inner)
 
 
@@ -352,9 +350,8 @@ def _joined(spaces: list[gym.Box], width: int, kinds: int) -> gym.Box:
     low = np.stack([np.pad(space.low.astype(float), (0, width - space.shape[0])) for space in spaces]).min(0)
     high = np.stack([np.pad(space.high.astype(float), (0, width - space.shape[0])) for space in spaces]).max(0)
     dtype = np.result_type(*(space.dtype for space in spaces))
-    return gym.Box(
-        np.append(low, np.zeros(kinds)).astype(dtype), np.append(high, np.ones(kinds)).astype(dtype), dtype=dtype
-    )
+    low, high = (np.append(end, np.full(kinds, value)).astype(dtype) for end, value in ((low, 0), (high, 1)))
+    return gym.Box(low, high, dtype=dtype)
 
 
 def _most(spaces: list[Any]) -> gym.Space:

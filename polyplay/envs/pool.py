@@ -25,7 +25,7 @@ from polyplay.envs import masks, rules, spaces
 from polyplay.envs.spaces import ActionSpec, Conditional, conditional_actions, subspaces
 
 if TYPE_CHECKING:
-    from polyplay.envs.board import Seating
+    from polyplay.envs.base_pool import Seating
 
 WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
 EPISODE_CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
@@ -33,27 +33,28 @@ Factory = Callable[..., Any]  # makes a gymnasium.Env, or a VectorEnv
 Lanes = slice | np.ndarray  # a slice: a fixed group, whose rows are views; int64 numbers: whoever was ready
 
 
+def need(good: bool, text: str) -> None:
+    """Raises UserError: it is not good."""
+    if not good:
+        raise UserError(text)
+
+
 # --------------------------------------------------------------------------------- batching rules
 
 
 @dataclass(frozen=True)
 class All:
-    """recv() gives every lane."""
-
-
-@dataclass(frozen=True)
-class Group:
-    """recv() gives one of `groups` fixed groups at a time, in turn."""
+    """recv() gives every lane, or one of `groups` fixed groups at a time, in turn."""
 
 
 @dataclass(frozen=True)
 class Greedy:
-    """recv() gives whatever is ready: at least one lane, at most `n` (ale-py and EnvPool: exactly n)."""
+    """recv() gives whatever is ready: at least one lane, at most `n` (EnvPool: exactly n)."""
 
     n: int
 
 
-Batching = All | Group | Greedy
+Batching = All | Greedy
 
 
 # --------------------------------------------------------------------------------------- protocol
@@ -163,35 +164,28 @@ class Envs:
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
     wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
     inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
-    agents: int = 1  # that share the seats of matches, a group of the lanes each, see board.Seating
+    agents: int = 1  # that share the seats of matches, a group of the lanes each, see base_pool.Seating
 
     def __post_init__(self) -> None:
-        if WRAPPERS in self.kwargs:
-            raise UserError(
-                f"--env-kwargs: {WRAPPERS} given, which no environment takes here: --wrapper module:callable"
-            )
+        wrapper = "--wrapper module:callable"
+        need(WRAPPERS not in self.kwargs, f"--env-kwargs: {WRAPPERS} given, which no environment takes here: {wrapper}")
         more = {**self.kwargs, **({WRAPPERS: self.wrappers} if self.wrappers else {})}
         object.__setattr__(self, "options", {**self.options, **more})
-        if self.lanes < 1 or self.groups < 1 or self.lanes % self.groups:
-            parts = "--players" if self.agents > 1 else "--groups"
-            raise UserError(f"--lanes {self.lanes} given; allowed: positive multiples of {parts} {self.groups}")
-        least = getattr(self.batching, "n", 1)
-        if not self.fixed and (self.groups > 1 or not 1 <= least <= self.lanes):
-            raise UserError(
-                f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, "
-                f"got groups={self.groups}, lanes={self.lanes}"
-            )
-        if not 0 <= self.active <= self.lanes or (self.active and self.fixed):
-            raise UserError(f"active={self.active} must be 0 … lanes={self.lanes}, and needs Greedy")
-        if self.workers < 0 or self.step_timeout <= 0 or self.max_restarts < 0:
-            raise UserError(
-                f"workers={self.workers} and max_restarts={self.max_restarts} must be 0 or more, "
-                f"step_timeout={self.step_timeout} above 0"
-            )
+        parts = "--players" if self.agents > 1 else "--groups"
+        whole = self.lanes > 0 and self.groups > 0 and self.lanes % self.groups == 0
+        need(whole, f"--lanes {self.lanes} given; allowed: positive multiples of {parts} {self.groups}")
+        alone = self.fixed or (self.groups == 1 and 1 <= getattr(self.batching, "n", 1) <= self.lanes)
+        got = f"groups={self.groups}, lanes={self.lanes}"
+        need(alone, f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, got {got}")
+        comes = 0 <= self.active <= self.lanes and not (self.active and self.fixed)
+        need(comes, f"active={self.active} must be 0 … lanes={self.lanes}, and needs Greedy")
+        good = self.workers >= 0 and self.step_timeout > 0 and self.max_restarts >= 0
+        least = f"workers={self.workers} and max_restarts={self.max_restarts} must be 0 or more"
+        need(good, f"{least}, step_timeout={self.step_timeout} above 0")
 
     @property
     def fixed(self) -> bool:
-        return isinstance(self.batching, All | Group)
+        return isinstance(self.batching, All)
 
     @property
     def title(self) -> str:
@@ -299,7 +293,8 @@ OWN_LIMIT = "the environment's own"  # of steps, as descriptions have it
 def space_to_json(space: gym.Space) -> Row:
     """A space of the kinds that are supported, or of a kind derived from one; its seed is left out."""
     if (inner := subspaces(space)) is not None:
-        return {"kind": "Tuple" if isinstance(space, gym.Tuple) else "Dict", "parts": [*map(_part, inner.items())]}
+        parts = [{"key": key, "space": space_to_json(part)} for key, part in inner.items()]
+        return {"kind": "Tuple" if isinstance(space, gym.Tuple) else "Dict", "parts": parts}
     if isinstance(space, gym.Box):
         ends = {"low": _numbers(space.low), "high": _numbers(space.high)}
         return {"kind": "Box", "shape": list(space.shape), "dtype": str(space.dtype), **ends}
@@ -310,10 +305,6 @@ def space_to_json(space: gym.Space) -> Row:
         return {"kind": "MultiDiscrete", **found, "dtype": str(space.dtype)}
     assert isinstance(space, gym.MultiBinary)
     return {"kind": "MultiBinary", "shape": list(space.shape)}
-
-
-def _part(item: tuple[str, gym.Space]) -> Row:
-    return {"key": item[0], "space": space_to_json(item[1])}
 
 
 def _numbers(ends: np.ndarray) -> Any:

@@ -30,15 +30,14 @@ from polyplay.core.machine import cores
 from polyplay.core.processes import LOST, ForkedProcess, ForkServer
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs import rules, saved_state
-from polyplay.envs.base_pool import ABSENT, STEPPING, UnitPool
-from polyplay.envs.board import SharedRows
+from polyplay.envs import rules
+from polyplay.envs.base_pool import ABSENT, STEPPING, SharedRows, UnitPool
 from polyplay.envs.build import describe as describe_
 from polyplay.envs.build import factory, one_line
 from polyplay.envs.lane import START, LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Lanes
 from polyplay.envs.process_state import load_generators, save_generators, seed_process
-from polyplay.envs.saved_state import LOAD, SAVE, UNSAVED, StateMail, reason_of
+from polyplay.envs.saved_state import reason_of
 from polyplay.envs.spaces import check_action
 
 # Environment processes are forked from a server of their own, with NumPy and Gymnasium in it but no torch: whoever
@@ -71,6 +70,27 @@ class EnvProcess(ForkedProcess):
 
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
+SAVE, LOAD = 1 << 24, 1 << 25  # added to a lane's number: an order to save or load it instead of stepping it
+UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
+
+
+class StateMail:
+    """A file without a name that a pool and one of its processes share: the state of one lane at a time."""
+
+    def __init__(self) -> None:
+        self.block = SharedBlock(1)
+
+    def put(self, saved: Batch) -> None:
+        from safetensors.numpy import save as pack
+
+        data = pack({k: np.asarray(v, order="C") for k, v in tree.leaves(saved)})
+        os.pwrite(self.block.fd, data, 0)
+        os.ftruncate(self.block.fd, len(data))
+
+    def take(self) -> Batch:
+        from safetensors.numpy import load
+
+        return tree.nest(load(os.pread(self.block.fd, os.fstat(self.block.fd).st_size, 0)))
 
 
 def serve(
@@ -139,14 +159,19 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
         board.deadline[ctx] = time.monotonic() + seconds
 
     def fail() -> NoReturn:
-        raise failure
+        raise UserError(failure)
 
     make: Factory = fail
     try:
         make = factory(*unpack(job.maker, job.title))
     except BaseException as e:
-        failure = e if isinstance(e, UserError) else UserError(f"{job.title}: {one_line(e)}")
+        failure = _text_of(e, f"{job.title}: ")
     return {lane: make_unit(job, make, board, lane, allow) for lane in lanes}
+
+
+def _text_of(e: BaseException, head: str) -> str:
+    """A user's mistake as it is, anything else with its place behind `head`."""
+    return str(e) if isinstance(e, UserError) else head + one_line(e)
 
 
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
@@ -155,8 +180,8 @@ def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
         with user_modules.held_back(), user_modules.importing():  # it may import the function's module
             return pickle.loads(maker)
     except BaseException as e:
-        why = str(e) if isinstance(e, UserError) else one_line(e)
-        raise UserError(f"{title}: cannot be read in another process: {why} {rules.rule_suffix('factory')}") from e
+        why = f"{_text_of(e, '')} {rules.rule_suffix('factory')}"
+        raise UserError(f"{title}: cannot be read in another process: {why}") from e
 
 
 def probe(answer: Connection, maker: bytes, title: str) -> None:
@@ -165,10 +190,8 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
     settle(trace)
     try:
         answer.send(describe_(*unpack(maker, title)))
-    except UserError as e:
-        answer.send(str(e))
     except BaseException as e:
-        answer.send(f"{title}: {one_line(e)}")
+        answer.send(_text_of(e, f"{title}: "))
 
 
 def settle(trace: SharedBlock) -> None:
@@ -412,20 +435,19 @@ class ProcessPool(UnitPool):
                     if not self._ask(worker, SAVE + lane):
                         return None
                     lanes[str(lane)] = worker.mail.take()
-            return saved_state.pool_state(self._board, self._ready, lanes)
+            return self._saved(lanes)
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
         with self._turn, self._lock:
-            if self.seating is not None:
-                self.seating.load(state["seating"])
+            self._load_seating(state)
             for worker in self._workers.values():
                 for lane in worker.lanes:
                     worker.mail.put(state["lanes"][str(lane)])
                     if not self._ask(worker, LOAD + lane):
                         who = f"{self.title}, lane {self._job.lane + lane}"
                         raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
-            saved_state.load_pool_state(self._board, self._ready, state)
+            self._load_rows(state)
 
     # --------------------------------------------------------------------------- lanes that come and go
 

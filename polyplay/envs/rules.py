@@ -124,9 +124,7 @@ def read_reset(result: object) -> tuple[object, object]:
 def read_step(result: object) -> tuple[object, float, bool, bool, object]:
     """What step() returned, all but the observation checked. Raises SpaceViolation."""
     obs, reward, terminated, truncated, info = step_parts(result)
-    if type(terminated) is not bool or type(truncated) is not bool:
-        terminated, truncated = read_flag("terminated", terminated), read_flag("truncated", truncated)
-    return obs, read_reward(reward), terminated, truncated, info
+    return obs, read_reward(reward), read_flag("terminated", terminated), read_flag("truncated", truncated), info
 
 
 def step_parts(result: object) -> Sequence[Any]:
@@ -159,6 +157,8 @@ def _scalar(reward: Any) -> float:
 
 def read_flag(name: str, value: object) -> bool:
     """terminated or truncated. Raises SpaceViolation: neither a boolean nor 0 or 1."""
+    if type(value) is bool:
+        return value
     if getattr(value, "shape", ()) != () or value not in (0, 1):
         raise SpaceViolation(f"{name} must be a boolean, given {describe_value(value)}", "flags")
     return bool(value)

@@ -1,4 +1,4 @@
-"""What decides an environment's future, as arrays; and how it travels between a pool and its processes.
+"""What decides an environment's future, as arrays.
 
 Each layer of an environment, from the outermost wrapper to the environment itself, has a state of its own: by methods,
 `get_state() -> dict` (of arrays, nested as you like) and `set_state(dict)`, or as `COUNTERS` and `CLASSIC` know
@@ -8,7 +8,6 @@ environment that was just built and reset.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,13 +17,7 @@ from gymnasium.envs.classic_control import AcrobotEnv, CartPoleEnv, MountainCarE
 from gymnasium.envs.classic_control.continuous_mountain_car import Continuous_MountainCarEnv
 
 from polyplay.core import tree
-from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch
-from polyplay.envs.base_pool import ReadySet
-from polyplay.envs.board import SharedRows
-
-SAVE, LOAD = 1 << 24, 1 << 25  # added to a lane's number: an order to save or load it instead of stepping it
-UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
 
 
 class Unsaveable(Exception):
@@ -155,44 +148,3 @@ def load_env(env: gymnasium.Env, saved: Batch) -> None:
 
 def _names(env: gymnasium.Env) -> np.ndarray:
     return np.frombuffer(" of ".join(type(layer).__name__ for layer in wrappers_of(env)).encode(), np.uint8)
-
-
-# ------------------------------------------------------------------------------------------- in a pool
-
-
-class StateMail:
-    """A file without a name that a pool and one of its processes share: the state of one lane at a time."""
-
-    def __init__(self) -> None:
-        self.block = SharedBlock(1)
-
-    def put(self, saved: Batch) -> None:
-        from safetensors.numpy import save as pack
-
-        data = pack({k: np.asarray(v, order="C") for k, v in tree.leaves(saved)})
-        os.pwrite(self.block.fd, data, 0)
-        os.ftruncate(self.block.fd, len(data))
-
-    def take(self) -> Batch:
-        from safetensors.numpy import load as unpack
-
-        data = os.pread(self.block.fd, os.fstat(self.block.fd).st_size, 0)
-        return tree.nest(unpack(data))
-
-
-def pool_state(board: SharedRows, turns: ReadySet, lanes: Batch) -> Batch:
-    """A pool's state from those of its lanes or matches; every lane has a row."""
-    seating = {} if board.seating is None else {"seating": board.seating.state()}
-    return {"lanes": lanes, "turns": turns.state(), **seating, **tree.map(np.copy, _arrays(board))}
-
-
-def _arrays(board: SharedRows) -> Batch:
-    held = {} if board.seating is None else {"held": board.held, "resting": board.resting}
-    return {"rows": board.rows, "action": board.action, "faults": board.faults, **held}
-
-
-def load_pool_state(board: SharedRows, turns: ReadySet, saved: Batch) -> None:
-    """The same backwards, once the lanes are loaded."""
-    arrays = _arrays(board)
-    tree.write(arrays, ..., {k: saved[k] for k in arrays})
-    turns.load(saved["turns"])

@@ -36,17 +36,16 @@ def place_of(path: str) -> str:
     return f"at {path!r} " if path else ""
 
 
+def other(path: str, declared: object, given: object, rule: str) -> SpaceViolation:
+    """What a part gives is not what was declared."""
+    given = f"{given.dtype} {list(given.shape)}" if isinstance(given, np.ndarray) else given
+    return SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
+
+
 def check_array(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, path: str, casting: Casting = "safe") -> None:
     """Raises SpaceViolation: another shape, or a type that does not fit into `dtype`."""
     if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype, casting)):
-        rule = "shape" if obs.shape != shape else "dtype"
-        given = f"{obs.dtype} {list(obs.shape)}"
-        raise SpaceViolation(f"{place_of(path)}declared {dtype} {list(shape)}, given {given}", rule)
-
-
-def infinite(obs: np.ndarray) -> str:
-    bad = np.argwhere(~np.isfinite(obs))
-    return f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation, {len(bad)} of {obs.size} values not finite"
+        raise other(path, f"{dtype} {list(shape)}", obs, "shape" if obs.shape != shape else "dtype")
 
 
 def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
@@ -63,7 +62,7 @@ def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -
         rule, given = "dtype", f"{' '.join(str(obs).split())[:80]}, which it can't hold"
     except (TypeError, ValueError):
         rule, given = "shape", f"{type(obs).__name__} that is no array"
-    raise SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
+    raise other(path, declared, given, rule)
 
 
 # Every leaf has `field`, the array of one lane's action, `space`, Gymnasium's for it, `kinds`, the kinds of dtypes that
@@ -269,17 +268,14 @@ def action(space: gym.Space, title: str) -> ActionSpec:
     """The action description of a Gymnasium space. Raises UserError: a space that is not supported."""
 
     def leaf(space: gym.Space) -> Leaf | None:
+        given = f"{title}: action space {one_line(space)}"
         if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
-            raise UserError(
-                f"{title}: action space {one_line(space)} is a Box of whole numbers; supported are Discrete, "
-                "MultiDiscrete, MultiBinary and floating Box: declare it as MultiDiscrete "
-                "(gymnasium.wrappers.TransformAction)"
-            )
+            supported = "Discrete, MultiDiscrete, MultiBinary and floating Box"
+            cure = "declare it as MultiDiscrete (gymnasium.wrappers.TransformAction)"
+            raise UserError(f"{given} is a Box of whole numbers; supported are {supported}: {cure}")
         if isinstance(space, gym.Box) and _is_narrow(space):
-            raise UserError(
-                f"{title}: action space {one_line(space)}: float32, in which policies act, has fewer than {NUMBERS} "
-                "numbers from low to high: declare -1 … 1 (gymnasium.wrappers.RescaleAction)"
-            )
+            flaw = f"float32, in which policies act, has fewer than {NUMBERS} numbers from low to high"
+            raise UserError(f"{given}: {flaw}: declare -1 … 1 (gymnasium.wrappers.RescaleAction)")
         return leaf_of(space)
 
     return _convert(space, title, "action", leaf)
@@ -390,12 +386,12 @@ def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: 
     if isinstance(space, gym.Tuple):
         if not isinstance(obs, tuple | list) or len(obs) != len(inner):
             given = f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
-            raise SpaceViolation(f"{place_of(path)}declared a tuple of {len(inner)}, given {given}", "keys")
+            raise other(path, f"a tuple of {len(inner)}", given, "keys")
         parts = list(obs)
     else:
         if not isinstance(obs, Mapping) or not inner.keys() <= obs.keys():
             given = f"keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
-            raise SpaceViolation(f"{place_of(path)}declared keys {list(inner)}, given {given}", "keys")
+            raise other(path, f"keys {list(inner)}", given, "keys")
         parts = [obs[key] for key in inner]
     for write, part in zip(inner.values(), parts, strict=True):
         write(part)
@@ -405,11 +401,10 @@ def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarr
     """Numbers from `start` on, counted from 0."""
     array = as_array(obs, None, space, path)
     if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
-        rule = "shape" if array.shape != row.shape else "dtype"
-        raise SpaceViolation(f"{place_of(path)}declared {space}, given {array.dtype} {list(array.shape)}", rule)
+        raise other(path, space, array, "shape" if array.shape != row.shape else "dtype")
     values = array.astype(np.int64) - start
     if beyond(leaf, values):
-        raise SpaceViolation(f"{place_of(path)}declared {space}, given {' '.join(str(array).split())}", "bounds")
+        raise other(path, space, " ".join(str(array).split()), "bounds")
     row[...] = values
 
 
@@ -420,7 +415,9 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) ->
         obs = given if type(given) is np.ndarray else as_array(given, dtype, dtype, path)
         check_array(obs, shape, dtype, path, casting)
         if floating and not np.isfinite(obs).all():
-            raise SpaceViolation(f"{place_of(path)}{infinite(obs)}", "finite")
+            bad = np.argwhere(~np.isfinite(obs))
+            first = f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation"
+            raise SpaceViolation(f"{place_of(path)}{first}, {len(bad)} of {obs.size} values not finite", "finite")
         row[...] = obs
 
     return write

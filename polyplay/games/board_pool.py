@@ -9,15 +9,14 @@ import numpy as np
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Tree
-from polyplay.envs.base_pool import BasePool
-from polyplay.envs.board import FLAGS
+from polyplay.envs.base_pool import FLAGS
 from polyplay.envs.pool import Envs, EnvSpec, options
 from polyplay.envs.spaces import Discrete, describe_actions, describe_fields
 from polyplay.games.board_rules import legal, play, start, write_planes
 from polyplay.games.boards import GAMES, OPTIONS, Game, game
 from polyplay.games.mcts import Opponent, opponent
 from polyplay.games.records import GOES_ON, WORTH, compiled
-from polyplay.games.toys import game_streams
+from polyplay.games.toys import ArrayPool, game_streams
 
 PREFIX = "game:"
 
@@ -44,9 +43,8 @@ def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:
 def board_of(envs: Envs) -> Game:
     """The rules of the board game that `envs` names. Raises UserError: it names something else."""
     if not envs.title.startswith(PREFIX):
-        raise UserError(
-            f"--env: {envs.title} given, allowed: {', '.join(PREFIX + name for name in GAMES)}, whose rules are known"
-        )
+        allowed = ", ".join(PREFIX + name for name in GAMES)
+        raise UserError(f"--env: {envs.title} given, allowed: {allowed}, whose rules are known")
     return of(envs)[0]
 
 
@@ -63,7 +61,7 @@ def connect(envs: Envs, seed: int, lane: int) -> BoardPool:
     return BoardPool(envs, seed, lane)
 
 
-class BoardPool(BasePool):
+class BoardPool(ArrayPool):
     """A Pool of a board game: lanes step in send(), in the caller's thread, against an opponent.
 
     The player of a lane moves first in every other game: in the first of lanes of even numbers. Observations are the
@@ -91,10 +89,8 @@ class BoardPool(BasePool):
         """The players' moves and the opponents' answers. Raises ValueError: an illegal move."""
         illegal = np.flatnonzero(~self._rows["mask"][at, actions])
         if illegal.size:
-            lane, move = at[illegal[0]], actions[illegal[0]]
-            raise ValueError(
-                f"{self.title}: lane {lane} was sent the illegal move {move}; its row's mask has the legal ones"
-            )
+            sent = f"lane {at[illegal[0]]} was sent the illegal move {actions[illegal[0]]}"
+            raise ValueError(f"{self.title}: {sent}; its row's mask has the legal ones")
         own = play_all(self._game, self._records, at, actions)
         on = own == GOES_ON
         reward, over = WORTH[own], ~on
@@ -118,14 +114,6 @@ class BoardPool(BasePool):
     def _write(self, at: np.ndarray, row: Batch) -> None:
         tree.write(self._rows, at, row)
         show_all(self._game, self._records, at, self._side, self._rows["obs"], self._rows["mask"], self._rows["over"])
-
-    def state(self) -> Batch:
-        """Copies of positions, sides, random streams, rows and turns."""
-        return tree.map(np.copy, {**self._arrays, "turns": self._ready.state()})
-
-    def load(self, state: Batch) -> None:
-        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
-        self._ready.load(state["turns"])
 
 
 @compiled

@@ -8,11 +8,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from string import ascii_lowercase
+from typing import ClassVar
 
 import numpy as np
 
 from polyplay.core.errors import UserError
-from polyplay.envs.pool import options
+from polyplay.envs.pool import need, options
 from polyplay.games import board_rules, go, records
 from polyplay.games.records import CELLS, GO, K_IN_A_ROW, OTHELLO, PLIES
 from polyplay.games.toys import switch
@@ -39,6 +40,8 @@ class Game(ABC):
     placed = True  # whether any other move is a cell, or with gravity a column
     counted = False  # whether who has more stones wins
     slanted = False  # whether each row lies half a cell further right than the one above
+    binary = True  # whether planes are of 0 and 1
+    goal: ClassVar[str]  # what wins, for people
 
     @property
     @abstractmethod
@@ -68,11 +71,6 @@ class Game(ABC):
         """What a network sees: see board_rules.write_planes."""
         return 3, self.rows, self.columns
 
-    @property
-    def binary(self) -> bool:
-        """Whether planes are of 0 and 1."""
-        return True
-
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
         """Of cells and actions together, the identity first: the rotations and mirror images of the board."""
@@ -94,11 +92,6 @@ class Game(ABC):
     def title(self) -> str:
         """For people."""
         return f"{self.name.partition('+')[0].replace('_', ' ')}, {self.rows}×{self.columns}"
-
-    @property
-    @abstractmethod
-    def goal(self) -> str:
-        """What wins, for people."""
 
     def new(self) -> np.ndarray:
         """The record of the initial position."""
@@ -154,13 +147,10 @@ class KInARow(Game):
     gravity: bool
 
     def __post_init__(self) -> None:
-        if not (1 <= self.rows <= LARGEST and 1 <= self.columns <= LARGEST):
-            raise UserError(f"game:{self.name}: {self.rows}x{self.columns} given; a side has 1 to {LARGEST} cells")
-        if not 2 <= self.k <= max(self.rows, self.columns):
-            most = max(self.rows, self.columns)
-            raise UserError(
-                f"game:{self.name}: {self.k} in a row given; a {self.rows}x{self.columns} board has 2 to {most}"
-            )
+        fits, sides = all(1 <= side <= LARGEST for side in (self.rows, self.columns)), f"{self.rows}x{self.columns}"
+        need(fits, f"game:{self.name}: {sides} given; a side has 1 to {LARGEST} cells")
+        most = max(self.rows, self.columns)
+        need(2 <= self.k <= most, f"game:{self.name}: {self.k} in a row given; a {sides} board has 2 to {most}")
 
     @property
     def numbers(self) -> np.ndarray:
@@ -184,9 +174,7 @@ class KInARow(Game):
         sizes = f"{self.k} in a row, {self.rows}×{self.columns}"
         return self.name.replace("_", " ") if self.name in GAMES else sizes
 
-    @property
-    def goal(self) -> str:
-        return f"{self.k} in a row win."
+    goal = property(lambda self: f"{self.k} in a row win.")
 
     def move_name(self, action: int) -> str:
         """A column by its letter, where that is all there is to say."""
@@ -203,6 +191,7 @@ class Go(Game):
 
     letters = GO_LETTERS
     passes = True
+    goal = "Two passes end the game: the larger area wins, stones and what they surround."
 
     @property
     def numbers(self) -> np.ndarray:
@@ -224,10 +213,6 @@ class Go(Game):
     @property
     def title(self) -> str:
         return f"{super().title}, komi {self.halves / 2:g}"
-
-    @property
-    def goal(self) -> str:
-        return "Two passes end the game: the larger area wins, stones and what they surround."
 
     @property
     def planes(self) -> tuple[int, int, int]:
@@ -258,14 +243,11 @@ class Othello(Game):
 
     passes = True
     counted = True
+    goal = "The most discs win."
 
     @property
     def numbers(self) -> np.ndarray:
         return np.array([OTHELLO, self.rows, self.columns, 0, 0, 0, 0, 0], np.int64)
-
-    @property
-    def goal(self) -> str:
-        return "The most discs win."
 
     @property
     def longest(self) -> int:
@@ -290,13 +272,11 @@ class GoOptions:
     suicide: bool = False  # whether several stones may be put to death by their own player
 
     def game(self, name: str) -> Go:
-        if not 3 <= self.size <= go.LARGEST:
-            raise UserError(f"game:{name}: size={self.size} given; allowed: 3 to {go.LARGEST}")
-        if abs(self.komi) > self.size**2 or self.komi * 2 != int(self.komi * 2):
-            most = self.size**2
-            raise UserError(f"game:{name}: komi={self.komi:g} given; allowed: whole and half points up to {most}")
-        if self.ko not in KO:
-            raise UserError(f"game:{name}: ko={self.ko} given; allowed: {', '.join(KO)}")
+        need(3 <= self.size <= go.LARGEST, f"game:{name}: size={self.size} given; allowed: 3 to {go.LARGEST}")
+        points = abs(self.komi) <= self.size**2 and self.komi * 2 == int(self.komi * 2)
+        allowed = f"whole and half points up to {self.size**2}"
+        need(points, f"game:{name}: komi={self.komi:g} given; allowed: {allowed}")
+        need(self.ko in KO, f"game:{name}: ko={self.ko} given; allowed: {', '.join(KO)}")
         return Go(name, self.size, self.size, int(self.komi * 2), KO.index(self.ko), bool(self.suicide))
 
 
@@ -307,18 +287,15 @@ class OthelloOptions:
     size: int = 8  # cells of a side, even, 4 to 26
 
     def game(self, name: str) -> Othello:
-        if self.size % 2 or not 4 <= self.size <= LARGEST:
-            raise UserError(f"game:{name}: size={self.size} given; allowed: even numbers from 4 to {LARGEST}")
+        even = self.size % 2 == 0 and 4 <= self.size <= LARGEST
+        need(even, f"game:{name}: size={self.size} given; allowed: even numbers from 4 to {LARGEST}")
         return Othello(name, self.size, self.size)
 
 
 GAMES = {
-    game.name: game
-    for game in (
-        KInARow("tic_tac_toe", 3, 3, 3, gravity=False),
-        KInARow("three_in_a_row", 4, 5, 3, gravity=True),
-        KInARow("connect_four", 6, 7, 4, gravity=True),
-    )
+    "tic_tac_toe": KInARow("tic_tac_toe", 3, 3, 3, gravity=False),
+    "three_in_a_row": KInARow("three_in_a_row", 4, 5, 3, gravity=True),
+    "connect_four": KInARow("connect_four", 6, 7, 4, gravity=True),
 }
 OPTIONS = {"go": GoOptions, "othello": OthelloOptions}
 NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)")
@@ -353,6 +330,6 @@ def _option(word: str, game: str) -> tuple[str, bool | int | float | str]:
     name, _, value = word.partition("=")
     if name != "komi":
         return switch(word)
-    if not NUMBER.fullmatch(value):
-        raise UserError(f"game:{game}: komi={value} given; allowed: whole and half points, as komi=7 or komi=-0.5")
+    allowed = "whole and half points, as komi=7 or komi=-0.5"
+    need(bool(NUMBER.fullmatch(value)), f"game:{game}: komi={value} given; allowed: {allowed}")
     return name, float(value)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import namedtuple
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -34,7 +35,7 @@ HELD_OUT = np.uint64(1 << 63)  # of a map's key
 class CaptureTheFlag:
     """A match is terminated after World.length steps. See World.reward."""
 
-    events = EVENTS
+    options, events = World, EVENTS
     team_reward = True
     bots = {name: f"polyplay.games.ctf:{name}" for name in BOTS}  # noqa: RUF012
 
@@ -118,12 +119,8 @@ SKILLS = (
 )
 
 
-class Floods(NamedTuple):
-    """The last flood, see ctf_maps.flood. held: its match, where it began, how many cells it reached."""
-
-    moves: np.ndarray
-    order: np.ndarray
-    held: np.ndarray
+# The last flood, see ctf_maps.flood. held: its match, where it began, how many cells it reached.
+Floods = namedtuple("Floods", "moves order held")
 
 
 @compiled

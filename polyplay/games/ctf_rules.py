@@ -9,14 +9,14 @@ carried and comes back where it began; flags are returned, picked up and capture
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from polyplay.core.compiled import cached_njit
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.envs.pool import need
 from polyplay.envs.spaces import ActionSpec, Discrete, MultiDiscrete
 
 # A map has N × N cells, wall or free, and looks the same turned by half: cell [r, c] is as cell [N-1-r, N-1-c], and
@@ -31,19 +31,8 @@ TURN = 3600  # parts of a circle
 HOME, CARRIED, DROPPED = range(3)  # of a flag
 FREE, WALL = 0, 1
 EVENTS = (  # in a step, of a seat; "opponent" is any of the other team, "teammate" one that is not oneself
-    "picked_up",
-    "captured",
-    "returned",
-    "teammate_picked_up",
-    "teammate_captured",
-    "teammate_returned",
-    "opponent_picked_up",
-    "opponent_captured",
-    "opponent_returned",
-    "tagged_carrier",
-    "tagged_other",
-    "was_tagged_carrying",
-    "was_tagged",
+    *(f"{who}{what}" for who in ("", "teammate_", "opponent_") for what in ("picked_up", "captured", "returned")),
+    *("tagged_carrier", "tagged_other", "was_tagged_carrying", "was_tagged"),
 )
 YAW = (-200, -33, 0, 33, 200)  # parts of a circle in a step: the paper's five, in kind
 PITCH = (-50, 0, 50)
@@ -55,19 +44,9 @@ JUMP, GRAVITY = 0.09, 0.012  # cells a step upwards, and how much less in the ne
 REACH = 0.6  # from where a flag or a base is touched
 RANGE, WIDTH = 8.0, 0.3  # of a tag, in cells; half of how wide a body is for it
 RELOAD = 8  # steps from one tag to the next
-SMALL: tuple[tuple[int, ...], ...] = (  # of the small set of actions: yaw, pitch, strafe, forward, tag, jump
-    (2, 1, 1, 1, 0, 0),
-    (2, 1, 1, 2, 0, 0),
-    (2, 1, 1, 0, 0, 0),
-    (2, 1, 0, 1, 0, 0),
-    (2, 1, 2, 1, 0, 0),
-    (0, 1, 1, 1, 0, 0),
-    (4, 1, 1, 1, 0, 0),
-    (1, 1, 1, 2, 0, 0),
-    (3, 1, 1, 2, 0, 0),
-    (2, 1, 1, 2, 1, 0),
-    (2, 1, 1, 1, 1, 0),
-)
+# of the small set of actions: yaw, pitch, strafe, forward, tag, jump, a digit each
+_DIGITS = "211100 211200 211000 210100 212100 011100 411100 111200 311200 211210 211110"
+SMALL = tuple(tuple(map(int, digits)) for digits in _DIGITS.split())
 COMPOSITE = MultiDiscrete((6,), (5, 3, 3, 3, 2, 2))  # strafe: left, no, right; forward: back, no, forward
 SIN = np.round(np.sin(np.arange(TURN) * (2 * np.pi / TURN)), 12)
 COS = np.round(np.cos(np.arange(TURN) * (2 * np.pi / TURN)), 12)
@@ -96,27 +75,18 @@ class World:
     def __post_init__(self) -> None:
         choices = {"view": VIEWS, "actions": ACTIONS, "kind": KINDS, "maps": SETS, "reward": REWARDS}
         for name, allowed in choices.items():
-            if getattr(self, name) not in allowed:
-                raise UserError(f"arena:ctf: {name}={getattr(self, name)} given, allowed: {', '.join(allowed)}")
-        if self.size < 9 or self.size > 99 or self.size % 2 == 0:
-            raise UserError(
-                f"arena:ctf: size={self.size} given, allowed: odd numbers from 9, so that two bases fit, to 99"
-            )
-        if not 1 <= self.team <= 8 or self.length < 1 or self.repeat < 1:
-            got = f"team={self.team}, length={self.length}, repeat={self.repeat}"
-            raise UserError(f"arena:ctf: {got} given, allowed: 1 to 8 players of a side, a length and a repeat from 1")
-        if self.length % self.repeat:
-            raise UserError(
-                f"arena:ctf: length={self.length} given, allowed with repeat={self.repeat}: a multiple of that"
-            )
+            value = getattr(self, name)
+            need(value in allowed, f"arena:ctf: {name}={value} given, allowed: {', '.join(allowed)}")
+        odd = 9 <= self.size <= 99 and self.size % 2 == 1
+        need(odd, f"arena:ctf: size={self.size} given, allowed: odd numbers from 9, so that two bases fit, to 99")
+        good = 1 <= self.team <= 8 and self.length >= 1 and self.repeat >= 1
+        got, sides = f"team={self.team}, length={self.length}, repeat={self.repeat}", "1 to 8 players of a side"
+        need(good, f"arena:ctf: {got} given, allowed: {sides}, a length and a repeat from 1")
+        whole = self.length % self.repeat == 0
+        need(whole, f"arena:ctf: length={self.length} given, allowed: multiples of repeat={self.repeat}")
 
-    @property
-    def seats(self) -> int:
-        return 2 * self.team
-
-    @property
-    def teams(self) -> tuple[int, ...]:
-        return (0,) * self.team + (1,) * self.team
+    seats = property(lambda self: 2 * self.team)
+    teams = property(lambda self: (0,) * self.team + (1,) * self.team)
 
     @property
     def action(self) -> ActionSpec:
@@ -153,23 +123,10 @@ class World:
         return given if self.actions == "all" else np.asarray(SMALL, np.int64)[given]
 
 
-class FlagMatches(NamedTuple):
+class FlagMatches(
+    namedtuple("FlagMatches", "grid base spawn at z rises yaw pitch loads flag flag_at carrier score age")
+):
     """World.arrays, as compiled code takes them."""
-
-    grid: np.ndarray
-    base: np.ndarray
-    spawn: np.ndarray
-    at: np.ndarray
-    z: np.ndarray
-    rises: np.ndarray
-    yaw: np.ndarray
-    pitch: np.ndarray
-    loads: np.ndarray
-    flag: np.ndarray
-    flag_at: np.ndarray
-    carrier: np.ndarray
-    score: np.ndarray
-    age: np.ndarray
 
     @classmethod
     def of(cls, arrays: Batch) -> FlagMatches:
@@ -177,18 +134,9 @@ class FlagMatches(NamedTuple):
 
 
 PLANES = (
-    "dark",
-    "wall",
-    "mate",
-    "opponent",
-    "mate_carries",
-    "opponent_carries",
-    "own_flag",
-    "their_flag",
-    "own_base",
-    "their_base",
+    *("dark", "wall", "mate", "opponent", "mate_carries", "opponent_carries"),
+    *("own_flag", "their_flag", "own_base", "their_base"),
 )
-
 
 _YAW, _PITCH, _SLANTED = np.array(YAW), np.array(PITCH), math.sqrt(0.5)
 _CORNER = 1e-9  # parts of a line

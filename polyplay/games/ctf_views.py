@@ -145,22 +145,8 @@ CARRIED_FLAG = 1.05
 LEVELS, NEARER = 16, 1.6  # shades of a wall, how many to a cell
 
 RED, BLUE, DARK_RED, DARK_BLUE, RED_FLOOR, BLUE_FLOOR, SKIN, WHITE, SKY, TILE, OTHER_TILE = range(11)
-COLOURS = np.array(
-    [
-        (235, 30, 20),
-        (20, 30, 235),
-        (110, 10, 5),
-        (5, 10, 110),
-        (190, 70, 60),
-        (60, 70, 190),
-        (225, 205, 225),
-        (255, 255, 255),
-        (172, 190, 172),
-        (58, 66, 58),
-        (74, 84, 74),
-    ],
-    np.uint8,
-)
+_HEX = "eb1e14 141eeb 6e0a05 050a6e be463c 3c46be e1cde1 ffffff acbeac 3a423a 4a544a"
+COLOURS = np.array([[*bytes.fromhex(colour)] for colour in _HEX.split()], np.uint8)
 
 
 def _wall_colours() -> np.ndarray:
@@ -220,9 +206,8 @@ def _cast(
         edges[2, column] = _first(low)
         first = (hit_x - base[0, 0]) ** 2 + (hit_y - base[0, 1]) ** 2
         second = (hit_x - base[1, 0]) ** 2 + (hit_y - base[1, 1]) ** 2
-        near = 2
-        if min(first, second) < TINTED * TINTED and first != second:
-            near = 0 if first < second else 1
+        tinted = min(first, second) < TINTED * TINTED and first != second
+        near = (0 if first < second else 1) if tinted else 2
         along = hit_y if side == 0 else hit_x
         joint = 1 if abs(along - floor(along) - 0.5) > 0.44 else 0
         colour = WALLS[near, side, joint, min(int(t * NEARER), LEVELS - 1)]

@@ -163,15 +163,14 @@ def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent
     a message; more: what else is allowed there. Raises UserError.
     """
     given = given or f"game:{game.name}: opponent="
-    if name == "random":
-        return lambda records, random, at: _random_moves(game.numbers, records, random, at, game.actions)
     if name == "perfect":
         if reason := unsolved(game):
             raise UserError(f"{given}perfect given, but {reason}; other opponents: random, mcts:N{more}")
         return _perfect_moves
     found = re.fullmatch(r"mcts:(\d{1,9})", name)
-    if found and 1 <= int(found[1]) <= MOST:
-        return lambda records, random, at: _mcts_moves(game.numbers, records, random, at, game.actions, int(found[1]))
+    if name == "random" or (found and 1 <= int(found[1]) <= MOST):
+        simulations = int(found[1]) if found else 0
+        return lambda records, random, at: _moves(game.numbers, records, random, at, game.actions, simulations)
     perfect = ("perfect",) if is_connect_four(game) else ()
     allowed = ", ".join(("random", f"mcts:N with N simulations from 1 to {MOST:,}", *perfect))
     near = "" if found else closest_names(name, ("random", "mcts:100", *perfect))
@@ -233,20 +232,15 @@ def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> n
 
 
 @compiled
-def _random_moves(
-    game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int
-) -> np.ndarray:
-    out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
-    for i in range(at.size):
-        out[i] = random_move(game, records[at[i]], room, random, at[i])
-    return out
-
-
-@compiled
-def _mcts_moves(
+def _moves(
     game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int, simulations: int
 ) -> np.ndarray:
-    out = np.empty(at.size, np.int64)
+    """By a search of so many simulations; 0: at random."""
+    out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
     for i in range(at.size):
-        out[i] = most_visited(mcts(game, records[at[i]], simulations, actions, random, at[i]), random, at[i])
+        record, stream = records[at[i]], at[i]
+        if simulations:
+            out[i] = most_visited(mcts(game, record, simulations, actions, random, stream), random, stream)
+        else:
+            out[i] = random_move(game, record, room, random, stream)
     return out

@@ -32,7 +32,7 @@ BOTS = ("level1", "level2", "level3", "level4")
 class LaneGame:
     """A match is terminated when a core has fallen, or after LaneWorld.length steps."""
 
-    events = (*EVENTS, *SHARES)
+    options, events = LaneWorld, (*EVENTS, *SHARES)
     team_reward = True
     uses = w.USES  # of the action's parts: by which values of `primary` they are used
     bots = {name: f"polyplay.games.moba:{name}" for name in BOTS}  # noqa: RUF012
@@ -64,11 +64,8 @@ class LaneGame:
         own = self._own_reward(s, events, won)
         shared = moba_views.share_in_team(own, 1.0)
         reward = (1.0 - self.world.spirit) * own + self.world.spirit * shared
-        row = {
-            "reward": reward,
-            "team_reward": won,
-            "events": np.concatenate([events, np.stack([own, shared], -1)], -1),
-        }
+        events = np.concatenate([events, np.stack([own, shared], -1)], -1)
+        row = {"reward": reward, "team_reward": won, "events": events}
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:

@@ -180,10 +180,8 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
     team = len(heroes) // 2
     u, v, primary = w.unit_of(units, team, p), np.int64(heroes[p, w.AIM]), heroes[p, w.PRIMARY]
     if primary == w.MOVE:
-        ahead, aside = (
-            heroes[p, w.OFFSET] % w.OFFSETS - w.OFFSETS // 2,
-            heroes[p, w.OFFSET] // w.OFFSETS - w.OFFSETS // 2,
-        )
+        ahead = heroes[p, w.OFFSET] % w.OFFSETS - w.OFFSETS // 2
+        aside = heroes[p, w.OFFSET] // w.OFFSETS - w.OFFSETS // 2
         w.go(units, u, (ahead if p < team else -ahead) * w.CELL, aside * w.CELL, w.SPEED)
     elif primary == w.GO_HOME and w.lacks(was, heroes, p):
         x, y = spawn_of(units, team, p)

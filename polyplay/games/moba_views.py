@@ -9,7 +9,7 @@ their rows are 0. Each side sees the map from its own base, so both see the same
 from __future__ import annotations
 
 import itertools
-from typing import NamedTuple
+from collections import namedtuple
 
 import numpy as np
 
@@ -107,15 +107,8 @@ def look(s: w.LaneMatches) -> None:
             _list_others(units, team, side, seen, shown)
 
 
-class LaneSight(NamedTuple):
-    """LaneWorld.obs of all seats, float32 [n, P, …]."""
-
-    own: np.ndarray
-    allies: np.ndarray
-    enemies: np.ndarray
-    creeps: np.ndarray
-    towers: np.ndarray
-    last_action: np.ndarray
+# LaneWorld.obs of all seats, float32 [n, P, …].
+LaneSight = namedtuple("LaneSight", "own allies enemies creeps towers last_action")
 
 
 @compiled
@@ -166,11 +159,8 @@ def _show_own(units: np.ndarray, heroes: np.ndarray, facts: np.ndarray, p: int, 
     out[1], out[2] = w.forward(side, units[u, w.X]) * (2.0 / w.WIDTH) - 1.0, units[u, w.Y] / y - 1.0
     for k in range(4):
         out[3 + k] = facts[u, k]
-    out[7] = (
-        (h[w.EXPERIENCE] - w.TO_LEVEL * level * (level - 1)) / (2.0 * w.TO_LEVEL * level)
-        if level < w.TOP_LEVEL
-        else 1.0
-    )
+    learnt = (h[w.EXPERIENCE] - w.TO_LEVEL * level * (level - 1)) / (2.0 * w.TO_LEVEL * level)
+    out[7] = learnt if level < w.TOP_LEVEL else 1.0
     out[8], out[9], out[10] = h[w.GOLD] / 2000.0, facts[u, 4], facts[u, 5]
     out[11], out[12] = _left(h[w.BOLT], age) / w.BOLT_WAIT, _left(h[w.BLAST], age) / w.BLAST_WAIT
     out[13], out[14] = _left(h[w.HEAL], age) / w.HEAL_WAIT, _left(h[w.RETURNS], age) / RETURN_MOST
@@ -207,12 +197,8 @@ def observe(s: w.LaneMatches, length: int, seen: LaneSight) -> None:
         _know(units, heroes, age, facts)
         y, lead = 1.0 / w.middle(w.count_lanes(units, team)), _lead_of(units, team)
         for p in range(2 * team):
-            u, hit, side, own = (
-                w.unit_of(units, team, p),
-                w.strength(heroes, p),
-                (1 if p >= team else 0),
-                seen.own[m, p],
-            )
+            u, hit, own = w.unit_of(units, team, p), w.strength(heroes, p), seen.own[m, p]
+            side = 1 if p >= team else 0
             _show_own(units, heroes, facts, p, age, own)
             own[15], own[17] = age / length, (-lead if side else lead)
             _show_action(heroes[p], seen.last_action[m, p])
@@ -264,8 +250,6 @@ def time_weights(length: int) -> np.ndarray:
 
 def weigh_events(events: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """float64 [n, P] of events [n, P, 11]: REWARDS, all but the win times weight [n]."""
-    if events.ndim != 3 or events.shape[2] != len(EVENTS) or weight.shape != events.shape[:1]:
-        raise ValueError(f"events {list(events.shape)}, weight {list(weight.shape)}: want [n, P, {len(EVENTS)}], [n]")
     shaped = np.zeros(events.shape[:2])
     for k, name in enumerate(EVENTS[1:], 1):
         shaped += REWARDS[name] * events[:, :, k]
@@ -286,8 +270,6 @@ def share_in_team(reward: np.ndarray, spirit: float) -> np.ndarray:
 
 def _teams(reward: np.ndarray) -> np.ndarray:
     """[n, 2, P / 2]."""
-    if reward.ndim != 2 or reward.shape[1] % 2:
-        raise ValueError(f"reward {list(reward.shape)}: want [n, P] of two teams")
     return reward.reshape(len(reward), 2, -1)
 
 

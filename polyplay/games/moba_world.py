@@ -14,14 +14,14 @@ core. Those of side 1 follow after those of side 0. Seats 0 … n-1 are the hero
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
 from polyplay.core.compiled import cached_njit
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
+from polyplay.envs.pool import need
 from polyplay.envs.spaces import ActionSpec, Discrete
 
 STEPS_A_SECOND = 30
@@ -96,31 +96,18 @@ class LaneWorld:
     randomise: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.reward not in KINDS:
-            raise UserError(f"arena:lanes: reward={self.reward} given, allowed: {', '.join(KINDS)}")
-        if not 1 <= self.team <= 5 or not 1 <= self.lanes <= 3:
-            got = f"team={self.team}, lanes={self.lanes}"
-            raise UserError(f"arena:lanes: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
-        if self.length < 1 or self.repeat < 1 or self.length % self.repeat:
-            got = f"length={self.length}, repeat={self.repeat}"
-            raise UserError(
-                f"arena:lanes: {got} given, allowed: a repeat from 1, and a length that is a multiple of it"
-            )
+        need(self.reward in KINDS, f"arena:lanes: reward={self.reward} given, allowed: {', '.join(KINDS)}")
+        small, got = 1 <= self.team <= 5 and 1 <= self.lanes <= 3, f"team={self.team}, lanes={self.lanes}"
+        need(small, f"arena:lanes: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
+        whole = self.length >= 1 and self.repeat >= 1 and self.length % self.repeat == 0
+        got = f"length={self.length}, repeat={self.repeat}"
+        need(whole, f"arena:lanes: {got} given, allowed: a repeat from 1, as length a multiple of it")
         for name in ("spirit", "randomise"):
-            if not 0.0 <= getattr(self, name) <= 1.0:
-                raise UserError(f"arena:lanes: {name}={getattr(self, name)} given, allowed: 0 to 1")
+            value = getattr(self, name)
+            need(0.0 <= value <= 1.0, f"arena:lanes: {name}={value} given, allowed: 0 to 1")
 
-    @property
-    def seats(self) -> int:
-        return 2 * self.team
-
-    @property
-    def teams(self) -> tuple[int, ...]:
-        return (0,) * self.team + (1,) * self.team
-
-    @property
-    def height(self) -> int:
-        return 2 * FIRST_LANE + LANE_APART * (self.lanes - 1)
+    seats = property(lambda self: 2 * self.team)
+    teams = property(lambda self: (0,) * self.team + (1,) * self.team)
 
     @property
     def sets(self) -> tuple[int, int, int, int]:
@@ -140,14 +127,8 @@ class LaneWorld:
     @property
     def obs(self) -> Spec:
         allies, enemies, creeps, towers = self.sets
-        shapes = {
-            "own": (len(OWN),),
-            "allies": (allies, len(HERO)),
-            "enemies": (enemies, len(HERO)),
-            "creeps": (creeps, len(CREEP)),
-            "towers": (towers, len(TOWER)),
-            "last_action": (LAST_ACTION,),
-        }
+        shapes = {"own": (len(OWN),), "allies": (allies, len(HERO)), "enemies": (enemies, len(HERO))}
+        shapes |= {"creeps": (creeps, len(CREEP)), "towers": (towers, len(TOWER)), "last_action": (LAST_ACTION,)}
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
     def arrays(self, n: int) -> Batch:
@@ -164,16 +145,8 @@ class LaneWorld:
         }
 
 
-class LaneMatches(NamedTuple):
+class LaneMatches(namedtuple("LaneMatches", "units heroes wave seen shown age key")):
     """LaneWorld.arrays, as compiled code takes them."""
-
-    units: np.ndarray
-    heroes: np.ndarray
-    wave: np.ndarray
-    seen: np.ndarray
-    shown: np.ndarray
-    age: np.ndarray
-    key: np.ndarray
 
     @classmethod
     def of(cls, arrays: Batch) -> LaneMatches:

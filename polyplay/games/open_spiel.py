@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -170,23 +170,16 @@ def refusals_of(name: str) -> Iterator[None]:
 def _stderr_held() -> Iterator[None]:
     """What is written to the process's stderr meanwhile is printed at the end, unless there is an exception."""
     with _stderr_alone, tempfile.TemporaryFile() as held:
-        with suppress(AttributeError, OSError, ValueError):  # None, broken or closed
-            sys.stderr.flush()
+        sys.stderr.flush()
+        stderr = os.dup(2)
         try:
-            stderr = os.dup(2)
-        except OSError:  # it is closed
-            stderr = -1
-        try:
-            if stderr >= 0:
-                os.dup2(held.fileno(), 2)
+            os.dup2(held.fileno(), 2)
             yield
         finally:
-            if stderr >= 0:
-                os.dup2(stderr, 2)
-                os.close(stderr)
+            os.dup2(stderr, 2)
+            os.close(stderr)
         held.seek(0)
-        with suppress(OSError):
-            os.write(2, held.read())
+        os.write(2, held.read())
 
 
 def _not_here(kinds: Any, game: Any) -> str:
@@ -245,6 +238,12 @@ def observer_of(game: Any) -> Callable[[Any, int, np.ndarray], None]:
 class SpielGame(Game):
     """name: spiel:NAME(PARAMETERS). Its last action is the pass."""
 
+    binary = False
+    # whether a move puts a stone on the cell of its number, and stones stay
+    placed = property(lambda self: self.kind in PLACED)
+    slanted = property(lambda self: self.kind == "hex")
+    goal = property(lambda self: HEX if self.kind == "hex" else "By OpenSpiel's rules.")
+
     @classmethod
     def of(cls, name: str) -> SpielGame:
         """Raises UserError."""
@@ -259,10 +258,6 @@ class SpielGame(Game):
     def numbers(self) -> np.ndarray:
         rules = self.rules
         return np.array([SPIEL, self.rows, self.columns, *rules.addresses, rules.actions, rules.longest], np.int64)
-
-    @property
-    def binary(self) -> bool:
-        return False
 
     @property
     def actions(self) -> int:
@@ -292,10 +287,6 @@ class SpielGame(Game):
         words = given.replace(",", ", ").replace("=", " ").replace("_", " ")
         return str(self.rules.game.get_type().long_name) + (f", {words}" if given else "")
 
-    @property
-    def goal(self) -> str:
-        return HEX if self.kind == "hex" else "By OpenSpiel's rules."
-
     def records(self, planes: np.ndarray) -> np.ndarray:
         """Of positions that this process has shown before; of one where the game is over, its start. Raises ValueError:
         one that it has not shown.
@@ -315,15 +306,6 @@ class SpielGame(Game):
     def kind(self) -> str:
         """OpenSpiel's name of it, without parameters."""
         return self.name.removeprefix("spiel:").partition("(")[0]
-
-    @property
-    def placed(self) -> bool:  # type: ignore[override]
-        """Whether a move puts a stone on the cell of its number, and stones stay."""
-        return self.kind in PLACED
-
-    @property
-    def slanted(self) -> bool:  # type: ignore[override]
-        return self.kind == "hex"
 
     def stones(self, record: np.ndarray) -> np.ndarray:
         cells = np.zeros(self.cells, np.int8)

@@ -28,15 +28,19 @@ from polyplay.core.errors import UserError
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs import spaces
-from polyplay.envs.base_pool import STEPPING, BasePool, check_groups
-from polyplay.envs.board import FLAGS, Seating
+from polyplay.envs.base_pool import FLAGS, STEPPING, BasePool, Seating, check_groups
 from polyplay.envs.build import imported
 from polyplay.envs.lane import Seats
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, options
+from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, need, options
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, conditional_actions, describe_actions, describe_fields
 
 Arrays = dict[str, np.ndarray]
 Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
+
+
+def check(toy: Any, good: bool, needs: str) -> None:
+    """Raises UserError: the options of a toy are not good."""
+    need(good, f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
 
 
 @dataclass(frozen=True)
@@ -52,8 +56,8 @@ class Still:
     steps: int = 400
 
     def __post_init__(self) -> None:
-        if min(self.planes, self.actions, self.steps) < 1 or min(self.height, self.width) < 0:
-            raise UserError(f"toy:still needs numbers from 1 up (height and width from 0 up), got {asdict(self)}")
+        good = min(self.planes, self.actions, self.steps) >= 1 and min(self.height, self.width) >= 0
+        check(self, good, "toy:still needs numbers from 1 up (height and width from 0 up)")
 
     action = property(lambda self: Discrete(self.actions))
 
@@ -106,17 +110,13 @@ class ConditionalGame:
     rows: int = 8
 
     def __post_init__(self) -> None:
-        if self.rows < 1:
-            raise UserError(f"toy:conditional needs rows ≥ 1, got rows={self.rows}")
+        check(self, self.rows >= 1, "toy:conditional needs rows ≥ 1")
 
     obs = Field((UNITS,), "float32")
     action = {"verb": Discrete(VERBS), "unit": Discrete(UNITS), "offset": Discrete(OFFSETS)}  # noqa: RUF012
     uses = {"unit": (1, 3), "offset": (2, 3)}  # noqa: RUF012
-    legality = {  # noqa: RUF012
-        "verb": Field((VERBS,), "bool"),
-        "unit": Field((VERBS, UNITS), "bool"),
-        "offset": Field((OFFSETS,), "bool"),
-    }
+    _shapes = {"verb": (VERBS,), "unit": (VERBS, UNITS), "offset": (OFFSETS,)}  # noqa: RUF012
+    legality = {name: Field(shape, "bool") for name, shape in _shapes.items()}  # noqa: RUF012
 
     def reset(self, draw: Draw, n: int) -> Arrays:
         return {"row": np.zeros(n, np.int64), **_asked(draw)}
@@ -180,8 +180,7 @@ class RockPaperScissors:
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise UserError(f"toy:rps needs rounds ≥ 1, got rounds={self.rounds}")
+        check(self, self.rounds >= 1, "toy:rps needs rounds ≥ 1")
 
     seats = 2
     obs = Field((1,), "float32")
@@ -222,11 +221,8 @@ class Skirmish:
     late: int = 0
 
     def __post_init__(self) -> None:
-        if self.health < 1 or self.steps < 1 or not 0 < self.accuracy <= 1 or not 0 <= self.late < self.health:
-            got = f"health={self.health}, accuracy={self.accuracy}, steps={self.steps}, late={self.late}"
-            raise UserError(
-                f"toy:skirmish needs health ≥ 1, 0 < accuracy ≤ 1, steps ≥ 1 and 0 ≤ late < health, got {got}"
-            )
+        good = self.health >= 1 and self.steps >= 1 and 0 < self.accuracy <= 1 and 0 <= self.late < self.health
+        check(self, good, "toy:skirmish needs health ≥ 1, 0 < accuracy ≤ 1, steps ≥ 1 and 0 ≤ late < health")
 
     seats = 4
     teams = (0, 0, 1, 1)
@@ -252,11 +248,8 @@ class Skirmish:
         share = np.where(died, 0.5 / np.maximum(hits, 1), 0.0)
         reward = (hit * share[:, None]).sum(2) - 0.5 * died
         kills = (hit & died[:, None]).sum(2)
-        row = {
-            "reward": reward,
-            "team_reward": np.repeat(reward.reshape(-1, 2, 2).mean(2), 2, 1),
-            "events": np.stack([hit.sum(2), kills, died], 2),
-        }
+        shared = np.repeat(reward.reshape(-1, 2, 2).mean(2), 2, 1)
+        row = {"reward": reward, "team_reward": shared, "events": np.stack([hit.sum(2), kills, died], 2)}
         beaten = ~(here & ~died).reshape(-1, 2, 2).any(2)  # [n, team]
         decided, late = np.broadcast_to(beaten.any(1)[:, None], here.shape), (age == self.steps)[:, None]
         row |= {"terminated": died | decided, "truncated": late & ~died & ~decided}
@@ -316,9 +309,8 @@ class Catch:
     dtype: str = "float32"  # or "uint8"
 
     def __post_init__(self) -> None:
-        if self.rows < 2 or self.columns < 1 or self.dtype not in ("float32", "uint8"):
-            got = f"rows={self.rows}, columns={self.columns}, dtype={self.dtype!r}"
-            raise UserError(f"toy:catch needs rows ≥ 2, columns ≥ 1 and dtype 'float32' or 'uint8', got {got}")
+        good = self.rows >= 2 and self.columns >= 1 and self.dtype in ("float32", "uint8")
+        check(self, good, "toy:catch needs rows ≥ 2, columns ≥ 1 and dtype 'float32' or 'uint8'")
 
     action = Discrete(3)
     obs = property(lambda self: Field((self.rows * self.columns,), self.dtype))
@@ -352,8 +344,7 @@ class MemoryGame:
     delay: int = 3
 
     def __post_init__(self) -> None:
-        if self.cues < 2 or self.delay < 1:
-            raise UserError(f"toy:memory needs cues ≥ 2 and delay ≥ 1, got cues={self.cues}, delay={self.delay}")
+        check(self, self.cues >= 2 and self.delay >= 1, "toy:memory needs cues ≥ 2 and delay ≥ 1")
 
     action = property(lambda self: Discrete(self.cues))
     obs = property(lambda self: Field((self.cues + 1,), "float32"))
@@ -436,18 +427,29 @@ TOYS: dict[str, type] = {
     "rps": RockPaperScissors,
     "skirmish": Skirmish,
 }
+# games of teams, loaded when their name asks: they bring Numba
+ARENAS = {"arena:ctf": "polyplay.games.ctf:CaptureTheFlag", "arena:lanes": "polyplay.games.moba:LaneGame"}
 
 
-def toy(envs: Envs) -> Toy:
-    """The game that `envs` names. Raises UserError: no such toy, module or option."""
-    name, *switches = envs.title.removeprefix("toy:").split("+")
-    game = TOYS.get(name) or (imported(name) if ":" in name else None)
-    if game is None:
-        known = ", ".join(f"toy:{k}" for k in TOYS)
-        raise UserError(
-            f"--env: unknown toy {envs.title!r}{closest_names(envs.title, known.split(', '))}; there are: {known}"
-        )
-    return options(game, {**dict(map(switch, switches)), **envs.options}, f"toy:{name}")
+def toy(envs: Envs) -> Any:
+    """The game that `envs` names: toy:catch, arena:ctf, arena:lanes+team=2+lanes=1. Raises UserError: no such game,
+    module or option.
+    """
+    kind, _, rest = envs.title.partition(":")
+    name, *switches = rest.split("+")
+    given, title = {**dict(map(switch, switches)), **envs.options}, f"{kind}:{name}"
+    if title in ARENAS:
+        game: Any = imported(ARENAS[title])
+        return game(options(game.options, given, title))
+    if kind == "arena":
+        allowed = f"{', '.join(ARENAS)}, with options after a +: arena:ctf+size=21"
+        raise UserError(f"--env: {envs.title} given, allowed: {allowed}")
+    made = TOYS.get(name) or (imported(name) if ":" in name else None)
+    if made is None:
+        known = [f"toy:{k}" for k in TOYS]
+        near = closest_names(envs.title, known)
+        raise UserError(f"--env: unknown toy {envs.title!r}{near}; there are: {', '.join(known)}")
+    return options(made, given, title)
 
 
 def switch(word: str) -> tuple[str, bool | int | float | str]:
@@ -463,16 +465,12 @@ def switch(word: str) -> tuple[str, bool | int | float | str]:
 
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a toy. Raises UserError."""
-    return spec_of(envs, toy(envs))
-
-
-def spec_of(envs: Envs, game: Any) -> EnvSpec:
+    game = toy(envs)
     action = conditional_actions(game.action, getattr(game, "uses", None), f"{envs.title}: uses")
     text = {"environment": envs.title, "observation": describe_fields(game.obs)}
     text["actions"] = describe_actions(action)
     mask = getattr(game, "legality", None)
-    if mask is not None:
-        text["action mask"] = "of the toy's own"
+    text |= {} if mask is None else {"action mask": "of the toy's own"}
     spec = EnvSpec(game.obs, action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
     if (seats := getattr(game, "seats", 1)) == 1:
         return spec
@@ -492,7 +490,24 @@ def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
     return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
 
 
-class ToyPool(BasePool):
+class ArrayPool(BasePool):
+    """A Pool all of whose state are arrays, `_arrays` by name, and who sits where."""
+
+    _arrays: Batch
+
+    def state(self) -> Batch:
+        """Copies of its arrays, seating and turns."""
+        seating = {} if self.seating is None else {"seating": self.seating.state()}
+        return tree.map(np.copy, {**self._arrays, **seating, "turns": self._ready.state()})
+
+    def load(self, state: Batch) -> None:
+        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
+        if self.seating is not None:
+            self.seating.load(state["seating"])
+        self._ready.load(state["turns"])
+
+
+class ToyPool(ArrayPool):
     """A Pool of a toy: lanes step in send(), in the caller's thread."""
 
     def __init__(self, envs: Envs, seed: int, lane: int):
@@ -527,16 +542,8 @@ class ToyPool(BasePool):
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)
-        masks = {"mask": self.game.legal(states)} if "mask" in self._rows else {}  # type: ignore[attr-defined]
+        masks = {"mask": self.game.legal(states)} if "mask" in self._rows else {}
         tree.write(self._rows, at, {"obs": self.game.see(states), **masks, **row})
-
-    def state(self) -> Batch:
-        """Copies of games, rows, random streams and turns."""
-        return tree.map(np.copy, {**self._arrays, "turns": self._ready.state()})
-
-    def load(self, state: Batch) -> None:
-        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
-        self._ready.load(state["turns"])
 
 
 # A pool of toys with several players: a lane is a player in a match, and a match steps once all of its lanes were
@@ -547,14 +554,13 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of a toy. Raises UserError."""
     if envs.spec.seats == 1:
         return ToyPool(envs, seed, lane)
-    game: SeatedToy = toy(envs)  # type: ignore[assignment]
-    return MatchPool(envs, game, seed, lane)
+    return MatchPool(envs, toy(envs), seed, lane)
 
 
-class MatchPool(BasePool):
+class MatchPool(ArrayPool):
     """A Pool of a SeatedToy, stepped in the caller's thread, in the send() that answers the last lane of a match."""
 
-    def __init__(self, envs: Envs, game: SeatedToy, seed: int, lane: int):
+    def __init__(self, envs: Envs, game: Any, seed: int, lane: int):
         super().__init__(envs)
         check_groups(envs, self.spec.seats)
         self._asynchronous = True  # a lane is ready again once its match has stepped
@@ -629,14 +635,5 @@ class MatchPool(BasePool):
 
     def _legal(self, states: Arrays) -> Tree:
         """Masks; who does not play has no illegal action."""
-        masks, here = self.game.legal(states), states["here"]  # type: ignore[attr-defined]
+        masks, here = self.game.legal(states), states["here"]
         return masks if here.all() else tree.map(lambda m: m | ~here.reshape(*here.shape, *[1] * (m.ndim - 2)), masks)
-
-    def state(self) -> Batch:
-        """Copies of games, rows, random streams, seating and turns."""
-        return tree.map(np.copy, {**self._arrays, "seating": self._table.state(), "turns": self._ready.state()})
-
-    def load(self, state: Batch) -> None:
-        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
-        self._table.load(state["seating"])
-        self._ready.load(state["turns"])

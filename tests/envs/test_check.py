@@ -6,9 +6,12 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -19,14 +22,16 @@ from polyplay.cli import systems as check_module
 from polyplay.core.errors import EnvFailure, Finding, UserError
 from polyplay.envs import Envs, rules
 from polyplay.envs import check as checking
-from polyplay.envs.check import TrialResult
-from polyplay.envs.check_trial import TrialFacts
-from polyplay.envs.pool import EnvSpec
+from polyplay.envs.check import TrialFacts, TrialResult
+from polyplay.envs.pool import EnvSpec, lane_seeds
+from polyplay.envs.process_pool import pickled_factory
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import action as action_of
 from polyplay.envs.spaces import classes, observation
 from polyplay.nets import factory
 from tests.envs import broken, vectors
+from tests.envs.broken import job_of, look, look_at_pool, tried_by
+from tests.games.traits import NAME as TRAITS
 
 QUICK: dict[str, Any] = {"steps": 40, "step_timeout": 60.0, "measure": 0.05}
 REPAIRED = ("reset", "step", "hang", "crash")
@@ -44,6 +49,8 @@ def test_a_sound_environment_keeps_to_all_rules():
     assert report.card["episodes"].startswith("5 with random actions, 8 to 8 steps")
     assert {"time limit", "autoreset", "truncation", "one lane"} <= set(report.card)
     assert "real actions" not in report.card
+    card = polyplay.check(broken.Valve, **{**QUICK, "steps": 5}).card
+    assert card["real actions"] == "a policy's −1 … 1 is scaled to [900, 1100]"
     assert any("steps/s in" in v for k, v in report.card.items() if k.startswith("pool of"))
 
 
@@ -66,13 +73,20 @@ def test_check_finds_what_breaks_a_rule(rule: str):
 
 @pytest.mark.parametrize("rule", broken.RULES)
 def test_a_run_ends_with_a_line_that_names_the_rule(rule: str, tmp_path: Path):
-    """Environments in processes; the worker in one for `finite`, else in a thread, which starts sooner."""
+    """Some in whole runs, which for `finite` have a worker in a process; the others in the pool, which raises it."""
     kind = UserError if RULES[rule].run == "does not start" else EnvFailure
-    small: dict[str, Any] = {"lanes": 2, "replicas": 1, "env_workers": 1, "tensorboard": False}
-    small["network"] = "auto" if rule == "images" else "mlp"
-    how = {"on": "process" if rule == "finite" else "thread", "step_timeout": 0.25 if rule == "hang" else 60.0}
+    env, timeout = broken.RULES[rule], 0.25 if rule == "hang" else 60.0
+
+    def run() -> None:
+        if rule in ("build", "images", "finite", "step"):
+            small: dict[str, Any] = {"lanes": 2, "replicas": 1, "env_workers": 1, "tensorboard": False}
+            small |= {"on": "process" if rule == "finite" else "thread", "run": str(tmp_path / "run")}
+            polyplay.train("a2c", env=env, steps=10_000, network="auto" if rule == "images" else "mlp", **small)
+        with closing(Envs(env, 2, workers=1, step_timeout=timeout).open(0)) as pool:
+            checking.steps_per_second(pool, 60.0)
+
     with pytest.raises(kind, match=rf"\(rule {rule}; polyplay check ENV explains\)") as e:
-        polyplay.train("a2c", env=broken.RULES[rule], steps=10_000, run=str(tmp_path / "run"), **how, **small)
+        run()
     head, *rest = str(e.value).split("\n")
     assert f"rule {rule};" in head
     if rule in REPAIRED:
@@ -239,29 +253,6 @@ def test_the_command_reads_keywords_and_wrappers_as_training_does(capsys: pytest
     )
 
 
-def test_the_card_says_what_becomes_of_real_actions():
-    card = polyplay.check(broken.Valve, **{**QUICK, "steps": 5}).card
-    assert card["real actions"] == "a policy's −1 … 1 is scaled to [900, 1100]"
-
-
-def test_the_verdict_in_words():
-    def of(*kinds: Any) -> str:
-        return check_module.verdict(checking.CheckReport("x", [Finding("r", kind, "") for kind in kinds], {}))
-
-    assert of("ok", "unseen") == "keeps to every rule that was checked"
-    assert of("failed", "failed", "warning") == "2 rules broken and 1 rule doubtful"
-
-
-def test_random_actions_keep_to_masks(monkeypatch: pytest.MonkeyPatch):
-    pool = Envs(broken.Choosy, 2, workers=1, max_restarts=0).open(0)
-    sent, send = [], pool.send
-    monkeypatch.setattr(pool, "send", lambda lanes, action: (sent.append(action.tolist()), send(lanes, action)))
-    assert checking.steps_per_second(pool, 0.1) > 0
-    assert sent[:8] == [[t % 2] * 2 for t in range(8)], "the one that is legal"
-    assert pool.restarts == 0
-    pool.close()
-
-
 CARD = {"observation": "float32 [4]", "actions": "2 discrete"}
 
 
@@ -288,53 +279,141 @@ def test_what_was_not_come_to_is_not_praised():
     assert level("final-observation", tried(ends=[(3, True)])) == ("ok", "at 1 ends")
 
 
+SAME, OTHER = "lanes 0 and 1 got different seeds but", "two trials with the same seed and actions differ from row 1 on"
+FIRST, NONAME = dict(generator=5, prints=[1, 2]), dict(generator=-1, prints=[1, 2])
+REPEATED = "the second had sets in another order (PYTHONHASHSEED)"
+LOOKED = [  # rule, facts of lane 0, of lane 0 again, of lane 1; level and what was seen
+    ("flags", dict(ends=[(200, True)] * 2), None, None, "warning", "all 2 episodes terminated after 200 steps: a time"),
+    ("flags", dict(ends=[(200, True)]), None, None, "ok", "at 1 ends"),
+    ("flags", dict(ends=[(9, True)] * 2), None, None, "ok", "at 2 ends"),
+    ("flags", dict(ends=[(200, False)] * 2), None, None, "ok", "at 2 ends"),
+    ("flags", dict(ends=[(200, True), (120, True)]), None, None, "ok", "at 2 ends"),
+    ("seed", FIRST, FIRST, dict(generator=6, prints=[1, 3]), "ok", "two lanes, two generators"),
+    ("seed", FIRST, FIRST, dict(generator=6, prints=[1, 2]), "ok", "two lanes, two generators; they play the same"),
+    ("seed", FIRST, FIRST, FIRST, "failed", f"{SAME} draw from the same generator, of seed 5"),
+    ("seed", NONAME, NONAME, dict(prints=[1, 3]), "ok", "two lanes play different episodes"),
+    ("seed", NONAME, NONAME, NONAME, "warning", f"{SAME} play the same: right if nothing in it is random"),
+    ("seed", {}, None, None, "unseen", "not tested: no second lane was played"),
+    ("determinism", dict(prints=[1, 2, 3]), dict(prints=[1, 2]), None, "ok", "the same 2 rows twice"),
+    ("determinism", dict(prints=[1, 2, 3]), dict(prints=[1, 5, 3]), None, "warning", f"{OTHER}; {REPEATED}"),
+    ("determinism", {}, None, None, "unseen", "not tested: there was no second trial"),
+    (
+        "step-time",
+        dict(step_sum=5e-4, step_most=2e-3, reset_most=0.3),
+        None,
+        None,
+        "ok",
+        "a step 50 µs in the mean, 2 ms",
+    ),
+    ("step-time", dict(step_most=0.7), None, None, "warning", "a step 0 µs in the mean, 700 ms at most"),
+]
+
+
+@pytest.mark.parametrize(("rule", "first", "again", "other", "want", "says"), LOOKED)
+def test_what_several_trials_show_of_a_rule(rule, first, again, other, want, says):
+    found = level(rule, tried(**first), *(NONE if facts is None else tried(**facts) for facts in (again, other)))
+    assert found[0] == want
+    assert found[1].startswith(says)
+
+
+# One trial of an environment: what it finds, how far it goes, what it draws.
+
+
+def test_a_sound_environment_breaks_nothing_and_repeats_itself():
+    tried, again, other = look(broken.Sound), look(broken.Sound), look(broken.Sound, lane=1)
+    assert (tried.broke, tried.odd, tried.whole) == ({}, {}, True)
+    facts = tried.facts
+    assert (facts.steps, facts.resets) == (30, 4)
+    assert [n for n, _ in facts.ends] == [8, 8, 8]
+    assert len(facts.prints) == 34
+    assert facts.prints == again.facts.prints != other.facts.prints
+    assert facts.generator == lane_seeds(3, 0, 1)[0] != other.facts.generator
+    assert facts.step_most >= facts.step_sum / 30 > 0
+
+
 @pytest.mark.parametrize(
-    ("ends", "want"),
+    ("env", "broke", "odd"),
     [
-        ([(200, True), (200, True)], "warning"),
-        ([(200, True)], "ok"),
-        ([(9, True), (9, True)], "ok"),
-        ([(200, False), (200, False)], "ok"),
-        ([(200, True), (120, True)], "ok"),
+        (broken.NotFinite, {"finite": "step 3: nan at [2] of an observation, 1 of 4 values not finite"}, {}),
+        (broken.NoFlag, {"flags": "step 1: terminated must be a boolean, given None"}, {"flags": "None, no boolean"}),
+        (broken.NoReward, {"reward": "step 1: reward must be one finite number, given None"}, {}),
+        (broken.NothingLegal, {"mask": "step 4: action_mask: no action is legal"}, {}),
+        (broken.WrongDtype, {"dtype": "reset 1: declared float32 [4], given float64 [4]"}, {}),
+        (broken.NoLastObservation, {"final-observation": "the step that truncated the episode has no real last"}, {}),
+        (broken.OutOfBounds, {"bounds": "reset 1: "}, {"bounds": ""}),
+        (broken.OldGym, {"step": "given a tuple of 4, as gym's before 0.26 did"}, {}),
+        (broken.NeverBegins, {"reset": "reset 1: OSError: no level left (broken.py:"}, {}),
+        (broken.Revived, {"agents": "step 4: left is in agents again, though it has ended"}, {}),
+        (broken.Unnamed, {"players": "step() gave no observation, reward or flag of left, which acted"}, {}),
+        (broken.Ghost, {"players": "step 1: step() gave a reward of ghost, not in possible_agents"}, {}),
+        (broken.LeftBehind, {}, {"agents": "everyone has ended, but agents is still ['left', 'right']"}),
+        (broken.Beyond, {}, {"bounds": "right: "}),
+        (broken.ResetsItself, {"autoreset": "returned the next one's beginning"}, {}),
+        (lambda: broken.Restless(True), {}, {"autoreset": "step 3: it called reset() without ending the episode"}),
+        (lambda: broken.Restless(False), {}, {"autoreset": "the step that ended an episode called reset() too"}),
+        (lambda: gymnasium.wrappers.Autoreset(broken.Sound()), {}, {}),  # the pool resets before the wrapper does
+        (broken.Strays, {}, {"bounds": "is not in [-1, 1]; training looks at bounds after a reset only"}),
+        (broken.Counts, {}, {"flags": "terminated is int 0, no boolean"}),
+        (broken.Vast, {}, {"finite": "which float32, in which networks compute, can't hold: train with --inputs norm"}),
+        (broken.Grey, {}, {"flags": "info says TimeLimit.truncated of a terminated episode"}),
     ],
 )
-def test_a_time_limit_that_terminates_is_doubtful(ends: list, want: str):
-    assert level("flags", tried(ends=ends))[0] == want
+def test_what_is_wrong_is_found_and_nothing_else(env, broke: dict, odd: dict):
+    tried = look(env, steps=60)
+    for found, want in ((tried.broke, broke), (tried.odd, odd)):
+        assert found.keys() == want.keys()
+        assert all(text in found[rule] for rule, text in want.items()), found
 
 
-def test_seeds():
-    a, b = dict(generator=5, prints=[1, 2]), dict(generator=6, prints=[1, 3])
-
-    def seed(first: dict, other: dict) -> tuple[str, str]:
-        return level("seed", tried(**first), tried(**first), tried(**other))
-
-    assert seed(a, b) == ("ok", "two lanes, two generators")
-    assert seed(a, {**b, "prints": [1, 2]})[1].endswith("they play the same: nothing in it is random")
-    assert seed(a, {**b, "generator": 5}) == (
-        "failed",
-        "lanes 0 and 1 got different seeds but draw from the same generator, of seed 5",
-    )
-    assert seed({**a, "generator": -1}, {**b, "generator": -1}) == ("ok", "two lanes play different episodes")
-    assert seed({**a, "generator": -1}, {**a, "generator": -1})[0] == "warning"
-    assert level("seed", tried())[0] == "unseen"
+def test_what_raises_ends_a_trial_after_a_few_times():
+    tried = look(broken.Raises)
+    assert "step 5: action" in tried.broke["step"]
+    assert "ValueError: boom (broken.py:" in tried.broke["step"]
+    assert (tried.facts.steps, tried.facts.resets, tried.whole) == (15, 3, True)
+    assert look(broken.NotFinite).facts.steps == 30, "what is only wrong does not"
 
 
-def test_determinism():
-    assert level("determinism", tried(prints=[1, 2, 3]), tried(prints=[1, 2])) == ("ok", "the same 2 rows twice")
-    found = level("determinism", tried(prints=[1, 2, 3]), tried(prints=[1, 5, 3]))
-    text = "two trials with the same seed and actions differ from row 1 on"
-    assert found == ("warning", f"{text}; the second had sets in another order (PYTHONHASHSEED)")
-    assert level("determinism", tried())[0] == "unseen"
+def test_one_that_can_be_built_only_once_is_told():
+    job = replace(job_of(broken.Sound), maker=pickled_factory(Envs(broken.Unbuildable, 1)))
+    tried = tried_by(lambda answer, clock: checking.run_trial(answer, clock, job, 5, 60.0))
+    (text,) = tried.broke.values()
+    assert text.startswith("Sound: could not be built: RuntimeError: no licence found (broken.py:")
+    assert "(rule" not in text
 
 
-def test_times():
-    quick = level("step-time", tried(step_sum=0.0005, step_most=0.002, reset_most=0.3))
-    assert quick == ("ok", "a step 50 µs in the mean, 2 ms at most; a reset 300 ms at most")
-    assert level("step-time", tried(step_most=0.7))[0] == "warning"
+@pytest.mark.parametrize("kind", broken.MASKS)
+@pytest.mark.parametrize("where", ["observation", "info"])
+def test_actions_are_drawn_from_what_a_mask_allows(kind: str, where: str):
+    tried = look(lambda: broken.Masked(kind, where), steps=8)
+    assert (tried.broke, tried.facts.steps) == ({}, 8)
 
 
-def test_the_card():
-    card = checking.card_of(tried(ends=[(3, True), (5, False)]), own=False)
-    assert card["episodes"] == "2 with random actions, 3 to 5 steps, 4.0 in the mean; 1 terminated, 1 truncated"
-    assert card["autoreset"].startswith("the pool calls reset()")
-    assert "Polyplay's own" in checking.card_of(tried(), own=True)["autoreset"]
+def test_the_time_is_a_limit_too():
+    assert look(broken.Sound, steps=10**9, seconds=0.2).facts.steps < 10**6
+
+
+def test_what_hangs_or_dies_has_told_how_far_it_came():
+    tried = checking.run_watched(checking.run_trial, job_of(broken.Hangs, step_timeout=1.0), 30, 60.0)
+    assert tried.broke["hang"].startswith("step 5 took longer than 1 s (broken.py:")
+    assert (tried.whole, tried.facts.steps) == (False, 5)
+    tried = checking.run_watched(checking.run_trial, job_of(broken.Dies), 30, 60.0)
+    assert tried.broke == {"crash": "step 5 ended its process: exit status 3"}
+
+
+@pytest.mark.parametrize("name", [f"{TRAITS}+mask+hybrid", "toy:catch", "toy:pendulum", "ALE/Pong-v5"])
+def test_polyplays_own_pools_keep_to_the_rules(name: str):
+    tried, again = look_at_pool(name, 60), look_at_pool(name, 60)
+    assert (tried.broke, tried.facts.steps) == ({}, 60)
+    assert tried.facts.prints == again.facts.prints
+    if name == "toy:catch":
+        assert set(tried.facts.ends) == {(9, True)}
+
+
+def test_flaws_of_rows():
+    envs = Envs("toy:catch", 1)
+    pool = envs.open(0)
+    _, row = pool.recv()
+    assert checking.row_flaws(envs, row, over=True) == []
+    wrong = {**row, "obs": np.full((1, 3), np.nan), "reward": np.float32([np.nan]), "first": np.array([False])}
+    found = [rule for rule, _ in checking.row_flaws(envs, wrong, over=True)]
+    assert found == ["shape", "dtype", "finite", "reward", "autoreset"]

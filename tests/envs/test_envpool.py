@@ -134,7 +134,6 @@ def test_what_is_told_before_a_run():
         ("Lives-v5", {"reward_clip": True}, "option reward_clip=True loses the score; leave it out, the learner"),
         ("Lives-v5", {"seed": 3}, "option 'seed' cannot be set: Polyplay sets it"),
         ("Lives-v5", {"frame_skp": 3}, r"unknown option 'frame_skp', did you mean 'frame_skip'\?; allowed"),
-        ("Lives-v5", {"frame_skip": "2"}, "option frame_skip='2' must be of type int"),
         ("Lives-v5", {"episodic_life": 1}, "option episodic_life=1 must be of type bool"),
         ("Count-v1", {"max_episode_steps": 0}, "could not be described: ValueError: too short"),
     ],

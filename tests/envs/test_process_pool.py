@@ -17,12 +17,18 @@ import psutil
 import pytest
 
 from polyplay.core.errors import Closed, EnvFailure, UserError
-from polyplay.core.tree import Field
-from polyplay.envs import Box, Envs, Greedy
+from polyplay.envs import Envs, Greedy
 from polyplay.envs.process_pool import EnvProcess
 from tests import leftovers
 from tests.envs import faulty
 from tests.envs.faulty import CRASH, FINE, HANG, HOLD, KILL, RAISE, SHAPE, SPAWN, acts, gone, pids
+
+
+def answer(pool, lanes=4, **special) -> np.ndarray:
+    """Answer what recv gives, as acts() says; which lanes these are."""
+    given, _ = pool.recv(60)
+    pool.send(given, acts(lanes, **special))
+    return given
 
 
 def test_rows_follow_the_convention(pools):
@@ -42,16 +48,6 @@ def test_rows_follow_the_convention(pools):
         assert seen == [*one, *one, one[0]]
 
 
-def test_rows_of_fixed_groups_are_views_in_place(pools):
-    pool = pools()
-    lanes, row = pool.recv(60)
-    again = row["obs"]
-    pool.send(lanes, acts())
-    lanes, row = pool.recv(60)
-    assert np.shares_memory(again, row["obs"])
-    assert again[0, 0] == 1
-
-
 def test_groups_take_turns_and_every_process_serves_each(pools):
     pool = pools(groups=2)
     assert pool.fixed
@@ -63,22 +59,6 @@ def test_groups_take_turns_and_every_process_serves_each(pools):
         held.append(row["obs"][:, 0].tolist())
         pool.send(lanes, acts(2))
     assert held == [[0, 0], [0, 0], [1, 1], [1, 1], [2, 2], [2, 2]]
-
-
-def test_send_answers_only_what_recv_gave(pools):
-    pool = pools(groups=2)
-    with pytest.raises(ValueError, match="recv"):
-        pool.send(slice(0, 2), acts(2))
-    lanes, _ = pool.recv(60)
-    with pytest.raises(ValueError, match=r"0…9"):
-        pool.send(lanes, np.array([0, 10]))
-    with pytest.raises(ValueError, match="integers"):
-        pool.send(lanes, np.zeros(2, np.float32))
-    with pytest.raises(ValueError, match="whole group"):
-        pool.send(slice(0, 1), acts(1))
-    pool.recv(60)
-    with pytest.raises(RuntimeError, match="before"):
-        pool.recv(60)
 
 
 def test_greedy_serves_whoever_is_ready(pools):
@@ -122,8 +102,7 @@ def test_several_threads_serve_one_pool(pools):
 
 def test_timeout_keeps_the_pool_usable(pools):
     pool = pools(step_timeout=30)
-    lanes, _ = pool.recv(60)
-    pool.send(lanes, acts(lane3=HANG))
+    answer(pool, lane3=HANG)
     start = time.monotonic()
     with pytest.raises(TimeoutError):
         pool.recv(0.2)
@@ -141,16 +120,6 @@ def test_seeds_are_per_lane_of_the_run_and_independent_of_the_workers(pools):
     assert len(set(first)) == 4
     assert other["own"].tolist() == first[2:].tolist()
     assert pools(faulty.Seeded, 4, seed=6).recv(60)[1]["obs"]["own"].tolist() != first.tolist()
-
-
-def test_box_actions_are_clipped_and_dict_observations_nest(pools):
-    pool = pools(faulty.Seeded, 2)
-    assert pool.spec.obs == {"own": Field((), "float64"), "all": Field((1,), "float64")}
-    assert pool.spec.action == Box((2,), np.float32([-1, -2]), np.float32([1, 2]))
-    lanes, row = pool.recv(60)
-    assert row["obs"]["all"].shape == (2, 1)
-    pool.send(lanes, np.float32([[0.5, 0.25], [-7, 9]]))
-    assert pool.recv(60)[1]["reward"].tolist() == [3.0, 19.0]
 
 
 # --------------------------------------------------------------------------------------- failures
@@ -193,10 +162,7 @@ def test_an_exception_restarts_its_lane_only(pools):
     assert pool.restarts == 1
     (text,) = pool.faults
     head, *rest = text.split("\n")
-    assert "lane 2" in head
-    assert "ValueError: boom" in head
-    assert f"last action {RAISE}" in head
-    assert "seed" in head
+    assert all(word in head for word in ("lane 2", "ValueError: boom", f"last action {RAISE}", "seed")), head
     assert any('raise ValueError("boom")' in line for line in rest)
     pool.send(lanes, acts())
     assert pool.recv(60)[1]["obs"][:, 0].tolist() == [3, 3, 1, 3]
@@ -205,8 +171,7 @@ def test_an_exception_restarts_its_lane_only(pools):
 def test_too_many_faults_end_the_pool_with_the_traceback(pools):
     pool = pools(max_restarts=2)
     for _ in range(2):
-        lanes, _ = pool.recv(60)
-        pool.send(lanes, acts(lane1=RAISE))
+        answer(pool, lane1=RAISE)
     lanes, _ = pool.recv(60)
     processes = pids(pool)
     pool.send(lanes, acts(lane1=RAISE))
@@ -226,8 +191,7 @@ def test_a_lane_that_used_up_its_restarts_is_repaired_after_a_resume(inline):
     """A fault is counted by the pool alone: its lanes cannot give up while it goes on, and hand out an old row."""
     how = {"inline": inline, "max_restarts": 1} if inline else {"workers": 1, "max_restarts": 1}
     with contextlib.closing(Envs(Saved, 1, **how).open(0)) as pool:
-        lanes, _ = pool.recv(60)
-        pool.send(lanes, acts(1, lane0=RAISE))
+        lanes = answer(pool, 1, lane0=RAISE)
         pool.recv(60)
         state = pool.state()
     assert state["faults"].tolist() == [1]
@@ -292,8 +256,7 @@ def test_replacing_processes_leaks_no_descriptors(pools):
 @pytest.mark.parametrize(("how", "name"), [(KILL, "SIGKILL"), (CRASH, "SIGSEGV")])
 def test_a_killed_process_is_replaced(pools, how, name, capfd):
     pool = pools()
-    lanes, _ = pool.recv(60)
-    pool.send(lanes, acts(lane3=how))
+    answer(pool, lane3=how)
     lanes, row = pool.recv(60)
     assert row["first"].tolist() == [False, False, True, True]
     assert pool.restarts == 2
@@ -337,9 +300,6 @@ def test_an_observation_that_breaks_its_space_fails_at_once(pools):
 def test_mistakes_are_one_line(pools):
     for name, want in (
         (faulty.Unbuildable, r"Unbuildable: could not be built: RuntimeError: no licence found \(faulty.py:\d+\)"),
-        (faulty.Odd, "observation space Text.*supported are Box, Discrete, Multi"),
-        (faulty.OddAction, "action space Text.*supported are Discrete"),
-        (faulty.not_an_env, "dict, which is no gymnasium.Env"),
         ("CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'"),
     ):
         with pytest.raises(UserError, match=want) as e:
@@ -349,8 +309,7 @@ def test_mistakes_are_one_line(pools):
 
 def test_close_leaves_nothing(pools):
     pool = pools(lanes=4)
-    lanes, _ = pool.recv(60)
-    pool.send(lanes, acts(lane0=SPAWN, lane2=HANG))
+    answer(pool, lane0=SPAWN, lane2=HANG)
     with pytest.raises(TimeoutError):
         pool.recv(0.3)
     processes, family, until = pids(pool), [], time.monotonic() + 60
@@ -366,8 +325,7 @@ def test_close_leaves_nothing(pools):
 
 def test_close_by_another_thread_ends_a_recv(pools):
     pool = pools(step_timeout=30)
-    lanes, _ = pool.recv(60)
-    pool.send(lanes, acts(lane0=HANG))
+    answer(pool, lane0=HANG)
     threading.Timer(0.2, pool.close).start()
     with pytest.raises(Closed):
         pool.recv(60)

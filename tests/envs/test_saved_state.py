@@ -14,6 +14,7 @@ from gymnasium import wrappers
 from polyplay.core import tree
 from polyplay.core.errors import Closed, UserError
 from polyplay.envs import Envs, saved_state
+from polyplay.envs.process_pool import StateMail
 from polyplay.envs.saved_state import Unsaveable, generator_state, set_generator_state
 
 CLASSIC = {  # steps that reach an end, of most the time limit
@@ -215,7 +216,7 @@ def test_only_the_generator_that_is_known():
 
 
 def test_a_process_may_open_the_mail_while_a_state_is_written(monkeypatch):
-    mail = saved_state.StateMail()
+    mail = StateMail()
     mapped = []
 
     def watched(call):

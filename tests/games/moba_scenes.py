@@ -31,7 +31,7 @@ def scatter(given: LaneWorld, s: State, rng: np.random.Generator) -> None:
     kind = np.arange(U) % half
     moved = kind < creeps
     units[:, moved, w.X] = np.clip(18000 + rng.normal(0, 5000, (n, moved.sum())), 0, w.WIDTH)
-    units[:, moved, w.Y] = rng.integers(4000, given.height - 4000, (n, moved.sum()))
+    units[:, moved, w.Y] = rng.integers(4000, 2 * w.middle(given.lanes) - 4000, (n, moved.sum()))
     units[:, (kind >= given.team) & moved, w.MOST] = 80
     fallen = rng.random((n, U)) < np.where(kind < given.team, 0.1, 0.4)
     fallen[:, kind == half - 1] = False

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from polyplay.envs.board import Seating
+from polyplay.envs.base_pool import Seating
 from polyplay.games.toys import game_streams
 
 NOTHING = {"reward": 0.0, "terminated": False, "truncated": False, "over": False, "first": True}

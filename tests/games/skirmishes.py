@@ -11,7 +11,7 @@ from polyplay.envs import Envs
 Team = Callable[[np.ndarray], np.ndarray]  # actions [B] for observations [B, 5]
 
 
-def outcome(ours: Team, theirs: Team, seed: int, n: int = 3000, **options) -> tuple[float, float]:
+def outcome(ours: Team, theirs: Team, seed: int, n: int = 1500, **options) -> tuple[float, float]:
     """Shares of the first match of each of n pairs of teams that `ours` won and lost; it has either side in turn."""
     pool = Envs("toy:skirmish", 4 * n, options=options).open(seed)
     mine = (np.arange(n)[:, None] + np.array([0, 0, 1, 1])) % 2 == 0

@@ -19,12 +19,7 @@ from polyplay.envs.make import connect
 from polyplay.envs.pool import EnvSpec, Pool
 from polyplay.envs.spaces import action_width, random_actions
 from polyplay.games import ctf, ctf_rules, moba
-from polyplay.games.ctf_views import (
-    FRAME,
-    SIDE,
-    VIEW,
-    draw_match,
-)
+from polyplay.games.ctf_views import FRAME, SIDE, VIEW, draw_match
 from polyplay.games.moba_views import REWARDS, SHARES, draw_lanes
 
 CTF, LANES = "arena:ctf+size=9+length=40", "arena:lanes+team=2+lanes=1+length=80"
@@ -103,23 +98,20 @@ def test_a_state_goes_on_to_the_bit(title):
         ("arena:soccer", "--env: arena:soccer given, allowed: arena:ctf, arena:lanes"),
         ("arena:ctf+view=maps", "view=maps given, allowed: window, pixels"),
         ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9, so that two bases fit"),
-        ("arena:ctf+size=7", "size=7 given, allowed: odd numbers from 9"),
         ("arena:ctf+team=0", "team=0, length=4500, repeat=1 given, allowed: 1 to 8 players"),
-        ("arena:ctf+length=10+repeat=3", "length=10 given, allowed with repeat=3: a multiple of that"),
+        ("arena:ctf+length=10+repeat=3", "length=10 given, allowed: multiples of repeat=3"),
         ("arena:ctf+speed=3", "unknown option 'speed'"),
         ("arena:ctf", "no multiple of the 4 seats"),
         ("arena:lanes+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
-        ("arena:lanes+lanes=0", "team=5, lanes=0 given"),
-        ("arena:lanes+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, and a length"),
+        ("arena:lanes+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, as length a multiple of it"),
         ("arena:lanes+spirit=1.5", "spirit=1.5 given, allowed: 0 to 1"),
-        ("arena:lanes+randomise=2", "randomise=2 given, allowed: 0 to 1"),
         ("arena:lanes+reward=score", "reward=score given, allowed: shaped, win"),
-        ("arena:lanes+maps=train", "unknown option 'maps'"),
     ],
 )
 def test_wrong_options_are_one_line(title, said):
-    with pytest.raises(UserError, match=said.replace("+", r"\+")) as raised:
+    with pytest.raises(UserError) as raised:
         _ = Envs(title, 10).spec
+    assert said in str(raised.value)
     assert "\n" not in str(raised.value)
 
 

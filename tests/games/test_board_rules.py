@@ -148,29 +148,3 @@ def test_random_games_of_othello_agree_with_a_plain_twin_move_by_move(size: int,
         assert records.ply(record) <= board.longest
     assert len(ends) >= 2
     assert passes > 0
-
-
-SAME = [
-    ("connect_four", "connect_four"),
-    ("tic_tac_toe", "tic_tac_toe"),
-    ("three_in_a_row", "connect_four(rows=4,columns=5,x_in_row=3)"),
-    ("othello", "othello"),
-]
-
-
-@pytest.mark.parametrize("games", [10, pytest.param(2_000, marks=pytest.mark.long)])
-@pytest.mark.parametrize(("ours", "theirs"), SAME, ids=[ours for ours, _ in SAME])
-def test_our_games_are_open_spiels_move_by_move(ours: str, theirs: str, games: int):
-    """Every position has the same legal moves, mover and end."""
-    spiel = pytest.importorskip("pyspiel")
-    of, rng, other = game(ours), np.random.default_rng(0), spiel.load_game(theirs)
-    for _ in range(games):
-        record, state, status, mover = of.new(), other.new_initial_state(), records.GOES_ON, 0
-        while status == records.GOES_ON:
-            moves, mover = legal_of(of, record), records.mover(record)
-            assert moves == state.legal_actions()
-            action = int(rng.choice(moves))
-            status = board_rules.play(of.numbers, record, action)
-            state.apply_action(action)
-            assert state.is_terminal() == (status != records.GOES_ON)
-        assert state.returns()[mover] == records.WORTH[status]

@@ -58,7 +58,6 @@ def test_moves_have_names_and_boards_are_drawn():
         ("connect:0x5x3", "a side has 1 to 26 cells"),
         *((f"othello+size={n}", f"size={n} given; allowed: even numbers from 4 to 26") for n in (5, 2, 28)),
         ("go+size=2", "size=2 given; allowed: 3 to 19"),
-        ("go+size=20", "size=20 given; allowed: 3 to 19"),
         ("go+komi=7.25", "komi=7.25 given; allowed: whole and half points"),
         *(
             (f"go+komi={x}", f"komi={x} given; allowed: whole and half points, as komi=7 or komi=-0.5")

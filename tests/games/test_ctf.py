@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from typing import Any
 
@@ -17,18 +18,16 @@ from polyplay.envs import Envs
 from polyplay.envs.lane import Seats
 from polyplay.envs.make import connect
 from polyplay.envs.pool import Pool
-from polyplay.evaluation.tournament import TournamentOptions, play_tournament
-from polyplay.games import ctf, ctf_maps, ctf_rules
-from polyplay.games.ctf import ALL, FEW, CaptureTheFlag, FlagBot
-from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, FlagMatches, World
-from tests import made
+from polyplay.games import ctf, ctf_rules
+from polyplay.games.ctf import FEW, CaptureTheFlag, FlagBot
+from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, World
 from tests.games.test_arenas import equal, played
 from tests.games.test_ctf_rules import scatter
 
 
 def test_a_match_can_be_rewarded_for_its_winner_alone():
     env = "arena:ctf+size=9+length=1500+repeat=15"
-    captures, wins = played(env, 128, 101), played(env + "+reward=win", 128, 101)
+    captures, wins = played(env, 64, 101), played(env + "+reward=win", 64, 101)
     ends = captures[100]["terminated"]
     assert ends.all()
     total = np.sum([row["reward"] for row in captures], 0)
@@ -136,23 +135,31 @@ class AtRandom:
 
 
 @pytest.mark.parametrize(
-    ("name", "actions"),
-    [("level1", "small"), ("level4", "all"), ("attacker", "all"), ("defender", "small"), ("returner", "all")],
+    ("name", "actions", "digest"),
+    [
+        ("level1", "small", "98c8108054fa70c9"),
+        ("level4", "all", "e497c7ed48b7d362"),
+        ("attacker", "all", "2d23e397d92af606"),
+        ("defender", "small", "f7a4ec4cb79b0214"),
+        ("returner", "all", "1850dff179710d08"),
+    ],
 )
-def test_what_a_bot_does_does_not_depend_on_who_else_is_asked(name, actions):
-    bot, rng = getattr(ctf, name), np.random.default_rng(1)
+def test_a_bot_does_what_it_always_did_whoever_else_is_asked(name, actions, digest):
+    bot, rng, done = getattr(ctf, name), np.random.default_rng(1), hashlib.sha256()
     played = Played(World(team=3, actions=actions, size=9), 5)
     for _ in range(6):
         played.play(ctf.level3, ctf.level4, 25)
         before, whole = tree.map(np.copy, played.states), played.seats(0)
         match, seat = np.divmod(np.arange(5 * 6), 6)
         first = bot(None, None, whole._replace(match=match, seat=seat))
+        done.update(first.tobytes())
         some = rng.permutation(30)[:17]
         assert (bot(None, None, whole._replace(match=match[some], seat=seat[some])) == first[some]).all()
         alone = tree.map(lambda x: x[3:4].copy(), played.states)
         found = bot(None, None, Seats(played.game, alone, np.zeros(6, np.int64), np.arange(6)))
         assert (found == first[match == 3]).all()
         assert all((before[k] == v).all() for k, v in played.states.items()), "only read"
+    assert done.hexdigest()[:16] == digest
 
 
 @pytest.mark.parametrize(("actions", "team"), [("all", 0), ("small", 1)])
@@ -230,14 +237,6 @@ def test_guards_bring_a_dropped_flag_back_and_stay_near_their_base(bot):
     assert np.abs(played.states["at"][0, 0] - (1.5, 1.5)).sum() < (3 if bot is ctf.defender else 8)
 
 
-def test_a_returner_hunts_who_carries_its_flag():
-    played = hall((1.5, 3.5), (11.5, 1.5))
-    played.states["grid"][0, 1:6, 6] = 1
-    carried(played, 0, 1)
-    played.play(ctf.returner, still, 150)
-    assert played.events[0, EVENTS.index("tagged_carrier")] == 1
-
-
 def test_carriers_are_tagged_first():
     """Of two in sight the one behind and farther away, who carries a flag."""
     played = hall((6.5, 6.5), (1.5, 1.5), (8.5, 6.5), (2.5, 6.5))
@@ -277,36 +276,6 @@ def test_places_in_the_team_are_roles():
         played.play(ctf.level5, ctf.level5, 20)
 
 
-@pytest.mark.parametrize(("actions", "repeat"), [(ALL, 1), (FEW, 3)])
-def test_of_all_actions_the_best_is_chosen(actions, repeat):
-    """Against plain costs of what each leads to by the rules."""
-    rng, s = np.random.default_rng(2), World(team=1).arrays(1)
-    ctf_maps.draw_map(np.uint64(5), True, s["grid"][0], s["base"][0], s["spawn"][0])
-    grid, free = s["grid"][0], np.argwhere(s["grid"][0] == 0)
-    for _ in range(60):
-        (y, x), (to_y, to_x), (face_y, face_x) = free[rng.integers(len(free), size=3)] + rng.uniform(0.3, 0.7, (3, 2))
-        yaw, tags = int(rng.integers(3600)), bool(rng.random() < 0.7)
-        if rng.random() < 0.5:
-            yaw = ctf_rules.heading(6.5 - x, 6.5 - y)
-            face_x = face_y = 6.5
-        costs = []
-        for a in actions:
-            s["at"][0], s["yaw"][0] = (x, y), yaw
-            at, turned = s["at"][0], s["yaw"][0]
-            ctf_rules.move(FlagMatches.of(s), 0, np.stack([a, a]))
-            angle = np.arctan2(face_y - at[0, 1], face_x - at[0, 0]) - turned[0] * np.pi / 1800
-            far = np.hypot(face_y - at[0, 1], face_x - at[0, 0])
-            hits = a[4] and abs(np.sin(angle)) * far <= 0.3 and np.cos(angle) > 0
-            for _ in range(1, repeat):
-                ctf_rules.move(FlagMatches.of(s), 0, np.stack([a, a]))
-            wanted = np.arctan2(face_y - y, face_x - x) * 1800 / np.pi - turned[0]
-            off = abs((wanted + 1800) % 3600 - 1800)
-            far = np.hypot(to_x - at[0, 0], to_y - at[0, 1])
-            costs.append(np.inf if a[4] and not (hits and tags) else far + 0.01 * off - 10.0 * a[4])
-        found = ctf._best(grid, x, y, yaw, (to_x, to_y), (face_x, face_y), 0.01, tags, actions, repeat)
-        assert costs[found] <= min(costs) + 0.007
-
-
 def test_a_league_plays_against_bots(tmp_path):
     run = polyplay.train(
         "league", env="arena:ctf+length=60+size=9+actions=small", run=str(tmp_path / "run"), agents=2, players=2,
@@ -317,14 +286,3 @@ def test_a_league_plays_against_bots(tmp_path):
     matches = {row["name"]: sum(n for n, _ in row["against"].values()) for row in players}
     assert sum(matches[f"bot:{name}"] for name in NAMES) > 0
     assert set(matches) >= {f"bot:{name}" for name in NAMES}
-
-
-def test_bots_play_in_tournaments(tmp_path):
-    made.run(tmp_path / "RUN", "arena:ctf+length=150+size=9", network="mlp", hidden=(8,))
-    names = [str(tmp_path / "RUN"), "bot:level2", "bot:level5"]
-    found = play_tournament(names, TournamentOptions(matches=8), lambda text: None)
-    payoff = np.array(found["payoff"], float)
-    assert payoff[0, 1] <= 0.5
-    assert payoff[1, 2] <= 0.5
-    again = play_tournament(names, TournamentOptions(matches=8), lambda text: None)
-    assert found["payoff"] == again["payoff"]

