@@ -40,6 +40,11 @@ COLUMNS = (*EXAMPLES, "terminated", "action", "latent_noise")  # to replay value
 _NO_END, _ZERO, _REWARDING = range(3)  # what a row is as the one behind three such rows
 
 
+def specs_of(arrays: Batch, lead: int) -> Spec:
+    """The specs of arrays, without their first dimensions."""
+    return tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)
+
+
 class UnrealReplay:
     """The latest columns of batches [length, B], each by itself, with the state before it: as many as make `capacity`
     rows at most.
@@ -68,9 +73,8 @@ class UnrealReplay:
     def of(cls, saved: Batch) -> UnrealReplay:
         """The inverse."""
         length, columns = saved["end"].shape
-        fields = lambda arrays, lead: tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)  # noqa: E731
         state = saved.get("state", {})
-        made = cls(fields(saved["rows"], 2), length, length * columns, fields(state, 1))
+        made = cls(specs_of(saved["rows"], 2), length, length * columns, specs_of(state, 1))
         tree.write(made.rows, ..., saved["rows"])
         tree.write(made.state, ..., state)
         made._end[:], made._next, made.filled = saved["end"], int(saved["next"]), int(saved["filled"])
@@ -162,9 +166,8 @@ class UnrealWindows:
         kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if self.replays else EXAMPLES) if k in rows}
         kept["reward"] = to_host(self.policy.rewarded(batch)["reward"])
         if self.recent is None:
-            row = tree.map(lambda x: Field(tuple(x.shape[2:]), str(x.dtype)), kept)
             first, before = kept["first"], self.policy.state_spec() if self.replays else {}
-            self.recent = UnrealReplay(row, len(first), max(2000, 2 * first.size), before)
+            self.recent = UnrealReplay(specs_of(kept, 2), len(first), max(2000, 2 * first.size), before)
         self.recent.add(kept, tree.map(to_host, state) if self.replays else {})
         return self.recent
 

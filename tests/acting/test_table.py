@@ -13,7 +13,7 @@ import torch
 
 from polyplay.acting import worker
 from polyplay.acting.worker import act_at_table
-from polyplay.buffers.rollout_queue import AgentBatches, RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs
@@ -61,7 +61,7 @@ def _crew(
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
     more = {**own, "snapshots": snapshots} if league else {}
-    source = AgentBatches(queue, 1)
+    source = queue.batches(1)
     crew.add(learn_agents, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params, **more)
     if league:
         crew.add(referee, league=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)

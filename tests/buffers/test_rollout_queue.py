@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.rollout_queue import ROWS, AgentBatches, Collator, RolloutQueue
+from polyplay.buffers.rollout_queue import ROWS, Collator, RolloutQueue
 from polyplay.core import tree
 from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
@@ -219,7 +219,7 @@ def test_where_consumers_learn_apart_each_goes_on_with_what_it_had():
         queue.rows["version"][slot] = number
         end.commit(slot, to=to)
     for c in (0, 1):
-        next(AgentBatches(queue, 1).consumer(c, Collator(queue.rows, queue.state, 2, 1)))
+        next(queue.batches(1).consumer(c))
     saved, flight = end.save(), end.flight()
     assert saved["taken"].tolist() == saved["reading"].tolist() == [1, 1, 0]
     other = _apart()
@@ -233,7 +233,7 @@ def test_where_consumers_learn_apart_each_goes_on_with_what_it_had():
         free += 1
     assert free == 8 - 5, "three in flight and two that are being read"
     for c, number in ((0, 4), (1, 3), (2, 5)):
-        rows, _ = next(AgentBatches(other, 1).consumer(c, Collator(other.rows, other.state, 2, 1)))
+        rows, _ = next(other.batches(1).consumer(c))
         assert rows["version"][0, 0] == number
 
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import polyplay
-from polyplay.buffers.rollout_queue import ROWS, AgentBatches, RolloutQueue
+from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
 from polyplay.buffers.window_buffer import Windows
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
@@ -79,7 +79,7 @@ def learners(
     queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, per_agent=True)
     spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9, initial=initial)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
-    own = {"source": AgentBatches(queue, 1), "spec": spec, "params": params, "league": league, "snapshots": 10**6}
+    own = {"source": queue.batches(1), "spec": spec, "params": params, "league": league, "snapshots": 10**6}
     crew.add(learn_agents, n=processes or 1, name="learn", learner=True, serves=2, **own)
     crew.start(("loss", "grad_norm", "delta"))
     try:
