@@ -70,14 +70,14 @@ class VTrace(returns.ActorCriticLoss):
     """IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
 
     v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
-    while acting. Bounds of None do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
+    while acting. Infinite bounds do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
     deepmind/scalable_agent (sums over time and batch).
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
-    rho: float | None = 1.0
-    c: float | None = 1.0
-    rho_pg: float | None = 1.0
+    rho: float = 1.0
+    c: float = 1.0
+    rho_pg: float = 1.0
     reduction: str = "sum"
     value_half: bool = True
 
@@ -85,12 +85,9 @@ class VTrace(returns.ActorCriticLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        returns.check_settings(self, reduction=returns.REDUCTIONS)
-        for name in ("rho", "c", "rho_pg"):
-            bound = getattr(self, name)
-            if bound is not None and not bound > 0:
-                raise UserError(f"{name} is {bound}; it must be above 0, or none for no clipping")
-        if (self.rho is not None) and (self.c is None or self.c > self.rho):
+        bounds = dict.fromkeys(("rho", "c", "rho_pg"), returns.ABOVE_ZERO)
+        returns.check_settings(self, reduction=returns.REDUCTIONS, **bounds)
+        if self.c > self.rho:
             raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
@@ -161,8 +158,8 @@ class PPO(returns.ActorCriticLoss):
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
-        rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
-        returns.check_one_shape("shape", rows | {f"out {k}": out[k] for k in ("logp", "value")})
+        acted = {k: batch[k] for k in ("logp", "value")}
+        returns.check_one_shape("shape", acted | {f"out {k}": out[k] for k in ("logp", "value")})
         over = returns.MaskedMean(batch["valid"])
         reach = self.clip_range * (hyperparameters.remaining if self.anneal_clip else 1.0)
         return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, hyperparameters)

@@ -31,7 +31,7 @@ class Counter:
 
 def test_a_joint_schedule_is_at_what_all_did_together_whatever_a_lane_did():
     counts = Counter()
-    joint, alone = RunSchedule(LinearEpsilon(1.0, 0.1, 1_000, 50, lanes=8), counts), LinearEpsilon(1.0, 0.1, 1_000, 50)
+    joint, alone = RunSchedule(1.0, 0.1, 1_000, 50, 8, counts), LinearEpsilon(1.0, 0.1, 1_000, 50)
     assert joint.lanes == 8
     for steps in (0, 50, 333, 1_050, 10**7):
         counts.learnt = float(steps)

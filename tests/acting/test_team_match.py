@@ -14,7 +14,7 @@ from polyplay.acting.play import (
     PlayOptions,
     both_side_steps,
     play_both_sides,
-    play_teams,
+    team_steps,
     policy_player,
     random_player,
     scripted_player,
