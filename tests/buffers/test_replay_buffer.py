@@ -466,8 +466,8 @@ def test_first_priorities_are_those_of_the_loss_with_the_actors_values(eps):
         live, np.ones(len(live), np.float32), tree.zeros(replace(replay, batch=len(live)).drawn())
     )
     batch = {k: torch.as_tensor(v[4:]) for k, v in drawn.items() if k not in ("state", "weight", "id")}
-    made = value_losses.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
-    want = value_losses.sequence_priority(made.target - batch["chosen"][:-1], made.valid, 0.9)
+    target, valid = value_losses.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
+    want = value_losses.sequence_priority(target - batch["chosen"][:-1], valid, 0.9)
     assert buffer.sampler.priorities(live) == pytest.approx(want.numpy(), rel=1e-5)
     assert len(live) > 50
 
