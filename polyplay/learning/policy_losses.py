@@ -31,6 +31,7 @@ from polyplay.learning import returns
 
 
 BASELINES = ("acted", "present")
+HEADS = ("logp", "value", "entropy")
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,16 @@ class VTrace(returns.ActorCriticLoss):
         return _score(self, out, batch, over, advantage, target, hyperparameters, more)
 
 
+def _masked(
+    loss: returns.ActorCriticLoss, out: Batch, over: returns.MaskedMean, advantage: Tensor, target: Tensor
+) -> tuple[Tensor, ...]:
+    """Advantages, normalised if so asked, targets, and what the network says of rows, [T, B], 0 where not valid."""
+    if loss.normalize_advantage:
+        advantage = returns.normalize_advantages(advantage, over)
+    rows = (advantage, target, *(returns.at_least_float32(out[k], advantage) for k in HEADS))
+    return tuple(map(over.only, rows))
+
+
 def _score(
     loss: A2C | VTrace,
     out: Batch,
@@ -112,11 +123,8 @@ def _score(
     more: Callable[[], dict[str, Tensor]] = dict,
 ) -> returns.LossOutput:
     """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
-    if loss.normalize_advantage:
-        advantage = returns.normalize_advantages(advantage, over)
-    advantage, target = over.only(advantage), over.only(target)
-    rows = (returns.at_least_float32(out[k][:-1], advantage) for k in ("logp", "value", "entropy"))
-    logp, value, entropy = map(over.only, rows)
+    rows = {k: out[k][:-1] for k in HEADS}
+    advantage, target, logp, value, entropy = _masked(loss, rows, over, advantage, target)
     policy_loss = over.mean(-advantage * logp)
     value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
     terms = policy_loss, value_loss, over.mean(entropy)
@@ -199,7 +207,7 @@ class APPO(returns.ActorCriticLoss):
         target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
         ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
         advantage = steps.reward + steps.discount * ahead - value[:-1]
-        cut = {k: out[k][:-1] for k in ("logp", "value", "entropy")}
+        cut = {k: out[k][:-1] for k in HEADS}
         acted = {k: batch[k][:-1] for k in ("logp", "value")}
         more = partial(returns.rho_metrics, over, log_rho)
         return _surrogate(self, cut, acted, over, advantage, target, self.clip_range, hyperparameters, more)
@@ -217,12 +225,7 @@ def _surrogate(
     more: Callable[[], dict[str, Tensor]] = dict,
 ) -> returns.LossOutput:
     """The three terms, added up; everything is [T, B], `advantage` and `target` without gradient; reach: ε."""
-    advantage, target = over.only(advantage), over.only(target)
-    if loss.normalize_advantage:
-        advantage = over.only(returns.normalize_advantages(advantage, over))
-    logp, value, entropy = (
-        over.only(returns.at_least_float32(out[k], advantage)) for k in ("logp", "value", "entropy")
-    )
+    advantage, target, logp, value, entropy = _masked(loss, out, over, advantage, target)
     log_ratio = logp - over.only(acted["logp"])
     ratio = log_ratio.exp()
     policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - reach, 1.0 + reach)))

@@ -130,14 +130,6 @@ def test_an_actor_rests_once_it_has_written_its_part_of_the_last_checkpoint(tmp_
         next(resting)
 
 
-def test_an_actor_goes_on_after_every_other_checkpoint(tmp_path):
-    queue, (ctx, _) = queue_of(1), context_of(tmp_path)
-    end, waiting = queue.producer(0), actor_checkpoint.wait_for_actors(ctx, queue, 5)
-    next(waiting)
-    assert actor_checkpoint.answer_save(ctx, actor_of(None), end)
-    assert list(actor_checkpoint.rest_at_end(ctx, end)) == []
-
-
 def test_a_resumed_actor_lacks_what_was_being_read_only_where_all_take_turns(tmp_path):
     queue = queue_of(1)
     queue.turns[0] = 5

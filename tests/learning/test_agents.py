@@ -299,11 +299,6 @@ def test_a_horizon_changes_what_comes_next():
     assert not np.allclose(after, before[:, 0])
 
 
-def test_the_discount_of_the_papers_horizons():
-    found = [round(discount_of(h, 0.1333), 6) for h in (60, 180, 360, 840)]
-    assert found == [0.997778, 0.999259, 0.99963, 0.999841]
-
-
 @pytest.mark.parametrize(
     ("reuse", "lag", "words"), [(1, 2, []), (2.5, 2, ["reuse is 2.5"]), (1, 9, ["staleness is 9.0"])]
 )

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from polyplay.learning import returns
 from tests import twins
 
-QUICK = settings(max_examples=120, deadline=None)
+QUICK = settings(max_examples=50, deadline=None)
 GAMMAS = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
 LAMBDAS = st.sampled_from([0.0, 0.3, 0.95, 1.0])
 INF = float("inf")

@@ -69,17 +69,6 @@ def slow_pixel_control(chosen: Any, best: Any, change: Any, batch: Any, gamma: f
     return total, grad
 
 
-def differences(f: Any, x: Tensor, step: float = 1e-6) -> Tensor:
-    """The gradient of f at x, number by number."""
-    grad = torch.zeros_like(x)
-    for at in np.ndindex(*x.shape):
-        up, down = x.clone(), x.clone()
-        up[at] += step
-        down[at] -= step
-        grad[at] = (f(up) - f(down)) / (2 * step)
-    return grad
-
-
 # ------------------------------------------------------------------------------------------------ pixel change
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_the_change_of_pictures_equals_the_plain_twin(channels: int) -> None:
@@ -162,12 +151,8 @@ def slow_cross_entropy(logits: Any, reward: Any) -> float:
 def test_reward_prediction_equals_the_plain_twin(n: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     logits, reward = rng.normal(size=(n, 3)), rng.choice([-2.0, -0.1, 0.0, 0.3, 1.0], n)
-    given_logits = torch.from_numpy(logits).requires_grad_()
-    loss = unreal.reward_prediction_loss(given_logits, torch.from_numpy(reward))
+    loss = unreal.reward_prediction_loss(torch.from_numpy(logits), torch.from_numpy(reward))
     assert loss.item() == pytest.approx(slow_cross_entropy(logits, reward))
-    loss.backward()
-    found = differences(lambda x: unreal.reward_prediction_loss(x, torch.from_numpy(reward)), given_logits.detach())
-    torch.testing.assert_close(given_logits.grad, found, rtol=1e-5, atol=1e-8)
 
 
 # ------------------------------------------------------------------------------------------------ value replay
@@ -252,45 +237,6 @@ def test_it_is_the_loss_and_the_terms_at_their_costs(inner: Any, seed: int) -> N
     assert not any(x.requires_grad for x in scored.metrics.values())
     for name in ("policy_loss", "entropy"):
         assert scored.metrics[name] == alone.metrics[name]
-
-
-@pytest.mark.parametrize("horizon", [20, 100])
-@pytest.mark.parametrize("reduction", returns.REDUCTIONS)
-def test_an_example_of_every_term_weighs_what_its_source_gives_it(reduction: str, horizon: int) -> None:
-    """By its gradient, however long rollouts are. The sources sum everything: ftw 0.1.8's learner the divergences, ½ of
-    squared errors of cells and cross-entropies, miyosuda/unreal ½ of squared errors of replayed values, too. Beside a
-    mean, all is divided by the number of transitions.
-    """
-    costs = {"kl_posterior": 0.05, "kl_prior": 0.01, "pixel_control": 0.03, "reward_prediction": 0.4}
-    costs["value_replay"], rng, lanes, examples = 0.7, np.random.default_rng(horizon), 2, 2
-    free = torch.zeros(horizon + 1, lanes, dtype=torch.bool)
-    numbers = {k: torch.from_numpy(rng.normal(size=(horizon + 1, lanes))) for k in ("reward", "value", "logp")}
-    batch: dict[str, Any] = {**numbers, "first": free, "terminated": free}
-    batch["obs"] = torch.from_numpy(rng.integers(0, 2, (horizon + 1, lanes, 3, AUX_H, AUX_W)).astype(np.uint8))
-    batch |= {"recent_reward": torch.tensor([1.0, 0.0]), "replayed": {**numbers, "first": free, "terminated": free}}
-    leaves = {k: numbers["value"].clone() for k in ("kl_posterior", "kl_prior", "replayed_value")}
-    leaves |= {
-        "pixel_chosen": torch.randn(horizon, lanes, AUX_H, AUX_W).double(),
-        "reward_logits": torch.randn(examples, 3),
-    }
-    leaves = {k: x.requires_grad_() for k, x in leaves.items()}
-    out = {**leaves, **{k: numbers["value"].clone() for k in ("logp", "value", "entropy")}}
-    out["pixel_best"] = torch.randn(horizon + 1, lanes, AUX_H, AUX_W).double()
-    loss = WithAuxiliary(VTrace(0.9, reduction=reduction, reward="none"), costs)
-    scored = loss(out, batch, Hyperparameters(entropy_cost=0.0)).loss
-    grads = dict(zip(leaves, torch.autograd.grad(scored, [*leaves.values()]), strict=True))
-    part = 1.0 if reduction == "sum" else 1.0 / (horizon * lanes)
-    for name in KL:
-        torch.testing.assert_close(grads[name][:-1], torch.full_like(grads[name][:-1], costs[name] * part))
-    logits, wanted = leaves["reward_logits"].detach(), torch.eye(3)[[2, 0]]
-    weight = costs["reward_prediction"] * part
-    torch.testing.assert_close(grads["reward_logits"], weight * (logits.softmax(1) - wanted))
-    change = (batch["obs"][-1] != batch["obs"][-2]).double().mean(1)
-    apart = leaves["pixel_chosen"].detach()[-1] - (change + 0.9 * out["pixel_best"][-1])
-    torch.testing.assert_close(grads["pixel_chosen"][-1], costs["pixel_control"] * part * apart, check_dtype=False)
-    target = numbers["reward"][-1] + 0.9 * numbers["value"][-1]
-    apart = numbers["value"][-2] - target
-    torch.testing.assert_close(grads["replayed_value"][-2], costs["value_replay"] * part * apart)
 
 
 @pytest.mark.parametrize("inner", INNER, ids=lambda x: f"{type(x).__name__} {x.reduction}")
