@@ -160,7 +160,7 @@ class ThreadedGradient:
             found = torch.cat([t.result() for t in targets])
             ready = found.split(self._rows_beside_acting(len(found)))[i]
         scored = spec.loss(spec.outputs(net, target, batch, None, key=key, ready=ready), batch, spec.hyperparameters)
-        if spec.loss.reduction == "mean":  # type: ignore[attr-defined]
+        if not (isinstance(spec.loss, QLoss) and spec.loss.reduction == "sum"):
             scored = scored._replace(loss=scored.loss * (len(batch["action"]) / whole))
         for p in net.parameters():
             p.grad = None  # what backward makes is kept as it is, nothing is added up

@@ -46,7 +46,7 @@ def one_by_one(envs: Envs, bots: tuple[Any, Any], seed: int, place: int, matches
 @pytest.mark.parametrize("name", ["toy:skirmish", "toy:skirmish+late=3", "toy:skirmish+steps=4"])
 def test_matches_equal_those_played_one_by_one(name: str):
     envs = Envs(name, 4)
-    points = play_both_sides(envs, BOT, BEST, 42, seed=5)[:21]
+    points = play_both_sides(envs, BOT, BEST, 74, seed=5)[:37]
     for place in (0, 4, 5, 15):
         own = points[place::16].tolist()
         assert own == one_by_one(envs, (Skirmish.opposite, Skirmish.focus), 5, place, len(own))
