@@ -24,7 +24,6 @@ from polyplay.core import checkpoint, tree
 from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext
-from polyplay.workers.process import CloudPickled, no_main
 from tests.buffers.plain_replay import ROWS, Plain, World, live_slots
 
 T, LANES = 5, 2
@@ -282,10 +281,9 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
     known: dict[int, np.ndarray] = {}  # every row's picture, by its action, which is another one in each row
 
     def start(incarnation: int) -> Any:
-        cargo = CloudPickled((shop.queue.batches(1), shop.samples, all_counters, control))
-        with no_main():
-            process = multiprocessing.get_context("spawn").Process(target=work, args=(cargo, incarnation), daemon=True)
-            process.start()
+        cargo = shop.queue.batches(1), shop.samples, all_counters, control
+        process = multiprocessing.get_context("fork").Process(target=work, args=(cargo, incarnation), daemon=True)
+        process.start()
         return process
 
     def learn(batches: int) -> None:
@@ -309,11 +307,11 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
     samples = shop.reader.batches()
     process = start(0)
     try:
-        learn(10)
+        learn(30)
         os.kill(process.pid, signal.SIGKILL)  # wherever it is
         process.join()
         process = start(1)
-        learn(10)
+        learn(30)
         assert shop.samples.depth <= shop.samples.slots
     finally:
         control.halt()

@@ -17,23 +17,11 @@ import torch
 from polyplay.core import checkpoint
 from polyplay.core.errors import Closed, NotFinite
 from polyplay.core.tree import Field
-from polyplay.core.worker import (
-    Hyperparameters,
-    HyperparameterSchedule,
-    RunControl,
-    SchedulePoint,
-)
+from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import learner as save_marks
 from polyplay.learning import policy_losses, returns, value_losses
-from polyplay.learning.learner import (
-    Epochs,
-    Learner,
-    Minibatches,
-    SaveMarks,
-    shuffled_order,
-    unroll_before_last,
-)
+from polyplay.learning.learner import Epochs, Learner, Minibatches, SaveMarks, shuffled_order, unroll_before_last
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network

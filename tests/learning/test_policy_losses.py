@@ -41,11 +41,7 @@ def numbers(flags: list[dict[str, list[bool]]], seed: int) -> tuple[dict[str, np
     shape = batch["first"].shape
     batch |= {"reward": rng.normal(size=shape) * 2, "value": rng.normal(size=shape)}
     batch["logp"] = -rng.exponential(size=shape)
-    out = {
-        "logp": -rng.exponential(size=shape),
-        "value": rng.normal(size=shape),
-        "entropy": rng.random(shape),
-    }
+    out = {"logp": -rng.exponential(size=shape), "value": rng.normal(size=shape), "entropy": rng.random(shape)}
     return out, batch
 
 
@@ -311,6 +307,17 @@ def test_its_gradient_is_that_of_finite_differences(options):
                 ends.append(score(loss, moved, batch)[0].loss.item())
             found[at] = (ends[0] - ends[1]) / 2e-6
         np.testing.assert_allclose(heads[name].grad.numpy(), found, atol=1e-7, err_msg=name)
+
+
+def test_what_is_not_valid_is_ignored_even_nan():
+    loss, (out, batch) = policy_losses.PPO(normalize_advantage=True, value_clip=True), example(0)
+    before, _ = score(loss, out, batch)
+    for x in (*out.values(), batch["logp"]):
+        x[:-1][batch["first"][1:]] = np.nan
+    after, heads = score(loss, out, batch, grad=True)
+    after.loss.backward()
+    assert after.loss.item() == pytest.approx(before.loss.item(), rel=1e-12)
+    assert all(torch.isfinite(h.grad).all() for h in heads.values())
 
 
 @pytest.mark.parametrize("make", [policy_losses.PPO, policy_losses.APPO])

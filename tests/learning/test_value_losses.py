@@ -177,12 +177,7 @@ def rows(length: int, width: int, seed: int = 0) -> dict[str, Tensor]:
 
 
 @QUICK
-@given(
-    st.integers(0, 10**6),
-    st.integers(1, 4),
-    st.sampled_from(["extra", "short"]),
-    st.sampled_from([1e-3, 0.0]),
-)
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from(["extra", "short"]), st.sampled_from([1e-3, 0.0]))
 def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: float) -> None:
     burn, length, width = seed % 3, 8, 3
     batch = rows(burn + length, width, seed)
