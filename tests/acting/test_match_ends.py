@@ -148,16 +148,7 @@ def test_rows_of_one_turn_may_come_in_parts():
     first, later = {**row, "first": np.ones(2, bool)}, {**row, "first": np.zeros(2, bool)}
     over = {"over": np.ones(2, bool), "first": np.zeros(2, bool)}
     a, b = np.array([0, 2]), np.array([1, 3])
-    for lanes, step in (
-        (a, first),
-        (b, first),
-        (a, later),
-        (b, first),
-        (a, later),
-        (b, later),
-        (a, over),
-        (b, over),
-        (a, first),
-    ):
+    turns = [(a, first), (b, first), (a, later), (b, first), (a, later), (b, later), (a, over), (b, over), (a, first)]
+    for lanes, step in turns:
         assert not len(ends.watch(lanes, step).whole)
     assert ends.watch(b, first).whole.tolist() == [0, 1]

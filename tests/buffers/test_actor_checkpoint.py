@@ -56,15 +56,8 @@ def test_a_part_reports_counters_and_what_is_lost(tmp_path):
         ctx, checkpoint.CheckpointPart(tmp_path, 3), actor_of(None), {"0": {"rows": {"x": np.arange(2)}}}
     )
     (report,) = actor_checkpoint.saved_counters(checkpoint.partial(tmp_path, 3))
-    assert report == {
-        "first_lane": 4,
-        "lanes": 4,
-        "steps": 40,
-        "episodes": 1,
-        "partial": 2,
-        "partial_steps": 5,
-        "why": "of a reason",
-    }
+    counts = {"first_lane": 4, "lanes": 4, "steps": 40, "episodes": 1, "partial": 2, "partial_steps": 5}
+    assert report == {**counts, "why": "of a reason"}
     line = actor_checkpoint.lost_lanes(checkpoint.partial(tmp_path, 3), 9)
     assert line == "4 lanes begin anew, from seed 9: 2 partial episodes (5 agent steps) are lost, since of a reason"
     checkpoint.write_json(checkpoint.partial(tmp_path, 3) / "workers/stream-0.json", {"taken": {"0": 1}, "lost": []})

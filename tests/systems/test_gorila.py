@@ -251,7 +251,7 @@ def test_a_global_memory_has_all_lanes_and_local_ones_each_their_actors():
         wired("gorila", crew, **{**of.FREE, "actors": 4, "replay_workers": memories, "learners": 3})
         samples = roles(crew)["learn"].source
         found[memories] = (samples.memories, samples.learners, samples.replay.lanes, samples.replay.capacity)
-        assert roles(crew)["act"].explore.schedule.after == 250 * memories
+        assert roles(crew)["act"].explore.after == 250 * memories
     assert found == {1: (1, 3, 16, 10_000), 4: (4, 3, 4, 10_000)}
 
 
