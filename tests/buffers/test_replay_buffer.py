@@ -257,13 +257,13 @@ def test_new_items_have_the_greatest_priority_ever_given():
 def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_end():
     buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
     live = live_slots(buffer.index)
-    end, _, discount = buffer.batches.windows(live)
+    end, _, discount = buffer.windows(live)
     value = buffer.columns.arrays["value"]
     value[end[discount == 0]] = np.nan
-    assert np.isfinite(buffer.batches.td_errors(live[discount == 0])).all()
+    assert np.isfinite(buffer.td_errors(live[discount == 0])).all()
     value[end[discount > 0][:1]] = np.inf
     with pytest.raises(BadPriority, match="infinite"):
-        buffer.batches.td_errors(live)
+        buffer.td_errors(live)
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_items_that_take_the_place_of_old_ones_have_first_priorities_too(seed, s
         rows = world.rows(T, lanes) | {k: rng.normal(size=(T, 2)).astype(np.float32) for k in ("value", "chosen")}
         buffer.add(rows, lanes)
     live = live_slots(buffer.index)
-    want = np.ones(len(live)) if sampler.first == "max" else buffer.batches.td_errors(live)
+    want = np.ones(len(live)) if sampler.first == "max" else buffer.td_errors(live)
     assert buffer.sampler.priorities(live) == pytest.approx(want, rel=1e-6)
     dead = np.setdiff1d(np.arange(buffer.index.slots), live)
     assert not buffer.sampler.priorities(dead).any()
@@ -449,9 +449,7 @@ def test_first_priorities_are_those_of_the_loss_with_the_actors_values(eps):
         rows = world.rows(3, lanes) | {k: rng.normal(size=(3, 2)).astype(np.float32) for k in ("value", "chosen")}
         buffer.add(rows, lanes)
     live = live_slots(buffer.index)
-    drawn = buffer.batches.fill(
-        live, np.ones(len(live), np.float32), tree.zeros(replace(replay, batch=len(live)).drawn())
-    )
+    drawn = buffer.fill(live, np.ones(len(live), np.float32), tree.zeros(replace(replay, batch=len(live)).drawn()))
     batch = {k: torch.as_tensor(v[4:]) for k, v in drawn.items() if k not in ("state", "weight", "id")}
     target, valid = value_losses.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
     want = value_losses.sequence_priority(target - batch["chosen"][:-1], valid, 0.9)
