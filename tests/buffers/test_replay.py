@@ -47,23 +47,6 @@ def test_one_side_may_always_go_on_and_neither_runs_away(ratio, start, T, lanes,
             assert owed <= slack * 4 + ratio * T * lanes + 1e-6
 
 
-def test_numbers_of_dqn():
-    """One batch of 32 for 4 steps is a ratio of 8, from the start on."""
-    world, buffer = limited(8.0, start=50, batch=32)
-    buffer.add(world.rows(50, np.arange(1)), slice(None))  # the first is no agent step
-    assert (buffer.ready, buffer.due) == (False, 0)
-    buffer.add(world.rows(1, np.arange(1)), slice(None))
-    assert (buffer.ready, buffer.due) == (True, 0)
-    sampled = []
-    for _ in range(40):
-        buffer.add(world.rows(1, np.arange(1)), slice(None))
-        sampled.append(buffer.due)
-        for _ in range(buffer.due):
-            buffer.sample()
-    assert sampled == [0, 0, 0, 1] * 10
-    assert buffer.metrics()["ratio"] == pytest.approx(8)
-
-
 def test_rows_of_a_sequence_count_each():
     world = World(np.random.default_rng(0), 1, 0, "zeros")
     world.events = ("go",)

@@ -279,7 +279,6 @@ def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_en
         ({"reward": "half"}, "none, clip, sign"),
         ({"scale": 0.0}, "scale=0.0 of rewards given, allowed: above 0"),
         ({"gamma": 1.1}, "gamma=1.1"),
-        ({"lanes": 0}, "lanes=0"),
         ({"lanes": 99, "capacity": 50}, "99 lanes"),
         ({"spec": {"obs": Field((1, 2, 2), "uint8")}}, "lack action, first, reward"),
     ],
