@@ -236,7 +236,7 @@ def beside_memcpy(memory: ReplayBuffer, n: int, seconds: float) -> dict[str, flo
     orders = []
     for _ in range(50):
         slots = memory.sampler.pick(n, None)[0]
-        both = np.stack([slots, memory.batches.windows(slots)[0]])  # type: ignore[union-attr]
+        both = np.stack([slots, memory.windows(slots)[0]])  # type: ignore[union-attr]
         orders.append(np.clip(both.reshape(-1) - 3, 0, len(planes) - 5))
     number = [0]
 

@@ -17,7 +17,7 @@ from typing import Protocol, cast
 import numpy as np
 import torch
 
-from polyplay.acting.rows import POLICY_INPUTS, EpisodeCounter, Exploration, as_tensors, row_to_device, write_row
+from polyplay.acting.rows import EpisodeCounter, Exploration, as_tensors, policy_inputs, row_to_device, write_row
 from polyplay.buffers.rollout_queue import Producer, RolloutSlots
 from polyplay.core import tree
 from polyplay.core.numbers import LaneUniforms
@@ -151,7 +151,6 @@ class Actor:
                     self.acts[group.lanes] -= self.bootstrap  # the same noise as the first time
                     group.outputs, group.after = self._act(group, group.step)
                 if group.slot is not None:
-                    self._write_state(group, 0)
                     self.out.rows["agent"][group.slot] = group.player.agent
                     self._write(group, 0, group.step, group.outputs)
                 group.at, group.parked, group.step = 0, False, {}
@@ -175,16 +174,13 @@ class Actor:
                     player.policy.freeze_noise()
         self.pulled = 0
 
-    def _write_state(self, group: LaneGroup, at: int) -> None:
-        """The state before row `at`, where a rollout or a window begins there."""
-        window = self.out.window
+    def _write(self, group: LaneGroup, at: int, step: Batch, outputs: Batch) -> None:
+        """Row `at`, and the state before it where a rollout or a window begins there."""
+        window, slot = self.out.window, cast("int", group.slot)
         if at == 0 or (window and at % window == 0 and at < self.out.T):
-            slot = cast("int", group.slot)
             where: Index = (slot, at // window) if window else slot
             tree.write(self.out.state, where, tree.map(lambda x: x.numpy(), group.state))
-
-    def _write(self, group: LaneGroup, at: int, step: Batch, outputs: Batch) -> None:
-        write_row(self.out.rows, (cast("int", group.slot), at), step, outputs, group.player.version)
+        write_row(self.out.rows, (slot, at), step, outputs, group.player.version)
 
     def _gather(self) -> Iterator[None]:
         """Receive, act, write and send until every group is parked on its last row."""
@@ -204,7 +200,6 @@ class Actor:
             last = group.at < 0 or group.at == self.out.T
             outputs, after = ({}, {}) if last and not self.bootstrap else self._act(group, step)
             if group.slot is not None:
-                self._write_state(group, group.at)
                 self._write(group, group.at, step, outputs)
             if last:
                 group.step, group.outputs, group.after, group.parked = step, outputs, after, True
@@ -224,7 +219,7 @@ class Actor:
 
     def _act(self, group: LaneGroup, step: Batch) -> tuple[Batch, Batch]:
         with self.ctx.counters.timed("infer"), torch.no_grad():
-            inputs = {k: step[k] for k in POLICY_INPUTS if k in step}
+            inputs = policy_inputs(step)
             inputs["noise"] = group.noise.row(int(self.acts[group.lanes.start]))
             if self.explore is not None:
                 inputs["epsilon"] = self.explore.at(self.acts[group.lanes], self.numbers[group.lanes])

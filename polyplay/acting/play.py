@@ -34,6 +34,9 @@ from polyplay.nets.policy import Policy, PolicyFactory
 
 Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool
 
+Choose = Callable[[Batch], Tree]  # rows of a team's lanes: their actions
+TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows on
+
 LANES = 16
 SEED = 10_000_019  # evaluation never repeats the seeds of training
 CHANCE = 20_000_003  # nor does ε take the policy's own noise
@@ -103,7 +106,8 @@ def play_steps(
     quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
     ret, length, done = np.zeros(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
     ends, everyone = MatchEnds(np.arange(lanes).reshape(-1, envs.spec.seats)), np.arange(lanes)
-    with closing(_steps(envs, lanes, how.seed + SEED, policy, how, viewers=viewers)) as steps:
+    players = [(policy_player(policy, how), slice(None))]
+    with closing(_steps(envs, lanes, how.seed + SEED, players, viewers=viewers)) as steps:
         for step, _ in steps:
             for matches in ends.watch(everyone, step):
                 done[ends.lanes[matches][~ends.came[ends.lanes[matches]]]] += 1
@@ -125,8 +129,8 @@ def actions_of_games(
     envs: Envs, policy: Policy, how: PlayOptions, first: int, seed: int
 ) -> Iterator[tuple[Tree, np.ndarray]]:
     """The first games of lanes `first` …, one each: (actions, bool [lanes]: whose game is over), step by step."""
-    over = np.zeros(how.episodes, bool)
-    with closing(_steps(replace(envs, max_restarts=0), how.episodes, seed, policy, how, first)) as steps:
+    over, players = np.zeros(how.episodes, bool), [(policy_player(policy, how), slice(None))]
+    with closing(_steps(replace(envs, max_restarts=0), how.episodes, seed, players, first)) as steps:
         for step, action in steps:
             over |= step["over"]
             yield action, over
@@ -135,33 +139,36 @@ def actions_of_games(
 
 
 def _steps(
-    envs: Envs, lanes: int, seed: int, policy: Policy, how: PlayOptions, first: int = 0, viewers: Sequence[Viewer] = ()
+    envs: Envs,
+    lanes: int,
+    seed: int,
+    players: Sequence[tuple[TeamPlayer, np.ndarray | slice]],
+    first: int = 0,
+    viewers: Sequence[Viewer] = (),
 ) -> Generator[tuple[Batch, Tree], None, None]:
-    """Every row of lanes `first` … together, however they go in training, and the actions chosen in it."""
+    """Every row of lanes `first` … together, however they go in training, and the actions chosen in it, which the next
+    ones overwrite. players: with the lanes of each, counted from `first`.
+    """
     shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
     with closing(shown.open(seed, first)) as pool:
-        state, numbers = policy.initial(lanes), first + np.arange(lanes)
-        for act in itertools.count():
+        seated = [(begin(pool, first + np.arange(lanes)[own]), own) for begin, own in players]
+        action = tree.zeros(fields(pool.spec.action), (lanes,))
+        while True:
             which, step = pool.recv()
-            action, state = choose_actions(pool.spec, policy, how, numbers, step, state, act)
+            for choose, own in seated:
+                tree.write(action, own, choose(tree.at(step, own)))
             for viewer in viewers:
                 viewer(step, pool)
             yield step, action
             pool.send(which, action)
 
 
-def choose_actions(
-    spec: EnvSpec, policy: Policy, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
-) -> tuple[Tree, Batch]:
-    """The actions of lanes of these numbers, and the state after them; `act`: how often they acted before."""
-    action, _, after = choose_with_value(spec, policy, how, numbers, step, state, act)
-    return action, after
-
-
 def choose_with_value(
     spec: EnvSpec, policy: Policy, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
 ) -> tuple[Tree, np.ndarray | None, Batch]:
-    """The same with the network's values [B] between them, where it has some."""
+    """The actions of lanes of these numbers, the network's values [B] where it has some, and the state after them;
+    `act`: how often they acted before.
+    """
     inputs, acts = policy_inputs(step), np.full(len(numbers), act)
     if not how.greedy:
         inputs["noise"] = uniform(how.seed + SEED, numbers, acts, policy.noise)
@@ -219,10 +226,6 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int, second
     }
 
 
-Choose = Callable[[Batch], Tree]  # rows of a team's lanes: their actions
-TeamPlayer = Callable[[Pool, np.ndarray], Choose]  # plays lanes of these numbers, from their first rows on
-
-
 def policy_player(policy: Policy, how: PlayOptions) -> TeamPlayer:
     """A policy with a state for each lane."""
 
@@ -231,7 +234,7 @@ def policy_player(policy: Policy, how: PlayOptions) -> TeamPlayer:
 
         def choose(step: Batch) -> Tree:
             nonlocal state
-            action, state = choose_actions(pool.spec, policy, how, lanes, step, state, next(acts))
+            action, _, state = choose_with_value(pool.spec, policy, how, lanes, step, state, next(acts))
             return action
 
         return choose
@@ -263,14 +266,12 @@ def play_both_sides(envs: Envs, player: TeamPlayer, other: TeamPlayer, matches: 
     """float64 [matches]: the player's points, 1 for a win and ½ for a draw. In the first half of the matches it is the
     first team, in the second half, from the same seeds, the other.
     """
-    return _end_of(both_side_steps(envs, player, other, matches, seed))
-
-
-def play_teams(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int) -> np.ndarray:
-    """float64 [matches]: points of the first team. Who has more team reward over the match wins; where rows have none,
-    whose returns are more, summed over seats. Every place for a match has its quota, so short matches don't crowd in.
-    """
-    return _end_of(team_steps(envs, players, matches, seed))
+    steps = both_side_steps(envs, player, other, matches, seed)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return np.asarray(end.value)
 
 
 def both_side_steps(
@@ -285,19 +286,18 @@ def both_side_steps(
 def team_steps(
     envs: Envs, players: tuple[TeamPlayer, TeamPlayer], matches: int, seed: int
 ) -> Generator[None, None, np.ndarray]:
-    """play_teams, which yields after every step of all matches."""
+    """float64 [matches]: points of the first team; yields after every step of all matches. Who has more team reward
+    over the match wins; where rows have none, whose returns are more, summed over seats. Every place for a match has
+    its quota, so short matches don't crowd in.
+    """
     at_once, team = min(matches, LANES), np.array(envs.spec.sides)
     points, scores = np.full(matches, np.nan), np.zeros((at_once, 2))
     sides = [np.flatnonzero(np.tile(team, at_once) == t) for t in (0, 1)]
+    # match m has lanes m·seats …, in the order of the seats
     done, everyone = np.zeros(at_once, np.int64), np.arange(at_once * len(team))
     ends = MatchEnds(everyone.reshape(at_once, len(team)))
-    lanes = at_once * len(team)  # match m has lanes m·seats …, in the order of the seats
-    shown = replace(envs, lanes=lanes, batching=All(), groups=1, agents=1, active=0, workers=0)
-    with closing(shown.open(seed + SEED)) as pool:
-        choosers = [player(pool, own) for player, own in zip(players, sides, strict=True)]
-        action = tree.zeros(fields(pool.spec.action), (at_once * len(team),))
-        while True:
-            which, step = pool.recv()
+    with closing(_steps(envs, len(everyone), seed + SEED, list(zip(players, sides, strict=True)))) as steps:
+        for step, _ in steps:
             over = ends.watch(everyone, step)
             for i in over.whole:
                 if (number := done[i] * at_once + i) < matches:
@@ -307,12 +307,10 @@ def team_steps(
                 ends.forget(some)
                 scores[some] = 0.0
             if not np.isnan(points).any():
-                return points
+                break
             scores += _team_scores(step, team)
-            for choose, own in zip(choosers, sides, strict=True):
-                tree.write(action, own, choose(tree.at(step, own)))
-            pool.send(which, action)
             yield
+    return points
 
 
 def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
@@ -324,15 +322,6 @@ def _team_scores(step: Batch, team: np.ndarray) -> np.ndarray:
         return step["reward"].reshape(board) @ own
     there = ~step["first"].reshape(board)
     return np.where(there, step["team_reward"].reshape(board), 0.0) @ own / np.maximum(there @ own, 1)
-
-
-def _end_of(steps: Generator[None, None, np.ndarray]) -> np.ndarray:
-    """What a generator returns."""
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            return np.asarray(end.value)
 
 
 GIVES_UP = -1  # instead of a move: the player loses this game

@@ -70,22 +70,20 @@ class LaneTable:
         assert self._pool is not None
         return self._pool
 
-    @property
-    def served(self) -> int:
-        """Agents that are served at once, at most."""
-        return self.envs.batching.n if isinstance(self.envs.batching, Greedy) else self.envs.lanes
-
     def label(self) -> str:
-        return f"{self.envs.title} × {self.envs.active or self.envs.lanes}, at most {self.served} served at once"
+        envs = self.envs
+        served = envs.batching.n if isinstance(envs.batching, Greedy) else envs.lanes
+        return f"{envs.title} × {envs.active or envs.lanes}, at most {served} served at once"
 
     def dial(self, name: str) -> Adjustable:
         """The number of lanes, for a scheduler; one that stays, where lanes cannot come and go."""
         first = self.envs.active or self.envs.lanes
-        return Adjustable(name, 1, self.envs.lanes, lambda: getattr(self._pool, "present", first), self._ask)
 
-    def _ask(self, n: int) -> None:
-        if hasattr(self._pool, "scale"):
-            self.pool.scale(n)
+        def ask(n: int) -> None:
+            if hasattr(self._pool, "scale"):
+                self.pool.scale(n)
+
+        return Adjustable(name, 1, self.envs.lanes, lambda: getattr(self._pool, "present", first), ask)
 
     def recv(self, timeout: float) -> tuple[Lanes, Batch]:
         """See Pool."""
@@ -151,7 +149,8 @@ class Predictor:
             leaves = table.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
             last = renew is not None and bool(self._ends(numbers, go).any())
-            outputs, after = (self._nothing(len(numbers)), {}) if last else self._act(numbers, step, state)
+            nothing = as_tensors(tree.zeros(self.policy.spec(), (len(numbers),))) if last else {}
+            outputs, after = (nothing, {}) if last else self._act(numbers, step, state)
             done = self._write(numbers, step, outputs, version, go)
             if done:
                 yield done
@@ -170,10 +169,6 @@ class Predictor:
         has = self.table.slot[numbers] >= 0
         ends = has & (~go | (self.table.at[numbers] == self.out.T))
         return has if self.together and ends.any() else ends
-
-    def _nothing(self, n: int) -> Batch:
-        """In place of a policy's outputs."""
-        return as_tensors(tree.zeros(self.policy.spec(), (n,)))
 
     def _act(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         with self.ctx.counters.timed("infer"), torch.no_grad():

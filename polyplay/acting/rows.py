@@ -6,7 +6,7 @@ What both acting loops do with a row: choose what the policy sees of it, write i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
@@ -50,36 +50,23 @@ class LinearEpsilon:
     lanes: int = 1
 
     def label(self) -> str:
-        return f"ε       {type(self).__name__} to {np.float32(self.end):.3g}"
+        return f"ε       LinearEpsilon to {np.float32(self.end):.3g}"
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         done = (np.asarray(acts, np.float64) * self.lanes - self.after) / max(self.over, 1)
         return (self.start + (self.end - self.start) * np.clip(done, 0.0, 1.0)).astype(np.float32)
 
 
-class StepCounts(Protocol):
-    @property
-    def learnt(self) -> float: ...  # agent steps of all workers, earlier runs' too
-
-
 @dataclass(frozen=True)
-class RunSchedule:
-    """A schedule by the agent steps of the whole run, as `counts` has them, where lanes don't keep step (actors of
-    Gorila that run freely). So whoever takes a lost one's place, or resumes, goes on where the run is.
+class RunSchedule(LinearEpsilon):
+    """The same by the agent steps of the whole run, earlier ones' too, which `counts.learnt` is, where lanes don't keep
+    step (actors of Gorila that run freely). So whoever takes a lost one's place, or resumes, goes on where the run is.
     """
 
-    schedule: LinearEpsilon
-    counts: StepCounts
-
-    @property
-    def lanes(self) -> int:
-        return self.schedule.lanes
-
-    def label(self) -> str:
-        return self.schedule.label()
+    counts: Any = None
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        return self.schedule.at(np.full(np.shape(acts), self.counts.learnt / self.lanes), lanes)
+        return super().at(np.full(np.shape(acts), self.counts.learnt / self.lanes), lanes)
 
 
 @dataclass(frozen=True)
@@ -264,18 +251,13 @@ def policy_inputs(step: Batch) -> Batch:
     return {k: step[k] for k in POLICY_INPUTS if k in step}
 
 
-EVERY, SOME = ("reward", "terminated", "truncated", "first"), ("events", "team_reward")  # what a pool says in rows
+WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events", "team_reward")  # of what a pool says
 
 
 def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> None:
-    for key in ("obs", "mask"):
+    for key in WRITTEN:
         if key in step:
             tree.write(rows[key], at, step[key])
-    for key in EVERY:
-        rows[key][at] = step[key]
-    for key in SOME:
-        if key in step:
-            rows[key][at] = step[key]
     for key, value in out.items():
         tree.write(rows[key], at, tree.map(lambda x: x.numpy(), value))
     rows["version"][at] = version

@@ -10,7 +10,7 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Batch
 from polyplay.core.worker import WorkerContext
-from polyplay.envs.lane import Bot, SeatedBot, load_bot, seat_bot
+from polyplay.envs.lane import Bot, load_bot, seat_bot
 from polyplay.envs.pool import Envs, Pool
 from polyplay.nets.device import enter_device, to_host
 from polyplay.nets.factory import build_network
@@ -189,15 +189,6 @@ class MatchResults:
 # file; its rows and those of a bot are not written. Players change between two rollouts, while all matches rest.
 
 
-class SeatedPlayer(Protocol):
-    """Of a player: an agent, and of a past agent the version of its weights."""
-
-    @property
-    def agent(self) -> int: ...
-    @property
-    def version(self) -> int: ...
-
-
 class Tables(Protocol):
     """What an actor asks of a league (population.league)."""
 
@@ -208,7 +199,7 @@ class Tables(Protocol):
     def table(self, actor: int) -> tuple[int, np.ndarray]: ...
     def wait(self, actor: int) -> bool: ...
     def acknowledge(self, actor: int, draw: int) -> None: ...
-    def identity(self, player: int) -> SeatedPlayer: ...
+    def identity(self, player: int) -> Any: ...  # its `agent`, and of a past agent the `version` of its weights
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None: ...
 
 
@@ -267,21 +258,9 @@ class Seat:
         self.player = LanePlayer(self.policy, producer)
         self.seats_of_agent = 1  # players of the same agent at the table
 
-    def sit(self, agent: int) -> None:
-        """From the next rollout on a living agent plays here."""
-        self._sit(self.policy, agent, self.producer, self.pull)
-
-    def sit_past_self(self, arrays: Batch, version: int) -> None:
-        """From the next rollout on weights of a past agent play here, and do not learn from it."""
-        checkpoint.load_into(self.net, arrays)
-        self._sit(self.policy, -1, None, lambda k: version)
-
-    def sit_scripted(self, bot: SeatedBot) -> None:
-        """From the next rollout on a bot plays here."""
-        self._sit(ScriptedPolicy(bot), -1, None, lambda k: 0)
-
-    def _sit(self, policy: ActingPolicy, agent: int, out: Producer | None, pull: Pull) -> None:
-        player = self.player
+    def sit(self, policy: ActingPolicy, pull: Pull, agent: int = -1) -> None:
+        """From the next rollout on this plays here. agent: a living one, which learns from it."""
+        player, out = self.player, self.producer if agent >= 0 else None
         player.policy, player.agent, player.out, player.pull, player.version = policy, agent, out, pull, -1
 
     def save(self) -> Batch:
@@ -320,8 +299,13 @@ class ActorSeating:
 
     def begin(self) -> bool:
         """Seat the first players; False: the league has drawn none yet."""
-        if self.draw:
-            self._seat_again()
+        if self.draw:  # taken up from a checkpoint
+            for i, player in enumerate(self.numbers.tolist()):
+                self._seat(i, player)
+            for number, held in self.held.items():
+                self.seats[int(number)].load(held)
+            self.actor.pulled, self.held = len(self.held), {}
+            self._count_seats()
             return True
         if self.league is None:
             agents = self.seats[0].params.agents
@@ -375,15 +359,14 @@ class ActorSeating:
     def _seat(self, i: int, player: int) -> None:
         seat, bots = self.seats[i], self.bots[i]
         if self.league is None or player < self.league.agents:
-            seat.sit(player)
-            return
-        if (bot := player - self.league.players + len(bots)) >= 0:
-            seat.sit_scripted(bots[bot])
-            return
-        who = self.league.identity(player)
-        assert self.ctx.directory is not None
-        path = self_path(self.ctx.directory, who.agent, who.version)
-        seat.sit_past_self(read_self(path), who.version)
+            seat.sit(seat.policy, seat.pull, player)
+        elif (bot := player - self.league.players + len(bots)) >= 0:
+            seat.sit(ScriptedPolicy(bots[bot]), lambda k: 0)
+        else:
+            who = self.league.identity(player)
+            assert self.ctx.directory is not None
+            checkpoint.load_into(seat.net, read_self(self_path(self.ctx.directory, who.agent, who.version)))
+            seat.sit(seat.policy, lambda k: who.version)
 
     # ------------------------------------------------------------------------------------------- saving
 
@@ -404,11 +387,3 @@ class ActorSeating:
         self.draw, self.numbers, self.held = int(table["draw"]), np.array(table["numbers"]), table.get("held", {})
         if self.results is not None:
             self.results.load(table["results"])
-
-    def _seat_again(self) -> None:
-        for i, player in enumerate(self.numbers.tolist()):
-            self._seat(i, player)
-        for number, held in self.held.items():
-            self.seats[int(number)].load(held)
-        self.actor.pulled, self.held = len(self.held), {}
-        self._count_seats()

@@ -8,7 +8,6 @@ differs from that of every later item in its slot. See docs/concepts/replay.md.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from itertools import cycle
 
@@ -262,98 +261,6 @@ class RecurrentStates:
         return tree.nest({p: a[at] for p, a in self.arrays.items()})
 
 
-# From the slots of items to the arrays that are learnt from: the caller's, or a few of the buffer's own in turn.
-
-
-class Batches(ABC):
-    """What both kinds of items have in common: `own` batches of arrays, and rows that are copied into them."""
-
-    def __init__(self, replay: Replay, index: ItemIndex, columns: Columns, states: RecurrentStates, own: int):
-        self.replay, self.index, self.columns, self.states = replay, index, columns, states
-        batches = [tree.map(np.copy, tree.zeros(replay.drawn())) for _ in range(own)]  # pages touched
-        self.nbytes, self._turn = sum(a.nbytes for b in batches for _, a in tree.leaves(b)), cycle(batches)
-        drawn, whole = dict(tree.leaves(replay.drawn())), bool(replay.sequence)
-        paths = [p for p in columns.arrays if p in drawn]
-        self.rows = {p: slice(None) if whole or p.split("/")[0] in BOTH else 0 for p in paths}  # of an item
-
-    @abstractmethod
-    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
-        """The batch of the items in `slots`, see docs/concepts/replay.md."""
-
-    @abstractmethod
-    def td_errors(self, slots: np.ndarray) -> np.ndarray:
-        """First priorities [n] of items that may be drawn, from the outputs of the policy that acted (Ape-X, R2D2).
-        Raises BadPriority: a value is not finite.
-        """
-
-    def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Slots of the last rows, G and D, each [n]."""
-        r, index, reward = self.replay, self.index, self.columns.arrays["reward"]
-        form = REWARDS.index(r.reward)
-        end, total, discount = replay_kernels.windows(slots, index.R, r.n_step, r.gamma, form, index.flags, reward)
-        return end, np.multiply(total, r.scale, out=total), discount
-
-    def row_errors(self, slots: np.ndarray) -> np.ndarray:
-        """|h(G + D·h⁻¹(value)) - chosen| [n] of the windows that begin in `slots`; without rescaling, h is left out."""
-        end, total, discount = self.windows(slots)
-        ahead, eps = self.columns.arrays["value"][end], getattr(self.replay.sampler, "rescale", 0.0)
-        ahead = unscale(ahead, eps) if eps else ahead
-        goal = total + np.where(discount == 0.0, 0.0, discount * ahead)  # no value counts behind the end of an episode
-        goal = rescale(goal, eps) if eps else goal
-        return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
-
-    def _checked(self, slots: np.ndarray, priority: np.ndarray) -> np.ndarray:
-        return self.index.live_items(self.index.ids(slots), priority)[1]
-
-    def _batch(self, at: np.ndarray, extras: Batch, into: Batch | None) -> Batch:
-        """The leaves of the rows in slots `at` [T, B], and what is not in the rows."""
-        batch = into or next(self._turn)
-        self.columns.take(at, self.index.older, self.rows, batch)
-        if into is None:
-            return batch | extras
-        tree.write(into, ..., extras)
-        return into
-
-
-class TransitionBatches(Batches):
-    """s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has."""
-
-    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
-        end, total, discount = self.windows(slots)
-        both = np.stack([slots, end])
-        first = self.index.flags[both] & replay_kernels.FIRST > 0
-        extras = {"return": total, "discount": discount, "weight": weight, "id": self.index.ids(slots), "first": first}
-        return self._batch(both, extras, into)
-
-    def td_errors(self, slots: np.ndarray) -> np.ndarray:
-        return self._checked(slots, self.row_errors(slots))
-
-
-class SequenceBatches(Batches):
-    """burn_in + sequence + n_step rows of one episode each, and the recurrent state before them."""
-
-    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
-        at, real, valid = spans(slots, self.replay.length, self.index.R, self.replay.burn_in, self.index.flags)
-        flags = self.index.flags[at]
-        extras: Batch = {n: (flags & getattr(replay_kernels, n.upper()) > 0) & real for n in FLAGS}
-        extras["first"] |= ~real
-        state = self.states.take(at[0], extras["first"][0])
-        extras |= {"state": state, "weight": weight, "id": self.index.ids(slots), "valid": valid}
-        batch = self._batch(at, extras, into)
-        batch["reward"][~real] = 0
-        return batch
-
-    def td_errors(self, slots: np.ndarray) -> np.ndarray:
-        r = self.replay
-        assert isinstance(r.sampler, Proportional)
-        at, _, valid = spans(slots, r.length, self.index.R, r.burn_in, self.index.flags)
-        learnt = slice(r.burn_in, r.burn_in + r.sequence)
-        at, valid = at[learnt], valid[learnt]
-        size = np.where(valid, self.row_errors(at.ravel()).reshape(at.shape), 0.0)
-        mean = size.sum(0) / np.maximum(valid.sum(0), 1)
-        return self._checked(slots, r.sampler.eta * size.max(0) + (1.0 - r.sampler.eta) * mean)
-
-
 QUANTILES_OF = 4096  # items whose priorities metrics() reports quantiles of
 
 
@@ -370,8 +277,11 @@ class ReplayBuffer:
         self.max_priority = 1.0  # the greatest ever given
         self.first_priority = 1.0  # of those added last, their mean
         self.beta: float | None = None  # of the last sample, where it was not the sampler's own
-        kind = SequenceBatches if replay.sequence else TransitionBatches
-        self.batches = kind(replay, self.index, self.columns, self.states, replay.buffers if batches else 0)
+        own = [tree.map(np.copy, tree.zeros(replay.drawn())) for _ in range(replay.buffers * batches)]  # pages touched
+        self._own_nbytes, self._turn = sum(a.nbytes for b in own for _, a in tree.leaves(b)), cycle(own)
+        drawn = dict(tree.leaves(replay.drawn()))
+        whole = {p for p in self.columns.arrays if replay.sequence or p.split("/")[0] in BOTH}
+        self._rows = {p: slice(None) if p in whole else 0 for p in self.columns.arrays if p in drawn}  # of an item
 
     # ------------------------------------------------------------------------------------------ adding
 
@@ -429,7 +339,7 @@ class ReplayBuffer:
         priority: np.ndarray | float = self.max_priority
         if self.replay.sampler.first == "td":
             try:
-                priority = self.batches.td_errors(added)
+                priority = self.td_errors(added)
             except BadPriority as e:
                 raise NotFinite(f"a reward, or a value that an actor computed, is not finite: {e}") from None
         self.first_priority = float(np.mean(priority))
@@ -480,7 +390,7 @@ class ReplayBuffer:
         slots, weight = self.sampler.pick(self.replay.batch, beta)
         self.index.flags[slots] |= replay_kernels.DRAWN
         self.index.counts[replay_kernels.SAMPLED] += len(slots)
-        return self.batches.fill(slots, weight, into)
+        return self.fill(slots, weight, into)
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
         """Set the priorities [B] of items by id [B]; of an id given twice the last counts. Returns how many were late:
@@ -497,13 +407,72 @@ class ReplayBuffer:
             self.sampler.put(slots, valid)
         return late
 
+    # -------------------------------------- from the slots of items to the arrays that are learnt from
+
+    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
+        """The batch of the items in `slots`, see docs/concepts/replay.md: in the caller's arrays, or in some of its own
+        in turn.
+        """
+        r, index = self.replay, self.index
+        extras: Batch = {"weight": weight, "id": index.ids(slots)}
+        if r.sequence:  # burn_in + sequence + n_step rows of one episode each, and the recurrent state before them
+            at, real, extras["valid"] = spans(slots, r.length, index.R, r.burn_in, index.flags)
+            flags = index.flags[at]
+            extras |= {n: (flags & getattr(replay_kernels, n.upper()) > 0) & real for n in FLAGS}
+            extras["first"] |= ~real
+            extras["state"] = self.states.take(at[0], extras["first"][0])
+        else:  # s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has
+            end, extras["return"], extras["discount"] = self.windows(slots)
+            at = np.stack([slots, end])
+            extras["first"] = index.flags[at] & FIRST > 0
+        batch = into or next(self._turn)
+        self.columns.take(at, index.older, self._rows, batch)
+        if r.sequence:
+            batch["reward"][~real] = 0
+        if into is None:
+            return batch | extras
+        tree.write(into, ..., extras)
+        return into
+
+    def td_errors(self, slots: np.ndarray) -> np.ndarray:
+        """First priorities [n] of items that may be drawn, from the outputs of the policy that acted (Ape-X, R2D2).
+        Raises BadPriority: a value is not finite.
+        """
+        r, index = self.replay, self.index
+        assert isinstance(r.sampler, Proportional)
+        if r.sequence:
+            learnt = slice(r.burn_in, r.burn_in + r.sequence)
+            at, _, valid = (x[learnt] for x in spans(slots, r.length, index.R, r.burn_in, index.flags))
+            size = np.where(valid, self._row_errors(at.ravel(), r.sampler.rescale).reshape(at.shape), 0.0)
+            mean = size.sum(0) / np.maximum(valid.sum(0), 1)
+            error = r.sampler.eta * size.max(0) + (1.0 - r.sampler.eta) * mean
+        else:
+            error = self._row_errors(slots, r.sampler.rescale)
+        return index.live_items(index.ids(slots), error)[1]
+
+    def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Slots of the last rows, G and D, each [n]."""
+        r, index, reward = self.replay, self.index, self.columns.arrays["reward"]
+        form = REWARDS.index(r.reward)
+        end, total, discount = replay_kernels.windows(slots, index.R, r.n_step, r.gamma, form, index.flags, reward)
+        return end, np.multiply(total, r.scale, out=total), discount
+
+    def _row_errors(self, slots: np.ndarray, eps: float) -> np.ndarray:
+        """|h(G + D·h⁻¹(value)) - chosen| [n] of the windows that begin in `slots`; without rescaling, h is left out."""
+        end, total, discount = self.windows(slots)
+        ahead = self.columns.arrays["value"][end]
+        ahead = unscale(ahead, eps) if eps else ahead
+        goal = total + np.where(discount == 0.0, 0.0, discount * ahead)  # no value counts behind the end of an episode
+        goal = rescale(goal, eps) if eps else goal
+        return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
+
     # --------------------------------------------------------------------------------------- reporting
 
     @property
     def nbytes(self) -> int:
         """Bytes it takes now, its batches' arrays included."""
         parts = (self.index.rows._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
-        return sum(a.nbytes for part in parts for a in part.values()) + self.sampler.nbytes + self.batches.nbytes
+        return sum(a.nbytes for part in parts for a in part.values()) + self.sampler.nbytes + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:
         """Counts since the beginning, and the present state; ages in agent steps; quantiles of some priorities."""

@@ -14,7 +14,6 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from math import gcd
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
@@ -277,7 +276,7 @@ class RolloutQueue(SharedQueue):
         if window and T % window:
             raise ValueError(f"rollouts of {T} steps do not divide into windows of {window}")
         self.T, self.lanes, self.producers, self.consumers, self.groups = T, lanes, producers, consumers, groups
-        self.window = window
+        self.window, self.per_agent = window, per_agent
         fields = {
             "rows": tree.widen(rows, (slots, T + 1, lanes)),
             "state": tree.widen(state, (slots, T // window, lanes) if window else (slots, lanes)),
@@ -313,6 +312,11 @@ class RolloutQueue(SharedQueue):
 
     def writer_bell(self, i: int) -> Semaphore:
         return self._bells[self.consumers + i // self.each]
+
+    def waiting(self, c: int) -> np.ndarray:
+        """int64 [producers]: slots that wait for consumer `c`, of each that feeds it."""
+        ends = self.ends[c :: self.consumers]
+        return ends[:, 1] - ends[:, 0]
 
     def pairs(self, p: int) -> slice:
         """Those of producer `p`, one with each consumer that it feeds."""
@@ -454,10 +458,12 @@ class RolloutBatches(QueueBatches[RolloutQueue]):
 
     def __init__(self, queue: RolloutQueue, n: int, in_turn: bool = False):
         self.queue, self.n, self.in_turn = queue, n, in_turn
+        self.taken = 1 if queue.per_agent else n  # slots at once
         self.order: Callable[[int, int], list[int]] | None = None  # (c, turn): producers of that batch, to reproduce
 
     def describe(self) -> list[str]:
-        return [f"batch   {self.n} slots × {self.queue.lanes} lanes × {self.queue.T} steps"]
+        whose = ", of one agent" * self.queue.per_agent
+        return [f"batch   {self.n} slots × {self.queue.lanes} lanes × {self.queue.T} steps{whose}"]
 
     def consumer(
         self,
@@ -469,8 +475,10 @@ class RolloutBatches(QueueBatches[RolloutQueue]):
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
 
         The arrays are good until the next batch is asked for: then the slots go back to their producers. No slot is
-        taken before a whole batch is there. `log` hears of every batch. `join` puts slots side by side, if not the
-        stream's own does. `wait`: for a while, before it answers None.
+        taken before a whole batch is there. But of one agent's rollouts each is copied into the batch as soon as it is
+        there, and its slot is free again: so batches that wait for more keep no actor from going on, and the memory in
+        flight does not grow with the number of agents. `log` hears of every batch. `join` puts slots side by side, if
+        not the stream's own does. `wait`: for a while, before it answers None.
         """
         queue, bell = self.queue, self.queue.bell(c)
         join = join or Collator(queue.rows, queue.state, queue.lanes, self.n)
@@ -478,31 +486,37 @@ class RolloutBatches(QueueBatches[RolloutQueue]):
         while True:
             queue.check()
             chosen, after = self._choose(c, int(queue.turns[c]))
-            if len(chosen) < self.n:
+            if len(chosen) < self.taken:
                 if not (wait and bell.wait(queue.patience)):
                     yield None
                 continue
-            taken = [queue._full[p].take(queue.use, READING) for p in chosen]
+            taken = [queue._full[p].take(queue.use, READING + (queue.each > 1) * c) for p in chosen]
             queue.turns[c] = after
             for _ in taken:
                 bell.wait(0)
             slots = [s for s in taken if s is not None]
             log(slots)
-            yield join(slots)
+            if self.taken == self.n:
+                yield join(slots)
+            else:
+                join.put(join.placed, slots[0])
             join.done()
             for slot in slots:
                 queue.give_back(c, slot)
+            if self.taken < self.n:
+                join.placed = (join.placed + 1) % self.n
+                if not join.placed:
+                    yield join.joined
 
     def _choose(self, c: int, turn: int) -> tuple[list[int], int]:
         """The producers whose next slots are the next batch, as many as are there, and the turn after them."""
-        queue, ends = self.queue, self.queue.ends[c :: self.queue.consumers]
-        there = ends[:, 1] - ends[:, 0]  # all at once: there may be hundreds
+        queue, there = self.queue, self.queue.waiting(c)
         if self.order is not None:
             wanted = self.order(c, turn)
             counts = {p: int(there[p // queue.consumers]) for p in wanted}
             return (wanted if all(counts[p] >= wanted.count(p) for p in wanted) else []), turn + self.n
         chosen: list[int] = []
-        while len(chosen) < self.n:
+        while len(chosen) < self.taken:
             at = turn % len(there)
             if not there[at]:
                 ready = np.flatnonzero(there)
@@ -561,64 +575,3 @@ class Collator:
 
     def done(self) -> None:
         """The slots are no longer read: they may go back to their producers."""
-
-
-# Batches for learners of several agents, each from the rollouts that were committed to it. Imports no torch.
-
-
-@dataclass(frozen=True)
-class AgentBatches(QueueBatches[RolloutQueue]):
-    """What crosses into the learner of an agent: a queue whose consumers learn apart, and the slots of a batch.
-
-    A rollout is copied into the batch as soon as it is there, and its slot is free again. So batches that wait for more
-    keep no actor from going on, and the memory in flight does not grow with the number of agents.
-    """
-
-    queue: RolloutQueue
-    n: int
-    wait: bool = True  # for a while, before it answers None
-
-    def describe(self) -> list[str]:
-        return [f"batch   {self.n} slots × {self.queue.lanes} lanes × {self.queue.T} steps, of one agent"]
-
-    def consumer(self, agent: int, join: Collator) -> Iterator[tuple[Batch, Batch] | None]:
-        """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]) of an agent, or None when nothing came for a while. Raises
-        Closed. The arrays are good until the next batch is asked for.
-        """
-        queue, bell = self.queue, self.queue.bell(agent)
-        queue.reclaim(agent)
-        while True:
-            queue.check()
-            if (slot := self._take(agent)) is None:
-                if not (self.wait and bell.wait(queue.patience)):
-                    yield None
-                continue
-            bell.wait(0)
-            if self.n == 1:
-                yield join([slot])
-                join.done()
-                queue.give_back(agent, slot)
-                continue
-            join.put(join.placed, slot)
-            join.done()
-            queue.give_back(agent, slot)
-            join.placed = (join.placed + 1) % self.n
-            if not join.placed:
-                yield join.joined
-
-    def ready(self, agent: int) -> bool:
-        """Whether a rollout of it waits."""
-        ends = self.queue.ends[agent :: self.queue.consumers]
-        return bool((ends[:, 1] > ends[:, 0]).any())
-
-    def _take(self, agent: int) -> int | None:
-        """The next slot, of producers in turn that have one."""
-        queue = self.queue
-        ends = queue.ends[agent :: queue.consumers]
-        ready = np.flatnonzero(ends[:, 1] > ends[:, 0])
-        if not len(ready):
-            return None
-        turn = int(queue.turns[agent]) % queue.producers
-        p = int(ready[np.searchsorted(ready, turn) % len(ready)])
-        queue.turns[agent] = p + 1
-        return queue._full[p * queue.consumers + agent].take(queue.use, READING + agent)

@@ -87,7 +87,7 @@ class PolicyPlayer:
         step["mask"], found = np.zeros((n, self.board.actions), bool), records[at]
         show_all(self.board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
         policy = cast("Policy", SearchAt(self.policy, found)) if isinstance(self.policy, SearchPolicy) else self.policy
-        action, _ = play.choose_actions(self.spec, policy, self.how, at, step, {}, self.acts)
+        action, _, _ = play.choose_with_value(self.spec, policy, self.how, at, step, {}, self.acts)
         self.acts += 1
         return np.asarray(action, np.int64)
 

@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from dataclasses import replace
+from typing import Any, NamedTuple, Protocol, cast
 
 import numpy as np
 import torch
 
 from polyplay.buffers.actor_checkpoint import between_rounds
-from polyplay.buffers.rollout_queue import AgentBatches
+from polyplay.buffers.rollout_queue import RolloutBatches
 from polyplay.buffers.window_buffer import WindowBuffer, Windows
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint, self_path, write_self
@@ -23,11 +23,11 @@ from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
-from polyplay.learning.loop import Nothing, Rollout, learn_from
+from polyplay.learning.loop import Nothing, OpenSource, Rollout, learn_from
 from polyplay.learning.policy_losses import PPO
-from polyplay.learning.unreal import UnrealReplay
+from polyplay.learning.unreal import UnrealReplay, specs_of
 from polyplay.nets.device import to_device, to_host
-from polyplay.weights.params import AgentParams, AgentSnapshot, Params
+from polyplay.weights.params import AgentParams, AgentSnapshot
 
 # Past agents: weights of an agent as they were, each written once, for actors to load when they come to a table.
 
@@ -152,7 +152,7 @@ REST = 0.001  # seconds between two looks, where several agents wait for rollout
 def learn_agents(
     ctx: WorkerContext,
     *,
-    source: AgentBatches,
+    source: RolloutBatches,
     spec: LearnerSpec,
     params: AgentParams,
     league: LearnersLeague | None = None,
@@ -162,8 +162,8 @@ def learn_agents(
     updates of an agent from one past agent to the next.
     """
     own = range(ctx.index, params.agents, ctx.n)
-    source = replace(source, wait=len(own) == 1)
-    feeds = {agent: _feed_of(ctx, agent, source, spec, params, league, snapshots) for agent in own}
+    wait = len(own) == 1
+    feeds = {agent: AgentSource(ctx, agent, source, spec, params, league, snapshots, wait) for agent in own}
     turns = {agent: learn_from(feed, feed.ctx, feed.learner) for agent, feed in feeds.items()}
 
     def write_part(number: int) -> None:
@@ -176,63 +176,44 @@ def learn_agents(
         for agent, turn in list(turns.items()):
             if next(turn, turns) is turns:
                 del turns[agent]
-        if not source.wait and not any(source.ready(agent) for agent in turns):
+        if not wait and not any(source.queue.waiting(agent).any() for agent in turns):
             time.sleep(min(ctx.patience, REST))
         yield
 
 
-def _feed_of(
-    ctx: WorkerContext,
-    agent: int,
-    source: AgentBatches,
-    spec: LearnerSpec,
-    params: AgentParams,
-    league: LearnersLeague | None,
-    snapshots: int,
-) -> AgentSource:
-    """The end of the queue at which an agent learns, with its learner."""
-    context = agent_context(ctx, agent)
-    learner = Learner(context, agent_spec(spec, agent, params))
-    past = None if league is None or not snapshots else PastAgents(context, learner, league, snapshots)
-    feed = AgentSource(source, context, learner, params.each[agent], past)
-    if league is not None and params.snapshot is not None:
-        feed.copies = AgentCopies(learner, league, params.snapshot, feed.publish)
-    if (found := between_rounds(ctx)) is not None:
-        feed.take_up(found)
-    return feed
-
-
-def agent_context(ctx: WorkerContext, agent: int) -> WorkerContext:
-    """The context of a learner that is alone with its agent."""
-    return replace(ctx, index=0, n=1, row=ctx.served[agent], seed=ctx.seed + APART * agent)
-
-
-def agent_spec(spec: LearnerSpec, agent: int, params: AgentParams) -> LearnerSpec:
-    """The spec of one agent, which begins with hyperparameters of its own."""
-    own = spec.initial[agent] if spec.initial else {}
-    hyperparameters = Hyperparameters(**{**spec.hyperparameters.configured, **own})
-    hyperparameters.schedules = spec.hyperparameters.schedules
-    return replace(spec, agent=agent, population=params, hyperparameters=hyperparameters)
-
-
-class AgentSource:
-    """The end of a queue at which one agent learns."""
-
-    alone = True
+class AgentSource(OpenSource):
+    """The end of a queue at which one agent learns, with its learner, which is alone with it."""
 
     def __init__(
-        self, source: AgentBatches, ctx: WorkerContext, learner: Learner, params: Params, past: PastAgents | None = None
+        self,
+        ctx: WorkerContext,
+        agent: int,
+        source: RolloutBatches,
+        spec: LearnerSpec,
+        params: AgentParams,
+        league: LearnersLeague | None = None,
+        snapshots: int = 0,
+        wait: bool = True,
     ):
-        assert learner.spec.population is not None
-        self.ctx, self.learner, self.source, self.params = ctx, learner, source, params
-        self.queue, self.agent, self.among = source.queue, learner.spec.agent, learner.spec.population
-        self.first = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # the save that it goes on from
-        self.number = self.first  # of the last save
+        """wait: for a rollout, before another agent has its turn."""
+        ctx = replace(ctx, index=0, n=1, row=ctx.served[agent], seed=ctx.seed + APART * agent)
+        own = spec.initial[agent] if spec.initial else {}
+        hyper = Hyperparameters(**{**spec.hyperparameters.configured, **own})
+        hyper.schedules = spec.hyperparameters.schedules
+        learner = Learner(ctx, replace(spec, agent=agent, population=params, hyperparameters=hyper))
+        super().__init__(source, ctx, learner, params.each[agent])
+        self.queue, self.agent, self.among, self.wait = source.queue, agent, params, wait
+        self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # that it goes on from
+        self.number = self.first_save  # of the last save
         self.rounds = 0
-        self.past = past
+        self.past = None if league is None or not snapshots else PastAgents(ctx, learner, league, snapshots)
         self.copies: AgentCopies | None = None
         self.join = collator_for(self.queue, source.n, learner.device)
         self.publish()
+        if league is not None and params.snapshot is not None:
+            self.copies = AgentCopies(learner, league, params.snapshot, self.publish)
+        if (found := between_rounds(ctx)) is not None:
+            self.take_up(found)
 
     @property
     def _name(self) -> str:
@@ -269,7 +250,7 @@ class AgentSource:
         self.params.publish(self.learner.vector, self.learner.version, self.rounds, taken)
 
     def batches(self) -> Iterator[Rollout | None]:
-        for batch in self.source.consumer(self.agent, self.join):
+        for batch in self.source.consumer(self.agent, join=self.join, wait=self.wait):
             if batch is None and self.copies is not None:
                 self.copies.look()
             yield batch
@@ -298,8 +279,8 @@ class AgentSource:
         while (n := self.among.save_number(learner.agreed, self.agent, learner.done)) is None:
             time.sleep(min(self.ctx.patience, REST))
             yield
-        if self.first + n > self.number:
-            self.number = self.first + n
+        if self.first_save + n > self.number:
+            self.number = self.first_save + n
             learner.save(number=self.number)
 
 
@@ -340,26 +321,26 @@ def window_learner(
     yield from learn_from(feed, ctx, learner)
 
 
-@dataclass
-class PublishedWeights:
+class PublishedWeights(NamedTuple):
     """A vector as it was."""
 
     flat: torch.Tensor
     version: int
 
 
-class ExperienceSource:
+class ExperienceSource(OpenSource):
     """An optimiser's end of the rollouts: they go into its buffer with their targets, and batches are drawn from it."""
 
     def __init__(self, source: Windows, ctx: WorkerContext, learner: Learner, params: AgentParams):
-        self.ctx, self.learner, self.source, self.params = ctx, learner, source, params.each[0]
-        self.queue, self.first = source.queue, ctx.index == 0
+        super().__init__(source, ctx, learner, params.each[0])
+        self.queue = source.queue
         self.alone = self.queue.consumers == 1
         self.past: PastAgents | None = None
-        columns = {k: v for k, v in _columns(self.queue.rows).items() if k not in LEFT} | TARGETS
+        kept = {k: v for k, v in self.queue.rows.items() if k in COLUMNS and k not in LEFT}
+        columns = specs_of(kept, 3) | TARGETS
         seed = seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index
-        window, state = self.queue.window, _fields(self.queue.state, 3)
-        self.buffer = WindowBuffer(columns, state, window, source.capacity, source.reuse, seed)
+        state = specs_of(self.queue.state, 3)
+        self.buffer = WindowBuffer(columns, state, self.queue.window, source.capacity, source.reuse, seed)
         self.fresh, self.since = 0.0, 0  # agent steps, and windows, that came since the last update
         self.versions: deque[PublishedWeights] = deque(maxlen=source.stale + 1)
         self.looked = np.zeros(4)  # drawn, arrived, lags and rows since the last look
@@ -483,7 +464,8 @@ class ExperienceSource:
             own = {"statistics": to_host(self._statistics), "turn": np.array(self.queue.turns[self.ctx.index])}
             part.arrays(f"{self._name}_turn", own)
             if self.first:
-                part.json("league/published", {"versions": [x.version for x in self.versions], **self._past()})
+                past = {} if self.past is None else {"past": self.past.save()}
+                part.json("league/published", {"versions": [x.version for x in self.versions], **past})
                 vectors = np.stack([to_host(x.flat) for x in self.versions])
                 part.arrays("league/published", {"vectors": vectors, "learnt": self.params.learnt.copy()})
 
@@ -494,9 +476,6 @@ class ExperienceSource:
         """Running statistics, which each learner has for itself from one update to the next."""
         vector = self.learner.vector
         return vector.flat[vector.weights :].detach()
-
-    def _past(self) -> Row:
-        return {} if self.past is None else {"past": self.past.save()}
 
     def take_up(self, found: OpenCheckpoint) -> None:
         """Go on from such a part."""
@@ -538,12 +517,3 @@ class ExperienceSource:
 def discount_of(horizon: float, step_time: float) -> float:
     """γ = 1 − T/H of a horizon of H seconds, where a step takes T (Berner et al. 2019, appendix C)."""
     return 1.0 - step_time / horizon
-
-
-def _columns(rows: Batch) -> Spec:
-    return {k: _fields(v, 3) for k, v in rows.items() if k in COLUMNS}
-
-
-def _fields(arrays: Batch, lead: int) -> Spec:
-    """The specs of arrays, without their first dimensions."""
-    return tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)

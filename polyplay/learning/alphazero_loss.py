@@ -55,19 +55,11 @@ class AlphaZeroLoss:
 
         def metrics() -> dict[str, Tensor]:
             entropy = -torch.xlogy(target, target).sum(-1).mean()
-            means = {"policy_loss": policy.mean(), "value_loss": error.mean(), "value_mse": error.mean() / 4}
-            won = z != 0
-            right = (value.sign() == z.sign())[won].float()
-            more = {"value_mean": value.mean(), "value_accuracy": right.mean() if len(right) else z.new_zeros(())}
-            kl = policy.mean() - entropy
-            return {
-                "loss": loss,
-                **means,
-                "policy_kl": kl,
-                "target_entropy": entropy,
-                **more,
-                "weight_mean": weight.mean(),
-            }
+            right = (value.sign() == z.sign())[z != 0].float()
+            accuracy = right.mean() if len(right) else z.new_zeros(())
+            means = policy.mean(), error.mean(), error.mean() / 4, policy.mean() - entropy, entropy
+            found = (loss, *means, value.mean(), accuracy, weight.mean())
+            return dict(zip(self.metrics, found, strict=True))
 
         return returns.LossOutput(loss, returns.LazyMetrics(metrics))
 

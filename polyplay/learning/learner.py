@@ -107,11 +107,13 @@ class Epochs:
         return self.epochs * self.minibatches
 
 
-def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> Iterator[list[np.ndarray]]:
-    """For each epoch the places (transitions, or whole lanes) in its own random order, in parts as equal as may be."""
+def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[np.ndarray]:
+    """The places (transitions, or whole lanes) of each minibatch: every epoch has its own random order, in parts as
+    equal as may be.
+    """
     generator = np.random.default_rng(seed)
-    for _ in range(passes.epochs):
-        yield np.array_split(generator.permutation(places), passes.minibatches)
+    orders = [generator.permutation(places) for _ in range(passes.epochs)]
+    return [part for order in orders for part in np.array_split(order, passes.minibatches)]
 
 
 class Minibatches:
@@ -158,18 +160,15 @@ def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, se
     assert passes is not None
     loss, returns = cast("EpochLoss", spec.loss), getattr(policy, "returns", None)
     parts = Minibatches(batch, state, loss.prepare(batch, returns.scale() if returns else 1.0), version, loss.whole)
-    for epoch, order in enumerate(shuffled_order(parts.places, passes, seed)):
-        for k, at in enumerate(order):
-            rows, before, versions = parts.take(at)
-            last = epoch == passes.epochs - 1 and k == len(order) - 1
-            learnt = int(parts.valid.sum()) if epoch == k == 0 else 0
-            apart = yield from learner.apply_gradient(
-                learner.score(rows, before), batch, versions, learnt, batch if last else None
-            )
-            if passes.target_kl and apart > passes.target_kl:
-                if not last and hasattr(policy, "observe"):
-                    policy.observe(batch)  # replicas agree on it at their next update
-                return
+    learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
+    for k, at in enumerate(order):
+        rows, before, versions = parts.take(at)
+        scored, last = learner.score(rows, before), k == len(order) - 1
+        apart = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, batch if last else None)
+        if passes.target_kl and apart > passes.target_kl:
+            if not last and hasattr(policy, "observe"):
+                policy.observe(batch)  # replicas agree on it at their next update
+            return
 
 
 # What a learner is to do: network, loss, update, hyperparameters, how long.
@@ -262,7 +261,7 @@ class Learner:
     """One replica of the learner: takes batches, counts, saves itself."""
 
     def __init__(self, ctx: WorkerContext, spec: LearnerSpec):
-        self.ctx, self.spec = ctx, spec
+        self.ctx, self.spec, self.folder = ctx, spec, f"agents/{spec.agent}"  # folder: in a checkpoint
         self.device = enter_device(ctx.device)
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.vector = spec.update.vector(ctx, self.policy)
@@ -314,7 +313,7 @@ class Learner:
             return 0.0
         if not path.exists() and directory is not None:
             path = checkpoint.everything(directory)[-1]
-        saved = checkpoint.OpenCheckpoint(path).json(f"agents/{self.spec.agent}/learner")
+        saved = checkpoint.OpenCheckpoint(path).json(f"{self.folder}/learner")
         return float(saved.get("freeze_until", 0.0))
 
     def apply_hyperparameters(self) -> None:
@@ -325,18 +324,14 @@ class Learner:
     def adjust(self) -> None:
         """Take over what changes as the run goes on: before an update, the same for all its passes."""
         self.now = self.remaining()
-        if "remaining" in self.spec.hyperparameters.all():
-            self.spec.hyperparameters.set("remaining", self.now)
-        self.keep_to_schedules()
-        self.apply_hyperparameters()
-
-    def keep_to_schedules(self) -> None:
-        """Give hyperparameters the values that are scheduled for now; worker 0 tells of each that is new."""
-        total, before = self.spec.total, self.scheduled
-        self.scheduled = self.spec.hyperparameters.keep_to_schedules(self.progress, total)
+        hyper, total, before = self.spec.hyperparameters, self.spec.total, self.scheduled
+        if "remaining" in hyper.all():
+            hyper.set("remaining", self.now)
+        self.scheduled = hyper.keep_to_schedules(self.progress, total)
         for name, point in self.scheduled.items():
             if before.get(name) != point and self.ctx.index == 0:
                 self.ctx.log("note", f"from {point.steps(total):,.0f} agent steps on: {name} {point.value:g}")
+        self.apply_hyperparameters()
 
     def remaining(self) -> float:
         """The part of the run that is left."""
@@ -399,10 +394,7 @@ class Learner:
         batch = to_device(item, self.device)
         if observe:
             self.observe({"obs": batch["obs"]})
-        self.now = self.remaining()
-        self.keep_to_schedules()
-
-        assert self.spec.outputs is not None
+        self.adjust()
         with self.ctx.counters.timed("learn"):
             scored = self._score_sample(batch)
         self.priority = scored.priority
@@ -463,7 +455,7 @@ class Learner:
         """Where a run goes on; not for who takes a lost one's place: the network is not as it was made then."""
         if self.ctx.resume is None or self.ctx.incarnation % 1000:
             return None
-        return checkpoint.open_checkpoint(self.ctx.resume).arrays(f"agents/{self.spec.agent}/target")
+        return checkpoint.open_checkpoint(self.ctx.resume).arrays(f"{self.folder}/target")
 
     def apply_gradient(
         self, scored: LossOutput, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
@@ -513,9 +505,8 @@ class Learner:
 
     def _sums(self, learnt: float, kl: float, leaving: float = 0.0) -> Sums:
         first, control = self.ctx.index == 0, self.ctx.control
-        finishing = (
-            first or self.spec.update.asynchronous
-        ) * control.finishing  # where all are equal, one counts for all
+        # where all are equal, one counts for all
+        finishing = (first or self.spec.update.asynchronous) * control.finishing
         return np.array([learnt, first * control.saves, finishing, kl, 1.0, leaving], np.float64)
 
     def _read_control(self, sums: Sums) -> None:
@@ -581,7 +572,12 @@ class Learner:
         """
         self.marks.wait(number if number is not None else at if at is not None else self.counts.newest())
         with self.writers_paused():
-            self._save(more, at, number)
+            version = self.counts.newest()
+            self.version, self.learnt = version if at is None else at, self.counts.learnt
+            self.saves, self.saved, self.saving = self.agreed, self.version, False
+            number = self.version if number is None else number
+            with self.ctx.counters.timed("wait"):
+                self._attempt(number, number, more)
 
     def rescue(self) -> None:
         """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
@@ -591,18 +587,10 @@ class Learner:
         with self.writers_paused():
             part = checkpoint.CheckpointPart(cast("Path", self.ctx.directory), version)
             self.version, self.learnt = version, self.counts.learnt
-            self._write(part, f"agents/{self.spec.agent}")
+            self._write(part)
             self.extra_parts(part)
             self.saved = version
             self.marks.tell(version)
-
-    def _save(self, more: WritePart, at: int | None, number: int | None) -> None:
-        ctx, version = self.ctx, self.counts.newest()
-        self.version, self.learnt = version if at is None else at, self.counts.learnt
-        self.saves, self.saved, self.saving = self.agreed, self.version, False
-        with ctx.counters.timed("wait"):
-            number = self.version if number is None else number
-            self._attempt(number, number, more)
 
     def _attempt(self, number: int, mark: int | None, more: WritePart = lambda part: None) -> None:
         """Write the parts of checkpoint `number`, and tell by a mark whether they are there."""
@@ -612,41 +600,36 @@ class Learner:
         try:
             part = checkpoint.CheckpointPart(ctx.directory, number)
             if ctx.index == 0:
-                self._write(part, f"agents/{self.spec.agent}")
+                self._write(part)
             more(part)
             self.marks.tell(mark)
         except OSError as e:
             self.marks.tell(mark, failed=True)
             ctx.log("unsaved", f"checkpoint of update {number}: {refusal_text(e)}")
 
-    def _write(self, part: checkpoint.CheckpointPart, agent: str) -> None:
+    def _write(self, part: checkpoint.CheckpointPart) -> None:
         if not self.vector.finite():
             raise NotFinite(
                 f"update {self.version}: weights are not finite, and not saved; a smaller --learning-rate helps"
             )
-        part.arrays(f"{agent}/policy", _arrays(self.policy.state_dict()))
-        part.arrays(f"{agent}/optimizer", _arrays(optimizers.optimizer_state(self.update.optimizer)))
-        if self.target_net is not None:
-            part.arrays(f"{agent}/target", _arrays(self.target_net.state_dict()))
+        arrays = {"policy": self.policy.state_dict(), "optimizer": optimizers.optimizer_state(self.update.optimizer)}
+        arrays |= {} if self.target_net is None else {"target": self.target_net.state_dict()}
+        for name, state in arrays.items():
+            part.arrays(f"{self.folder}/{name}", {k: np.asarray(to_host(v)) for k, v in state.items()})
         counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
         counts |= {"freeze_until": self.freeze_until} if self.freeze_until else {}
         hyper = self.spec.hyperparameters
         values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
-        part.json(f"{agent}/learner", {**counts, **values})
+        part.json(f"{self.folder}/learner", {**counts, **values})
 
     def _load(self) -> None:
         found = checkpoint.open_checkpoint(self.ctx.resume)
-        agent = f"agents/{self.spec.agent}"
-        checkpoint.load_into(self.policy, found.arrays(f"{agent}/policy"))
-        statistics = found.arrays(f"{agent}/optimizer")  # none before the first update
+        checkpoint.load_into(self.policy, found.arrays(f"{self.folder}/policy"))
+        statistics = found.arrays(f"{self.folder}/optimizer")  # none before the first update
         if statistics:
             optimizers.load_state(self.update.optimizer, {k: torch.as_tensor(v) for k, v in statistics.items()})
-        saved = found.json(f"{agent}/learner")
+        saved = found.json(f"{self.folder}/learner")
         self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
         self.counts.load_state(saved)
         values = {k: v for k, v in saved["hyperparameters"].items() if k not in saved.get("scheduled", ())}
         self.spec.hyperparameters.restore(values, saved.get("configured"))
-
-
-def _arrays(state: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
-    return {k: np.asarray(to_host(v)) for k, v in state.items()}

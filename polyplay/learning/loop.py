@@ -9,8 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import singledispatch
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -43,16 +42,20 @@ class ReplayLearner:
 
     def __init__(self, ctx: WorkerContext, learner: Learner, replay: Replay):
         self.ctx, self.learner, self.replay = ctx, learner, replay
-        if replay.ratio is None:
-            raise ValueError("a replay that its learner fills has a ratio")
         self.buffer = replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
         self.updates = 0
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
         # where others change the weights meanwhile, each update begins with the newest
         self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.asynchronous
         learner.extra_parts = self.save
-        if ctx.resume is not None:
-            self._load()
+        replicas = getattr(learner.spec.update, "replicas", 1)
+        if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
+            found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
+            saved = found.json(f"{name}/replay_learner")
+            self.updates = int(saved["updates"])
+            if saved.get("ahead"):
+                self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
+                learner.begin(self.ahead)
 
     def insert(self, rows: Batch, state: Batch, lane: int = 0) -> float:
         """See ReplayBuffer.add_rollout."""
@@ -109,17 +112,7 @@ class ReplayLearner:
         if self.ahead is not None:
             part.arrays(f"{name}/ahead", {path: np.ascontiguousarray(x) for path, x in tree.leaves(self.ahead)})
 
-    def _load(self) -> None:
-        if replay_worker.restore_replay(self.ctx, self.buffer, getattr(self.learner.spec.update, "replicas", 1)):
-            found, name = open_checkpoint(self.ctx.resume), replay_worker.replay_folder(self.ctx)
-            saved = found.json(f"{name}/replay_learner")
-            self.updates = int(saved["updates"])
-            if saved.get("ahead"):
-                self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
-                self.learner.begin(self.ahead)
 
-
-B = TypeVar("B")
 Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the state before row 0
 Nothing = tuple[()]
 
@@ -144,12 +137,36 @@ class ReplayOfRollouts:
         return []
 
 
-class RolloutSource:
+class OpenSource:
+    """A learner's end of its source. `alone`: no other learner has to agree that the run ends."""
+
+    alone = True
+
+    def __init__(self, source: Any, ctx: WorkerContext, learner: Learner, params: Any):
+        self.source, self.ctx, self.learner, self.params = source, ctx, learner, params
+        self.first = ctx.index == 0
+
+    def batches(self) -> Iterator[Any]:
+        """What there is to do, one after the other; None: nothing came for a while."""
+        raise NotImplementedError
+
+    def step(self, batch: Any, /) -> Iterator[None]:
+        """Do it."""
+        raise NotImplementedError
+
+    def save(self) -> Iterator[None]:
+        """The learner with what else is its own. Nothing to do where that was done."""
+        if self.learner.saved != self.learner.version:
+            self.learner.save()
+        yield from ()  # no turn: where all take turns, saving changes no order
+
+
+class RolloutSource(OpenSource):
     """The learner's end of a RolloutQueue, whose actors hold copies of its weights."""
 
     def __init__(self, source: RolloutBatches | ReplayOfRollouts, ctx: WorkerContext, learner: Learner, params: Params):
-        self.ctx, self.learner, self.source, self.params = ctx, learner, source, params
-        self.queue, self.first = source.queue, ctx.index == 0
+        super().__init__(source, ctx, learner, params)
+        self.queue = source.queue
         self.alone = self.queue.consumers == 1
         passes = learner.spec.passes
         self.each = 1 if passes is None else passes.updates  # from one batch
@@ -164,9 +181,8 @@ class RolloutSource:
         rounds = self.slots // (self.queue.producers * self.queue.groups)
         self.params.publish(self.learner.vector, self.learner.version, rounds)
 
-    def batches(self) -> Iterator[Rollout | None]:
+    def batches(self) -> Iterator[Any]:
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
-        assert isinstance(self.source, RolloutBatches)
         length = spec.total if spec.anneal == "linear" else 0.0
         log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, self.each)
         join = collator_for(queue, self.source.n, self.learner.device)
@@ -202,20 +218,15 @@ class RolloutSource:
         self.learner.save(write)
 
 
-class ReplaySource:
+class ReplaySource(RolloutSource):
     """The end of a RolloutQueue whose rollouts go into a replay. As many updates as its ratio asks for; actors wait
     while more are due, and the learner waits while none is.
     """
 
-    alone = True
-
     def __init__(self, source: ReplayOfRollouts, ctx: WorkerContext, learner: Learner, params: Params):
-        self.rollouts = RolloutSource(source, ctx, learner, params)
-        self.ctx, self.learner, self.queue = ctx, learner, source.queue
+        super().__init__(source, ctx, learner, params)
         self.replay_learner = ReplayLearner(ctx, learner, source.replay)
         self.actor = 0  # whose rollout was taken last
-        if self.queue.consumers > 1:
-            raise ValueError("one learner draws from one replay")
 
     def batches(self) -> Iterator[Rollout | Nothing | None]:
         """Rollouts to insert; (): draw; None: nothing came for a while."""
@@ -228,20 +239,19 @@ class ReplaySource:
 
     def step(self, batch: Rollout | Nothing) -> Iterator[None]:
         if batch:
-            rows, state = batch
-            steps = self.replay_learner.insert(rows, state, self.actor * self.queue.lanes)
-            self.rollouts.slots += 1
+            steps = self.replay_learner.insert(*batch, self.actor * self.queue.lanes)
+            self.slots += 1
             self.ctx.counters.depth(self.queue.depth)
             yield from self.learner.count_only(steps)
         else:
             yield from self.replay_learner.update()
-            self.rollouts.publish()
+            self.publish()
 
-    def save(self) -> Iterator[None]:
-        yield from self.rollouts.save(self.replay_learner.save)
+    def save(self, more: WritePart | None = None) -> Iterator[None]:
+        yield from super().save(self.replay_learner.save)
 
 
-class SampleSource:
+class SampleSource(OpenSource):
     """A learner's end of replays that are workers of their own; learner 0 reports to them for all.
 
     Learners that average gradients rest and end together, and so only with an update. Of those that don't wait for each
@@ -249,8 +259,8 @@ class SampleSource:
     """
 
     def __init__(self, source: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
-        self.ctx, self.learner, self.samples, self.params = ctx, learner, source, params
-        self.reader, self.first = source.reader(ctx.index), ctx.index == 0
+        super().__init__(source, ctx, learner, params)
+        self.samples, self.reader = source, source.reader(ctx.index)
         self.alone = source.learners == 1 or learner.spec.update.asynchronous
         learner.extra_parts = None  # without its replays the checkpoint before is worth more
         page_lock(source.block, learner.device)
@@ -289,30 +299,22 @@ class SampleSource:
         if not self.first or self.ctx.directory is None:
             learner.save()
             return
-        learner.marks.wait(learner.counts.newest())
-        with learner.writers_paused():  # what replays write fits the weights, whoever else learns
-            yield from self._save(learner.counts.newest())
-
-    def _save(self, version: int) -> Iterator[None]:
-        learner = self.learner
-        yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
-        if self.alone:
-            yield from learner.count_only(self.samples.fresh(kept=True))
 
         def more(part: CheckpointPart) -> None:
             if failed := self.samples.failed(0):
                 raise OSError(f"memories {', '.join(map(str, failed))} could not write their parts")
 
-        learner.save(more, version)
+        learner.marks.wait(learner.counts.newest())
+        with learner.writers_paused():  # what replays write fits the weights, whoever else learns
+            version = learner.counts.newest()
+            yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
+            if self.alone:
+                yield from learner.count_only(self.samples.fresh(kept=True))
+            learner.save(more, version)
 
 
-class TrainingSource:
+class TrainingSource(OpenSource):
     """A trainer's end of a training queue: those who act use the weights themselves, and have nothing to save."""
-
-    alone = True
-
-    def __init__(self, source: TrainingBatches, ctx: WorkerContext, learner: Learner, params: None):
-        self.ctx, self.learner, self.source = ctx, learner, source
 
     def batches(self) -> Iterator[Rollout | None]:
         return self.source.consumer()
@@ -322,72 +324,49 @@ class TrainingSource:
         self.ctx.counters.served(int(np.count_nonzero(~batch[0]["first"][1:])))
         self.ctx.counters.depth(self.source.queue.depth)
 
-    def save(self) -> Iterator[None]:
-        if self.learner.saved != self.learner.version:
-            self.learner.save()
-        yield from ()  # no turn: where all take turns, saving changes no order
 
-
-class OpenSource(Protocol[B]):
-    """A learner's end of its source. `alone`: no other learner has to agree that the run ends."""
-
-    alone: bool
-
-    def batches(self) -> Iterator[B | None]: ...  # None: nothing came for a while
-    def step(self, batch: B, /) -> Iterator[None]: ...
-    def save(self) -> Iterator[None]: ...
-
-
-@singledispatch
-def open_source(source: Source, ctx: WorkerContext, learner: Learner, params: Params | None) -> OpenSource[Any]:
-    """A learner's end of what its role takes from. Other kinds of sources register theirs here."""
-    raise TypeError(f"no learner takes from a {type(source).__name__}")
-
-
-open_source.register(RolloutBatches)(RolloutSource)
-open_source.register(ReplayOfRollouts)(ReplaySource)
-open_source.register(SampleQueue)(SampleSource)
-open_source.register(TrainingBatches)(TrainingSource)
+SOURCES: dict[type, type[OpenSource]] = {
+    RolloutBatches: RolloutSource,
+    ReplayOfRollouts: ReplaySource,
+    SampleQueue: SampleSource,
+    TrainingBatches: TrainingSource,
+}
 
 
 # The learning loop, written once: batches come from a source, weights go out.
 
 
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Params | None = None) -> Iterator[None]:
-    """Take batches from a source (see open_source), update, and publish the weights where others hold copies."""
+    """Take batches from a source (see SOURCES), update, and publish the weights where others hold copies."""
     learner = Learner(ctx, spec)
-    yield from learn_from(open_source(source, ctx, learner, params), ctx, learner)
+    yield from learn_from(SOURCES[type(source)](source, ctx, learner, params), ctx, learner)
 
 
-def learn_from(feed: OpenSource[Any], ctx: WorkerContext, learner: Learner) -> Iterator[None]:
+def learn_from(feed: OpenSource, ctx: WorkerContext, learner: Learner) -> Iterator[None]:
     """The loop. Weights are saved as of the last update where the run ends and others' rollouts take too long."""
     try:
-        yield from _learn_until_end(feed, ctx, learner)
+        yield  # actors begin with these weights, also where all take turns
+        before = time.perf_counter()
+        for batch in feed.batches():
+            ctx.counters.add("wait", time.perf_counter() - before)
+            ctx.counters.stamp()
+            if batch is not None:
+                yield from feed.step(batch)
+            elif learner.spec.population is not None:
+                learner.read_control()
+            elif not feed.alone and ctx.late():
+                yield from learner.leave()
+            ends = learner.done or (batch is None and ctx.control.finishing and feed.alone)
+            learner.done = ends
+            if ends or learner.saving:
+                yield from feed.save()
+            if ends or ctx.leaving:
+                return
+            yield
+            before = time.perf_counter()
     except Leaving:
         learner.done = True
         yield from feed.save()
-
-
-def _learn_until_end(feed: OpenSource[Any], ctx: WorkerContext, learner: Learner) -> Iterator[None]:
-    yield  # actors begin with these weights, also where all take turns
-    before = time.perf_counter()
-    for batch in feed.batches():
-        ctx.counters.add("wait", time.perf_counter() - before)
-        ctx.counters.stamp()
-        if batch is not None:
-            yield from feed.step(batch)
-        elif learner.spec.population is not None:
-            learner.read_control()
-        elif not feed.alone and ctx.late():
-            yield from learner.leave()
-        ends = learner.done or (batch is None and ctx.control.finishing and feed.alone)
-        learner.done = ends
-        if ends or learner.saving:
-            yield from feed.save()
-        if ends or ctx.leaving:
-            return
-        yield
-        before = time.perf_counter()
 
 
 # Act and learn in one loop with the same weights.
@@ -421,6 +400,7 @@ def replica(
             policy = cast("Policy", recorder)
         actor = Actor(ctx, pool, policy, slots_of, ctx.index * envs.lanes)
         actor.explore, actor.bootstrap = explore, replay is None  # a replay keeps no last rows
+        steps = T * envs.lanes
         if "pool" in saved:
             actor.load(saved)
         elif explore is not None:  # ε is where the run is
@@ -431,17 +411,15 @@ def replica(
             if replay_learner is not None:
                 replay_learner.save(part)
 
-        def step(batch: tuple[Batch, Batch]) -> Iterator[None]:
-            if replay_learner is not None:
-                yield from replay_learner.step(*batch)
-            else:
-                yield from learner.step(*batch, recorder.take() if recorder else None)
-
         if replay_learner is not None:
-            replay_learner.draw_ahead(T * envs.lanes)
+            replay_learner.draw_ahead(steps)
         for slots in actor.rollouts(lambda k: learner.counts.newest()):
             if slots is not None:
-                yield from step(collate(slots))
+                rows, state = collate(slots)
+                if replay_learner is not None:
+                    yield from replay_learner.step(rows, state)
+                else:
+                    yield from learner.step(rows, state, recorder.take() if recorder else None)
                 collate.done()
                 report_faults(ctx, pool)
                 if learner.saving or learner.done:  # apart: the other workers' lanes are in mid-rollout now
@@ -449,7 +427,7 @@ def replica(
                 if learner.done:
                     return
                 if replay_learner is not None:
-                    replay_learner.draw_ahead(T * envs.lanes)
+                    replay_learner.draw_ahead(steps)
             elif actor.late():
                 yield from learner.leave()
             yield

@@ -31,6 +31,7 @@ from polyplay.learning import returns
 
 
 BASELINES = ("acted", "present")
+HEADS = ("logp", "value", "entropy")
 
 
 @dataclass(frozen=True)
@@ -70,14 +71,14 @@ class VTrace(returns.ActorCriticLoss):
     """IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
 
     v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
-    while acting. Bounds of None do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
+    while acting. Infinite bounds do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
     deepmind/scalable_agent (sums over time and batch).
     Raises UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
-    rho: float | None = 1.0
-    c: float | None = 1.0
-    rho_pg: float | None = 1.0
+    rho: float = 1.0
+    c: float = 1.0
+    rho_pg: float = 1.0
     reduction: str = "sum"
     value_half: bool = True
 
@@ -85,12 +86,9 @@ class VTrace(returns.ActorCriticLoss):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        returns.check_settings(self, reduction=returns.REDUCTIONS)
-        for name in ("rho", "c", "rho_pg"):
-            bound = getattr(self, name)
-            if bound is not None and not bound > 0:
-                raise UserError(f"{name} is {bound}; it must be above 0, or none for no clipping")
-        if (self.rho is not None) and (self.c is None or self.c > self.rho):
+        bounds = dict.fromkeys(("rho", "c", "rho_pg"), returns.ABOVE_ZERO)
+        returns.check_settings(self, reduction=returns.REDUCTIONS, **bounds)
+        if self.c > self.rho:
             raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
@@ -104,6 +102,16 @@ class VTrace(returns.ActorCriticLoss):
         return _score(self, out, batch, over, advantage, target, hyperparameters, more)
 
 
+def _masked(
+    loss: returns.ActorCriticLoss, out: Batch, over: returns.MaskedMean, advantage: Tensor, target: Tensor
+) -> tuple[Tensor, ...]:
+    """Advantages, normalised if so asked, targets, and what the network says of rows, [T, B], 0 where not valid."""
+    if loss.normalize_advantage:
+        advantage = returns.normalize_advantages(advantage, over)
+    rows = (advantage, target, *(returns.at_least_float32(out[k], advantage) for k in HEADS))
+    return tuple(map(over.only, rows))
+
+
 def _score(
     loss: A2C | VTrace,
     out: Batch,
@@ -115,11 +123,8 @@ def _score(
     more: Callable[[], dict[str, Tensor]] = dict,
 ) -> returns.LossOutput:
     """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
-    if loss.normalize_advantage:
-        advantage = returns.normalize_advantages(advantage, over)
-    advantage, target = over.only(advantage), over.only(target)
-    rows = (returns.at_least_float32(out[k][:-1], advantage) for k in ("logp", "value", "entropy"))
-    logp, value, entropy = map(over.only, rows)
+    rows = {k: out[k][:-1] for k in HEADS}
+    advantage, target, logp, value, entropy = _masked(loss, rows, over, advantage, target)
     policy_loss = over.mean(-advantage * logp)
     value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
     terms = policy_loss, value_loss, over.mean(entropy)
@@ -161,8 +166,8 @@ class PPO(returns.ActorCriticLoss):
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
-        rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
-        returns.check_one_shape("shape", rows | {f"out {k}": out[k] for k in ("logp", "value")})
+        acted = {k: batch[k] for k in ("logp", "value")}
+        returns.check_one_shape("shape", acted | {f"out {k}": out[k] for k in ("logp", "value")})
         over = returns.MaskedMean(batch["valid"])
         reach = self.clip_range * (hyperparameters.remaining if self.anneal_clip else 1.0)
         return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, hyperparameters)
@@ -202,7 +207,7 @@ class APPO(returns.ActorCriticLoss):
         target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
         ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
         advantage = steps.reward + steps.discount * ahead - value[:-1]
-        cut = {k: out[k][:-1] for k in ("logp", "value", "entropy")}
+        cut = {k: out[k][:-1] for k in HEADS}
         acted = {k: batch[k][:-1] for k in ("logp", "value")}
         more = partial(returns.rho_metrics, over, log_rho)
         return _surrogate(self, cut, acted, over, advantage, target, self.clip_range, hyperparameters, more)
@@ -220,12 +225,7 @@ def _surrogate(
     more: Callable[[], dict[str, Tensor]] = dict,
 ) -> returns.LossOutput:
     """The three terms, added up; everything is [T, B], `advantage` and `target` without gradient; reach: ε."""
-    advantage, target = over.only(advantage), over.only(target)
-    if loss.normalize_advantage:
-        advantage = over.only(returns.normalize_advantages(advantage, over))
-    logp, value, entropy = (
-        over.only(returns.at_least_float32(out[k], advantage)) for k in ("logp", "value", "entropy")
-    )
+    advantage, target, logp, value, entropy = _masked(loss, out, over, advantage, target)
     log_ratio = logp - over.only(acted["logp"])
     ratio = log_ratio.exp()
     policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - reach, 1.0 + reach)))

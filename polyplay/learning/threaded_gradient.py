@@ -63,7 +63,9 @@ class ThreadedGradient:
             learner.update.optimizer.team = self.team
         each = zip(learner.policy.parameters(), *(net.parameters() for net in self.nets), strict=True)
         self.grads = [(p.grad, parts) for p, *parts in each]
-        self.factors = [{k: _factors(layer) for k, layer in _large(net).items()} for net in self.nets]
+        self.layers = [_large(net) for net in self.nets]
+        for layer in (layer for layers in self.layers for layer in layers.values()):
+            layer.factors = []  # of its weight's gradient: the product of the whole batch's costs half of that of parts
         self.halves = self._keep_halves()
         self.refresh()
         self.begun: list[Future[LossOutput]] = []  # the others' parts of the batch that is scored next
@@ -79,14 +81,14 @@ class ThreadedGradient:
         """Large layers' weights and, where the policy computes in bfloat16, one copy in that for all networks. Not
         where others change the weights.
         """
-        own, kept = _large(self.learner.policy), []
+        kept = list[tuple[Tensor, Tensor]]()
         if not getattr(self.learner.policy, "bf16", False) or self.learner.spec.update.asynchronous:
             return []
-        for k, layer in own.items():
+        for k, layer in _large(self.learner.policy).items():
             layer.present_half = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
             kept.append((layer.weight.detach(), layer.present_half))
-            for net in self.nets:
-                _large(net)[k].present_half = layer.present_half
+            for layers in self.layers:
+                layers[k].present_half = layer.present_half
         return kept
 
     def refresh(self) -> None:
@@ -158,12 +160,12 @@ class ThreadedGradient:
             found = torch.cat([t.result() for t in targets])
             ready = found.split(self._rows_beside_acting(len(found)))[i]
         scored = spec.loss(spec.outputs(net, target, batch, None, key=key, ready=ready), batch, spec.hyperparameters)
-        if spec.loss.reduction == "mean":  # type: ignore[attr-defined]
+        if not (isinstance(spec.loss, QLoss) and spec.loss.reduction == "sum"):
             scored = scored._replace(loss=scored.loss * (len(batch["action"]) / whole))
         for p in net.parameters():
             p.grad = None  # what backward makes is kept as it is, nothing is added up
-        for factors in self.factors[i].values():
-            factors.clear()
+        for layer in self.layers[i].values():
+            cast("Factors", layer.factors).clear()
         scored.loss.backward()
         return scored
 
@@ -176,8 +178,9 @@ class ThreadedGradient:
                     _sum([p.grad for p in parts if p.grad is not None], whole)
                 continue
             rows = self.team.part(i, len(whole))
-            if k in self.factors[0]:
-                _product([pair for net in self.factors for pair in net[k]], rows, whole[rows])
+            if k in self.layers[0]:
+                pairs = [pair for layers in self.layers for pair in cast("Factors", layers[k].factors)]
+                _product(pairs, rows, whole[rows])
             else:
                 _sum([p.grad[rows] for p in parts if p.grad is not None], whole[rows])
 
@@ -187,14 +190,6 @@ def _large(net: Policy) -> dict[int, Linear]:
     numbers = {id(p): k for k, p in enumerate(net.parameters())}
     layers = (m for m in cast("nn.Module", net).modules() if isinstance(m, Linear))
     return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
-
-
-def _factors(layer: Linear) -> Factors:
-    """Where it puts the factors of its weight's gradient from now on: the product of the whole batch's costs half of
-    those of its parts and their sum.
-    """
-    layer.factors = []
-    return layer.factors
 
 
 def even(rows: int, n: int) -> list[int]:

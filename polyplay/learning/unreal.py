@@ -24,7 +24,7 @@ from polyplay.core import tree
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
-from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, REWARD_CLASSES, control_cells
+from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, control_cells
 from polyplay.nets.device import to_device, to_host
 
 if TYPE_CHECKING:
@@ -40,18 +40,20 @@ COLUMNS = (*EXAMPLES, "terminated", "action", "latent_noise")  # to replay value
 _NO_END, _ZERO, _REWARDING = range(3)  # what a row is as the one behind three such rows
 
 
+def specs_of(arrays: Batch, lead: int) -> Spec:
+    """The specs of arrays, without their first dimensions."""
+    return tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)
+
+
 class UnrealReplay:
     """The latest columns of batches [length, B], each by itself, with the state before it: as many as make `capacity`
     rows at most.
 
     row: a row's fields, with EXAMPLES among them; length: T+1; state: of one lane. UNREAL keeps 2,000 rows of each
     worker; here the number is the whole memory's, and of a batch that has more only the last columns are kept.
-    ValueError for less than one column, or too short ones.
     """
 
     def __init__(self, row: Spec, length: int, capacity: int = 2000, state: Spec | None = None):
-        if not 2 <= length <= capacity:
-            raise ValueError(f"length must be 2 or more, capacity at least as much; got {length}, {capacity}")
         self.length, self.columns = length, capacity // length
         self.rows: Batch = tree.zeros(row, (length, self.columns))
         self.state: Batch = tree.zeros(state or {}, (self.columns,))
@@ -68,9 +70,8 @@ class UnrealReplay:
     def of(cls, saved: Batch) -> UnrealReplay:
         """The inverse."""
         length, columns = saved["end"].shape
-        fields = lambda arrays, lead: tree.map(lambda x: Field(x.shape[lead:], x.dtype.name), arrays)  # noqa: E731
         state = saved.get("state", {})
-        made = cls(fields(saved["rows"], 2), length, length * columns, fields(state, 1))
+        made = cls(specs_of(saved["rows"], 2), length, length * columns, specs_of(state, 1))
         tree.write(made.rows, ..., saved["rows"])
         tree.write(made.state, ..., state)
         made._end[:], made._next, made.filled = saved["end"], int(saved["next"]), int(saved["filled"])
@@ -83,11 +84,8 @@ class UnrealReplay:
 
     def add(self, rows: Batch, state: Batch | None = None) -> None:
         """Rows [length, B, …] and the state before them [B, …]. reward: what came with each row; first: begins of
-        episodes, or of restarted lanes. ValueError for shapes that do not fit.
+        episodes, or of restarted lanes.
         """
-        shapes = {x.shape[:2] for _, x in tree.leaves(rows)}
-        if len(shapes) > 1 or rows["reward"].ndim != 2 or len(rows["reward"]) != self.length:
-            raise ValueError(f"rows must be one [{self.length}, B] shape; got {sorted(shapes)}")
         lanes = rows["reward"].shape[1]
         last = slice(max(0, lanes - self.columns), None)
         rows = tree.at(rows, (slice(None), last))
@@ -162,9 +160,8 @@ class UnrealWindows:
         kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if self.replays else EXAMPLES) if k in rows}
         kept["reward"] = to_host(self.policy.rewarded(batch)["reward"])
         if self.recent is None:
-            row = tree.map(lambda x: Field(tuple(x.shape[2:]), str(x.dtype)), kept)
             first, before = kept["first"], self.policy.state_spec() if self.replays else {}
-            self.recent = UnrealReplay(row, len(first), max(2000, 2 * first.size), before)
+            self.recent = UnrealReplay(specs_of(kept, 2), len(first), max(2000, 2 * first.size), before)
         self.recent.add(kept, tree.map(to_host, state) if self.replays else {})
         return self.recent
 
@@ -179,13 +176,10 @@ def pixel_change(view: Tensor) -> Tensor:
 
     view: uint8 [T+1, B, C, H, W]. Of 84 × 84 pixels: mean |difference| / 255 over channels and 4 × 4 pixels of the
     middle 80 × 80 (§3.1). Of a smaller picture, made of planes: the share of planes that changed in a cell, whichever
-    number marks them. Across the begin of an episode it means nothing. ValueError for what is not such rows.
+    number marks them. Across the begin of an episode it means nothing.
     """
-    returns.check_shapes(view.ndim == 5 and len(view) >= 2, "view must be [T+1, B, C, H, W] with T >= 1", view)
-    if view.dtype != torch.uint8:
-        raise ValueError(f"view must be uint8; got {view.dtype}")
     pixels = control_cells(tuple(view.shape[2:])) != tuple(view.shape[3:])
-    change = _picture_change if pixels else _plane_change
+    change = _picture_change if pixels else lambda before, after: (before != after).float().mean(1)
     return torch.stack([change(*pair) for pair in pairwise(view.unbind())])  # row by row: it fits caches
 
 
@@ -198,10 +192,6 @@ def _picture_change(before: Tensor, after: Tensor) -> Tensor:
     return rows.unflatten(2, (-1, CELL)).sum(3, dtype=torch.int32) / (255.0 * CELL * CELL * channels)
 
 
-def _plane_change(before: Tensor, after: Tensor) -> Tensor:
-    return (before != after).float().mean(1)
-
-
 def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batch, gamma: float = 0.9) -> Tensor:
     """½ Σ_cells (R_t − Q(s_t, a_t))², the mean over valid transitions, where cell by cell
     R_t = c_t + γ·(1 − terminated_{t+1})·R_{t+1} if valid_t else max_a Q(s_t, a), R_T = max_a Q(s_T, a) (§3.1, n-step
@@ -212,14 +202,9 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
 
     The sum over cells and the ½ are those of trfl and miyosuda/unreal, who also sum over time. So published costs (0.01
     to 0.1 in Lab and capture the flag) hold beside losses that are means over transitions; beside sums this is to be
-    multiplied with their number. ValueError for shapes that do not fit.
+    multiplied with their number.
     """
-    steps = returns.transitions(batch, gamma)
-    lead, cells = steps.reward.shape, chosen.shape[2:]
-    fit = chosen.ndim == 4 and chosen.shape == change.shape and chosen.shape[:2] == lead
-    fit = fit and best.shape == (lead[0] + 1, lead[1], *cells)
-    names = f"chosen and change must be [T, B, h, w] with [T, B] = {list(lead)}, best [T+1, B, h, w]"
-    returns.check_shapes(fit, names, chosen, change, best)
+    steps, cells = returns.transitions(batch, gamma), chosen.shape[2:]
 
     def each(x: Tensor) -> Tensor:
         return x.repeat_interleave(cells.numel(), 1)
@@ -237,8 +222,6 @@ def reward_classes(reward: Tensor) -> Tensor:
 
 def reward_prediction_loss(logits: Tensor, reward: Tensor) -> Tensor:
     """Cross-entropy of the next reward's class, the mean over examples: logits [N, 3], reward [N] (§3.2)."""
-    fit = reward.ndim == 1 and logits.shape == (len(reward), REWARD_CLASSES)
-    returns.check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
     return F.cross_entropy(returns.at_least_float32(logits, reward), reward_classes(reward))
 
 
@@ -246,7 +229,7 @@ def value_replay_loss(value: Tensor, batch: Batch, gamma: float) -> Tensor:
     """½ (R_t − V_t)² of replayed rows, the mean over valid transitions (§3.3; the ½ is miyosuda/unreal's).
 
     value: V [T+1, B] of the present weights; R: the n-step return of all rows (returns.n_step), from these values,
-    without gradient; batch: rows "reward", "terminated", "first" [T+1, B]. ValueError for shapes that do not fit.
+    without gradient; batch: rows "reward", "terminated", "first" [T+1, B].
     """
     steps = returns.transitions(batch, gamma)
     target = returns.n_step(steps, value)

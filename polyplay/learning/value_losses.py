@@ -15,7 +15,7 @@ hyperparameters  not used
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -43,13 +43,6 @@ from polyplay.nets.q_network import DPGNetwork, QNetwork
 
 
 TAILS = ("extra", "short")
-
-
-class SequenceTargets(NamedTuple):
-    """target [T, B] of the action chosen in each row; valid [T, B] bool: there is something to learn from it."""
-
-    target: Tensor
-    valid: Tensor
 
 
 @torch.no_grad()
@@ -92,13 +85,8 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
     chances: p [B, K], K ≥ 2; ret, discount: G, D float [B]. Where D = 0 all mass is around clip(G), whatever p is.
-    Raises ValueError for shapes that do not fit.
     """
     size = chances.shape[-1]
-    fit = chances.ndim == 2 and size >= 2 and ret.shape == discount.shape == chances.shape[:1]
-    check_shapes(fit, "chances must be [B, K] with K >= 2, ret and discount [B]", chances, ret, discount)
-    if not low < high:
-        raise ValueError(f"the support must rise; got {low} to {high}")
     p = torch.where((discount == 0).unsqueeze(1), 1.0 / size, chances)
     z = support(low, high, chances)
     moved = torch.addcmul(ret.unsqueeze(1), discount.unsqueeze(1), z).clamp(low, high)
@@ -119,8 +107,9 @@ def sequence_targets(
     online: Tensor | None = None,
     eps: float | None = 1e-3,
     tail: str = "extra",
-) -> SequenceTargets:
-    """n-step targets of rows in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m},
+) -> tuple[Tensor, Tensor]:
+    """n-step targets [T, B] of the action chosen in each row, and whether there is something to learn from it, bool
+    [T, B]; rows are in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m},
     a*))), where D = γᵐ, or 0 if row t+m is terminated, and a* is `online`'s best there, or the target network's own.
 
     batch: rows "reward" (float), "terminated", "first" (bool) [R, B], by the row convention; where they are there
@@ -131,13 +120,9 @@ def sequence_targets(
     from its real last observation. `tail` is what becomes of the last n − 1 targets, whose windows leave the rows:
     "extra": rows 0..R−n−1 are learnt, the last n serve their windows only (rlpyt);
     "short": rows 0..R−2 are learnt, the last n − 1 with as many steps as there are (SEED).
-    Targets of later rows, and of rows without a transition, are not valid. ValueError for shapes that do not fit.
+    Targets of later rows, and of rows without a transition, are not valid.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
-    fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
-    check_shapes(fit, f"target and online must be [R, B, A] with [R, B] = {list(reward.shape)}", target, online)
-    if tail not in TAILS or n < 1 or len(reward) <= (n if tail == "extra" else 1):
-        raise ValueError(f"{len(reward)} rows are too few for n = {n}, tail = {tail!r} (of {', '.join(TAILS)})")
     if "valid" in batch:
         first = first | torch.cat([torch.zeros_like(first[:1]), ~batch["valid"][:-1]])
     value = take_action(target, greedy_action(target if online is None else online, mask))
@@ -147,7 +132,7 @@ def sequence_targets(
     valid = steps.valid.clone()
     if tail == "extra":
         valid[len(reward) - n :] = False
-    return SequenceTargets(goal if eps is None else rescale(goal, eps), valid)
+    return goal if eps is None else rescale(goal, eps), valid
 
 
 # ------------------------------------------------------------------------------------------------ priorities
@@ -155,7 +140,6 @@ def sequence_targets(
 
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     """−Σ m·log p [...] of target masses m and logits [..., K], with its gradient. Its least is m's entropy, not 0."""
-    check_shapes(target.shape == logits.shape, "target and logits must be one shape", target, logits)
     return -(target * logits.log_softmax(-1)).sum(-1)
 
 
@@ -166,8 +150,6 @@ def entropy(chances: Tensor) -> Tensor:
 
 def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
     """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 where none is."""
-    fit = error.shape == valid.shape and error.ndim == 2
-    check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
     size = torch.where(valid, error.abs(), 0.0)
     return eta * size.amax(0) + (1.0 - eta) * size.sum(0) / valid.sum(0).clamp(min=1)
 
@@ -180,7 +162,6 @@ def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None,
 
 WEIGHTED = ("loss", "error")
 PRIORITIES = ("ce", "kl")
-TIMES = ("sum", "mean")
 COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
@@ -213,9 +194,8 @@ class QLoss:
         bound = torch.full_like(weight, self.clip or torch.inf)
         if self.weighted == "error":
             bound = bound / weight  # what w·δ reaches at ±clip
-        loss = _reduced(weight * huber(error, bound), self.reduction)
-        if self.reduction == "sum":
-            loss = loss * self.replicas
+        each = weight * huber(error, bound)
+        loss = each.sum() * self.replicas if self.reduction == "sum" else each.mean()
 
         def metrics() -> dict[str, Tensor]:
             return {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}
@@ -234,13 +214,12 @@ class CategoricalLoss:
 
     low: float = -10.0
     high: float = 10.0
-    reduction: str = "mean"
     priority: str = "kl"
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "kl", "entropy")
 
     def __post_init__(self) -> None:
-        returns.check_settings(self, reduction=returns.REDUCTIONS, priority=PRIORITIES)
+        returns.check_settings(self, priority=PRIORITIES)
         if not self.low < self.high:
             raise UserError(f"low is {self.low} and high {self.high}; low must be below high")
 
@@ -252,7 +231,7 @@ class CategoricalLoss:
         each, weight = cross_entropy(goal, logits), returns.importance_weight(batch, goal[:, 0])
         floor = entropy(goal)
         apart = (each.detach() - floor).clamp(min=0.0)
-        loss = _reduced(weight * each, self.reduction)
+        loss = (weight * each).mean()
 
         def metrics() -> dict[str, Tensor]:
             q, mean = q_heads.expected_value(logits, *where), goal @ q_heads.support(*where, goal)
@@ -264,12 +243,12 @@ class CategoricalLoss:
 
 @dataclass(frozen=True)
 class SequenceLoss:
-    """½δ² of every row to be learnt of a sequence, under R2D2's rescaled n-step targets (targets.sequence).
+    """½δ² of every row to be learnt of a sequence, under R2D2's rescaled n-step targets (sequence_targets): summed over
+    a sequence's rows, as SEED and Acme have it, then weighted, then the mean over sequences.
 
-    time: how a sequence's rows are put together, as SEED and Acme have it the "sum", or the "mean"; then weights, then
-    `reduction` over sequences. rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over
-    the rows learnt. reward: as in losses.squash; R2D2 takes them as they are. The batch has burn_in + m + n rows for m
-    to be learnt with tail="extra", burn_in + m + 1 with "short"; those before `out`'s rows are burn-in.
+    rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over the rows learnt. The batch has
+    burn_in + m + n rows for m to be learnt with tail="extra", burn_in + m + 1 with "short"; those before `out`'s rows
+    are burn-in.
     Metrics: q_mean and target_mean without h, td_abs of |δ|. Raises UserError, ValueError.
     """
 
@@ -278,43 +257,34 @@ class SequenceLoss:
     tail: str = "extra"
     rescale: float = 1e-3
     eta: float = 0.9
-    time: str = "sum"
-    reduction: str = "mean"
-    reward: str = "none"
-    reward_scale: float = 1.0
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rows_mean")
 
     def __post_init__(self) -> None:
-        returns.check_settings(self, reduction=returns.REDUCTIONS, time=TIMES, tail=TAILS, reward=returns.REWARDS)
-        returns.check_settings(self, gamma=returns.FRACTION, eta=returns.FRACTION, rescale=returns.NOT_NEGATIVE)
+        bounds = {"gamma": returns.FRACTION, "eta": returns.FRACTION, "rescale": returns.NOT_NEGATIVE}
+        returns.check_settings(self, tail=TAILS, **bounds)
         if self.n < 1:
             raise UserError(f"n is {self.n}; it must be a whole number from 1 up")
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
-        rows["reward"] = returns.squash_rewards(rows["reward"], self.reward, self.reward_scale)
-        made = sequence_targets(
-            rows, out["target"], self.gamma, self.n, out.get("online"), self.rescale or None, self.tail
-        )
-        over, action = returns.MaskedMean(made.valid), rows["action"][:-1]
+        eps = self.rescale or None
+        target, valid = sequence_targets(rows, out["target"], self.gamma, self.n, out.get("online"), eps, self.tail)
+        over, action = returns.MaskedMean(valid), rows["action"][:-1]
         q = over.only(q_heads.take_action(out["q"][:-1], action))
-        goal = over.only(made.target)
+        goal = over.only(target)
         error, weight = goal - q, returns.importance_weight(batch, goal[0])
-        each = 0.5 * error.square().sum(0)
-        if self.time == "mean":
-            each = each / made.valid.sum(0).clamp(min=1)
-        loss = _reduced(weight * each, self.reduction)
+        loss = (weight * (0.5 * error.square().sum(0))).mean()
         size = error.detach().abs()
 
         def metrics() -> dict[str, Tensor]:
             values = (unscale(x, self.rescale) if self.rescale else x for x in (q, goal))
             means = (loss, *map(over.mean, values), over.mean(size), weight.mean())
-            learnt = made.valid.sum(0).to(size.dtype).mean()
+            learnt = valid.sum(0).to(size.dtype).mean()
             return {**dict(zip(COMMON, means, strict=True)), "rows_mean": learnt}
 
-        return returns.LossOutput(loss, returns.LazyMetrics(metrics), sequence_priority(size, made.valid, self.eta))
+        return returns.LossOutput(loss, returns.LazyMetrics(metrics), sequence_priority(size, valid, self.eta))
 
 
 def huber(error: Tensor, bound: Tensor) -> Tensor:
@@ -387,10 +357,6 @@ def _walked(
     if double:
         out["online"] = out["q"].detach()
     return out
-
-
-def _reduced(each: Tensor, how: str) -> Tensor:
-    return each.sum() if how == "sum" else each.mean()
 
 
 def _common(loss: Tensor, q: Tensor, goal: Tensor, size: Tensor, weight: Tensor) -> dict[str, Tensor]:

@@ -12,8 +12,16 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.acting import act_at_table
+<<<<<<< HEAD
 from polyplay.buffers import AgentBatches, RolloutQueue
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
+||||||| 2984af55
+from polyplay.buffers import AgentBatches, RolloutQueue
+from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
+=======
+from polyplay.buffers import RolloutQueue
+from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
+>>>>>>> d
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, learn_agents
 from polyplay.learning.policy_losses import APPO, VTrace
@@ -83,6 +91,6 @@ def wire_tables(
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=spec.policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
     learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, snapshots=snapshots)
-    learner.source, learner.params, learner.league = AgentBatches(rollouts, slots), params, league
+    learner.source, learner.params, learner.league = rollouts.batches(slots), params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup, copies=rule)
     return System(envs, spec.policy, spec.loss.metrics, {"learners": n})

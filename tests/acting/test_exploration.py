@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,30 +18,19 @@ def test_dqns_falls_from_1_to_a_tenth_after_its_warm_up():
     dqn = LinearEpsilon(1.0, 0.1, 1_000_000, 50_000)
     told = [at(dqn, n) for n in (0, 50_000, 550_000, 1_050_000, 10_000_000)]
     assert told == pytest.approx([1.0, 1.0, 0.55, 0.1, 0.1])
-
-
-def test_lanes_of_all_workers_count_together():
-    assert at(LinearEpsilon(1.0, 0.0, 1_000, 0, lanes=8), 50) == pytest.approx(1.0 - 8 * 50 / 1_000)
-
-
-@dataclass
-class Counter:
-    learnt: float = 0.0
+    assert at(LinearEpsilon(1.0, 0.0, 1_000, 0, lanes=8), 50) == pytest.approx(1.0 - 8 * 50 / 1_000), "of all lanes"
+    assert at(LinearEpsilon(1.0, 0.25, 0, 0), 1) == pytest.approx(0.25), "over nothing it is at its end"
 
 
 def test_a_joint_schedule_is_at_what_all_did_together_whatever_a_lane_did():
-    counts = Counter()
-    joint, alone = RunSchedule(LinearEpsilon(1.0, 0.1, 1_000, 50, lanes=8), counts), LinearEpsilon(1.0, 0.1, 1_000, 50)
+    counts = SimpleNamespace()
+    joint, alone = RunSchedule(1.0, 0.1, 1_000, 50, 8, counts), LinearEpsilon(1.0, 0.1, 1_000, 50)
     assert joint.lanes == 8
     for steps in (0, 50, 333, 1_050, 10**7):
         counts.learnt = float(steps)
         told = joint.at(np.array([0, 10**6, 7]), np.arange(3))
         assert (told.shape, told.dtype) == ((3,), np.float32)
         assert told == pytest.approx([at(alone, steps)] * 3)
-
-
-def test_a_schedule_over_nothing_is_at_its_end():
-    assert at(LinearEpsilon(1.0, 0.25, 0, 0), 1) == pytest.approx(0.25)
 
 
 def test_the_ladder_has_the_fact_sheets_numbers():
@@ -54,10 +43,7 @@ def test_the_ladder_has_the_fact_sheets_numbers():
     published = EpsilonLadder(360).at(np.zeros(360), np.arange(360))
     assert float(published.mean()) == pytest.approx(0.0626, abs=1e-4)
     assert float(np.median(published)) == pytest.approx(0.01619, rel=2e-2)
-
-
-def test_one_lane_alone_has_the_base_and_time_changes_nothing():
-    assert at(EpsilonLadder(1, 0.4), 0) == at(EpsilonLadder(1, 0.4), 10**9) == pytest.approx(0.4)
+    assert at(EpsilonLadder(1, 0.4), 0) == at(EpsilonLadder(1, 0.4), 10**9) == pytest.approx(0.4), "one lane alone"
 
 
 def test_normal_noise_has_one_deviation_for_every_lane_and_step():

@@ -58,27 +58,17 @@ def test_a_match_in_batches_equals_games_one_by_one(at_once):
     assert match(BOARD, first_legal, mixed, starts, at_once=at_once).tolist() == expected
 
 
-def test_no_more_games_go_on_than_may():
-    sizes = []
-
-    def watch(ended, moves):
-        sizes.append(moves)
-        return True
-
-    match(BOARD, first_legal, mixed, random_starts(30), watch=watch, at_once=8)
-    assert max(sizes) == 8
-    assert sizes[:2] == [8, 8], "those that ended made room"
-
-
-def test_a_match_ends_when_watch_says_so():
-    over = []
+def test_no_more_games_go_on_than_may_and_a_match_ends_when_watch_says_so():
+    over, sizes = [], []
 
     def watch(ended, moves):
         over.extend(ended)
+        sizes.append(moves)
         return len(over) < 10
 
     points = match(BOARD, first_legal, mixed, random_starts(30), watch=watch, at_once=4)
     assert 10 <= (~np.isnan(points)).sum() == len(over) < 14
+    assert set(sizes) == {4}, "those that ended made room"
 
 
 def test_openings_are_positions_that_go_on():

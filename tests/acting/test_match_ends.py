@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from polyplay.acting import play
-from polyplay.acting.play import play_teams, scripted_player
+from polyplay.acting.play import play_both_sides, scripted_player
 from polyplay.acting.rows import EpisodeCounter, MatchEnds
 from polyplay.acting.worker import MatchResults
 from polyplay.core.tree import Field
@@ -112,17 +113,22 @@ def test_a_team_reward_says_who_has_won_whatever_was_paid_on_the_way():
     assert all(outcome == (float(b > a) * 2 - 1, float(a > b) * 2 - 1) for (a, b), outcome in found if a != b)
 
 
-def test_games_of_players_that_never_come_are_not_waited_for(monkeypatch):
-    class Still:
-        def initial(self, lanes: int) -> dict:
-            return {}
+class Still:
+    """A policy that always does the first thing."""
 
+    noise = 0
+
+    def initial(self, lanes: int) -> dict:
+        return {}
+
+    def act(self, step: dict, state: dict) -> tuple[dict, dict]:
+        return {"action": torch.zeros(len(step["first"]), dtype=torch.int64)}, {}
+
+
+def test_games_of_players_that_never_come_are_not_waited_for(monkeypatch):
     envs = Envs(Scripted, lanes=3, inline=True)
     spec, taken = envs.spec, []
     monkeypatch.setattr(play, "LANES", 3)
-    monkeypatch.setattr(
-        play, "choose_actions", lambda spec, policy, how, numbers, *_: (np.zeros(len(numbers), int), {})
-    )
     for games in play.play_steps(envs, Still(), play.PlayOptions(9, 0)):  # type: ignore[arg-type]
         taken += games
     assert spec.seats == 3
@@ -133,7 +139,7 @@ def test_a_match_of_a_tournament_that_failed_is_played_again():
     Failing.failures = 2
     envs = Envs(Failing, lanes=2, inline=True)
     bots = [scripted_player(lambda obs, mask, i=i: np.full(len(obs), i)) for i in (3, 0)]
-    assert play_teams(envs, (bots[0], bots[1]), 6, seed=0).tolist() == [0.0] * 6
+    assert play_both_sides(envs, *bots, 12, seed=0).tolist() == [0.0] * 6 + [1.0] * 6
     assert Failing.failures == 0
 
 
@@ -142,16 +148,7 @@ def test_rows_of_one_turn_may_come_in_parts():
     first, later = {**row, "first": np.ones(2, bool)}, {**row, "first": np.zeros(2, bool)}
     over = {"over": np.ones(2, bool), "first": np.zeros(2, bool)}
     a, b = np.array([0, 2]), np.array([1, 3])
-    for lanes, step in (
-        (a, first),
-        (b, first),
-        (a, later),
-        (b, first),
-        (a, later),
-        (b, later),
-        (a, over),
-        (b, over),
-        (a, first),
-    ):
+    turns = [(a, first), (b, first), (a, later), (b, first), (a, later), (b, later), (a, over), (b, over), (a, first)]
+    for lanes, step in turns:
         assert not len(ends.watch(lanes, step).whole)
     assert ends.watch(b, first).whole.tolist() == [0, 1]

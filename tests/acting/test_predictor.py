@@ -112,7 +112,7 @@ def test_every_transition_is_learnt_exactly_once(core):
     agents, _, _, loss, batches = service(crew, envs, rows=7, core=core)
     crew.start(("loss",))
     try:
-        poll(crew, lambda: steps(crew) > 1500)
+        poll(crew, lambda: steps(crew) > 600)
         check(crew, drain(crew, agents, loss, batches))
         assert max(loss.off) < 1e-4, "a chunk begins with the state that its lane had there"
     finally:

@@ -14,7 +14,6 @@ from polyplay.acting.play import (
     PlayOptions,
     both_side_steps,
     play_both_sides,
-    play_teams,
     policy_player,
     random_player,
     scripted_player,
@@ -47,7 +46,7 @@ def one_by_one(envs: Envs, bots: tuple[Any, Any], seed: int, place: int, matches
 @pytest.mark.parametrize("name", ["toy:skirmish", "toy:skirmish+late=3", "toy:skirmish+steps=4"])
 def test_matches_equal_those_played_one_by_one(name: str):
     envs = Envs(name, 4)
-    points = play_teams(envs, (BOT, BEST), 37, seed=5)
+    points = play_both_sides(envs, BOT, BEST, 74, seed=5)[:37]
     for place in (0, 4, 5, 15):
         own = points[place::16].tolist()
         assert own == one_by_one(envs, (Skirmish.opposite, Skirmish.focus), 5, place, len(own))
@@ -180,7 +179,8 @@ class Apart(Bought):
 @pytest.mark.parametrize("toy", ["Bought", "Apart"])
 def test_the_team_reward_says_who_has_won_where_there_is_one(toy):
     envs = Envs(f"toy:{__name__}:{toy}", 4)
-    assert play_teams(envs, (random_player(0), random_player(1)), 5, 0).tolist() == [0.0] * 5
+    found = play_both_sides(envs, random_player(0), random_player(1), 10, 0)
+    assert found.tolist() == [0.0] * 5 + [1.0] * 5
 
 
 def test_it_yields_after_every_step():

@@ -56,15 +56,8 @@ def test_a_part_reports_counters_and_what_is_lost(tmp_path):
         ctx, checkpoint.CheckpointPart(tmp_path, 3), actor_of(None), {"0": {"rows": {"x": np.arange(2)}}}
     )
     (report,) = actor_checkpoint.saved_counters(checkpoint.partial(tmp_path, 3))
-    assert report == {
-        "first_lane": 4,
-        "lanes": 4,
-        "steps": 40,
-        "episodes": 1,
-        "partial": 2,
-        "partial_steps": 5,
-        "why": "of a reason",
-    }
+    counts = {"first_lane": 4, "lanes": 4, "steps": 40, "episodes": 1, "partial": 2, "partial_steps": 5}
+    assert report == {**counts, "why": "of a reason"}
     line = actor_checkpoint.lost_lanes(checkpoint.partial(tmp_path, 3), 9)
     assert line == "4 lanes begin anew, from seed 9: 2 partial episodes (5 agent steps) are lost, since of a reason"
     checkpoint.write_json(checkpoint.partial(tmp_path, 3) / "workers/stream-0.json", {"taken": {"0": 1}, "lost": []})
@@ -128,14 +121,6 @@ def test_an_actor_rests_once_it_has_written_its_part_of_the_last_checkpoint(tmp_
     queue.close()
     with pytest.raises(Closed):
         next(resting)
-
-
-def test_an_actor_goes_on_after_every_other_checkpoint(tmp_path):
-    queue, (ctx, _) = queue_of(1), context_of(tmp_path)
-    end, waiting = queue.producer(0), actor_checkpoint.wait_for_actors(ctx, queue, 5)
-    next(waiting)
-    assert actor_checkpoint.answer_save(ctx, actor_of(None), end)
-    assert list(actor_checkpoint.rest_at_end(ctx, end)) == []
 
 
 def test_a_resumed_actor_lacks_what_was_being_read_only_where_all_take_turns(tmp_path):

@@ -28,14 +28,14 @@ def limited(ratio: float | None, start: int = 10, lanes: int = 1, batch: int = 4
     return world, Replay(world.spec(), lanes, 500, batch, ratio=ratio, start=start, slack=slack).open(0)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     ratio=st.floats(0.05, 40), start=st.integers(1, 60), T=st.integers(1, 20), lanes=st.integers(1, 3),
     slack=st.integers(1, 3),
 )  # fmt: skip
 def test_one_side_may_always_go_on_and_neither_runs_away(ratio, start, T, lanes, slack):
     world, buffer = limited(ratio, start, lanes, slack=slack)
-    for _ in range(80):
+    for _ in range(50):
         assert buffer.due or buffer.room
         if buffer.due:
             buffer.sample()
@@ -45,23 +45,6 @@ def test_one_side_may_always_go_on_and_neither_runs_away(ratio, start, T, lanes,
             owed = ratio * (buffer.limiter.steps - start) - buffer.sampled
             assert owed >= -1e-6
             assert owed <= slack * 4 + ratio * T * lanes + 1e-6
-
-
-def test_numbers_of_dqn():
-    """One batch of 32 for 4 steps is a ratio of 8, from the start on."""
-    world, buffer = limited(8.0, start=50, batch=32)
-    buffer.add(world.rows(50, np.arange(1)), slice(None))  # the first is no agent step
-    assert (buffer.ready, buffer.due) == (False, 0)
-    buffer.add(world.rows(1, np.arange(1)), slice(None))
-    assert (buffer.ready, buffer.due) == (True, 0)
-    sampled = []
-    for _ in range(40):
-        buffer.add(world.rows(1, np.arange(1)), slice(None))
-        sampled.append(buffer.due)
-        for _ in range(buffer.due):
-            buffer.sample()
-    assert sampled == [0, 0, 0, 1] * 10
-    assert buffer.metrics()["ratio"] == pytest.approx(8)
 
 
 def test_rows_of_a_sequence_count_each():

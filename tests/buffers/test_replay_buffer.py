@@ -205,7 +205,7 @@ def all_ids(buffer: ReplayBuffer) -> np.ndarray:
     return buffer.index.ids(live_slots(buffer.index))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     alpha=st.sampled_from([0.0, 0.5, 0.6, 1.0]),
@@ -229,20 +229,6 @@ def test_weights_are_those_of_the_twin(seed, alpha, beta, mixture, stratified):
     assert batch["weight"] == pytest.approx(weight / weight.max(), rel=1e-5)
     if not mixture:
         assert all(of[i] > 0 for i in batch["id"].tolist())
-
-
-def test_draws_are_in_proportion():
-    buffer = buffer_of(Proportional(alpha=0.5, mixture=0.1))
-    ids = all_ids(buffer)
-    priority = np.arange(len(ids), dtype=float)
-    buffer.update_priorities(ids, priority)
-    n = 1500
-    drawn = np.concatenate([buffer.sample()["id"] for _ in range(n)])
-    counts = np.array([(drawn == i).sum() for i in ids])
-    mass = np.sqrt(priority)
-    expected = 16 * n * (0.9 * mass / mass.sum() + 0.1 / len(ids))
-    assert counts.sum() == 16 * n
-    assert ((counts - expected) ** 2 / expected).sum() < 2 * len(ids)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6])
@@ -271,13 +257,13 @@ def test_new_items_have_the_greatest_priority_ever_given():
 def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_end():
     buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
     live = live_slots(buffer.index)
-    end, _, discount = buffer.batches.windows(live)
+    end, _, discount = buffer.windows(live)
     value = buffer.columns.arrays["value"]
     value[end[discount == 0]] = np.nan
-    assert np.isfinite(buffer.batches.td_errors(live[discount == 0])).all()
+    assert np.isfinite(buffer.td_errors(live[discount == 0])).all()
     value[end[discount > 0][:1]] = np.inf
     with pytest.raises(BadPriority, match="infinite"):
-        buffer.batches.td_errors(live)
+        buffer.td_errors(live)
 
 
 @pytest.mark.parametrize(
@@ -289,10 +275,10 @@ def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_en
         ({"ratio": 0.0}, "ratio=0.0"),
         ({"capacity": 5, "start": 9}, "start=9"),
         ({"stack": 3}, "stack=3"),
+        ({"burn_in": 4}, "burn_in=4 needs sequence"),
         ({"reward": "half"}, "none, clip, sign"),
         ({"scale": 0.0}, "scale=0.0 of rewards given, allowed: above 0"),
         ({"gamma": 1.1}, "gamma=1.1"),
-        ({"lanes": 0}, "lanes=0"),
         ({"lanes": 99, "capacity": 50}, "99 lanes"),
         ({"spec": {"obs": Field((1, 2, 2), "uint8")}}, "lack action, first, reward"),
     ],
@@ -304,7 +290,7 @@ def test_wrong_descriptions_are_refused_by_name(options, message):
         Replay(**{"spec": spec, "lanes": 1, "capacity": 100, "batch": 4, **options})
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     sampler=st.sampled_from([Proportional(1.0), Proportional(1.0, first="td")]),
@@ -319,11 +305,11 @@ def test_items_that_take_the_place_of_old_ones_have_first_priorities_too(seed, s
     world, lanes = World(rng, 2, stack, "zeros"), np.arange(2)
     spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
     buffer = Replay(spec, 2, capacity, 4, sampler=sampler, stack=stack, **options).open(3)
-    for _ in range(1 + 300 // T):
+    for _ in range(1 + 150 // T):
         rows = world.rows(T, lanes) | {k: rng.normal(size=(T, 2)).astype(np.float32) for k in ("value", "chosen")}
         buffer.add(rows, lanes)
     live = live_slots(buffer.index)
-    want = np.ones(len(live)) if sampler.first == "max" else buffer.batches.td_errors(live)
+    want = np.ones(len(live)) if sampler.first == "max" else buffer.td_errors(live)
     assert buffer.sampler.priorities(live) == pytest.approx(want, rel=1e-6)
     dead = np.setdiff1d(np.arange(buffer.index.slots), live)
     assert not buffer.sampler.priorities(dead).any()
@@ -462,20 +448,9 @@ def test_first_priorities_are_those_of_the_loss_with_the_actors_values(eps):
         rows = world.rows(3, lanes) | {k: rng.normal(size=(3, 2)).astype(np.float32) for k in ("value", "chosen")}
         buffer.add(rows, lanes)
     live = live_slots(buffer.index)
-    drawn = buffer.batches.fill(
-        live, np.ones(len(live), np.float32), tree.zeros(replace(replay, batch=len(live)).drawn())
-    )
+    drawn = buffer.fill(live, np.ones(len(live), np.float32), tree.zeros(replace(replay, batch=len(live)).drawn()))
     batch = {k: torch.as_tensor(v[4:]) for k, v in drawn.items() if k not in ("state", "weight", "id")}
-    made = value_losses.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
-    want = value_losses.sequence_priority(made.target - batch["chosen"][:-1], made.valid, 0.9)
+    target, valid = value_losses.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
+    want = value_losses.sequence_priority(target - batch["chosen"][:-1], valid, 0.9)
     assert buffer.sampler.priorities(live) == pytest.approx(want.numpy(), rel=1e-5)
     assert len(live) > 50
-
-
-def test_bounds_of_a_description():
-    spec = World(np.random.default_rng(0), 1, 0, "zeros").spec()
-    replay = Replay(spec, 4, 4_000, 8, STATE, sequence=80, burn_in=40, n_step=5, soft=True)
-    assert (replay.every, replay.window, replay.length) == (40, 84, 125)
-    assert replay.rows == 1000 + 125 + 84 + 40
-    with pytest.raises(UserError, match="burn_in"):
-        Replay(spec, 4, 4_000, 8, burn_in=40)

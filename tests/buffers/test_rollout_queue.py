@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.rollout_queue import ROWS, AgentBatches, Collator, RolloutQueue
+from polyplay.buffers.rollout_queue import ROWS, Collator, RolloutQueue
 from polyplay.core import tree
 from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
@@ -100,25 +100,6 @@ def test_tokens_of_before_do_not_shorten_the_wait_for_a_slot():
         producer.slot()
 
 
-def test_close_wakes_everyone():
-    queue = _stream(slots=1)
-    queue.patience = 100.0
-    raised = []
-
-    def consume() -> None:
-        with pytest.raises(Closed):
-            list(queue.batches(1).consumer(0))
-        raised.append(True)
-
-    thread = threading.Thread(target=consume)
-    thread.start()
-    queue.close()
-    thread.join(60)
-    assert raised == [True]
-    with pytest.raises(Closed):
-        queue.producer(0).slot()
-
-
 @settings(max_examples=40, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 3), st.data())
 def test_nothing_is_lost_or_doubled_or_out_of_order(producers, share, n, data):
@@ -159,19 +140,6 @@ def test_whose_slots_are_a_batch_is_what_looking_at_one_after_the_other_says(eac
         found = batches._choose(c, turn)
         chosen, after = twins.batch(counts[c::consumers], n, turn, in_turn)
         assert found == ([c + i * consumers for i in chosen], after)
-
-
-def test_no_slot_is_taken_before_a_whole_batch_is_there():
-    queue = _stream(slots=4, producers=2)
-    ends, taken = [queue.producer(p) for p in range(2)], queue.batches(2, in_turn=True).consumer(0)
-    _fill(queue, ends[0], 1)
-    _fill(queue, ends[0], 2)
-    assert next(taken) is None
-    assert queue.depth == 2
-    _fill(queue, ends[1], 3)
-    assert next(taken)[0]["version"][0].tolist() == [1, 1, 3, 3]
-    assert [queue.made(p) for p in range(2)] == [2, 1]
-    assert [queue.learnt(p) for p in range(2)] == [1, 1]
 
 
 def test_rollouts_in_flight_go_on_in_another_stream():
@@ -219,7 +187,7 @@ def test_where_consumers_learn_apart_each_goes_on_with_what_it_had():
         queue.rows["version"][slot] = number
         end.commit(slot, to=to)
     for c in (0, 1):
-        next(AgentBatches(queue, 1).consumer(c, Collator(queue.rows, queue.state, 2, 1)))
+        next(queue.batches(1).consumer(c))
     saved, flight = end.save(), end.flight()
     assert saved["taken"].tolist() == saved["reading"].tolist() == [1, 1, 0]
     other = _apart()
@@ -233,7 +201,7 @@ def test_where_consumers_learn_apart_each_goes_on_with_what_it_had():
         free += 1
     assert free == 8 - 5, "three in flight and two that are being read"
     for c, number in ((0, 4), (1, 3), (2, 5)):
-        rows, _ = next(AgentBatches(other, 1).consumer(c, Collator(other.rows, other.state, 2, 1)))
+        rows, _ = next(other.batches(1).consumer(c))
         assert rows["version"][0, 0] == number
 
 
@@ -241,6 +209,19 @@ def _apart() -> RolloutQueue:
     queue = RolloutQueue(SPEC, {}, T=2, lanes=2, slots=8, producers=1, consumers=3, per_agent=True)
     queue.patience = 0.0
     return queue
+
+
+def test_rollouts_of_one_agent_are_copied_as_they_come_and_their_slots_are_free_at_once():
+    queue = _apart()
+    end, taken, found = queue.producer(0), queue.batches(2).consumer(1), []
+    for number in (3, 4, 5):
+        slot = end.slot()
+        queue.rows["version"][slot] = number
+        end.commit(slot, to=1)
+        found.append(next(taken))
+        assert queue.reading(0) == 0
+    assert found[0] is found[2] is None
+    assert queue.turns.tolist() == [0, 3, 0]
 
 
 def test_slots_of_a_batch_that_wait_for_others_are_kept():
@@ -254,29 +235,6 @@ def test_slots_of_a_batch_that_wait_for_others_are_kept():
     other.load(tree.map(np.array, join.save()))
     other.put(other.placed, 7)
     assert other.joined[0]["reward"][0].tolist() == [5, 5, 2, 2, 7, 7]
-
-
-def test_whose_turn_it_is_outlives_a_consumer():
-    queue = _stream(slots=6, producers=3)
-    ends = [queue.producer(p) for p in range(3)]
-    for end in ends:
-        _fill(queue, end, end.p)
-    assert [next(queue.batches(1).consumer(0))[0]["version"][0, 0] for _ in range(2)] == [0, 1]
-    assert queue.turns.tolist() == [2]
-
-
-def test_a_learner_knows_which_actors_have_answered():
-    queue = _stream(slots=4, producers=4, consumers=2)
-    assert [queue.asked(p) for p in range(4)] == [None] * 4
-    queue.ask(0, 0)
-    assert [queue.asked(p) for p in range(4)] == [0, None, 0, None], "each consumer asks its own"
-    queue.ask(1, 0)
-    assert [queue.asked(p) for p in range(4)] == [0] * 4
-    queue.answer(0, 0)
-    queue.answer(2, 0, failed=True)
-    assert [queue.late(0, 0), queue.late(1, 0)] == [[], [1, 3]]
-    assert [queue.failed(0), queue.failed(1)] == [[2], []]
-    assert [queue.asked(p) for p in range(4)] == [None, 0, None, 0]
 
 
 def test_batches_can_be_ordered_by_a_log():

@@ -44,6 +44,7 @@ def test_windows_stay_whole_with_the_state_before_them_and_the_oldest_go(window,
         rows, state = kept.draw(min(3, capacity))
         assert (rows["obs"]["y"][0, :, 0] == state["h"][:, 0]).all()
         assert (np.diff(rows["x"], axis=0) == 100).all()
+        assert len({*rows["x"][0].tolist()}) == rows["x"].shape[1], "none twice"
 
 
 @pytest.mark.parametrize(("reuse", "batches"), [(0.5, 100), (1.0, 200), (4.0, 800)])
@@ -66,13 +67,6 @@ def test_nothing_is_drawn_before_it_is_full_and_without_a_reuse_always_then():
     for _ in range(50):
         kept.draw(6)
     assert kept.due(6)
-
-
-def test_a_batch_has_no_window_twice():
-    kept = buffer(1, 8)
-    kept.add(*rollout(0, 2, 1, 4))
-    rows, _ = kept.draw(8)
-    assert len(set(rows["x"][0].tolist())) == 8
 
 
 def test_one_that_was_saved_draws_the_same_and_another_one_is_refused():

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.acting.play import PlayOptions, choose_actions, match
+from polyplay.acting.play import PlayOptions, choose_with_value, match
 from polyplay.cli import main
 from polyplay.core.errors import UserError
 from polyplay.envs.pool import Envs
@@ -230,8 +230,8 @@ def test_a_search_takes_random_moves_as_in_an_environment(epsilon, greedy):
     here = player(TIC_TAC_TOE, policy, seed=3, greedy=greedy, epsilon=epsilon)
     there = Envs("game:tic_tac_toe", 1).spec, policy, here.how, at, row(TIC_TAC_TOE, records), {}
     for act in range(2):
-        assert here(records, np.zeros(30, np.uint64), at).tolist() == choose_actions(*there, act)[0].tolist()
-    changed = (choose_actions(*there, 0)[0] != policy.choose(records)[0]).mean()
+        assert here(records, np.zeros(30, np.uint64), at).tolist() == choose_with_value(*there, act)[0].tolist()
+    changed = (choose_with_value(*there, 0)[0] != policy.choose(records)[0]).mean()
     assert (changed == 0) == (epsilon == 0)
 
 

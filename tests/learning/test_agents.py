@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import polyplay
-from polyplay.buffers.rollout_queue import ROWS, AgentBatches, RolloutQueue
+from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
 from polyplay.buffers.window_buffer import Windows
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
@@ -79,7 +79,7 @@ def learners(
     queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, per_agent=True)
     spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9, initial=initial)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
-    own = {"source": AgentBatches(queue, 1), "spec": spec, "params": params, "league": league, "snapshots": 10**6}
+    own = {"source": queue.batches(1), "spec": spec, "params": params, "league": league, "snapshots": 10**6}
     crew.add(learn_agents, n=processes or 1, name="learn", learner=True, serves=2, **own)
     crew.start(("loss", "grad_norm", "delta"))
     try:
@@ -297,11 +297,6 @@ def test_a_horizon_changes_what_comes_next():
     after = feed.buffer.rows["advantage"][:, 0]
     np.testing.assert_allclose(after, plain_gae(rows, 0, 0.75, 0.9)[:WINDOW], atol=1e-5)
     assert not np.allclose(after, before[:, 0])
-
-
-def test_the_discount_of_the_papers_horizons():
-    found = [round(discount_of(h, 0.1333), 6) for h in (60, 180, 360, 840)]
-    assert found == [0.997778, 0.999259, 0.99963, 0.999841]
 
 
 @pytest.mark.parametrize(

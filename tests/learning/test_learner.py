@@ -17,23 +17,11 @@ import torch
 from polyplay.core import checkpoint
 from polyplay.core.errors import Closed, NotFinite
 from polyplay.core.tree import Field
-from polyplay.core.worker import (
-    Hyperparameters,
-    HyperparameterSchedule,
-    RunControl,
-    SchedulePoint,
-)
+from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import learner as save_marks
 from polyplay.learning import policy_losses, returns, value_losses
-from polyplay.learning.learner import (
-    Epochs,
-    Learner,
-    Minibatches,
-    SaveMarks,
-    shuffled_order,
-    unroll_before_last,
-)
+from polyplay.learning.learner import Epochs, Learner, Minibatches, SaveMarks, shuffled_order, unroll_before_last
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
@@ -228,22 +216,6 @@ def test_rows_are_kept_and_examples_are_of_the_inner_reward():
     assert {x for heard in HEARD for x in heard["recent_reward"].tolist()} >= {0.0, 0.5}
 
 
-def test_what_is_drawn_depends_on_the_seed_and_the_version_only():
-    rows = _own_rows(0, T=30)
-
-    def drawn(seed: int, version: int, again: int = 0) -> torch.Tensor:
-        learner = _predicting(seed)
-        learner.version = version
-        torch.manual_seed(again)
-        np.random.seed(again)
-        finish(learner.step(rows, {}))
-        return HEARD[-1]["recent"]
-
-    assert torch.equal(drawn(4, 0), drawn(4, 0, again=1))
-    assert not torch.equal(drawn(4, 0), drawn(4, 1))
-    assert not torch.equal(drawn(4, 0), drawn(5, 0))
-
-
 def test_nothing_is_kept_where_no_reward_is_predicted_and_nothing_drawn_before_there_is_an_example():
     HEARD.clear()
     learner = _predicting(auxiliary=())
@@ -352,24 +324,22 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
 
 def test_every_pass_takes_every_place_once_in_an_order_of_its_own():
     places = np.array([3, 5, 8, 13, 21, 34, 55])
-    found = list(shuffled_order(places, Epochs(3, 2), (1, 2)))
-    assert [[len(part) for part in epoch] for epoch in found] == [[4, 3]] * 3
-    orders = [np.concatenate(epoch).tolist() for epoch in found]
+    found = [part.tolist() for part in shuffled_order(places, Epochs(3, 2), (1, 2))]
+    assert [len(part) for part in found] == [4, 3] * 3
+    orders = [found[i] + found[i + 1] for i in (0, 2, 4)]
     assert all(sorted(o) == places.tolist() for o in orders)
     assert len({tuple(o) for o in orders}) == 3
-    again = list(shuffled_order(places, Epochs(3, 2), (1, 2)))
-    assert all(np.array_equal(a, b) for x, y in zip(found, again, strict=True) for a, b in zip(x, y, strict=True))
+    assert found == [part.tolist() for part in shuffled_order(places, Epochs(3, 2), (1, 2))]
 
 
-def _parts(state=None):
+def _parts(loss: Any, state: Any = None) -> tuple[dict, Minibatches]:
     rows = {k: torch.from_numpy(v) for k, v in some_rows(3, version=5).items()}
     rows["version"][1] = 7
-    targets = policy_losses.PPO().prepare(rows)
-    return rows, Minibatches(rows, state or {}, targets, rows["version"].numpy())
+    return rows, Minibatches(rows, state or {}, loss.prepare(rows), rows["version"].numpy(), loss.whole)
 
 
 def test_single_transitions_are_those_of_the_rollout_and_all_valid():
-    rows, parts = _parts()
+    rows, parts = _parts(policy_losses.PPO())
     assert len(parts.places) == 22  # 24 transitions, 2 of them void
     at = parts.places[[0, 7, 21]]
     taken, state, version = parts.take(at)
@@ -382,55 +352,22 @@ def test_single_transitions_are_those_of_the_rollout_and_all_valid():
         assert version[k] == rows["version"][t, b]
 
 
-def test_with_memory_whole_lanes_are_taken_with_the_state_before_them():
-    _, parts = _parts({"h": torch.arange(6.0)})
+@pytest.mark.parametrize(("loss", "length"), [(policy_losses.PPO(), 4), (policy_losses.APPO(), 5)], ids=["PPO", "APPO"])
+def test_whole_lanes_are_taken_with_the_state_before_them(loss, length):
+    """With a memory; for a loss that makes its own targets, with the last row too. All are no copy."""
+    rows, parts = _parts(loss, {"h": torch.arange(6.0)})
+    assert parts.places.tolist() == [0, 1, 2, 3, 4, 5], "also those with a void transition"
     taken, state, version = parts.take(np.array([4, 0]))
-    assert taken["obs"].shape == (4, 2, 5)
+    assert torch.equal(taken["obs"], rows["obs"][:length, [4, 0]])
     assert state["h"].tolist() == [4.0, 0.0]
-    assert len(version) == int(taken["valid"].sum()) == 7  # lane 0 has a void transition
-    assert parts.places.tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def _whole(state=None):
-    rows, _ = _parts()
-    version = rows["version"].numpy()
-    return rows, Minibatches(rows, state or {}, policy_losses.APPO().prepare(rows), version, whole=True)
-
-
-def test_whole_lanes_have_all_their_rows_for_a_loss_that_makes_its_own_targets():
-    rows, parts = _whole()
-    assert parts.places.tolist() == [0, 1, 2, 3, 4, 5], "also of lanes with a void transition"
-    taken, state, version = parts.take(np.array([4, 0]))
-    assert state == {}
-    for name, x in taken.items():
-        assert torch.equal(x, rows[name][:, [4, 0]]), name
-    assert taken["obs"].shape == (5, 2, 5), "the last row too"
-    assert {"reward", "terminated", "first"} <= taken.keys()
     valid = ~rows["first"][1:, [4, 0]].numpy()
     assert version.tolist() == rows["version"][:-1, [4, 0]].numpy()[valid].tolist()
     assert len(version) == 7
     assert 7 in version
-
-
-def test_all_lanes_in_one_part_are_the_rows_themselves():
-    """No copy of observations, whatever the pass's order."""
-    rows, parts = _whole({"h": torch.arange(6.0)})
     taken, state, version = parts.take(np.array([5, 3, 0, 1, 2, 4]))
     assert taken["obs"].data_ptr() == rows["obs"].data_ptr()
-    assert taken["obs"].shape == rows["obs"].shape
     assert state["h"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "in the rows' order"
     assert len(version) == 22
-    fewer, _, _ = parts.take(np.array([5, 3, 0, 1, 2]))
-    assert fewer["obs"].data_ptr() != rows["obs"].data_ptr()
-
-
-def test_updates_are_those_of_all_passes():
-    assert Epochs(3, 4).updates == 12
-    assert Epochs(1, 1).updates == 1
-    ctx, each = me(), Epochs(3, 2)
-    learner = _learner(ctx, each)
-    finish(learner.step(some_rows(0), {}))
-    assert learner.version == each.updates
 
 
 def _learner(ctx, passes, **more):
@@ -441,6 +378,7 @@ def _learner(ctx, passes, **more):
 def test_steps_count_once_and_every_update_has_its_own_lag():
     ctx = me()
     learner = _learner(ctx, Epochs(3, 2))
+    assert learner.spec.passes.updates == 6
     for i in range(2):
         finish(learner.step(some_rows(i, version=6 * i), {}))
     assert learner.version == 12

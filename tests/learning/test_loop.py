@@ -134,22 +134,6 @@ def test_a_sample_drawn_ahead_is_the_next_update_s_and_changes_no_count():
     assert [ids for ids in learnt if ids in two.begun] == two.begun[: len(two.begun) - (ahead.ahead is not None)]
 
 
-def test_a_sample_drawn_ahead_waits_for_the_steps_that_make_it_due():
-    learner = Learner()
-    learner.divided = True
-    made = replay_learner(learner)
-    for _ in range(3):
-        run(made.step(rollout(2, 4), {}))
-    before = made.updates
-    made.draw_ahead(8)
-    assert made.ahead is not None
-    run(made.step(rollout(1, 4, ends=(0,)), {}))  # no agent step
-    assert (made.updates, made.ahead is None) == (before, False)
-    run(made.step(rollout(2, 4), {}))
-    assert made.updates == before + 2
-    assert made.ahead is None
-
-
 def test_a_sample_drawn_ahead_is_saved(tmp_path):
     one, two = Learner(), Learner()
     one.divided = two.divided = True
@@ -166,20 +150,6 @@ def test_a_sample_drawn_ahead_is_saved(tmp_path):
         run(who.step(rollout(2, 4), {}))
     assert two.items[0]["id"].tolist() == drawn
     assert [item["id"].tolist() for item in one.items[-len(two.items) :]] == [x["id"].tolist() for x in two.items]
-
-
-@pytest.mark.parametrize(("sequence", "each"), [(0, 8), (4, 32)])
-def test_sequences_count_the_rows_that_are_learnt(sequence, each):
-    made = replay_learner(Learner(), sequence=sequence, ratio=1.0)
-    made.insert(rollout(60, 4), {})
-    assert made.buffer.due == (240 - 16) // each
-
-
-def test_agent_steps_are_rows_that_lead_to_another_of_their_episode():
-    made = replay_learner(Learner())
-    assert made.insert(rollout(6, 4, ends=(2,)), {}) == 20.0  # 24 rows, of which the last of 4 episodes start nothing
-    assert made.buffer.limiter.steps == 20
-    assert made.buffer.inserted == 16  # row 5's next one is not there yet
 
 
 def test_running_statistics_see_what_is_remembered():
@@ -217,11 +187,6 @@ def test_the_memory_is_told_of_now_and_then(monkeypatch):
     assert len(made.told) == made.updates // 5
     assert set(made.told[0]) <= set(replay_worker.NAMES)
     assert made.told[0]["replay_size"] > 0
-
-
-def test_a_replay_without_a_ratio_is_refused():
-    with pytest.raises(ValueError, match="ratio"):
-        replay_learner(Learner(), ratio=None)
 
 
 def test_who_takes_a_lost_ones_place_draws_others():

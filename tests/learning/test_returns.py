@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from polyplay.learning import returns
 from tests import twins
 
-QUICK = settings(max_examples=120, deadline=None)
+QUICK = settings(max_examples=50, deadline=None)
 GAMMAS = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
 LAMBDAS = st.sampled_from([0.0, 0.3, 0.95, 1.0])
-BOUNDS = st.sampled_from([(1.0, 1.0, 1.0), (2.0, 0.5, 1.5), (None, 1.0, None), (None, None, None)])
+INF = float("inf")
+BOUNDS = st.sampled_from([(1.0, 1.0, 1.0), (2.0, 0.5, 1.5), (INF, 1.0, INF), (INF, INF, INF)])
 
 
 @st.composite
@@ -54,45 +55,6 @@ def one(rewards: list[float], values: list[float], events: list[str], begin: str
     return rows([flags | {"reward": rewards, "value": values, "log_rho": [0.0] * len(values)}])
 
 
-def test_transitions_shift_the_rows() -> None:
-    batch = one([0, 1, 2, 0, 4], [0.0] * 5, ["go", "terminate", "go", "truncate"])
-    reward, discount, valid = steps(batch, 0.5)
-    assert reward[:, 0].tolist() == [1, 2, 0, 4]
-    assert discount[:, 0].tolist() == [0.5, 0, 0.5, 0.5]
-    assert valid[:, 0].tolist() == [True, True, False, True]
-
-
-@pytest.mark.parametrize(
-    ("case", "events", "begin", "expected"),
-    [
-        (
-            "no end: bootstrap from the last row",
-            ["go", "go", "go"],
-            "first",
-            [1 + 2 + 4 + 40, 2 + 4 + 40, 44],
-        ),
-        ("termination: no value behind it", ["go", "terminate", "first"], "first", [3, 2, 30]),
-        ("truncation: V of the final row", ["go", "truncate", "first"], "first", [33, 32, 30]),
-        ("both at once: termination wins", ["go", "both", "first"], "first", [3, 2, 30]),
-        ("an episode of length 1", ["terminate", "first", "go"], "first", [1, 20, 44]),
-        ("the rollout ends on a terminal row", ["go", "go", "terminate"], "first", [7, 6, 4]),
-        ("the rollout ends on a truncated row", ["go", "go", "truncate"], "first", [47, 46, 44]),
-        ("the rollout begins on a final row", ["first", "go", "go"], "terminate", [10, 46, 44]),
-        ("a lane restarts out of the blue", ["go", "restart", "go"], "go", [21, 20, 44]),
-        ("two restarts in a row", ["restart", "restart", "go"], "first", [10, 20, 44]),
-    ],
-)
-def test_every_edge_by_hand(case: str, events: list[str], begin: str, expected: list[float]) -> None:
-    """γ = 1, rewards 1, 2, 4 arrive at rows 1..3, V = 10, 20, 30, 40."""
-    batch = one([0, 1, 2, 4], [10, 20, 30, 40], events, begin)
-    step, value = steps(batch, 1.0), batch["value"]
-    target, zeros = torch.tensor(expected, dtype=torch.float64), torch.zeros(3, 1, dtype=torch.float64)
-    assert torch.equal(returns.n_step(step, value)[:, 0], target), case
-    for advantage, result in (returns.gae(step, value, 1.0), returns.vtrace(step, value, zeros)):
-        assert torch.equal(result[:, 0], target), case
-        assert torch.equal(advantage[:, 0], target - value[:-1, 0]), case
-
-
 @QUICK
 @given(st.one_of(lanes(), lanes(wild=True)), GAMMAS, st.sampled_from([None, 1, 2, 3, 50]))
 def test_n_step_equals_its_twin(group: list[twins.Lane], gamma: float, n: int | None) -> None:
@@ -113,7 +75,7 @@ def test_gae_equals_the_mixture_of_n_step_returns(group: list[twins.Lane], gamma
 @QUICK
 @given(st.one_of(lanes(), lanes(wild=True)), GAMMAS, LAMBDAS, BOUNDS)
 def test_vtrace_equals_the_sum_of_equation_1(
-    group: list[twins.Lane], gamma: float, lam: float, bounds: tuple[float | None, float | None, float | None]
+    group: list[twins.Lane], gamma: float, lam: float, bounds: tuple[float, float, float]
 ) -> None:
     batch = rows(group)
     advantage, target = returns.vtrace(steps(batch, gamma), batch["value"], batch["log_rho"][:-1], *bounds, lam=lam)
@@ -194,24 +156,3 @@ def test_low_precision_values_are_carried_in_the_rewards_precision() -> None:
     results = [returns.n_step(step, low), returns.n_step(step, low, 1), *returns.gae(step, low, 1.0)]
     results += [*returns.vtrace(step, low, torch.zeros(3, 1))]
     assert {r.dtype for r in results} == {torch.float32}
-
-
-def test_wrong_shapes_and_dtypes_are_named() -> None:
-    batch = one([0, 1, 2], [0.0] * 3, ["go", "go"])
-    step, value = steps(batch, 0.9), batch["value"]
-    with pytest.raises(ValueError, match=r"T\+1, B.*\[3, 1\], \[2, 1\], \[3, 1\]"):
-        returns.transitions({**batch, "terminated": batch["terminated"][1:]}, 0.9)
-    with pytest.raises(ValueError, match="T >= 1"):
-        returns.transitions({k: v[:1] for k, v in batch.items()}, 0.9)
-    with pytest.raises(ValueError, match=r"must be bool; got torch\.bool, torch\.uint8"):
-        returns.transitions({**batch, "first": batch["first"].byte()}, 0.9)
-    with pytest.raises(ValueError, match=r"value \[T\+1, B\].*, \[2, 1\]$"):
-        returns.gae(step, value[1:], 1.0)
-    with pytest.raises(ValueError, match=r", \[3, 1, 1\]$"):
-        returns.n_step(step, value[..., None])
-    with pytest.raises(ValueError, match=r"log_rho must be \[T, B\] = \[2, 1\]; got \[3, 1\]"):
-        returns.vtrace(step, value, torch.zeros(3, 1))
-    with pytest.raises(ValueError, match="valid must be bool"):
-        returns.n_step(step._replace(valid=step.valid.float()), value)
-    with pytest.raises(ValueError, match="at least 1; got 0"):
-        returns.n_step(step, value, 0)
