@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +22,8 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.nets.dnc import TemporalLinks
+from polyplay.nets.dnc import Memory, TemporalLinks
 from polyplay.nets.layers import Linear, RepeatedLinear, initialise, pad_lanes
-
-if TYPE_CHECKING:
-    from polyplay.nets.dnc import Memory
 
 
 class Cell(nn.Module):
