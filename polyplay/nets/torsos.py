@@ -142,24 +142,18 @@ def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
 class Conv(nn.Module):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
 
-    hidden: that layer's width; 0 for none. scale: of bytes, see image_scale.
+    name: of CONVS. hidden: that layer's width; 0 for none.
     """
 
-    def __init__(
-        self,
-        name: str,
-        obs: Spec,
-        layers: Layers,
-        hidden: int,
-        init: str = "torch",
-        padding: Padding = (),
-        scale: tuple[float, float] = (1.0 / 255.0, 0.0),
-    ):
+    def __init__(self, name: str, spec: EnvSpec, hidden: int, init: str):
         super().__init__()
-        self.scale = scale
-        same = padding == "same"
+        layers, _, _, padding = CONVS[name]
+        self.scale = image_scale(spec)
+        same, least = padding == "same", 1
         around = (0,) * len(layers) if isinstance(padding, str) or not padding else padding
-        channels, *sides = image(name, obs, 1 if same else _least(layers))
+        for _, kernel, stride in () if same else reversed(layers):  # of these at least one pixel is left
+            least = (least - 1) * stride + kernel
+        channels, *sides = image(name, spec.obs, least)
         self.convs, self.pads = nn.ModuleList(), []
         for (out, kernel, stride), evenly in zip(layers, around, strict=True):
             left, right, top, bottom = sided = _around(sides, kernel, stride) if same else (evenly,) * 4
@@ -206,14 +200,6 @@ def _behind_convolutions(fc: Linear | None) -> layers.Axes:
         return {}
     pixels = (layers.AxisSegment("pixels", (fc.in_features,), fixed=True),)
     return layers.linear_axes("fc", (layers.AxisSegment("features", (fc.out_features,)),), pixels)
-
-
-def _least(layers: Layers) -> int:
-    """The smallest side that unpadded convolutions leave at least one pixel of."""
-    side = 1
-    for _, kernel, stride in reversed(layers):
-        side = (side - 1) * stride + kernel
-    return side
 
 
 def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
@@ -310,10 +296,10 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
 
 def conv(name: str) -> Callable[..., Conv]:
     """What makes a network of CONVS."""
-    layers, width, style, padding = CONVS[name]
+    _, width, style, _ = CONVS[name]
 
     def build(spec: EnvSpec, hidden: int = width, init: str = style) -> Conv:
-        return Conv(name, spec.obs, layers, hidden, init, padding, image_scale(spec))
+        return Conv(name, spec, hidden, init)
 
     build.__qualname__ = name
     return build

@@ -50,15 +50,11 @@ class OwnOptimizer(WithoutCompiler, ABC):
     """One of ours: each parameter's update by itself."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient; gradients are only read."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of every parameter; gradients are only read."""
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None:
-                    self.update(p, p.grad, self.state[p], group)
-        return loss
+                self.update(p, p.grad, self.state[p], group)
 
     @abstractmethod
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -164,7 +160,7 @@ class RMSProp(OwnOptimizer):
     θ ← θ − lr·u
 
     All exist from the start (state "mean", "square") and are updated in place, so they may be shared memory. On a CPU
-    it is one pass over memory (rmsprop_kernels). Raises UserError for settings out of range.
+    it is one pass over memory (rmsprop_kernels).
     """
 
     team: ThreadPool | None = None  # threads that share that pass
@@ -172,9 +168,6 @@ class RMSProp(OwnOptimizer):
     def __init__(
         self, params: Iterable[Tensor], flavour: Flavour, lr: float, alpha: float = 0.99, eps: float = 0.1
     ) -> None:
-        _validate(lr, eps, alpha)
-        if not flavour.g0 >= 0.0:
-            raise UserError(f"g0 is {flavour.g0}; the first accumulator must be 0 or more")
         super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, **asdict(flavour)})
 
     def add_param_group(self, param_group: Group) -> None:

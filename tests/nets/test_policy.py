@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
-
 import numpy as np
 import pytest
 import torch
@@ -16,7 +14,6 @@ from polyplay.nets.policy import BOUND, MOST, Normalize, Policy, ReturnScale, Ru
 from polyplay.weights.params import FlatParams, Params
 from tests.nets.helpers import arrivals, continuous, discrete, image, play, vector
 
-MEMBERS = ("initial", "act", "unroll", "noise", "spec", "state_spec")
 MADE = {
     "actor_critic": lambda: factory.make("mlp", discrete(vector(3), 4), core="lstm", core_size=8),
     "q_network": lambda: factory.make_values("mlp", discrete(vector(3), 4)),
@@ -28,16 +25,7 @@ MADE = {
 def test_each_network_is_a_policy(name: str):
     policy: Policy = MADE[name]()
     assert isinstance(policy, Policy)
-    for member in MEMBERS:
-        declared, ours = getattr(Policy, member), getattr(type(policy), member)
-        if callable(declared):
-            theirs = list(inspect.signature(declared).parameters)
-            assert list(inspect.signature(ours).parameters)[: len(theirs)] == theirs, member
-
-
-def test_only_some_policies_have_tapes():
-    assert isinstance(MADE["actor_critic"](), TapedPolicy)
-    assert not isinstance(MADE["q_network"](), TapedPolicy)
+    assert isinstance(policy, TapedPolicy) == (name == "actor_critic")
 
 
 def test_a_torso_is_no_policy():

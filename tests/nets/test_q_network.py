@@ -14,7 +14,7 @@ from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.learning import value_losses
-from polyplay.nets import device, q_network
+from polyplay.nets import device
 from polyplay.nets import factory as nets
 from polyplay.weights.params import FlatParams
 from tests.nets.helpers import arrivals, bind, continuous, discrete, image, parameters, play, unroll_in_pieces, vector
@@ -194,12 +194,8 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     torch.testing.assert_close(near, exact, atol=0.01, rtol=0.1)
     with torch.no_grad():
         half.freeze_noise()
-        assert torch.equal(half.scores({"obs": obs}, {}, cached=True), half.scores({"obs": obs}, {}))
-        step = {"obs": obs[0]}
-        kept = half.act(step, {})[0]["value"]
         half.head.advantage.hidden.weight.mul_(2.0)
-        assert torch.equal(half.act(step, {})[0]["value"], kept), "old until told"
-        assert torch.equal(half.scores({"obs": obs}, {}, cached=True), near)
+        assert torch.equal(half.scores({"obs": obs}, {}, cached=True), near), "old until told"
         changed = half.scores({"obs": obs}, {})
         assert not torch.equal(changed, near), "who learns has the present weights"
         half.freeze_noise()
@@ -207,50 +203,11 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     assert set(value_losses.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 
 
-def test_inputs_and_user_torsos() -> None:
-    spec = discrete(image(1, 40))
-    centred = nets.make_values("a3c", spec, inputs="centre")
-    obs = torch.randint(0, 256, (2, 3, 1, 40, 40), dtype=torch.uint8)
-    before = centred.scores({"obs": obs}, {})
-    centred.observe({"obs": obs})
-    assert not torch.equal(centred.scores({"obs": obs}, {}), before)
-
-    class Torso(torch.nn.Module):
-        features = 3
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x
-
-    own = nets.make_values(lambda spec: Torso(), discrete(vector(3)), dueling=True, width=8)
-    assert own.scores({"obs": torch.randn(1, 2, 3)}, {}).shape == (1, 2, 6)
-    assert own.head.advantage.hidden.in_features == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("mlp", {"noisy": "gauss"}, "noisy: 'gauss' is not one of none, fortunato, zoo"),
-        ("mlp", {"core": "rnn"}, "core: 'rnn' is not one of none, lstm, gru"),
-        ("mlp", {"init": "auto"}, "init: 'auto' is not one of orthogonal, torch"),
-        ("mlp", {"inputs": "raww"}, "--inputs: 'raww' is not one of raw"),
-        ("mlpp", {}, "--network: 'mlpp' is unknown, did you mean 'mlp'"),
-        ("nature", {}, "--network: 'nature' takes one image"),
-    ],
-)
-def test_mistakes_are_one_clear_line(name: str, options: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message) as caught:
-        nets.make_values(name, discrete(vector(3)), **options)
-    assert "\n" not in str(caught.value)
-
-
 def test_only_discrete_actions_have_values() -> None:
     with pytest.raises(
         UserError, match=r"actions: this system needs Discrete actions, the environment's are .*; take ppo, impala, a2c"
     ):
         nets.make_values("mlp", continuous(vector(3), 2))
-    policy = nets.make_values("mlp", discrete(vector(4)))
-    with pytest.raises(ValueError, match="head or core takes 64 numbers, not 71"):
-        q_network.QNetwork(policy.torso, policy.head, previous=True)
 
 
 # polyplay/nets/q_network.py: units, noise, bounds, the same bits in unrolling, gradients by finite differences.
