@@ -41,7 +41,7 @@ class Recording(SharedObject):
     """
 
     LOCAL = ("newest", "lanes", "rows", "stacks")
-    arrays: dict[str, np.ndarray]
+    arrays: dict[str, Any]
 
     def __init__(self, planes: np.ndarray, newest: np.ndarray, rows: dict[str, np.ndarray]):
         """planes uint8 [P, H, W]; newest int64 [lanes, N]; rows: all other leaves by path, [lanes, N, …]."""

@@ -137,7 +137,7 @@ def held_back() -> Iterator[None]:
     """Standard error is printed at the end; not where the program is ended: it is the usage of another command."""
     held, keep = _Held(sys.stderr), True
     try:
-        with contextlib.redirect_stderr(held):  # type: ignore[type-var]
+        with contextlib.redirect_stderr(held):
             yield
     except BaseException as e:
         keep = not isinstance(e.__cause__ or e, SystemExit)

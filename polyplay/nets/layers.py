@@ -22,7 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.envs.pool import EnvSpec
+from polyplay.envs.pool import EnvSpec, byte_bounds
 
 # What stands along the axes of a network's tensors, so that one that grows knows which numbers are the old ones.
 
@@ -421,6 +421,20 @@ class ByteScale(nn.Module):
             return x.float() * (1.0 / 255.0)
         low = self.low.float()
         return (x.float() - low) / (self.high.float() - low).clamp_min(1.0)
+
+
+class FlatLeaves(nn.Module):
+    """A leaf [N, …] at a time as [N, numbers], bytes by a ByteScale of their declared bounds."""
+
+    def __init__(self, spec: EnvSpec):
+        super().__init__()
+        bounds = byte_bounds(spec)
+        self.paths, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
+
+    def forward(self, path: str, x: Tensor) -> Tensor:
+        flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
+        scaled = x.dtype == torch.uint8 and path in self.paths  # what was normalized before are no bytes any more
+        return self.scales[self.paths.index(path)](flat) if scaled else flat
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:

@@ -48,8 +48,7 @@ class MLP(nn.Module):
         if not hidden or min(hidden) < 1:
             raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
         self.leaves = [(path, spec.classes.get(path, 0)) for path, _ in tree.leaves(spec.obs)]
-        bounds = byte_bounds(spec)
-        self.scaled, self.scales = list(bounds), nn.ModuleList(layers.ByteScale(*ends) for ends in bounds.values())
+        self.flat = layers.FlatLeaves(spec)
         self.columns = layers.observed_axis(spec)
         size = sum(segment.size for segment in self.columns)
         made: list[nn.Module] = []
@@ -61,15 +60,8 @@ class MLP(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
-        flat = [self._floats(path, leaves[path], n) for path, n in self.leaves]
+        flat = [_one_hot(leaves[path], n) if n else self.flat(path, leaves[path]).float() for path, n in self.leaves]
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
-
-    def _floats(self, path: str, x: Tensor, n: int | tuple[int, ...]) -> Tensor:
-        """A leaf [N, ...] as float32 [N, numbers]; bytes that were normalized before are none any more."""
-        if n:
-            return _one_hot(x, n)
-        flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
-        return self.scales[self.scaled.index(path)](flat) if x.dtype == torch.uint8 else flat.float()
 
     def axes(self) -> layers.Axes:
         """See layers.TensorAxes."""
@@ -339,8 +331,7 @@ class FTWTorso(nn.Module):
             raise UserError(
                 f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}"
             )
-        bounds = {path: ends for path, ends in byte_bounds(spec).items() if path != self.view}
-        self.scaled, self.scales = list(bounds), nn.ModuleList(layers.ByteScale(*ends) for ends in bounds.values())
+        self.flat = layers.FlatLeaves(spec)
         view = layers.AxisSegment("view", (channels, *sides), fixed=True)
         self.columns = view, *layers.observed_axis(spec, one_hot=False, without=(self.view,))
         self.fc = Linear(sum(segment.size for segment in self.columns), hidden)
@@ -353,14 +344,8 @@ class FTWTorso(nn.Module):
         for conv in self.convs:
             y = F.relu(conv(x))
             x = x + y if y.shape == x.shape else y
-        numbers = [self._floats(path, leaves[path]).to(x.dtype) for path in self.paths if path != self.view]
+        numbers = [self.flat(path, leaves[path]).to(x.dtype) for path in self.paths if path != self.view]
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
-
-    def _floats(self, path: str, x: Tensor) -> Tensor:
-        """A leaf [N, ...] as [N, numbers], bytes in [0, 1]; those that were normalized before are none any more."""
-        flat = x.reshape(x.shape[0], -1)
-        scaled = x.dtype == torch.uint8 and path in self.scaled
-        return self.scales[self.scaled.index(path)](flat) if scaled else flat
 
     def axes(self) -> layers.Axes:
         """See layers.TensorAxes."""

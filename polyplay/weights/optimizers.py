@@ -56,6 +56,15 @@ class OwnOptimizer(WithoutCompiler, ABC):
             for p in group["params"]:
                 self.update(p, p.grad, self.state[p], group)
 
+    def add_param_group(self, param_group: Group) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        self.state.update({p: self.begin(p, group) for p in group["params"]})
+
+    @abstractmethod
+    def begin(self, p: Tensor, group: Group) -> State:
+        """The state before the first step, of one parameter."""
+
     @abstractmethod
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         """Change one parameter and its state in place."""
@@ -89,11 +98,9 @@ class ClippedAdam(OwnOptimizer):
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):
         super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
 
-    def add_param_group(self, param_group: Group) -> None:
-        super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            own = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
-            self.state[p] = {"step": torch.zeros((), device=p.device), **own}
+    def begin(self, p: Tensor, group: Group) -> State:
+        own = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+        return {"step": torch.zeros((), device=p.device), **own}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         mean, square, steps = state["exp_avg"], state["exp_avg_sq"], state["step"].add_(1)
@@ -170,33 +177,23 @@ class RMSProp(OwnOptimizer):
     ) -> None:
         super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, **asdict(flavour)})
 
-    def add_param_group(self, param_group: Group) -> None:
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        for p in group["params"]:
-            if group["centred"]:
-                self.state[p]["mean"] = torch.zeros_like(p, requires_grad=False)
-            self.state[p]["square"] = torch.full_like(p, group["g0"], requires_grad=False)
+    def begin(self, p: Tensor, group: Group) -> State:
+        mean = {"mean": torch.zeros_like(p, requires_grad=False)} if group["centred"] else {}
+        return {**mean, "square": torch.full_like(p, group["g0"], requires_grad=False)}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         if in_one_pass(p, grad, state["square"]):
             _update_rmsprop_in_one_pass(p, grad, state, group, team=self.team)
             return
-        variance = _variance(grad, state, group)
+        alpha, rest = _weights(group)
+        variance = state["square"].mul_(alpha).addcmul_(grad, grad, value=rest)
+        if group["centred"]:
+            mean = state["mean"].mul_(alpha).add_(grad, alpha=rest)
+            variance = torch.addcmul(variance, mean, mean, value=-1.0).clamp_(min=0.0)
         if group["eps_inside"]:  # a sixth faster than a root to divide by
             p.addcmul_(grad, (variance + group["eps"]).rsqrt_(), value=-group["lr"])
         else:
             p.addcdiv_(grad, variance.sqrt().add_(group["eps"]), value=-group["lr"])
-
-
-def _variance(grad: Tensor, state: State, group: Group) -> Tensor:
-    """What the root is taken of, but for ε, after this gradient."""
-    alpha, rest = _weights(group)
-    square = state["square"].mul_(alpha).addcmul_(grad, grad, value=rest)
-    if not group["centred"]:
-        return square
-    mean = state["mean"].mul_(alpha).add_(grad, alpha=rest)
-    return torch.addcmul(square, mean, mean, value=-1.0).clamp_(min=0.0)
 
 
 def _weights(group: Group) -> tuple[float, float]:
@@ -215,13 +212,12 @@ def _update_rmsprop_in_one_pass(
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
     targets = [] if out is None else [out]
     arrays = [x.detach().numpy().reshape(-1) for x in (*targets, p, grad, *mean, state["square"])]
-    in_place = kernels.rmsprop, kernels.rmsprop_centred
-    into = kernels.rmsprop_into, kernels.rmsprop_centred_into
-    loops: tuple[Callable[..., None], ...] = in_place if out is None else into
+    name = f"rmsprop{'_centred' * group['centred']}{'_into' * (out is not None)}"
+    loop: Callable[..., None] = getattr(kernels, name)
     if team is None:
-        loops[group["centred"]](*arrays, rule)
+        loop(*arrays, rule)
     else:
-        team.each(lambda i: loops[group["centred"]](*(x[team.part(i, x.size)] for x in arrays), rule))
+        team.each(lambda i: loop(*(x[team.part(i, x.size)] for x in arrays), rule))
 
 
 def make_optimizer(

@@ -136,7 +136,7 @@ def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
     """(parameters, parameters and floating buffers): the lengths of a network's gradient and of its vector. of: the
     network, or what makes it.
     """
-    module = cast("Network", of if hasattr(of, "parameters") else of())  # type: ignore[operator]
+    module = cast("Network", of if hasattr(of, "parameters") else of())
     weights = sum(p.numel() for p in module.parameters())
     singles, doubles = (sum(b.numel() for b in kind) for kind in _buffers(module))
     end = weights + singles

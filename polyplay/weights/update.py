@@ -194,11 +194,6 @@ class _Local(BoundUpdate):
 # Replicas with a GPU each: gradients and floating buffers are averaged by NCCL, from GPU to GPU, in its own order.
 
 
-def meeting_place() -> str:
-    """A file that doesn't exist yet, by which processes find each other; the last one removes it."""
-    return str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
-
-
 def fits(device: torch.device, replicas: int) -> bool:
     """Whether this worker is one of several processes with a GPU each. NCCL takes no two on one."""
     if device.type != "cuda" or multiprocessing.parent_process() is None:
@@ -263,7 +258,8 @@ class AllReduce(SharedArrays, Update):
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int, weights: int | None = None):
         self.optim, self.replicas, self.size = optim, replicas, size
         self.weights = size if weights is None else weights
-        self._place = meeting_place()
+        # a file that doesn't exist yet, by which processes find each other; the last one removes it
+        self._place = str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
         super().__init__(bells=replicas)
 
     def label(self) -> str:

@@ -380,19 +380,15 @@ def test_what_stands_in_unused_parts_does_not_matter():
 def test_real_numbers_may_be_conditional_too():
     torch.manual_seed(0)
     box = Box((2,), np.float32([-1, -1]), np.float32([1, 1]))
-    head = for_space(Conditional({"a": Discrete(3), "aim": box}, {"aim": (0, 2)}))
-    params = torch.randn(40, head.size).requires_grad_()
+    head, plain = for_space(Conditional({"a": Discrete(3), "aim": box}, {"aim": (0, 2)})), Gaussian((2,))
+    params = torch.randn(40, head.size)
     drawn = head.sample(params, torch.rand(40, head.noise))
-    assert (drawn["aim"][drawn["a"] == 1] == 0).all()
-    plain = Gaussian((2,))
-    logp, first = head.logp(params, drawn), params[:, :3].log_softmax(1)
-    for i, value in enumerate(drawn["a"].tolist()):
-        own = {0: params[i : i + 1, 3:5], 2: params[i : i + 1, 5:7]}
-        more = plain.logp(own[value], drawn["aim"][i : i + 1]).item() if value in own else 0.0
-        assert logp[i].item() == pytest.approx(first[i, value].item() + more, abs=1e-5)
-    (drawn["aim"].detach().sum() + logp.sum()).backward()
-    assert (params.grad[drawn["a"] == 1, 3:] == 0).all()
-    spread = -(first.exp() * first).sum(1) + (first.exp()[:, [0, 2]] * plain.entropy(params[:1, :2])).sum(1)
+    first, value, aim = params[:, :3].log_softmax(1), drawn["a"], drawn["aim"]
+    assert (aim[value == 1] == 0).all()
+    own = torch.where((value == 0)[:, None], params[:, 3:5], params[:, 5:7])
+    more = torch.where(value == 1, 0.0, plain.logp(own, aim))
+    torch.testing.assert_close(head.logp(params, drawn), first.gather(1, value[:, None])[:, 0] + more)
+    spread = -(first.exp() * first).sum(1) + first.exp()[:, [0, 2]].sum(1) * plain.entropy(own)
     torch.testing.assert_close(head.entropy(params), spread)
 
 

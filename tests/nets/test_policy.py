@@ -160,19 +160,6 @@ def test_returns_are_summed_within_rollouts_and_begin_anew_at_first_rows():
     assert float(returns.scale()) == pytest.approx((n / squares) ** 0.5, rel=1e-5)
 
 
-def test_returns_of_replicas_with_unlike_many_rows_are_pooled():
-    ones, rows = torch.ones(3, 4), torch.zeros(3, 4, dtype=torch.bool)
-    half = rows.clone()
-    half[:, :2] = True
-    replicas, alone = [ReturnScale(0.0), ReturnScale(0.0)], ReturnScale(0.0)
-    for moments, reward, first in zip(replicas, (ones, 3 * ones), (rows, half), strict=True):
-        moments.observe(reward, first)
-        alone.observe(reward, first)
-    averaged(replicas)
-    assert float(replicas[0].scale()) == pytest.approx(float(alone.scale()))
-    assert float(alone.scale()) == pytest.approx((12 / (8 + 4 * 9)) ** 0.5)
-
-
 def test_without_rewards_the_scale_is_one_and_many_rows_fade():
     returns = ReturnScale(0.5)
     returns.observe(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.bool))

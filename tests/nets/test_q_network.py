@@ -74,17 +74,6 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size(name: str) 
     torch.testing.assert_close(policy.unroll(rows, {})["value"], said["value"], rtol=0, atol=1e-5)
 
 
-def test_what_acting_says_fits_its_spec() -> None:
-    spec = discrete(vector(4))
-    policy = nets.make_values("mlp", spec, core="lstm", core_size=6, previous=True)
-    step = tree.map(lambda x: x[0], randomly(arrivals(spec.obs, 1, 5, policy.noise), 0.5))
-    out, after = policy.act(step, policy.initial(5))
-    assert tree.map(lambda v: Field(tuple(v.shape[1:]), str(v.dtype)[6:]), out) == policy.spec()
-    assert tree.map(lambda v: Field(tuple(v.shape[1:]), str(v.dtype)[6:]), after) == policy.state_spec()
-    assert torch.equal(after["action"], out["action"])
-    assert (out["chosen"] <= out["value"]).all()
-
-
 def test_epsilon_is_each_lanes_chance_of_a_uniform_action() -> None:
     n, lanes = 4, 40_000
     spec = discrete(vector(2), n)

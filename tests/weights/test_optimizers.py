@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
 import subprocess
 import sys
 from dataclasses import asdict
@@ -101,21 +100,6 @@ def test_a_gradient_that_never_changes_has_no_negative_variance(few: int, monkey
     spread = optimizer.state[p]["square"] - optimizer.state[p]["mean"].square()
     assert spread.min() < -1.5e-7, "as it was meant to be"
     assert p.isfinite().all()
-
-
-@pytest.mark.parametrize("name", optimizers.NAMES)
-def test_state_survives_a_file_and_goes_on_to_the_bit(name: str) -> None:
-    grads = gradients(6, 5, seed=5)
-    whole = optimizers.make_optimizer(name, vector(5, seed=6), lr=0.1, eps=0.01)
-    run(whole, grads[:3])
-    file = io.BytesIO()
-    torch.save(whole.state_dict(), file)
-    file.seek(0)
-    start = torch.nn.Parameter(whole.param_groups[0]["params"][0].detach().clone())
-    resumed = optimizers.make_optimizer(name, start, lr=9.0, eps=0.01)
-    resumed.load_state_dict(torch.load(file, weights_only=True))
-    assert resumed.param_groups[0]["lr"] == 0.1
-    assert torch.equal(run(resumed, grads[3:]), run(whole, grads[3:]))
 
 
 def test_loading_copies_into_the_tensors_held() -> None:

@@ -71,32 +71,6 @@ def test_publish_and_pull_with_versions():
     assert bool((two.flat == 0).all())  # it had them: nothing was copied
 
 
-def test_readers_never_see_a_torn_copy():
-    writer = FlatParams(nn.Linear(300, 300))
-    params, stop, torn = Params(writer.size, readers=2), threading.Event(), []
-    writer.flat.fill_(0.0)
-    params.publish(writer, 0, 0)
-
-    def read() -> None:
-        mine, held = FlatParams(nn.Linear(300, 300)), -1
-        while not stop.is_set():
-            held = params.pull(mine, held)
-            low, high = float(mine.flat.min()), float(mine.flat.max())
-            if low != high or low != held:
-                torn.append((low, high, held))
-
-    threads = [threading.Thread(target=read) for _ in range(2)]
-    for t in threads:
-        t.start()
-    for version in range(1, 600):
-        writer.flat.fill_(float(version))
-        params.publish(writer, version, version)
-    stop.set()
-    for t in threads:
-        t.join()
-    assert torn == []
-
-
 def test_waiting_for_a_round_wakes_up_and_can_be_told_to_stop():
     vector = FlatParams(_net())
     params = Params(vector.size, readers=2)

@@ -137,8 +137,8 @@ def _rank(place: str, rank: int, pipe) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_means_of_gradients_and_buffers():
-    ends, place, children = [], update.meeting_place(), []
+def test_means_of_gradients_and_buffers(tmp_path):
+    ends, place, children = [], str(tmp_path / "place"), []
     for rank in range(2):
         here, there = FORK.Pipe(duplex=False)
         children.append(FORK.Process(target=_rank, args=(place, rank, there)))
