@@ -237,6 +237,10 @@ def test_the_papers_network_by_hand() -> None:
     torch.testing.assert_close(out["best"], mu)
     torch.testing.assert_close(out["value"], q(mu), atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(policy.value(obs), out["value"])
+    best = mu.detach().requires_grad_()
+    torch.testing.assert_close(out["slope"], torch.autograd.grad(q(best).sum(), best)[0])
+    assert not out["slope"].requires_grad
+    assert not out["value"].requires_grad
 
 
 def test_actions_are_in_the_environments_units_and_within_its_bounds() -> None:
@@ -289,25 +293,6 @@ def test_acting_and_unrolling_agree_to_the_bit_in_any_batch() -> None:
             assert torch.equal(out[k], said[k]), (k, seed)
             assert torch.equal(some[k], said[k][:, 1:4]), (k, seed)
         assert tree.map(lambda v: Field(tuple(v.shape[2:]), str(v.dtype)[6:]), said) == policy.spec()
-
-
-def test_the_slope_is_the_critics_by_finite_differences() -> None:
-    spec = box([-2, 0, 1], [2, 1, 9])
-    policy = nets.make_deterministic("mlp", spec, **SMALL).double()
-    obs = torch.randn(4, 3, dtype=torch.float64)
-    with torch.no_grad():
-        for p in policy.critic.parameters():
-            p.normal_()
-    policy._features = lambda torso, x: torch.tanh(x @ torso.layers[0].weight.T)  # in float64
-    out = policy.learnt(obs, torch.ones(4, 3, dtype=torch.float64))
-    best, h = out["best"].detach(), 1e-6
-    for i in range(3):
-        step = torch.zeros(3, dtype=torch.float64)
-        step[i] = h
-        high, low = (policy._q(policy._features(policy.critic, obs), best + s * step) for s in (1, -1))
-        torch.testing.assert_close(out["slope"][:, i], ((high - low) / (2 * h)).detach(), atol=1e-8, rtol=1e-6)
-    assert not out["slope"].requires_grad
-    assert not out["value"].requires_grad
 
 
 def test_what_is_learnt_of_one_half_leaves_the_other_alone() -> None:
