@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -161,26 +161,26 @@ class Conv(nn.Module):
 
     def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
         """tape: gets every layer's output."""
-        x = pixels(obs, *self.scale)
-        for conv, pad in zip(self.convs, self.pads, strict=True):
-            x = F.relu(conv(F.pad(x, pad) if any(pad) else x), inplace=True)
+
+        def apply(layer: nn.Module, x: Tensor) -> Tensor:
+            y = F.relu(layer(x), inplace=True)
             if tape is not None:
-                tape.append(x)
-        if self.fc is None:
-            return x.flatten(1)
-        x = F.relu(self.fc(x.flatten(1)), inplace=True)
-        if tape is not None:
-            tape.append(x)
-        return x
+                tape.append(y)
+            return y
+
+        return self._through(obs, apply)
 
     def recall(self, obs: Tensor, tape: Tape) -> Tensor:
         """What forward(obs) gave with these weights, from its tape; gradients go back as through forward."""
+        outputs = iter(tape)
+        return self._through(obs, lambda layer, x: layers.recall(layer, x, next(outputs)))
+
+    def _through(self, obs: Tensor, apply: Callable[[Any, Tensor], Tensor]) -> Tensor:
+        """Features, each layer by `apply`."""
         x = pixels(obs, *self.scale)
-        for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
-            x = layers.recall(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
-        if self.fc is None:
-            return x.flatten(1)
-        return layers.recall(self.fc, x.flatten(1), tape[-1])
+        for conv, pad in zip(self.convs, self.pads, strict=True):
+            x = apply(conv, F.pad(x, pad) if any(pad) else x)
+        return x.flatten(1) if self.fc is None else apply(self.fc, x.flatten(1))
 
     def axes(self) -> layers.Axes:
         """See layers.TensorAxes."""

@@ -60,13 +60,12 @@ class OutlierRule:
 
 
 class OutlierFilter:
-    """One learner's running mean and variance of |loss|, and what it let through."""
+    """One learner's running mean and variance of |loss|."""
 
     def __init__(self, rule: OutlierRule):
         self.rule = rule
         self.n, self.mean, self.variance = 0, 0.0, 0.0
         self.row = 0  # rejected since the last one that was admitted
-        self.rejected = 0
 
     def admit(self, loss: float) -> bool:
         """Whether a gradient of this loss is to be used. One that is not finite is: others have to tell of it."""
@@ -76,7 +75,7 @@ class OutlierFilter:
         bound = (self.mean + self.rule.k * math.sqrt(self.variance)) * SLACK
         if self.n >= self.rule.warm_up and size > bound:
             if self.row < self.rule.cap:
-                self.row, self.rejected = self.row + 1, self.rejected + 1
+                self.row += 1
                 return False
             self.n, self.mean, self.variance = 0, 0.0, 0.0
         self.row, self.n = 0, self.n + 1

@@ -326,7 +326,6 @@ def test_it_decides_as_the_plain_twin_does(rule, sizes):
     assume(all(away > 1e-6 or away == 0 for _, away in said))  # nearer than that the order of sums decides
     gate = OutlierFilter(rule)
     assert [gate.admit(x) for x in sizes] == [admitted for admitted, _ in said]
-    assert gate.rejected == sum(not admitted for admitted, _ in said)
 
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
