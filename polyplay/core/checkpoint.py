@@ -43,8 +43,8 @@ def policy_name(agent: int) -> str:
     return f"agents/{agent}/policy"
 
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
+def write_arrays(path: Path, arrays: dict[str, np.ndarray], about: dict[str, str] | None = None) -> None:
+    write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}, about))
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -419,8 +419,7 @@ def self_files(directory: Path) -> list[Path]:
 
 def write_self(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write a past agent. Raises OSError."""
-    ordered = {k: np.asarray(v, order="C") for k, v in arrays.items()}
-    write_bytes(path, save(ordered, {CHECKSUM: _checksum(ordered)}))
+    write_arrays(path, arrays, {CHECKSUM: _checksum(arrays)})
 
 
 def read_self(path: Path) -> dict[str, np.ndarray]:

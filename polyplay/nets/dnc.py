@@ -54,14 +54,8 @@ def allocation_weights(usage: Tensor) -> Tensor:
     return torch.zeros_like(free).scatter(1, order, free * before)
 
 
-def erase_and_add(memory: Tensor, write_weights: Tensor, erase: Tensor, add: Tensor) -> Tensor:
-    """M[i, k] · (1 − w_i·e_k) + w_i·a_k: [B, N, W], [B, N], [B, W], [B, W] → [B, N, W]."""
-    after: Tensor = _EraseAndAdd.apply(memory, write_weights, erase, add)
-    return after
-
-
 class _EraseAndAdd(torch.autograd.Function):
-    """Keeps what it is given alone."""
+    """M[i, k] · (1 − w_i·e_k) + w_i·a_k: [B, N, W], [B, N], [B, W], [B, W] → [B, N, W]. Saves what it is given alone."""
 
     @staticmethod
     def forward(ctx: Any, memory: Tensor, write: Tensor, erase: Tensor, add: Tensor) -> Tensor:
@@ -339,7 +333,7 @@ class Memory(nn.Module):
         usage = usage_after(state["usage"], state["write_weights"], free, state["read_weights"])
         content = content_weights(state["memory"], write_key, write_strength).squeeze(1)
         write = write_gate * (allocation_gate * allocation_weights(usage) + (1.0 - allocation_gate) * content)
-        memory = erase_and_add(state["memory"], write, erase, write_vector)
+        memory: Tensor = _EraseAndAdd.apply(state["memory"], write, erase, write_vector)
 
         forward, backward = follow(state["precedence"], write, state["read_weights"])
         content = content_weights(memory, read_keys, read_strengths)

@@ -14,6 +14,8 @@ from torch import Tensor, distributions
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
+from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Conditional, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets import action_heads, factory
 from polyplay.nets.action_heads import (
@@ -227,21 +229,13 @@ def actions(draw):
 
 def some_masks(action, n, rng):
     """Masks [n, …] in either form; rows that no legal value uses have nothing legal, where that can be."""
-    verbs, found = action[action.first].n, {}
-    legal = rng.random((n, verbs)) < 0.6
-    legal[np.arange(n), rng.integers(0, verbs, n)] = True
-    found[action.first] = legal
-    for name, users in action.uses.items():
-        sizes = action[name].classes
-        parts = []
-        for k in sizes:
-            part = rng.random((n, verbs, k)) < 0.6
-            part[np.arange(n)[:, None], np.arange(verbs), rng.integers(0, k, (n, verbs))] = True
-            parts.append(part)
-        each = np.concatenate(parts, 2)
-        needed = legal & np.isin(np.arange(verbs), users)
-        found[name] = (each & needed[..., None]) if rng.random() < 0.5 else each[:, 0] & needed.any(1)[:, None]
-    return tree.map(torch.from_numpy, found)
+    verbs, shapes = action[action.first].n, {name: (sum(leaf.classes),) for name, leaf in action.items()}
+    shapes |= {name: (verbs, *shapes[name]) for name in action.uses if rng.random() < 0.5}
+    found = masks(EnvSpec(vector(1), action, mask={name: Field(shape, "bool") for name, shape in shapes.items()}), n)
+    for name in action.uses:
+        needed = found[action.first] & torch.from_numpy(action.used(name))
+        found[name] &= (needed if found[name].dim() == 3 else needed.any(1)).unsqueeze(-1)
+    return found
 
 
 def whole_actions(action):
