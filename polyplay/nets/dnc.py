@@ -55,7 +55,7 @@ def allocation_weights(usage: Tensor) -> Tensor:
 
 
 class _EraseAndAdd(torch.autograd.Function):
-    """M[i, k] · (1 − w_i·e_k) + w_i·a_k: [B, N, W], [B, N], [B, W], [B, W] → [B, N, W]. Saves what it is given alone."""
+    """M[i, k] · (1 − w_i·e_k) + w_i·a_k: [B, N, W], [B, N], [B, W], [B, W] → [B, N, W]. It saves its inputs."""
 
     @staticmethod
     def forward(ctx: Any, memory: Tensor, write: Tensor, erase: Tensor, add: Tensor) -> Tensor:
