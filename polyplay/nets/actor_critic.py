@@ -176,16 +176,23 @@ class RewardPrediction(nn.Module):
         return self.logits(F.relu(self.hidden(torch.cat(x.unbind(), 1)), inplace=True))
 
 
-def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """chosen [T, B, h, w] and best [T+1, B, h, w] for losses.unreal.pixel_control_loss, from features [T+1, B, F]; best
-    is 0 in rows where it is not looked at: that is at the last one, and at those that truncation ended, unless they are
-    terminated or the only one of their episode.
-
-    batch: rows "action" (a tree), "first", "terminated".
+def bootstrap_rows(batch: Batch) -> Tensor:
+    """Which rows' best values the loss looks at, bool [T+1, B]: the last one, and those that truncation
+    ended, unless they are terminated or the only one of their episode.
     """
     first = batch["first"]
     rows = torch.cat([first[1:], torch.ones_like(first[:1])]) & ~batch["terminated"] & ~first
     rows[0] = False
+    return rows
+
+
+def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """chosen [T, B, h, w] and best [T+1, B, h, w] for losses.unreal.pixel_control_loss, from features [T+1, B, F]; best
+    is 0 in rows where it is not looked at.
+
+    batch: rows "action" (a tree), "first", "terminated".
+    """
+    rows = bootstrap_rows(batch)
     action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
     chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
     best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
