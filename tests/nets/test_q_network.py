@@ -166,6 +166,7 @@ def test_sizes_are_the_papers() -> None:
     assert parameters(nets.make_values("nature", pong, bias="shared")) == 1_687_201
     assert parameters(nets.make_values("nature", pong, dueling=True)) == 3_293_863
     assert parameters(nets.make_values("nature", pong, atoms=51)) == 1_841_106
+    assert parameters(nets.make_values("dopamine", pong, atoms=51, init="dopamine")) == 4_200_402
     r2d2 = nets.make_values("nature", full, dueling=True, core="lstm", previous=True)
     assert parameters(r2d2) * 4 == 32_500_428  # bytes: what R2D2's actors pull, 32.5 MB
 

@@ -16,6 +16,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs.spaces import Conditional, Discrete
 from polyplay.nets import factory, torsos
+from polyplay.nets.layers import initialise
 from polyplay.nets.torsos import FiveTorso, FTWTorso
 from tests.nets.fights import FIGHT, OBS, PARTS, SETS, appear, doubles
 from tests.nets.helpers import declared, discrete, image, observations, parameters, vector
@@ -119,50 +120,41 @@ def test_images_too_small_for_the_convolutions_are_refused():
         factory.make("nature", discrete(image(1, 35)))
 
 
-def test_published_initialisations():
-    torch.manual_seed(0)
+STYLES = {"torch": "a3c ga3c ga3c_large1 ga3c_large2 ga3c_large3 ga3c_large4 dqn rlpyt", "sonnet": "impala"}
+STYLES |= {"dopamine": "dopamine", "orthogonal": "nature accel accel_large mlp separate ftw five"}
+
+
+def test_each_network_begins_as_published():
+    known = {name: inspect.signature(net).parameters["init"].default for name, net in factory.NETS.items()}
+    assert known == {name: style for style, names in STYLES.items() for name in names.split()}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_initial_weights(style):
+    """sonnet: normal, cut off at two deviations of 1/√fan_in; dopamine: uniform in ±(√3/fan_in)^½; torch: in ±1/√fan_in."""
+    layer, scale = nn.Linear(400, 300), 400**-0.5
+    initialise(layer, style)
+    if style == "orthogonal":
+        torch.testing.assert_close(layer.weight @ layer.weight.t(), 2 * torch.eye(300), atol=1e-4, rtol=0)
+    else:
+        bound = scale * {"torch": 1.0, "sonnet": 2.0, "dopamine": 3**0.25}[style]
+        assert 0.99 * bound < layer.weight.abs().max() <= bound
+        assert layer.weight.std().item() == pytest.approx(
+            0.8796 * scale if style == "sonnet" else bound / 3**0.5, rel=0.03
+        )
+    assert (layer.bias == 0).all() == (style != "torch")
+    assert layer.bias.abs().max() <= scale
+
+
+def test_initial_weights_of_heads_and_cores():
     net = factory.make("nature", discrete(image()))
-    weight = net.torso.fc.weight
-    torch.testing.assert_close(weight @ weight.t(), 2 * torch.eye(512), atol=1e-4, rtol=0)
     torch.testing.assert_close(net.actions.weight @ net.actions.weight.t(), 1e-4 * torch.eye(6), atol=1e-6, rtol=0)
     assert net.value.weight.norm().item() == pytest.approx(1, abs=1e-4)
-    assert all(p.abs().sum() == 0 for n, p in net.named_parameters() if n.endswith("bias"))
-    net = factory.make("a3c", discrete(image()))
-    for layer, fan_in in (
-        (net.torso.convs[0], 256),
-        (net.torso.fc, 2592),
-        (net.actions, 256),
-        (net.value, 256),
-    ):
-        assert 0.8 * fan_in**-0.5 < layer.weight.abs().max() <= fan_in**-0.5
-        assert 0 < layer.bias.abs().max() <= fan_in**-0.5
-
-
-def test_sonnets_and_dopamines_initial_weights():
-    """Of IMPALA's code: normal, cut off at two deviations of 1/√fan_in. Of Dopamine's: uniform in ±(√3/fan_in)^½."""
-    torch.manual_seed(0)
-    net = factory.make("impala", discrete(image()), "lstm", 256, previous=True)
-    layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    core = {net.core.input, net.core.cell.recurrent}
-    assert len(layers) == 15 + 1 + 2 + 2
-    for layer in layers:
-        deviation = layer.weight[0].numel() ** -0.5
-        if layer in core:  # TensorFlow's LSTM: Glorot's bounds for the matrix of input, reward, action and state
-            bound = (6 / (256 + 1 + 6 + 256 + 4 * 256)) ** 0.5
-            assert 0.99 * bound < layer.weight.abs().max() <= bound
-            continue
-        assert layer.weight.abs().max() <= 2 * deviation
-        if layer.weight.numel() > 4000:
-            assert layer.weight.std().item() == pytest.approx(0.8796 * deviation, rel=0.03)
-    biases = {name: p for name, p in net.named_parameters() if name.endswith("bias")}
-    assert biases.pop("core.input.bias").tolist() == [0.0] * 256 + [1.0] * 256 + [0.0] * 512  # forget gates: 1
-    assert all((p == 0).all() for p in biases.values())
-    net = factory.make_values("dopamine", discrete(image()), atoms=51, init="dopamine")
-    assert parameters(net) == 4_200_402
-    for layer in (*net.torso.convs, net.head.advantage.hidden, net.head.advantage.last):
-        bound = (3**0.5 / layer.weight[0].numel()) ** 0.5
+    core = factory.make("impala", discrete(image()), "lstm", 256, previous=True).core
+    bound = (6 / (256 + 1 + 6 + 256 + 4 * 256)) ** 0.5  # TensorFlow's LSTM: input, reward, action and state
+    for layer in (core.input, core.cell.recurrent):
         assert 0.99 * bound < layer.weight.abs().max() <= bound
-        assert (layer.bias == 0).all()
+    assert core.input.bias.tolist() == [0.0] * 256 + [1.0] * 256 + [0.0] * 512  # forget gates: 1
 
 
 # mlp
