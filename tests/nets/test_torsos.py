@@ -131,7 +131,7 @@ def test_each_network_begins_as_published():
 
 @pytest.mark.parametrize("style", STYLES)
 def test_initial_weights(style):
-    """sonnet: normal, cut off at two deviations of 1/√fan_in; dopamine: uniform in ±(√3/fan_in)^½; torch: in ±1/√fan_in."""
+    """sonnet: normal, cut off at two deviations of 1/√fan_in; dopamine: in ±(√3/fan_in)^½; torch: in ±1/√fan_in."""
     layer, scale = nn.Linear(400, 300), 400**-0.5
     initialise(layer, style)
     if style == "orthogonal":
