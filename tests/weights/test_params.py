@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from typing import Any
 
 import cloudpickle
@@ -132,16 +131,6 @@ def test_readers_that_all_wait_go_on_with_the_weights_that_stay():
     assert waited == [True, False]
     assert not params.wait(0, reader=1, timeout=0.0, learnt=3)
     assert params.version == 7
-
-
-def test_tokens_of_before_do_not_shorten_the_wait():
-    params = Params(8)
-    params._bells[0].post(5)
-    before = time.monotonic()
-    assert not params.wait(0, reader=0, timeout=0.05)
-    assert time.monotonic() - before >= 0.05
-    assert not params._bells[0].wait(0)
-    assert not params._waiting.any()
 
 
 # A snapshot brings weights and optimiser of one version, to the bit, or nothing.
