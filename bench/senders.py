@@ -19,7 +19,7 @@ from polyplay.acting.worker import act
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue, row_spec
 from polyplay.core import tree
-from polyplay.core.shared_memory import Layout, SharedBlock
+from polyplay.core.shared_memory import SharedObject
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Hyperparameters, WorkerContext
 from polyplay.envs import Envs
@@ -35,35 +35,29 @@ from polyplay.workers.crew import Crew
 PLANES = 4  # of a stack
 
 
-class Recording:
+class Recording(SharedObject):
     """Rows of some lanes as `act` wrote them, in shared memory. Of stacks each plane once: the stack of the row whose
     newest plane is number i is planes[i - 3 : i + 1].
     """
 
+    LOCAL = ("newest", "lanes", "rows", "stacks")
+    arrays: dict[str, Any]
+
     def __init__(self, planes: np.ndarray, newest: np.ndarray, rows: dict[str, np.ndarray]):
         """planes uint8 [P, H, W]; newest int64 [lanes, N]; rows: all other leaves by path, [lanes, N, …]."""
-        layout, self.names = Layout(), ["planes", "newest", *rows]
-        given = [planes, newest, *rows.values()]
-        self._fields = [layout.add(a.shape, a.dtype) for a in given]
-        self._block = layout.block()
-        self._attach()
-        for name, array in zip(self.names, given, strict=True):
+        given = {"planes": planes, "newest": newest, **rows}
+        self.names = list(given)
+        super().__init__(arrays={name: (array.shape, array.dtype) for name, array in given.items()})
+        for name, array in given.items():
             self.arrays[name][...] = array
 
     def _attach(self) -> None:
-        self.arrays = {n: self._block.array(*f) for n, f in zip(self.names, self._fields, strict=True)}
+        super()._attach()
         self.newest = self.arrays["newest"]
         self.lanes, self.rows = self.newest.shape
         planes = self.arrays["planes"]
         shape, steps = (len(planes) - PLANES + 1, PLANES, *planes.shape[1:]), (planes.strides[0], *planes.strides)
         self.stacks = np.lib.stride_tricks.as_strided(planes, shape, steps, writeable=False)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: self.__dict__[k] for k in ("names", "_fields", "_block")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._attach()
 
     def copy(self, lane: int, at: int, into: Batch) -> None:
         """Rows from `at` on into a slot's rows [T+1, 1, …], all but their version."""
@@ -157,30 +151,21 @@ BINS, FIRST, PER_DECADE = 240, 1e-3, 40  # of ages: from a millisecond, 40 bins 
 # ------------------------------------------------------------------------------------------------------- what is seen
 
 
-class Seen:
+class Seen(SharedObject):
     """What senders, memories and the learner noticed, in shared memory. Each worker writes where it is named."""
 
+    rollouts: np.ndarray
+    made: np.ndarray
+    ages: np.ndarray
+    lags: np.ndarray
+
     def __init__(self, actors: int, slots: int, memories: int):
-        layout = Layout()
-        self._fields = {
-            "rollouts": layout.add((actors, 8), np.int64),  # by LOST, SENT, …: whoever plays that actor
-            "made": layout.add(slots, np.float64),  # when the last row of what is in a slot was made: likewise
-            "ages": layout.add((memories, BINS), np.int64),  # of last rows, when they could be drawn: that memory
-            "lags": layout.add(8, np.float64),  # rows learnt from, sum and greatest of their lags: the learner
-        }
-        self._block: SharedBlock = layout.block()
-        self._attach()
-
-    def _attach(self) -> None:
-        found = {name: self._block.array(*at) for name, at in self._fields.items()}
-        self.rollouts, self.made, self.ages, self.lags = (found[k] for k in ("rollouts", "made", "ages", "lags"))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: self.__dict__[k] for k in ("_fields", "_block")}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._attach()
+        super().__init__(
+            rollouts=((actors, 8), np.int64),  # by LOST, SENT, …: whoever plays that actor
+            made=(slots, np.float64),  # when the last row of what is in a slot was made: likewise
+            ages=((memories, BINS), np.int64),  # of last rows, when they could be drawn: that memory
+            lags=(8, np.float64),  # rows learnt from, sum and greatest of their lags: the learner
+        )
 
 
 def bin_of(age: float) -> int:

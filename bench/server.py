@@ -259,17 +259,17 @@ def learner(ctx: WorkerContext, *, server: ParameterServer, network: str, todo: 
     """Does what `todo.what` says for as long as it says so; counts updates pushed, and as rollouts pulls."""
     vector = server.vector(ctx, factory.make(network, SPEC))
     bound: Any = server.bind(ctx, vector)
-    bound.counts.begin(0, 0.0)
-    while not bound.counts.ready:
+    bound.begin(0, 0.0)
+    while not bound.ready:
         yield
-    bound.counts.newest()
+    bound.newest()
     vector.grad.copy_(vector.flat[: vector.weights]).mul_(1e-3)
     while True:
         what = int(todo.what)
         if what == REST:
             time.sleep(0.01)
         if what == CYCLE:
-            bound.counts.newest()
+            bound.newest()
         if what == PULL:
             server.fetch(vector, np.full(server.shards, -1))
             ctx.counters.add("rollouts", 1)

@@ -95,10 +95,10 @@ class _Late:
         return getattr(self.__dict__["bound"], name)
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        held = self.bound.counts.versions
+        held = self.bound.versions
         self.kept.append((self.vector.grad.clone(), held.copy()))
         if len(self.kept) <= self.d:  # the first of them have not arrived yet
-            self.bound.counts.met = self.bound.server.version
+            self.bound.met = self.bound.server.version
             return float(self.vector.grad.norm()), sums
         gradient, made_with = self.kept.popleft()
         now = held.copy()

@@ -110,19 +110,6 @@ def test_a_step_waits_once_and_an_update_thrice(tmp_path, monkeypatch):
     assert each["stream"] == 1  # before slots are given back
 
 
-def test_pictures_are_there_once_for_acting_and_learning(tmp_path, monkeypatch):
-    """The same losses as on the CPU: a2c's with its tapes, impala's from slots."""
-    settings = {**FEW, "env": "ALE/Pong-v5", "network": "a3c", "lanes": 2, "unroll": 2, "steps": 16}
-    more = {"a2c": {"replicas": 1, "groups": 2, "inputs": "centre"}, "impala": {"batch": 4}}
-    for system, own in more.items():
-        polyplay.train(system, run=str(tmp_path / f"{system}-cpu"), device="cpu", **settings, **own)
-        with pretended(monkeypatch):
-            polyplay.train(system, run=str(tmp_path / f"{system}-cuda"), device="cuda", **settings, **own)
-        near, far = (_losses(tmp_path / f"{system}-{where}") for where in ("cpu", "cuda"))
-        assert len(near) >= 2
-        np.testing.assert_allclose(far, near, rtol=2e-3, atol=1e-4)
-
-
 def test_replicas_elsewhere_stay_equal_to_the_bit(tmp_path, monkeypatch):
     from polyplay.learning import learner as learning
 

@@ -18,7 +18,7 @@ import shutil
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
@@ -43,8 +43,8 @@ def policy_name(agent: int) -> str:
     return f"agents/{agent}/policy"
 
 
-def write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
-    write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}))
+def write_arrays(path: Path, arrays: dict[str, np.ndarray], about: dict[str, str] | None = None) -> None:
+    write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}, about))
 
 
 def read_arrays(path: Path) -> dict[str, np.ndarray]:
@@ -66,7 +66,7 @@ class CheckpointPart:
         self.root = partial(directory, version)
 
     def arrays(self, name: str, arrays: dict[str, np.ndarray]) -> None:
-        self._write(f"{name}.safetensors", lambda path: write_arrays(path, arrays))
+        self._write(f"{name}{ARRAYS}", lambda path: write_arrays(path, arrays))
 
     def json(self, name: str, value: object) -> None:
         self._write(f"{name}.json", lambda path: write_json(path, value))
@@ -242,18 +242,15 @@ def best(directory: Path) -> Path | None:
 
 
 def _best_scored(paths: list[Path]) -> Path | None:
-    scored = [(score, path) for path in paths if (score := _score(path)) is not None]
+    """By its mean return in training, which says nothing of agents that play each other or themselves."""
+    scored = []
+    for path in paths:
+        with contextlib.suppress(OSError, ValueError):
+            counters = manifest(path)["counters"]
+            score = counters.get("episodic_return_mean")
+            if is_number(score) and not counters.keys() & {"agents", "self_play"}:
+                scored.append((score, path))
     return max(scored)[1] if scored else None
-
-
-def _score(path: Path) -> float | None:
-    """Its mean return in training, which says nothing of agents that play each other or themselves."""
-    try:
-        counters = manifest(path)["counters"]
-    except (OSError, ValueError):
-        return None
-    score = counters.get("episodic_return_mean")
-    return score if is_number(score) and not counters.keys() & {"agents", "self_play"} else None
 
 
 def manifest(path: Path) -> Row:
@@ -289,30 +286,30 @@ def flaw(path: Path, within: str = "") -> str | None:
             return f"{name} is missing"
         if file.stat().st_size != expected["bytes"] or _digest(file) != expected["sha256"]:
             return f"{name} is damaged (its checksum differs)"
-    agents = (name for name in files if name.startswith("agents/") and name.endswith(".safetensors"))
-    begun = ((name, updates.get(name.split("/")[1], found.get("update")) != 0) for name in agents)
-    return next((wrong for name, any_ in begun if (wrong := _unusable(path / name, name, any_)) is not None), None)
+    for name in files:
+        if name.startswith("agents/") and name.endswith(ARRAYS):
+            try:
+                arrays = load_file(path / name)
+            except (OSError, SafetensorError) as e:
+                return f"{name} cannot be read ({e})"
+            if not arrays and updates.get(name.split("/")[1], found.get("update")) != 0:
+                return f"{name} is empty"
+            if wrong := _not_finite(arrays):
+                return f"{name} {wrong}"
+    return None
+
+
+def _not_finite(arrays: dict[str, np.ndarray]) -> str:
+    """That some have NaN or infinity; "": none has."""
+    bad = sorted(k for k, v in arrays.items() if np.issubdtype(v.dtype, np.floating) and not np.isfinite(v).all())
+    return f"has numbers that are not finite ({', '.join(bad[:3])})" if bad else ""
 
 
 def resume_flaw(path: Path) -> str | None:
     """What is wrong with a checkpoint that a run is to go on from, or None."""
-    return flaw(path) or _bad_counters(manifest(path)["counters"])
-
-
-def _unusable(file: Path, name: str, begun: bool) -> str | None:
-    """Why these arrays of an agent cannot be learnt with; None: they can. begun: there were updates."""
-    try:
-        arrays = load_file(file)
-    except (OSError, SafetensorError) as e:
-        return f"{name} cannot be read ({e})"
-    if begun and not arrays:
-        return f"{name} is empty"
-    bad = sorted(k for k, v in arrays.items() if np.issubdtype(v.dtype, np.floating) and not np.isfinite(v).all())
-    return f"{name} has numbers that are not finite ({', '.join(bad[:3])})" if bad else None
-
-
-def _bad_counters(counters: Row) -> str | None:
-    """What is wrong with a run's counters in a manifest, or None."""
+    if wrong := flaw(path):
+        return wrong
+    counters = manifest(path)["counters"]
     games, numbers = counters.get("games", {}), ("steps", "frames", "updates")
     if not is_row({"wall_seconds": 0.0, **counters}, (*numbers, "wall_seconds")):
         return f"its manifest lacks counters ({', '.join(numbers)})"
@@ -334,10 +331,6 @@ def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path]
     raise UserError(f"RUN: {directory} has no usable checkpoint ({have}); {cure}")
 
 
-def _champion_update(path: Path) -> int:
-    return update_of(path.with_name(path.name.removeprefix(CHAMPION)))
-
-
 def set_aside(directory: Path, found: Path | None) -> None:
     """Checkpoints newer than the one that a run goes on from are kept under another name: none is resumed from later,
     and none counts when old ones are removed. So are champions that were candidates at its update or later: their
@@ -345,7 +338,9 @@ def set_aside(directory: Path, found: Path | None) -> None:
     """
     update = -1 if found is None else update_of(found)
     late = [path for path in everything(directory) if update_of(path) > update]
-    late += [path for path in champions(directory) if _champion_update(path) >= max(update, 1) or found is None]
+    for path in champions(directory):
+        candidate = update_of(path.with_name(path.name.removeprefix(CHAMPION)))
+        late += [path] * (candidate >= max(update, 1) or found is None)
     for path in late:
         aside = path.with_name(f"{UNUSED}{path.name}")
         shutil.rmtree(aside, ignore_errors=True)
@@ -374,14 +369,10 @@ class OpenCheckpoint:
 open_checkpoint = lru_cache(maxsize=4)(OpenCheckpoint)
 
 
-class HasState(Protocol):
-    """A torch module, by the tensors that it has by name."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-
-def load_into(module: HasState, arrays: dict[str, np.ndarray]) -> None:
-    """Load named arrays into a module whose tensors are views: copied in place, every name and shape must match."""
+def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:
+    """Load named arrays into a torch module whose tensors are views: copied in place, every name and shape must
+    match.
+    """
     import torch
 
     own = module.state_dict()
@@ -390,8 +381,8 @@ def load_into(module: HasState, arrays: dict[str, np.ndarray]) -> None:
         raise UserError(f"checkpoint: the network differs: missing {missing or 'none'}, unknown {extra or 'none'}")
     with torch.no_grad():
         for name, tensor in own.items():
-            if tuple(tensor.shape) != arrays[name].shape:
-                given, want = arrays[name].shape, tuple(tensor.shape)
+            given, want = arrays[name].shape, tuple(tensor.shape)
+            if given != want:
                 raise UserError(f"checkpoint: the network differs: {name} is {given} there and {want} here")
             tensor.copy_(torch.from_numpy(arrays[name]))
 
@@ -428,8 +419,7 @@ def self_files(directory: Path) -> list[Path]:
 
 def write_self(path: Path, arrays: dict[str, np.ndarray]) -> None:
     """Write a past agent. Raises OSError."""
-    ordered = {k: np.asarray(v, order="C") for k, v in arrays.items()}
-    write_bytes(path, save(ordered, {CHECKSUM: _checksum(ordered)}))
+    write_arrays(path, arrays, {CHECKSUM: _checksum(arrays)})
 
 
 def read_self(path: Path) -> dict[str, np.ndarray]:
@@ -455,8 +445,7 @@ def _read(path: Path) -> tuple[dict[str, np.ndarray], str]:
         return {}, f"cannot be read ({e})"
     if expected is not None and expected != _checksum(arrays):
         return arrays, "is damaged (its checksum differs)"
-    bad = sorted(k for k, v in arrays.items() if np.issubdtype(v.dtype, np.floating) and not np.isfinite(v).all())
-    return arrays, f"has numbers that are not finite ({', '.join(bad[:3])})" if bad else ""
+    return arrays, _not_finite(arrays)
 
 
 def _checksum(arrays: dict[str, np.ndarray]) -> str:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import FunctionType, ModuleType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 from numba import njit
@@ -77,29 +77,17 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
     return decorate
 
 
-class CompileLock:
-    """A lock between processes, by a file beside a loop's cache. Where none can be written there is no lock."""
-
-    def __init__(self, path: Path):
-        self.path = path
-        self._file: BinaryIO | None = None
-
-    def acquire(self) -> None:
-        """Wait for the lock, but not for a process that hangs."""
-        until = time.monotonic() + WAIT
-        try:
-            self._file = file = self.path.open("wb")
-            while time.monotonic() < until:
-                with contextlib.suppress(BlockingIOError, PermissionError):
-                    return fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                time.sleep(0.02)
-        except OSError:
-            return
-
-    def release(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+def _acquire(path: Path, held: contextlib.ExitStack) -> None:
+    """Wait for a lock between processes, by a file beside a loop's cache, but not for a process that hangs; `held`
+    releases it. Where no file can be written there is no lock.
+    """
+    until = time.monotonic() + WAIT
+    with contextlib.suppress(OSError):
+        file = held.enter_context(path.open("wb"))
+        while time.monotonic() < until:
+            with contextlib.suppress(BlockingIOError, PermissionError):
+                return fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            time.sleep(0.02)
 
 
 def _compile_once(loop: Any) -> None:
@@ -109,22 +97,22 @@ def _compile_once(loop: Any) -> None:
     cache = getattr(loop, "_cache", None)
     if (save := getattr(cache, "save_overload", None)) is None:
         return
-    load, lock = cache.load_overload, CompileLock(Path(cache._cache_file._index_path).with_suffix(".lock"))  # type: ignore[union-attr]
+    load, held = cache.load_overload, contextlib.ExitStack()  # type: ignore[union-attr]
+    lock = Path(cache._cache_file._index_path).with_suffix(".lock")  # type: ignore[union-attr]
 
     def load_or_lock(signature: Any, context: Any) -> Any:
         if (found := load(signature, context)) is None:
-            lock.acquire()
+            _acquire(lock, held)
             if (found := load(signature, context)) is not None:
-                lock.release()
+                held.close()
         return found
 
     def attempt(signature: Any, data: Any) -> None:
-        try:
-            save(signature, data)
-        except OSError:
-            CompileState.uncached = True
-        finally:
-            lock.release()
+        with held:
+            try:
+                save(signature, data)
+            except OSError:
+                CompileState.uncached = True
 
     cache.load_overload, cache.save_overload = load_or_lock, attempt  # type: ignore[union-attr]
 
@@ -146,16 +134,13 @@ def _collect(function: FunctionType, files: set[Path], numbers: list[str]) -> No
         return
     files.add(path)
     for name, value in function.__globals__.items():
-        for loop in vars(value).values() if _is_ours(value) else (value,):
+        # loops of a module of ours may be called as its attributes
+        ours = isinstance(value, ModuleType) and value.__name__.startswith("polyplay.")
+        for loop in vars(value).values() if ours else (value,):
             if isinstance(loop, Dispatcher):
                 _collect(loop.py_func, files, numbers)
         if isinstance(value, bool | int | float | generic):
             numbers.append(f"{name}={value!r}")
-
-
-def _is_ours(value: object) -> bool:
-    """A module of Polyplay, whose loops may be called as its attributes."""
-    return isinstance(value, ModuleType) and value.__name__.startswith("polyplay.")
 
 
 # Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so its state is two integers.

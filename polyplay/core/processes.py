@@ -133,15 +133,12 @@ def _below(pid: int, titled: bool) -> list[int]:
     for file in Path(f"/proc/{pid}/task").glob("*/children"):
         with contextlib.suppress(OSError):
             for child in map(int, file.read_text("utf-8").split()):
-                if not titled or _titled(child):
-                    found += [child, *_below(child, False)]
+                # a process that ends meanwhile has no title, and nothing below it
+                with contextlib.suppress(OSError):
+                    comm = Path(f"/proc/{child}/comm").read_bytes() if titled else b""
+                    if not titled or comm.startswith(PREFIX.strip().encode()):
+                        found += [child, *_below(child, False)]
     return found
-
-
-def _titled(pid: int) -> bool:
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid}/comm").read_bytes().startswith(PREFIX.strip().encode())
-    return False
 
 
 # What SIGINT, SIGTERM and SIGHUP do to a command, from its first instruction to its exit.
@@ -209,8 +206,10 @@ def ignore() -> None:
 
 def stop(number: int, frame: FrameType | None) -> NoReturn:
     """Raise Stopped; within an import, where an exception could be lost or become another one, end the process."""
-    if _within_import(frame):
-        _end(number, f"ended by {name(number)}")
+    while frame is not None:
+        if frame.f_code.co_filename == IMPORTS:
+            _end(number, f"ended by {name(number)}")
+        frame = frame.f_back
     raise Stopped(number)
 
 
@@ -227,12 +226,6 @@ def _end(number: int, text: str) -> NoReturn:
     os._exit(128 + number)
 
 
-def _within_import(frame: FrameType | None) -> bool:
-    while frame is not None and frame.f_code.co_filename != IMPORTS:
-        frame = frame.f_back
-    return frame is not None
-
-
 # Processes are forked from servers: what they need is imported there once.
 #
 # multiprocessing has one such server, of which every child knows; it listens on a file that a killed main process
@@ -247,10 +240,6 @@ ROOM = " " * 256  # in the command, for a title
 MOST_FDS, MOST_BYTES = 250, 4096  # of one request
 LOST = 255  # the exit status of which nobody can tell any more
 TICK = 0.1  # seconds between two calls of `check` while a server gets ready
-
-
-def _nothing() -> None:
-    """A `check` that lets everything go on."""
 
 
 class ForkServer:
@@ -291,7 +280,7 @@ class ForkServer:
         finally:
             theirs.close()
             os.close(lifeline)
-        self.status = None
+        self.status, self._words = None, ""
 
     def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int, int]:
         """A new process that waits for its data: its number, where its exit status comes from, where its data go to,
@@ -318,19 +307,16 @@ class ForkServer:
         except BaseException as e:
             for fd in (status, data, lifeline):
                 os.close(fd)
-            if isinstance(e, (EOFError, ConnectionError)):
-                raise self._refusal() from None
-            raise
+            if not isinstance(e, (EOFError, ConnectionError)):
+                raise
+            # it is dead, or could not take what it was sent
+            fate = self.fate()
+            lost = OSError(f"the fork server {fate}") if fate else OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+            raise lost from None
         finally:
             for fd in (*theirs, *[their_status] * (their_status >= 0)):
                 os.close(fd)
         return pid, status, data, lifeline
-
-    def _refusal(self) -> OSError:
-        """Why it did not answer: it is dead, or could not take what it was sent."""
-        if fate := self.fate():
-            return OSError(f"the fork server {fate}")
-        return OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     def _ended(self, seconds: float) -> bool:
         """Whether it has ended, within so many seconds."""
@@ -342,7 +328,8 @@ class ForkServer:
                 pid, status = self._pid, 0
             if pid:
                 self._pid, self.status = 0, os.waitstatus_to_exitcode(status)
-                self._words = _rest(self._channel)
+                with contextlib.suppress(OSError):  # what it said and nobody read
+                    self._words = self._channel.recv(MOST_BYTES, socket.MSG_DONTWAIT).decode(errors="replace")
                 self._channel.close()
                 os.close(self._lifeline)
             elif time.monotonic() >= until:
@@ -357,13 +344,6 @@ class ForkServer:
             ended = self._ended(0.5)
         why = f": {self._words}" if self._words else ""
         return f"{ending_text(self.status)}{why}" if ended and self.status is not None else ""
-
-
-def _rest(channel: socket.socket) -> str:
-    """What was said and not read."""
-    with contextlib.suppress(OSError):
-        return channel.recv(MOST_BYTES, socket.MSG_DONTWAIT).decode(errors="replace")
-    return ""
 
 
 def readable(fds: list[int], seconds: float | None = None) -> set[int]:
@@ -408,7 +388,7 @@ class ForkedProcess(process.BaseProcess):
 
     def __init__(self, server: ForkServer, target: Callable[..., None], args: tuple, title: str):
         super().__init__(target=target, args=args, name=title, daemon=False)
-        self.server, self.check = server, _nothing
+        self.server = server
 
     def __getstate__(self) -> dict[str, Any]:
         return {k: v for k, v in self.__dict__.items() if k not in ("server", "check")}
@@ -419,7 +399,7 @@ class ForkedProcess(process.BaseProcess):
             user_modules.lift()
         super().run()
 
-    def start(self, check: Callable[[], None] = _nothing) -> None:
+    def start(self, check: Callable[[], None] = lambda: None) -> None:
         """check: see ForkServer.fork. Raises OSError, and UserError where nothing may start."""
         self.check = check
         self._popen = _Popen(self)
@@ -448,7 +428,9 @@ class ForkedProcess(process.BaseProcess):
 def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
     """Run a server."""
     ignore()  # also those sent to the whole process group: the main process decides
-    _end_with(lifeline)
+    kill_when_closed(lifeline, os.getpid())  # also in the midst of an import
+    if readable([lifeline], 0.0):  # it was closed before
+        os._exit(1)
     set_title("fork server")
     global served
     served, requests = True, socket.socket(fileno=channel)
@@ -470,23 +452,13 @@ def kill_when_closed(fd: int, owner: int) -> None:
     fcntl.fcntl(fd, fcntl.F_SETFL, fcntl.fcntl(fd, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _end_with(lifeline: int) -> None:
-    """Be killed when the other end closes, also in the midst of an import."""
-    kill_when_closed(lifeline, os.getpid())
-    if readable([lifeline], 0.0):  # it was closed before
-        os._exit(1)
-
-
 class _Server:
     def __init__(self, channel: socket.socket, tied: bool):
         self.channel, self.tied = channel, tied
         self.statuses: dict[int, int] = {}  # by process: where its exit status goes
-        self.woken, wake = os.pipe()
-        for end in (self.woken, wake):
-            os.set_blocking(end, False)
+        self.woken, self.wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.set_wakeup_fd(wake)
-        self.wake = wake
+        signal.set_wakeup_fd(self.wake)
 
     def serve(self) -> None:
         while True:

@@ -69,24 +69,9 @@ def _open_block(fd: resource_sharer.DupFd, nbytes: int) -> SharedBlock:
     return block
 
 
-class Layout:
-    """Hands out offsets of one block, a cache line apart: `a = layout.add(shape, dtype)`, then `layout.block()`."""
-
-    def __init__(self) -> None:
-        self.size = 0
-
-    def add(self, shape: tuple[int, ...] | int, dtype: DTypeLike) -> Place:
-        at = self.size
-        count = int(np.prod(shape, dtype=np.int64))
-        self.size = -(-(at + count * np.dtype(dtype).itemsize) // LINE) * LINE
-        return shape, dtype, at
-
-    def block(self) -> SharedBlock:
-        return SharedBlock(self.size)
-
-
 class SharedObject:
     """Arrays in one block, and trees of arrays: attributes by their names, which `_attach` makes anew in each process.
+    Each begins at a cache line of its own.
 
     `LOCAL`: other attributes that it makes, which do not travel either.
     """
@@ -96,9 +81,16 @@ class SharedObject:
 
     def __init__(self, **arrays: tree.Tree):
         """arrays: shape and number type of each, or a tree of these."""
-        layout = Layout()
-        self._places = tree.map(lambda array: layout.add(*array), arrays)
-        self.block = layout.block()
+        size = 0
+
+        def placed(array: tuple[tuple[int, ...] | int, DTypeLike]) -> Place:
+            nonlocal size
+            at, bytes_ = size, int(np.prod(array[0], dtype=np.int64)) * np.dtype(array[1]).itemsize
+            size = -(-(at + bytes_) // LINE) * LINE
+            return *array, at
+
+        self._places = tree.map(placed, arrays)
+        self.block = SharedBlock(size)
         self._attach()
 
     def _attach(self) -> None:
@@ -247,33 +239,12 @@ class Ring:
 # when the process that holds it ends, however that ends, so a killed worker cannot keep one.
 
 
-NOBODY = -1
+class RobustLocks:
+    """A worker's end, be it a thread or a process, of locks on the bytes of a block."""
 
-
-class RobustLocks(SharedObject):
-    """`n` locks. Each worker, thread or process, calls `join` for an end of its own."""
-
-    _holders: np.ndarray
-
-    def __init__(self, n: int):
-        super().__init__(_holders=(n, np.int64))
-        self._holders[:] = NOBODY
-
-    def holder(self, index: int) -> int:
-        """Who acquired it last and has not released it; a dead one is still named."""
-        return int(self._holders[index])
-
-    def join(self, who: int) -> LockHolder:
-        return LockHolder(self, who)
-
-
-class LockHolder:
-    """One worker's end of some RobustLocks."""
-
-    def __init__(self, locks: RobustLocks, who: int):
-        self.locks, self.who = locks, who
+    def __init__(self, block: SharedBlock):
         # an open file of its own: locks are the open file's, and there may be several workers in this process
-        self._fd = os.open(f"/proc/self/fd/{locks.block.fd}", os.O_RDWR)
+        self._fd = os.open(f"/proc/self/fd/{block.fd}", os.O_RDWR)
 
     def acquire(self, index: int) -> bool:
         """Whether it is ours from now on; False: somebody else has it."""
@@ -281,11 +252,9 @@ class LockHolder:
             self._set(fcntl.F_WRLCK, index)
         except (BlockingIOError, PermissionError):
             return False
-        self.locks._holders[index] = self.who
         return True
 
     def release(self, index: int) -> None:
-        self.locks._holders[index] = NOBODY
         self._set(fcntl.F_UNLCK, index)
 
     def _set(self, kind: int, index: int) -> None:

@@ -11,7 +11,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any
 
 from polyplay.core.errors import UserError
@@ -56,20 +56,13 @@ def refuse(what: str) -> None:
     """Raises UserError while nothing may start; what: what was to start."""
     if not refused():
         return
-    frames = [f for f in _frames() if not f.f_code.co_filename.startswith((OURS, "<"))]
+    stack = (frame for frame, _ in traceback.walk_stack(sys._getframe(1)))  # of whoever called, innermost first
+    frames = [f for f in stack if not f.f_code.co_filename.startswith((OURS, "<"))]
     module = [f for f in frames if f.f_code.co_name == "<module>"]
     place = next(iter(module or frames), None)
     where = f" ({os.path.basename(place.f_code.co_filename)}:{place.f_lineno})" if place else ""
     when = "while its module was being imported" if module else "in a process that only steps environments"
     raise UserError(f"{what} was started {when}{where}; {MAIN if module else 'leave it out there'}")
-
-
-def _frames() -> Iterator[FrameType]:
-    """Of whoever called `check`, innermost first."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
 
 
 def look_up(module: ModuleType, name: str) -> Any:
@@ -142,18 +135,16 @@ class _Held:
 @contextlib.contextmanager
 def held_back() -> Iterator[None]:
     """Standard error is printed at the end; not where the program is ended: it is the usage of another command."""
-    held, before = _Held(sys.stderr), sys.stderr
-    sys.stderr = held
-    keep = True
+    held, keep = _Held(sys.stderr), True
     try:
-        yield
+        with contextlib.redirect_stderr(held):
+            yield
     except BaseException as e:
         keep = not isinstance(e.__cause__ or e, SystemExit)
         raise
     finally:
-        sys.stderr = before
-        if keep and held.said and before is not None:
-            before.write("".join(held.said))
+        if keep and held.said and held.stream is not None:
+            held.stream.write("".join(held.said))
 
 
 # ------------------------------------------------------------------------------ files instead of modules

@@ -263,10 +263,8 @@ class RunControl(SharedObject):
     def finishing(self) -> bool:
         return bool(self._flags[self.FINISH]) or (self.over is not None and self.over())
 
-    @property
-    def until(self) -> float:
-        """Agent steps at which learners save and end, although the run has more; inf: it has not."""
-        return float(self._flags[self.PAUSE]) or math.inf
+    # agent steps at which learners save and end, although the run has more; inf: it has not
+    until = property(lambda self: float(self._flags[self.PAUSE]) or math.inf)
 
     def pause_at(self, steps: int) -> None:
         """Learners save and end once so many agent steps were learnt from, counted from the start of the run."""
@@ -288,10 +286,8 @@ class RunControl(SharedObject):
         """The parts of the save with this mark (a learner's counter `saved`) are no longer needed where they are."""
         self._flags[self.TAKEN] = round(mark * self.REPEATS)
 
-    @property
-    def taken(self) -> float:
-        """The mark of the save whose parts were taken last."""
-        return float(self._flags[self.TAKEN]) / self.REPEATS
+    # the mark of the save whose parts were taken last
+    taken = property(lambda self: float(self._flags[self.TAKEN]) / self.REPEATS)
 
     def rescue(self, index: int) -> None:
         """The run has failed: everybody stops, and this learner saves what is whole before it does."""

@@ -272,7 +272,7 @@ class Learner:
             self.target_net = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
             self.target_params = FlatParams(self.target_net)
         self.apply_hyperparameters()
-        self.counts = self.update.counts
+        self.counts = self.update  # which counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
         self.parts: ThreadedGradient | Literal[False] | None = None  # None: not decided yet

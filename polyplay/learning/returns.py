@@ -47,8 +47,14 @@ def transitions(batch: Batch, gamma: float) -> Transitions:
     """Steps of the rows batch["reward"] (float), ["terminated"], ["first"] (bool), each [T+1, B], T ≥ 1.
 
     `gamma` is the discount per agent step. Truncation needs no flag here: its row's V is the bootstrap.
+    Raises ValueError for shapes that differ or are too short, and for flags that are not bool.
     """
     reward, terminated, first = batch["reward"], batch["terminated"], batch["first"]
+    fit = reward.ndim == 2 and len(reward) >= 2 and reward.shape == terminated.shape == first.shape
+    names = "reward, terminated and first must be one [T+1, B] shape with T >= 1"
+    check_shapes(fit, names, reward, terminated, first)
+    if not terminated.dtype == first.dtype == torch.bool:
+        raise ValueError(f"terminated and first must be bool; got {terminated.dtype}, {first.dtype}")
     return Transitions(reward[1:], (~terminated[1:]).to(reward.dtype) * gamma, ~first[1:])
 
 
@@ -58,7 +64,9 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
 
     G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. With `n`, at most n rewards and then V; None
     means as many as the rollout has (A3C's forward view: Mnih et al. 2016, algorithm S3).
+    Raises ValueError for shapes that do not fit.
     """
+    _check(steps, value)
     reward, discount, valid = steps
     if n is None:
         # rows whose V is a bootstrap, if it is: padding may be NaN
@@ -79,7 +87,9 @@ def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
 
     δ_t = r_{t+1} + d_t·V_{t+1} − V_t;  A_t = δ_t + d_t·λ·A_{t+1}, A_T = 0;  target = A + V
     (Schulman et al. 2016, eq. 16). λ = 1 gives the n-step return of the whole rollout, λ = 0 one step.
+    Raises ValueError for shapes that do not fit.
     """
+    _check(steps, value)
     reward, discount, valid = steps
     delta = torch.where(valid, reward + _discounted(discount, value[1:]) - value[:-1], 0.0)
     advantage = _scan(delta, torch.where(valid, discount * lam, 0.0), torch.zeros_like(delta[0]))
@@ -103,8 +113,11 @@ def vtrace(
     v_t = V_t + δ_t + d_t·c_t·(v_{t+1} − V_{t+1}), v_T = V_T
     advantage_t = min(ρ̄_pg, ρ_t)·(r_{t+1} + d_t·v_{t+1} − V_t)
     An infinite bound does not clip. On-policy with λ = 1, v is the n-step return.
+    Raises ValueError for shapes that do not fit.
     """
+    _check(steps, value)
     reward, discount, valid = steps
+    check_shapes(log_rho.shape == reward.shape, f"log_rho must be [T, B] = {list(reward.shape)}", log_rho)
     ratio = log_rho.exp()
     delta = ratio.clamp(max=rho) * (reward + _discounted(discount, value[1:]) - value[:-1])
     trace = ratio.clamp(max=c) * (discount * lam)
@@ -127,6 +140,13 @@ def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
 def _discounted(discount: Tensor, ahead: Tensor) -> Tensor:
     """discount·ahead, and 0 behind a termination, whatever the network gives there, even NaN."""
     return torch.where(discount == 0, 0.0, discount * ahead)
+
+
+def _check(steps: Transitions, value: Tensor) -> None:
+    reward, discount, valid = steps
+    fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
+    names = "reward, discount and valid must be [T, B] and value [T+1, B]"
+    check_shapes(fit and reward.ndim == 2, names, reward, discount, valid, value)
 
 
 def check_shapes(fit: bool, wanted: str, *given: Tensor | None) -> None:

@@ -85,8 +85,11 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
     chances: p [B, K], K ≥ 2; ret, discount: G, D float [B]. Where D = 0 all mass is around clip(G), whatever p is.
+    Raises ValueError for shapes that do not fit.
     """
     size = chances.shape[-1]
+    fit = chances.ndim == 2 and size >= 2 and ret.shape == discount.shape == chances.shape[:1]
+    check_shapes(fit, "chances must be [B, K] with K >= 2, ret and discount [B]", chances, ret, discount)
     p = torch.where((discount == 0).unsqueeze(1), 1.0 / size, chances)
     z = support(low, high, chances)
     moved = torch.addcmul(ret.unsqueeze(1), discount.unsqueeze(1), z).clamp(low, high)
@@ -120,9 +123,13 @@ def sequence_targets(
     from its real last observation. `tail` is what becomes of the last n − 1 targets, whose windows leave the rows:
     "extra": rows 0..R−n−1 are learnt, the last n serve their windows only (rlpyt);
     "short": rows 0..R−2 are learnt, the last n − 1 with as many steps as there are (SEED).
-    Targets of later rows, and of rows without a transition, are not valid.
+    Targets of later rows, and of rows without a transition, are not valid. ValueError for shapes that do not fit.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
+    fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
+    check_shapes(fit, f"target and online must be [R, B, A] with [R, B] = {list(reward.shape)}", target, online)
+    if len(reward) <= (n if tail == "extra" else 1):
+        raise ValueError(f"{len(reward)} rows are too few for n = {n}, tail = {tail!r}")
     if "valid" in batch:
         first = first | torch.cat([torch.zeros_like(first[:1]), ~batch["valid"][:-1]])
     value = take_action(target, greedy_action(target if online is None else online, mask))
@@ -140,6 +147,7 @@ def sequence_targets(
 
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     """−Σ m·log p [...] of target masses m and logits [..., K], with its gradient. Its least is m's entropy, not 0."""
+    check_shapes(target.shape == logits.shape, "target and logits must be one shape", target, logits)
     return -(target * logits.log_softmax(-1)).sum(-1)
 
 
@@ -150,6 +158,8 @@ def entropy(chances: Tensor) -> Tensor:
 
 def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
     """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 where none is."""
+    fit = error.shape == valid.shape and error.ndim == 2
+    check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
     size = torch.where(valid, error.abs(), 0.0)
     return eta * size.amax(0) + (1.0 - eta) * size.sum(0) / valid.sum(0).clamp(min=1)
 

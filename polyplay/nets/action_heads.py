@@ -11,7 +11,6 @@ Categorical parts compute their logarithms by a LogProbGuard; densities of real 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -63,28 +62,20 @@ class LogProbGuard:
         """Nothing is guarded: the logarithm is log-softmax."""
         return self.kind == "none"
 
-    def probabilities(self, logits: Tensor) -> Tensor:
-        """π [..., n]."""
-        return F.softmax(logits, -1)
-
     def logarithm(self, pi: Tensor) -> Tensor:
-        """Of probabilities of any shape."""
-        if self.kind == "plus":
-            return (pi + self.eps).log()
-        return pi.clamp_min(self.eps if self.kind == "max" else torch.finfo(pi.dtype).tiny).log()
+        """Of probabilities of any shape, where they are guarded."""
+        return ((pi + self.eps) if self.kind == "plus" else pi.clamp_min(self.eps)).log()
 
     def chosen(self, logits: Tensor, value: Tensor) -> Tensor:
         """The logarithm for `value` [...] under logits [..., n]."""
-        logp = F.log_softmax(logits, -1) if self.exact else self.logarithm(self.probabilities(logits))
+        logp = F.log_softmax(logits, -1) if self.exact else self.logarithm(logits.softmax(-1))
         return logp.gather(-1, value.long().unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, logits: Tensor) -> Tensor:
         """[...]"""
-        if self.exact:
-            logp = F.log_softmax(logits, -1)
-            return -(logp.exp() * logp).sum(-1)
-        pi = self.probabilities(logits)
-        return -(pi * self.logarithm(pi)).sum(-1)
+        logp = F.log_softmax(logits, -1) if self.exact else None
+        pi = logits.softmax(-1) if logp is None else logp.exp()
+        return -(pi * (self.logarithm(pi) if logp is None else logp)).sum(-1)
 
 
 EXACT = LogProbGuard()
@@ -112,25 +103,22 @@ class ConditionalHead(nn.Module):
         """The first part's name and head, those of the others, and the values that use each of these."""
         super().__init__()
         self.paths, heads = (name, *rest), [first, *rest.values()]
-        self.first, self.rest = first, _modules(rest.values())
+        self.first = first
+        self.rest: Iterable[ActionHead] = nn.ModuleList(rest.values())  # type: ignore[assignment, arg-type]
         self.counts, self.widths = [len(uses[path]) for path in rest], [h.size for h in heads]
         self.sizes = [n * width for n, width in zip([1, *self.counts], self.widths, strict=True)]
         self.noises = [h.noise for h in heads]
         self.size, self.noise, self.inputs = sum(self.sizes), sum(self.noises), sum(h.inputs for h in heads)
         self.action = {path: h.action for path, h in zip(self.paths, heads, strict=True)}
         users, values = [list(uses[path]) for path in rest], range(first.size)
-        self.register_buffer("at", torch.tensor([self._places(v, users) for v in values]), persistent=False)
+        places = [list(range(first.size)) for _ in values]
+        for start, width, some in zip(accumulate(self.sizes[:-1]), self.widths[1:], users, strict=True):
+            for v in values:
+                begin = start + width * (some.index(v) if v in some else 0)
+                places[v] += range(begin, begin + width)
+        self.register_buffer("at", torch.tensor(places), persistent=False)
         self.register_buffer("used", torch.tensor([[v in some for v in values] for some in users]), persistent=False)
         self.register_buffer("users", torch.tensor([v for some in users for v in some]), persistent=False)
-
-    def _places(self, value: int, users: list[list[int]]) -> list[int]:
-        """Where in params the numbers of all parts stand, given a value of the first."""
-        found = list(range(self.first.size))
-        starts = accumulate(self.sizes[:-1])
-        for start, width, some in zip(starts, self.widths[1:], users, strict=True):
-            begin = start + width * (some.index(value) if value in some else 0)
-            found += range(begin, begin + width)
-        return found
 
     def masked(self, params: Tensor, mask: Tree) -> Tensor:
         first, *parts = self._every(params)
@@ -162,7 +150,7 @@ class ConditionalHead(nn.Module):
 
     def entropy(self, params: Tensor) -> Tensor:
         first, *parts = self._every(params)
-        chances = self.first.guard.probabilities(first).index_select(1, self.users)
+        chances = first.softmax(-1).index_select(1, self.users)
         each = torch.cat([head.entropy(x) for head, x in zip(self.rest, parts, strict=True)], 1)
         return self.first.entropy(first) + (chances * each).sum(1)
 
@@ -187,10 +175,6 @@ class ConditionalHead(nn.Module):
         unused = ~self.used.index_select(1, value)
         kept = [x.masked_fill(no.view(-1, *[1] * (x.dim() - 1)), 0) for x, no in zip(parts, unused, strict=True)]
         return dict(zip(self.paths, [value, *kept], strict=True))
-
-
-def _modules(heads: Iterable[ActionHead]) -> Iterable[ActionHead]:
-    return nn.ModuleList(heads)  # type: ignore[return-value, arg-type]
 
 
 # Actions that name a unit, by the unit: OpenAI et al. 2019, Dota 2; a pointer as in Vinyals et al. 2015.
@@ -268,7 +252,7 @@ class Categorical(_Leaf):
         super().__init__(n, 1, Field((), "int64"), guard)
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return _draw(self.guard.probabilities(params), noise)
+        return _draw(params.softmax(-1), noise)
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
@@ -293,11 +277,11 @@ def _draw(probabilities: Tensor, noise: Tensor) -> Tensor:
     return found.clamp_(max=probabilities.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
 
 
-class _Independent(_Leaf, ABC):
+class _Independent(_Leaf):
     """Several categorical numbers, independent of each other: what MultiCategorical and Bernoulli share."""
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self._shaped(_draw(self.guard.probabilities(self._rows(params)), noise.unsqueeze(-1)))
+        return self._shaped(_draw(self._rows(params).softmax(-1), noise.unsqueeze(-1)))
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
         return self.guard.chosen(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
@@ -305,9 +289,9 @@ class _Independent(_Leaf, ABC):
     def entropy(self, params: Tensor) -> Tensor:
         return self.guard.entropy(self._rows(params)).sum(-1)
 
-    @abstractmethod
     def _rows(self, params: Tensor) -> Tensor:
         """Logits [..., numbers, values of each]."""
+        raise NotImplementedError
 
     def _shaped(self, flat: Tensor) -> Tensor:
         return flat.to(getattr(torch, self.action.dtype)).reshape(flat.shape[0], *self.action.shape)
@@ -370,9 +354,9 @@ class Gaussian(_Leaf):
         super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "float32"))
         self.log_std = nn.Parameter(torch.zeros(self.size))
         # no buffers, which would be published and averaged with the weights
-        known = None if scaled is None else ActionRange.of(scaled)
-        both = None if known is None or known.unit else np.stack([known.middle, known.half])
-        self.range = None if both is None else torch.from_numpy(both).reshape(2, -1)
+        self.range: Tensor | None = None
+        if scaled is not None and not (known := ActionRange.of(scaled)).unit:
+            self.range = torch.from_numpy(np.stack([known.middle, known.half])).reshape(2, -1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Gaussian:
         super()._apply(fn, recurse)
@@ -462,8 +446,7 @@ def for_space(space: ActionSpec, guard: LogProbGuard = EXACT, scaled: bool = Tru
     """The head for an action space; `guard` is that of its categorical parts; scaled: −1 … 1 are the bounds of its real
     parts. UserError for spaces that have none.
     """
-    leaves = [leaf for _, leaf in tree.leaves(space)] if isinstance(space, dict) else [space]
-    if not guard.exact and all(isinstance(leaf, Box) for leaf in leaves):
+    if not guard.exact and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
         raise UserError(
             f"--correction {guard.kind}: it is for actions with probabilities, the environment's are real numbers; "
             "use none, or vtrace"

@@ -23,7 +23,7 @@ from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD, EnvSpec
 from polyplay.envs.spaces import ActionSpec, describe_actions, describe_fields
 from polyplay.nets.action_heads import ActionHead, UnitPointer, normal
 from polyplay.nets.layers import Axes, AxisSegment, Linear, Tape, TensorAxes, initialise, torso_features
-from polyplay.nets.policy import ReturnScale
+from polyplay.nets.policy import ReturnScale, is_pixels
 from polyplay.nets.recurrent import Core, Temporal, kl_terms
 from polyplay.nets.torso_policy import Inputs, TorsoPolicy
 
@@ -124,8 +124,7 @@ class PixelControl(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [N, features] → the map [N, 32, h', w'] that the rest takes."""
-        made: Tensor = F.relu(self.fc(x), inplace=True).unflatten(1, (CHANNELS, *self.map))
-        return made
+        return F.relu(self.fc(x), inplace=True).unflatten(1, (CHANNELS, *self.map))
 
     def values(self, maps: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
         """V [N, h, w], and of each part A_k [N, n_k, h, w]."""
@@ -174,17 +173,15 @@ class RewardPrediction(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x [3, N, features], the oldest row first → [N, 3]."""
-        made: Tensor = self.logits(F.relu(self.hidden(torch.cat(x.unbind(), 1)), inplace=True))
-        return made
+        return self.logits(F.relu(self.hidden(torch.cat(x.unbind(), 1)), inplace=True))
 
 
 def bootstrap_rows(batch: Batch) -> Tensor:
     """Which rows' best values the loss looks at, bool [T+1, B]: the last one, and those that truncation
     ended, unless they are terminated or the only one of their episode.
     """
-    first, terminated = batch["first"], batch["terminated"]
-    ends = torch.cat([first[1:], torch.ones_like(first[:1])])
-    rows = ends & ~terminated & ~first
+    first = batch["first"]
+    rows = torch.cat([first[1:], torch.ones_like(first[:1])]) & ~batch["terminated"] & ~first
     rows[0] = False
     return rows
 
@@ -211,17 +208,14 @@ class AuxiliaryHeads(nn.Module):
 
     pixel: PixelControl | None
     reward: RewardPrediction | None
-    value: bool  # whether values of replayed rows are wanted
 
     def __init__(self, tasks: Sequence[str], features: tuple[int, int], spec: EnvSpec):
         super().__init__()
-        self.pixel, self.reward, self.value = None, None, "value" in tasks
+        self.pixel, self.reward, self.value = None, None, "value" in tasks  # whether values of replayed rows are wanted
         if unknown := [task for task in tasks if task not in TASKS]:
             raise UserError(f"--auxiliary: {unknown[0]} given, allowed: {', '.join(TASKS)}, with a comma between")
         if "pixel" in tasks:
-            shown = [
-                field.shape for _, field in tree.leaves(spec.obs) if field.dtype == "uint8" and len(field.shape) == 3
-            ]
+            shown = [field.shape for _, field in tree.leaves(spec.obs) if is_pixels(field)]
             if len(shown) != 1:
                 seen = describe_fields(spec.obs)
                 raise UserError(f"--auxiliary pixel: takes one image of bytes, here they are {seen}")
@@ -262,10 +256,7 @@ class ActorCritic(TorsoPolicy):
         self.torso, self.head, self.core, self.previous = torso, head, core, previous
         self.latents = core.noise if isinstance(core, Temporal) else 0
         self.noise, self.action = head.noise + self.latents, head.action
-        features = torso_features(torso, head.inputs if previous else None)
-        if core is not None and core.inputs != features:
-            raise ValueError(f"the core takes {core.inputs} numbers, but gets {features}")
-        features = features if core is None else core.features
+        features = torso_features(torso, head.inputs if previous else None) if core is None else core.features
         pointer = getattr(torso, "pointer", None)  # a part of the actions, and how many numbers a unit has
         self.units = getattr(torso, "unit_features", 0)
         own = getattr(torso, "value_features", 0)  # the value's alone, behind the policy's
@@ -334,11 +325,8 @@ class ActorCritic(TorsoPolicy):
         features, units = self._seen(torso, rows["obs"])
         x, _, latent = self._behind_core(features, batch, state, batch.get("latent_noise"))
         params = self._params(x, rows.get("mask"), units)
-        out = {
-            "logp": self.head.logp(params, rows["action"]),
-            "value": self._value(x),
-            "entropy": self.head.entropy(params),
-        }
+        logp, entropy = self.head.logp(params, rows["action"]), self.head.entropy(params)
+        out = {"logp": logp, "value": self._value(x), "entropy": entropy}
         out = {k: v.unflatten(0, batch["first"].shape) for k, v in out.items()}
         out |= ({} if latent is None else kl_terms(latent)) | self._auxiliary_outputs(x, batch)
         out |= {} if self.rewards is None else {"reward": batch["reward"]}
@@ -365,20 +353,15 @@ class ActorCritic(TorsoPolicy):
             seen, _ = self._seen(self.torso, rows)
             out["reward_logits"] = heads.reward(seen.unflatten(0, (FRAMES, -1)))
         if heads.value and "replayed" in batch:
-            out["replayed_value"] = self._replayed_value(batch["replayed"])
+            replayed = batch["replayed"]
+            features, _ = self._seen(self.torso, tree.map(lambda x: x.flatten(0, 1), replayed["obs"]))
+            y, _, _ = self._behind_core(features, replayed, replayed["state"], replayed.get("latent_noise"))
+            out["replayed_value"] = self._value(y).unflatten(0, replayed["first"].shape)
         return out
-
-    def _replayed_value(self, rows: Batch) -> Tensor:
-        """V [T+1, N] of rows that are kept, from rows["state"] on."""
-        features, _ = self._seen(self.torso, tree.map(lambda x: x.flatten(0, 1), rows["obs"]))
-        x, _, _ = self._behind_core(features, rows, rows["state"], rows.get("latent_noise"))
-        return self._value(x).unflatten(0, rows["first"].shape)
 
     def rewarded(self, rows: Batch) -> Batch:
         """Rows with the agent's own reward of events, where it has one and they say what happened."""
-        return (
-            rows if self.rewards is None or "events" not in rows else {**rows, "reward": self.rewards(rows["events"])}
-        )
+        return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
     def _seen(self, torso: Callable[[Tree], Tensor], obs: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
         """What the core takes of observations [N, …], and what beside it the head does: numbers of units."""

@@ -79,9 +79,8 @@ def to_host(x: Tensor | np.ndarray) -> np.ndarray:
 
 def fetch_outputs(batch: Batch) -> Batch:
     """A device's tensors on the CPU, by one copy: a copy each would wait for the device each."""
-    leaves = sorted(
-        ((path, x.contiguous()) for path, x in tree.leaves(batch)), key=lambda leaf: -leaf[1].element_size()
-    )
+    found = ((path, x.contiguous()) for path, x in tree.leaves(batch))
+    leaves = sorted(found, key=lambda leaf: -leaf[1].element_size())
     if not leaves:
         return {}
     flat = torch.cat([x.flatten().view(torch.uint8) for _, x in leaves]).cpu()

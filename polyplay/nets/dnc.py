@@ -31,8 +31,6 @@ _TILE = 4  # rows that a small product must have a multiple of, see `bmm_rows`
 
 def content_weights(memory: Tensor, keys: Tensor, strengths: Tensor) -> Tensor:
     """softmax over slots of strength · cosine(key, word): [B, N, W], [B, R, W], [B, R] → [B, R, N]."""
-    fit = memory.ndim == keys.ndim == 3 and keys.shape[2] == memory.shape[2] and strengths.shape == keys.shape[:2]
-    _check(fit, "[B, N, W], [B, R, W] and [B, R]", memory, keys, strengths)
     norms = _norm(keys).unsqueeze(2) * _norm(memory).unsqueeze(1)
     similarity = bmm_rows(keys, memory.transpose(1, 2)) / (norms + _EPSILON)
     return torch.softmax(similarity * strengths.unsqueeze(2), 2)
@@ -42,9 +40,6 @@ def usage_after(usage: Tensor, write_weights: Tensor, free_gates: Tensor, read_w
     """u = (u + w − u·w) · Π_i (1 − f_i·r_i): what the last access wrote is used, but for what it read
     and is freed. [B, N], [B, N], [B, R], [B, R, N] → [B, N]; no gradient to what was written, as released.
     """
-    fit = usage.ndim == 2 and write_weights.shape == usage.shape and read_weights.ndim == 3
-    fit = fit and read_weights.shape == (*free_gates.shape, usage.shape[1])
-    _check(fit, "[B, N], [B, N], [B, R] and [B, R, N]", usage, write_weights, free_gates, read_weights)
     written = usage + (1.0 - usage) * write_weights.detach()
     retention = (1.0 - free_gates.unsqueeze(2) * read_weights).unbind(1)
     return written * functools.reduce(torch.mul, retention)  # prod's gradient looks for zeros
@@ -54,23 +49,13 @@ def allocation_weights(usage: Tensor) -> Tensor:
     """a[φ_j] = (1 − u[φ_j]) · Π_{i<j} u[φ_i], slots φ in rising order of usage, the first of equals first: [B, N] →
     [B, N]. Gradients flow through the sorted usage, not through the order.
     """
-    _check(usage.ndim == 2, "[B, N]", usage)
     free, order = torch.sort(1.0 - (_EPSILON + (1.0 - _EPSILON) * usage), dim=1, descending=True, stable=True)
     before = torch.cumprod(torch.cat([torch.ones_like(free[:, :1]), 1.0 - free[:, :-1]], 1), 1)
     return torch.zeros_like(free).scatter(1, order, free * before)
 
 
-def erase_and_add(memory: Tensor, write_weights: Tensor, erase: Tensor, add: Tensor) -> Tensor:
-    """M[i, k] · (1 − w_i·e_k) + w_i·a_k: [B, N, W], [B, N], [B, W], [B, W] → [B, N, W]."""
-    fit = memory.ndim == 3 and write_weights.shape == memory.shape[:2]
-    fit = fit and erase.shape == add.shape == (len(memory), memory.shape[2])
-    _check(fit, "[B, N, W], [B, N], [B, W] and [B, W]", memory, write_weights, erase, add)
-    after: Tensor = _EraseAndAdd.apply(memory, write_weights, erase, add)
-    return after
-
-
 class _EraseAndAdd(torch.autograd.Function):
-    """Keeps what it is given alone."""
+    """M[i, k] · (1 − w_i·e_k) + w_i·a_k: [B, N, W], [B, N], [B, W], [B, W] → [B, N, W]. It saves its inputs."""
 
     @staticmethod
     def forward(ctx: Any, memory: Tensor, write: Tensor, erase: Tensor, add: Tensor) -> Tensor:
@@ -91,7 +76,6 @@ class _EraseAndAdd(torch.autograd.Function):
 
 def precedence_after(precedence: Tensor, write_weights: Tensor) -> Tensor:
     """p = (1 − Σ w)·p + w, how much each slot was the last one written: [B, N], [B, N] → [B, N]."""
-    _check(precedence.ndim == 2 and precedence.shape == write_weights.shape, "one [B, N]", precedence, write_weights)
     return (1.0 - write_weights.sum(1, keepdim=True)) * precedence + write_weights
 
 
@@ -110,32 +94,17 @@ def _norm(x: Tensor) -> Tensor:
     return ((x * x).sum(2) + _EPSILON).sqrt()
 
 
-def _check(fit: bool, wanted: str, *given: Tensor) -> None:
-    if not fit:
-        raise ValueError(f"shapes must be {wanted}; got {', '.join(str(list(x.shape)) for x in given)}")
-
-
 EVERY = 10  # writes to all lanes from one matrix that is kept to the next
 _AT_ONCE = 2**18  # numbers of matrices computed at once on a CPU, whose cache has room for a few times as many
 
 
-def follow_links(
-    link: Tensor, precedence: Tensor, write_weights: Tensor, read_weights: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """The new link matrix, and where reads go along it, both ways: [B, N, N], [B, N], [B, N], [B, R, N] → [B, N, N],
-    [B, R, N], [B, R, N].
+class TemporalLinks:
+    """The link matrices of an unroll, from `link` [B, N, N] on, which is never written to.
 
     L[i, j] = (1 − w_i − w_j)·L[i, j] + w_i·p_j, L[i, i] = 0: how much i was written right after j. p is the
     precedence before this write. forward_i = Σ_j L[i, j]·r_j, backward_j = Σ_i L[i, j]·r_i, r what was read last.
     Graves et al. 2016, as deepmind/dnc has it.
     """
-    links = TemporalLinks(link)
-    forward, backward = links.read_links(precedence, write_weights, read_weights)
-    return links.end(), forward, backward
-
-
-class TemporalLinks:
-    """The link matrices of an unroll, from `link` [B, N, N] on, which is never written to."""
 
     def __init__(self, link: Tensor):
         self._tape = _Tape(link.detach(), torch.is_grad_enabled())
@@ -144,13 +113,12 @@ class TemporalLinks:
     def read_links(
         self, precedence: Tensor, write_weights: Tensor, read_weights: Tensor, lanes: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """forward and backward, as follow_links has them. lanes: int64 [B'], those that all else is of, each once."""
-        slots = self._link.shape[1:]
-        fit = self._link.ndim == read_weights.ndim == 3 and precedence.shape == write_weights.shape
-        fit = fit and precedence.shape == read_weights.shape[::2] and slots == precedence.shape[1:] * 2
-        fit = fit and len(precedence) == len(self._link if lanes is None else lanes)
+        """forward and backward [B, R, N]; the links are then those behind this write.
+
+        precedence, write_weights: [B, N]; read_weights: [B, R, N]. lanes: int64 [B'], those that all else is of, each
+        once.
+        """
         given = self._link, precedence, write_weights, read_weights
-        _check(fit, "[B, N, N], [B, N], [B, N] and [B, R, N]", *given)
         self._link, forward, backward = _Follow.apply(self._tape, lanes, *given)
         return forward, backward
 
@@ -257,7 +225,11 @@ def _write_links(link: Tensor, write: _Write, read: Tensor | None, out: Tensor) 
 
 class _Follow(torch.autograd.Function):
     """What it gives and takes for the link matrix has its shape and no numbers of its own; its gradient has all. That
-    comes from the next `_Follow` or from `_End`, nobody else has it, and so it is written to.
+    comes from the next `_Follow` or from `_End`, nobody else has it, and so it is written to: that of the links behind
+    becomes that of those before.
+
+    G += forward'⊗r + r⊗backward', G[i, i] = 0; p' = Gᵀ·w; w' = G·p − Σ_j (G∘L)[·, j] − Σ_i (G∘L)[i, ·];
+    r' = forward'·L_new + backward'·L_newᵀ; G = (1 − w_i − w_j)·G.
     """
 
     @staticmethod
@@ -279,37 +251,18 @@ class _Follow(torch.autograd.Function):
         before, behind = ctx.segment.undo(ctx.write)
         grad = read.new_zeros(ctx.shape) if grad is None else grad
         forward, backward = (torch.zeros_like(read) if x is None else x for x in ways)
-        some = grad if ctx.lanes is None else grad[ctx.lanes]
-        found = _follow_back(some, before, behind, precedence, write, read, forward, backward)
-        return None, None, grad if ctx.lanes is None else grad.index_copy_(0, ctx.lanes, some), *found
-
-
-def _follow_back(
-    grad: Tensor,
-    before: Tensor,
-    behind: Tensor,
-    precedence: Tensor,
-    write: Tensor,
-    read: Tensor,
-    forward: Tensor,
-    backward: Tensor,
-) -> tuple[Tensor, ...]:
-    """Gradients of precedence, write weights and read weights; that of the links behind becomes that of those before.
-
-    G += forward'⊗r + r⊗backward', G[i, i] = 0; p' = Gᵀ·w; w' = G·p − Σ_j (G∘L)[·, j] − Σ_i (G∘L)[i, ·];
-    r' = forward'·L_new + backward'·L_newᵀ; G = (1 − w_i − w_j)·G.
-    """
-    found = []
-    for at in _parts(grad):
-        g, w, r, f, b = grad[at], write[at], read[at], forward[at], backward[at]
-        d_read = torch.bmm(f, behind[at]) + torch.bmm(b, behind[at].transpose(1, 2))
-        g.baddbmm_(torch.cat([f, r], 1).transpose(1, 2), torch.cat([r, b], 1))
-        g.diagonal(dim1=1, dim2=2).zero_()
-        shares = g * before[at]
-        d_write = torch.bmm(g, precedence[at].unsqueeze(2)).squeeze(2) - shares.sum(1) - shares.sum(2)
-        found.append((torch.bmm(w.unsqueeze(1), g).squeeze(1), d_write, d_read))
-        g.mul_(_scale(w))
-    return tuple(torch.cat(parts) for parts in zip(*found, strict=True))
+        some, found = grad if ctx.lanes is None else grad[ctx.lanes], []
+        for at in _parts(some):
+            g, w, r, f, b = some[at], write[at], read[at], forward[at], backward[at]
+            d_read = torch.bmm(f, behind[at]) + torch.bmm(b, behind[at].transpose(1, 2))
+            g.baddbmm_(torch.cat([f, r], 1).transpose(1, 2), torch.cat([r, b], 1))
+            g.diagonal(dim1=1, dim2=2).zero_()
+            shares = g * before[at]
+            d_write = torch.bmm(g, precedence[at].unsqueeze(2)).squeeze(2) - shares.sum(1) - shares.sum(2)
+            found.append((torch.bmm(w.unsqueeze(1), g).squeeze(1), d_write, d_read))
+            g.mul_(_scale(w))
+        link = grad if ctx.lanes is None else grad.index_copy_(0, ctx.lanes, some)
+        return None, None, link, *(torch.cat(parts) for parts in zip(*found, strict=True))
 
 
 class _End(torch.autograd.Function):
@@ -345,21 +298,6 @@ def _scale(write_weights: Tensor) -> Tensor:
 Follow = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # TemporalLinks.read_links, of all lanes or some
 
 
-class _Signals(NamedTuple):
-    """What a controller says; gates and the erase vector in (0, 1), strengths > 0, a head's modes sum to 1."""
-
-    write_vector: Tensor  # [B, W]
-    erase: Tensor  # [B, W]
-    free_gates: Tensor  # [B, R]
-    allocation_gate: Tensor  # [B, 1]
-    write_gate: Tensor  # [B, 1]
-    modes: Tensor  # [B, R, 3]: backward, content, forward
-    write_key: Tensor  # [B, 1, W]
-    read_keys: Tensor  # [B, R, W]
-    write_strength: Tensor  # [B, 1]
-    read_strengths: Tensor  # [B, R]
-
-
 class Memory(nn.Module):
     """`slots` words of `word` numbers. An access takes `interface` numbers and gives `features`, `reads` words.
 
@@ -380,42 +318,26 @@ class Memory(nn.Module):
         shapes |= {"read_weights": (self.reads, n), "write_weights": (n,)}
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
-    def forward(self, interface: Tensor, state: Batch, follow: Follow | None = None) -> tuple[Tensor, Batch]:
-        """One access, writing before it reads: [B, interface], the state → words [B, features], the state behind.
-
-        follow: what the links of many accesses are followed by; the state then has none.
+    def forward(self, interface: Tensor, state: Batch, follow: Follow) -> tuple[Tensor, Batch]:
+        """One access, writing before it reads: [B, interface], the state without links → words [B, features], the state
+        behind. follow: what the links of many accesses are followed by.
         """
-        if interface.ndim != 2 or interface.shape[1] != self.interface:
-            raise ValueError(f"interface must be [B, {self.interface}]; got {list(interface.shape)}")
-        if follow is None:
-            links = TemporalLinks(state["link"])
-            words, after = self(interface, state, links.read_links)
-            return words, {**after, "link": links.end()}
-        said = self._signals(interface)
-        usage = usage_after(state["usage"], state["write_weights"], said.free_gates, state["read_weights"])
-        write = self._write_weights(said, state["memory"], usage)
-        memory = erase_and_add(state["memory"], write, said.erase, said.write_vector)
+        write_vector, gates, modes, keys, strengths = interface.split(self._sizes, 1)
+        erase, free, allocation_gate, write_gate = torch.sigmoid(gates).split((self.word, self.reads, 1, 1), 1)
+        backward_mode, content_mode, forward_mode = (
+            torch.softmax(modes.unflatten(1, (self.reads, 3)), 2).unsqueeze(3).unbind(2)
+        )
+        write_key, read_keys = keys.unflatten(1, (1 + self.reads, self.word)).split((1, self.reads), 1)
+        write_strength, read_strengths = F.softplus(strengths).split((1, self.reads), 1)
+
+        usage = usage_after(state["usage"], state["write_weights"], free, state["read_weights"])
+        content = content_weights(state["memory"], write_key, write_strength).squeeze(1)
+        write = write_gate * (allocation_gate * allocation_weights(usage) + (1.0 - allocation_gate) * content)
+        memory: Tensor = _EraseAndAdd.apply(state["memory"], write, erase, write_vector)
+
         forward, backward = follow(state["precedence"], write, state["read_weights"])
-        content = content_weights(memory, said.read_keys, said.read_strengths)
-        modes = said.modes.unsqueeze(3).unbind(2)
-        read = modes[0] * backward + modes[1] * content + modes[2] * forward
+        content = content_weights(memory, read_keys, read_strengths)
+        read = backward_mode * backward + content_mode * content + forward_mode * forward
         after = {"memory": memory, "usage": usage, "read_weights": read, "write_weights": write}
         after["precedence"] = precedence_after(state["precedence"], write)
         return bmm_rows(read, memory).flatten(1), after
-
-    @staticmethod
-    def _write_weights(said: _Signals, memory: Tensor, usage: Tensor) -> Tensor:
-        """g_w·(g_a·allocation + (1 − g_a)·content) [B, N]."""
-        content = content_weights(memory, said.write_key, said.write_strength).squeeze(1)
-        gate = said.allocation_gate
-        return said.write_gate * (gate * allocation_weights(usage) + (1.0 - gate) * content)
-
-    def _signals(self, interface: Tensor) -> _Signals:
-        write_vector, gates, modes, keys, strengths = interface.split(self._sizes, 1)
-        erase, free, allocation, write = torch.sigmoid(gates).split((self.word, self.reads, 1, 1), 1)
-        modes = torch.softmax(modes.unflatten(1, (self.reads, 3)), 2)
-        write_key, read_keys = keys.unflatten(1, (1 + self.reads, self.word)).split((1, self.reads), 1)
-        write_strength, read_strengths = F.softplus(strengths).split((1, self.reads), 1)
-        return _Signals(
-            write_vector, erase, free, allocation, write, modes, write_key, read_keys, write_strength, read_strengths
-        )

@@ -43,6 +43,7 @@ from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
 Builder = Callable[..., nn.Module]
 M = TypeVar("M", bound=nn.Module)
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
+WHOLE = "--network: {!r} is a whole policy; {} (a module with `features`)"
 INPUTS, ACTIONS = ("raw", "centre", "signed", "normalize"), ("scale", "clip")
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {**{k: torsos.conv(k) for k in torsos.CONVS}, "impala": torsos.Impala, "mlp": MLP}
@@ -90,9 +91,7 @@ def make(
         asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary)}
         asked |= {f"--correction {guard}": not log_prob.exact}
         if width or rewards:  # the system's own, which nobody can leave out
-            raise UserError(
-                f"--network: {title!r} is a whole policy; here a torso is needed (a module with `features`)"
-            )
+            raise UserError(WHOLE.format(title, "here a torso is needed"))
         if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
@@ -100,7 +99,11 @@ def make(
         raise UserError(f"--actions: {actions!r} is not one of {', '.join(ACTIONS)}")
     head = action_heads.for_space(spec.action, log_prob, actions == "scale")
     features = torso_features(torso, head.inputs if previous else None)
-    middle = _core(core, features, core_size, init, memory)
+    middle = (
+        Temporal(features, core_size, init, Memory(memory) if memory else None)
+        if core == "temporal"
+        else recurrent.make_core(core, features, core_size, init)
+    )
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None
     sizes = (features if middle is None else middle.features), torso_features(torso, None)
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
@@ -190,12 +193,6 @@ def make_deterministic(
     return _set_exact(DPGNetwork(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init), exact)
 
 
-def _core(name: str, features: int, size: int, init: str, memory: int) -> recurrent.Core | Temporal | None:
-    if name == "temporal":
-        return Temporal(features, size, init, Memory(memory) if memory else None)
-    return recurrent.make_core(name, features, size, init)
-
-
 def _set_exact(policy: M, exact: bool) -> M:
     """See layers.Linear."""
     for layer in policy.modules():
@@ -208,7 +205,7 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
     """A torso, tried. Raises UserError, for a whole policy too."""
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
-        raise UserError(f"--network: {title!r} is a whole policy; {need} (a module with `features`)")
+        raise UserError(WHOLE.format(title, need))
     return torso
 
 
@@ -244,9 +241,8 @@ class NetworkFactory:
         return layers.made(self, self._make, draws=own)
 
     def _make(self) -> Policy:
-        build: Callable[..., Policy] = (
-            make_deterministic if self.deterministic else make_values if self.values else make
-        )
+        build: Callable[..., Policy] = make_values if self.values else make
+        build = make_deterministic if self.deterministic else build
         name, layers = read_layers(self.name, self.spec)
         if self.deterministic and "hidden" in layers:
             raise UserError("--hidden: given, but actor and critic have the sizes that follow from --width: use that")
@@ -297,15 +293,15 @@ def _auto(obs: Spec) -> str:
 
 def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builder, str]:
     """The network's title, the function that makes its torso, and the initialisation of head and core."""
+    own = "orthogonal" if init == "auto" else init
     if callable(name):
-        return getattr(name, "__qualname__", repr(name)), name, "orthogonal" if init == "auto" else init
+        return getattr(name, "__qualname__", repr(name)), name, own
     known = _auto(spec.obs) if name == "auto" else name
     if known in NETS:
-        published: str = inspect.signature(NETS[known]).parameters["init"].default
-        style = published if init == "auto" else init
+        style: str = inspect.signature(NETS[known]).parameters["init"].default if init == "auto" else init
         return name, partial(NETS[known], init=style), style
     if ":" in name:
-        return name, _load(name), "orthogonal" if init == "auto" else init
+        return name, _load(name), own
     names = ("auto", *NETS)
     others = f"there are {', '.join(names)} and module:callable"
     raise UserError(f"--network: {name!r} is unknown{closest_names(name, names)}; {others}")
@@ -328,11 +324,11 @@ def _load(name: str) -> Builder:
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:
     """A whole policy, or a torso, tried. Raises UserError."""
-    parameters = inspect.signature(build).parameters
+    signature = inspect.signature(build)
     try:
-        inspect.signature(build).bind(spec, **options)
+        signature.bind(spec, **options)
     except TypeError as error:
-        known = ", ".join(k for k in list(parameters)[1:] if k != "init") or "none"
+        known = ", ".join(k for k in list(signature.parameters)[1:] if k != "init") or "none"
         raise UserError(f"--network: {title!r}: {error}; its options are: {known}") from error
     made = build(spec, **options)
     if not isinstance(made, nn.Module):

@@ -8,7 +8,8 @@ from __future__ import annotations
 import contextlib
 import math
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
@@ -17,12 +18,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx
 from torch.overrides import TorchFunctionMode
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.envs.pool import EnvSpec
+from polyplay.envs.pool import EnvSpec, byte_bounds
 
 # What stands along the axes of a network's tensors, so that one that grows knows which numbers are the old ones.
 
@@ -67,19 +67,14 @@ class TensorAxes:
 Axes = dict[str, TensorAxes]  # by the tensor's name in state_dict
 
 
-def fixed_axes(tensors: Mapping[str, Tensor]) -> Axes:
-    """Of tensors that never grow."""
-    return {
-        name: TensorAxes(name, tuple((AxisSegment(f"axis {i}", (n,), fixed=True),) for i, n in enumerate(x.shape)))
-        for name, x in tensors.items()
-    }
-
-
 def module_axes(module: nn.Module, name: str) -> Axes:
     """What a module and those in it say of their tensors by a method `axes`, named from outside; all other tensors
     never grow.
     """
-    found = fixed_axes(module.state_dict())
+    found = {
+        key: TensorAxes(key, tuple((AxisSegment(f"axis {i}", (n,), fixed=True),) for i, n in enumerate(x.shape)))
+        for key, x in module.state_dict().items()
+    }
     for inner, part in reversed([*module.named_modules()]):
         found |= axes_within(inner, part.axes()) if hasattr(part, "axes") else {}
     return axes_within(name, found)
@@ -93,8 +88,8 @@ def axes_within(name: str, axes: Axes) -> Axes:
 
 def linear_axes(name: str, rows: Axis, columns: Axis) -> Axes:
     """Of a linear layer [rows, columns] and its bias."""
-    both = {f"{name}.weight": (rows, columns), f"{name}.bias": (rows,)}
-    return {key: TensorAxes(key, axes) for key, axes in both.items()}
+    weight, bias = f"{name}.weight", f"{name}.bias"
+    return {weight: TensorAxes(weight, (rows, columns)), bias: TensorAxes(bias, (rows,))}
 
 
 def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] = ()) -> Axis:
@@ -180,32 +175,24 @@ class _Undrawn(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-def undrawn() -> bool:
-    """Whether a network is being made whose weights nobody draws: so what is computed of them can be left out, too."""
-    return _undrawn.get()
-
-
 @contextlib.contextmanager
-def outlines() -> Iterator[None]:
+def _within(variable: ContextVar[Any], value: object) -> Iterator[None]:
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+def outlines() -> AbstractContextManager[None]:
     """Within it a factory makes its network once, and its weights are not drawn. `drawn` takes that back."""
-    if _known.get() is not None:
-        yield
-        return
-    token = _known.set({})
-    try:
-        yield
-    finally:
-        _known.reset(token)
+    known = _known.get()
+    return _within(_known, {} if known is None else known)
 
 
-@contextlib.contextmanager
-def drawn() -> Iterator[None]:
+def drawn() -> AbstractContextManager[None]:
     """Within it weights are drawn, as everywhere outside `outlines`."""
-    token = _known.set(None)
-    try:
-        yield
-    finally:
-        _known.reset(token)
+    return _within(_known, None)
 
 
 def made(factory: object, make: Callable[[], N], draws: bool = False) -> N:
@@ -220,12 +207,8 @@ def made(factory: object, make: Callable[[], N], draws: bool = False) -> N:
     except Exception:  # a function that was written at a prompt
         return make()
     if key not in known:
-        token = _undrawn.set(not draws)
-        try:
-            with contextlib.nullcontext() if draws else _Undrawn():
-                known[key] = make()
-        finally:
-            _undrawn.reset(token)
+        with _within(_undrawn, not draws), contextlib.nullcontext() if draws else _Undrawn():
+            known[key] = make()
     return cast("N", known[key])
 
 
@@ -299,11 +282,9 @@ class RepeatedLinear(Linear):
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
         """What follows is one unroll."""
-        if not torch.is_grad_enabled() or not self.weight.requires_grad:
-            yield
-            return
-        uses: list[tuple[Tensor, Tensor]] = []
-        self._open = _GradientOfUses.apply(self.weight, self.bias, uses), uses
+        if torch.is_grad_enabled() and self.weight.requires_grad:
+            uses: list[tuple[Tensor, Tensor]] = []
+            self._open = _GradientOfUses.apply(self.weight, self.bias, uses), uses
         try:
             yield
         finally:
@@ -389,7 +370,7 @@ def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
     """
     if style not in INITS:
         raise UserError(f"init: {style!r} is not one of {', '.join(INITS)}")
-    if undrawn():
+    if _undrawn.get():  # a network whose weights nobody draws
         return
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
@@ -442,20 +423,29 @@ class ByteScale(nn.Module):
         return (x.float() - low) / (self.high.float() - low).clamp_min(1.0)
 
 
+class FlatLeaves(nn.Module):
+    """A leaf [N, …] at a time as [N, numbers], bytes by a ByteScale of their declared bounds."""
+
+    def __init__(self, spec: EnvSpec):
+        super().__init__()
+        bounds = byte_bounds(spec)
+        self.paths, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
+
+    def forward(self, path: str, x: Tensor) -> Tensor:
+        flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
+        scaled = x.dtype == torch.uint8 and path in self.paths  # what was normalized before are no bytes any more
+        return self.scales[self.paths.index(path)](flat) if scaled else flat
+
+
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
     """(obs − mean)·scale of bytes [N, C, H, W], channels last in memory. mean: float32, [C, H, W] or []; None is 0."""
-    if _four_planes(obs):
+    fits = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
+    if fits and not torch.compiler.is_compiling() and not torch.jit.is_tracing():  # what `_fused` knows, in real memory
         planes = (torch.zeros(()) if mean is None else mean).expand(obs.shape[1:]).flatten(1).contiguous()
         return _fused(obs, planes.numpy(), scale)
     # first the type, then the order: two simple passes are a third faster than one that does both
     x = obs.to(torch.float32).contiguous(memory_format=torch.channels_last)  # a fresh copy: the type changed
     return (x if mean is None else x.sub_(mean)).mul_(scale)
-
-
-def _four_planes(obs: Tensor) -> bool:
-    """Whether `_fused` makes them: here is the layout it knows, in real memory."""
-    simple = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
-    return simple and not torch.compiler.is_compiling() and not torch.jit.is_tracing()
 
 
 def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
@@ -535,7 +525,6 @@ class SignedImages(nn.Module):
 # its output from there. What lies between them (padding, flattening, heads, cores) is computed anew: it is cheap.
 
 
-Pair = tuple[int, ...]
 Tape = list[Tensor]  # a layer's output each, [N, …], after its ReLU
 
 
@@ -546,51 +535,26 @@ def join_tapes(tapes: list[Tape]) -> Tape:
 
 def recall(layer: nn.Conv2d | nn.Linear, x: Tensor, y: Tensor) -> Tensor:
     """relu(layer(x)), known to be y."""
-    assert layer.bias is not None
-    arguments = x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y
-    if isinstance(layer, nn.Conv2d):
-        return _Conv.apply(*arguments, layer.stride, layer.padding)
-    return _Linear.apply(*arguments)
+    conv = (layer.stride, layer.padding) if isinstance(layer, nn.Conv2d) else None
+    out: Tensor = _Recalled.apply(x.to(y.dtype), layer.weight.to(y.dtype), layer.bias.to(y.dtype), y, conv)  # type: ignore[union-attr]
+    return out
 
 
-class Context(FunctionCtx):
-    """What a forward pass leaves for the backward pass."""
+class _Recalled(torch.autograd.Function):
+    """conv: a convolution's stride and padding; None: the layer is a linear one."""
 
-    saved_tensors: tuple[Tensor, ...]
-    needs_input_grad: tuple[bool, ...]
-    stride: Pair
-    padding: Pair
-    biases: list[int]
-
-
-class _Conv(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Context, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, stride: Pair, padding: Pair
-    ) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor, conv: tuple[Any, Any] | None) -> Tensor:
         ctx.save_for_backward(x, weight, y)
-        ctx.stride, ctx.padding, ctx.biases = stride, padding, list(bias.shape)
+        ctx.conv, ctx.biases = conv, list(bias.shape)
         return y.view_as(y)
 
     @staticmethod
-    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         x, weight, y = ctx.saved_tensors
         back = torch.ops.aten.threshold_backward(grad, y, 0)
+        if ctx.conv is None:
+            return back @ weight, back.t() @ x, back.sum(0), None, None
         wanted = [ctx.needs_input_grad[0], True, True]
-        grads = torch.ops.aten.convolution_backward(
-            back, x, weight, ctx.biases, ctx.stride, ctx.padding, (1, 1), False, (0, 0), 1, wanted
-        )
-        return *grads, None, None, None
-
-
-class _Linear(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Context, x: Tensor, weight: Tensor, bias: Tensor, y: Tensor) -> Tensor:
-        ctx.save_for_backward(x, weight, y)
-        return y.view_as(y)
-
-    @staticmethod
-    def backward(ctx: Context, grad: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight, y = ctx.saved_tensors
-        back = torch.ops.aten.threshold_backward(grad, y, 0)
-        return back @ weight, back.t() @ x, back.sum(0), None
+        more = *ctx.conv, (1, 1), False, (0, 0), 1, wanted
+        return *torch.ops.aten.convolution_backward(back, x, weight, ctx.biases, *more), None, None

@@ -143,8 +143,8 @@ class Normalize(nn.Module):
             raise UserError(f"--inputs normalize: {takes}, the observations are {given}; use raw or centre")
         self.paths = [path for path, _ in leaves]
         self.sets = [path in sets for path in self.paths]
-        shapes = zip(self.sets, leaves, strict=True)
-        self.moments = nn.ModuleList(RunningMoments(f.shape[1:] if one else f.shape, bound) for one, (_, f) in shapes)
+        shapes = [field.shape[1:] if path in sets else field.shape for path, field in leaves]
+        self.moments = nn.ModuleList(RunningMoments(shape, bound) for shape in shapes)
 
     def forward(self, obs: Tree) -> Tree:
         flat = dict(tree.leaves(obs))

@@ -56,18 +56,15 @@ class Noisy(nn.Module):
     def forward(self, x: Tensor, noise: Tensor | None) -> Tensor:
         """x [N, inputs], noise [N or 1, inputs + outputs] → [N, outputs]; without noise the mean weights alone."""
         if noise is not None and len(noise) == 1 and len(x) >= MANY:
-            return self._together(x, noise[0, : self.inputs], noise[0, self.inputs :])
+            before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
+            weight = torch.addcmul(self.mean.weight, self.spread.weight, torch.outer(behind, before))
+            bias = self.spread.bias * behind
+            return F.linear(x, weight, bias if self.mean.bias is None else self.mean.bias + bias)
         y = self.mean(x)
         if noise is None:
             return y
         before, behind = noise[:, : self.inputs].to(x.dtype), noise[:, self.inputs :]
         return y + self.spread(x * before) * behind.to(y.dtype)
-
-    def _together(self, x: Tensor, before: Tensor, behind: Tensor) -> Tensor:
-        mean, spread = self.mean, self.spread
-        weight = torch.addcmul(mean.weight, spread.weight, torch.outer(behind, before))
-        bias = spread.bias * behind
-        return F.linear(x, weight, bias if mean.bias is None else mean.bias + bias)
 
 
 def keys(uniforms: Tensor) -> Tensor:
@@ -110,12 +107,17 @@ def _table(how: str, device: torch.device) -> Tensor:
 # Values of actions from what a network puts out: of the chosen action, of the best, of atoms.
 
 
+def legal_values(q: Tensor, mask: Tensor | None) -> Tensor:
+    """q [..., A], −∞ for actions that are illegal by `mask` (bool [..., A], None: all are legal)."""
+    return q if mask is None else q.masked_fill(~mask, -torch.inf)
+
+
 @torch.no_grad()
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
     """The action with the highest value, int64 [...], of q [..., A]; with `mask` (bool [..., A]) of the legal ones."""
     if mask is not None and mask.shape != q.shape:
         raise ValueError(f"mask must be q's {list(q.shape)}; got {list(mask.shape)}")
-    return (q if mask is None else q.masked_fill(~mask, -torch.inf)).argmax(-1)
+    return legal_values(q, mask).argmax(-1)
 
 
 def take_action(scores: Tensor, action: Tensor) -> Tensor:
@@ -270,7 +272,7 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
 
 def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
     """epsilon_greedy on any device."""
-    legal = q if mask is None else q.masked_fill(~mask, -torch.inf)
+    legal = legal_values(q, mask)
     value = legal.amax(1)
     action = random_choice(legal == value.unsqueeze(1), noise[:, 2])
     if epsilon is not None:

@@ -52,10 +52,6 @@ class QNetwork(TorsoPolicy):
         self.torso, self.head, self.core, self.inputs = torso, head, core, inputs
         self.previous, self.clipped, self.support = previous, clipped, support
         self.noise = CHANCE + (q_heads.COLUMNS if head.noise else 0)
-        features = torso_features(torso, head.actions if previous else None)
-        taken = head.inputs if core is None else core.inputs
-        if taken != features:
-            raise ValueError(f"head or core takes {taken} numbers, not {features}")
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """One row [B] of obs, reward, first, mask where there is one, noise [B, noise], and epsilon [B]: the chance of
@@ -73,7 +69,7 @@ class QNetwork(TorsoPolicy):
         if noise is None:
             if epsilon is not None:
                 raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
-            legal = _legal(q, mask)
+            legal = q_heads.legal_values(q, mask)
             action, value = legal.argmax(1), legal.amax(1)
             chosen = q_heads.take_action(q, action)
         else:
@@ -87,7 +83,10 @@ class QNetwork(TorsoPolicy):
         as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B].
         """
         q = self._q(self.scores(batch, state))
-        return {"value": _legal(q, batch.get("mask")).amax(-1), "chosen": q_heads.take_action(q, batch["action"])}
+        return {
+            "value": q_heads.legal_values(q, batch.get("mask")).amax(-1),
+            "chosen": q_heads.take_action(q, batch["action"]),
+        }
 
     def scores(self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False) -> Tensor:
         """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
@@ -141,11 +140,6 @@ class QNetwork(TorsoPolicy):
 
     def _q(self, scores: Tensor) -> Tensor:
         return q_heads.expected_value(scores, *self.support) if self.head.atoms else scores
-
-
-def _legal(q: Tensor, mask: Tensor | None) -> Tensor:
-    """Values, those of illegal actions −∞."""
-    return q if mask is None else q.masked_fill(~mask, -torch.inf)
 
 
 # DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops use it as any policy.

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,11 +22,8 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.nets.dnc import TemporalLinks
+from polyplay.nets.dnc import Memory, TemporalLinks
 from polyplay.nets.layers import Linear, RepeatedLinear, initialise, pad_lanes
-
-if TYPE_CHECKING:
-    from polyplay.nets.dnc import Memory
 
 
 class Cell(nn.Module):
@@ -214,8 +211,10 @@ class Temporal(nn.Module):
         with context:
             gates = self.input(x.flatten(0, 1))
         gates = gates.view(*first.shape, -1).float()
-        now, found = {k: state[k] for k in self.state_spec()}, []
-        now, links = _apart(now) if self.memory is not None else (now, None)
+        now, found, links = {k: state[k] for k in self.state_spec()}, [], None
+        if self.memory is not None:
+            now["memory"] = dict(now["memory"])
+            links = TemporalLinks(now["memory"].pop("link"))
         counts, begins = _counted(now.pop("count"), first), first.any(1).tolist()
         ticks = counts[:-1] % self.period.long() == 0
         lanes = ticks.sum(1).tolist()
@@ -238,10 +237,8 @@ class Temporal(nn.Module):
         at = ticks.nonzero().squeeze(1)
         old = now if every else tree.map(lambda x: x[at], now)
         reads = () if self.memory is None else (old["slow_reads"],)
-        new = {}
-        new["slow_h"], new["slow_c"] = lstm_step(
-            self.slow(torch.cat([old["h"], old["slow_h"], *reads], 1)), old["slow_c"]
-        )
+        new, gates = {}, self.slow(torch.cat([old["h"], old["slow_h"], *reads], 1))
+        new["slow_h"], new["slow_c"] = lstm_step(gates, old["slow_c"])
         shown = [new["slow_h"]]
         if self.memory is not None and links is not None:
             follow = links.read_links if every else partial(links.read_links, lanes=at)
@@ -250,7 +247,9 @@ class Temporal(nn.Module):
         new["prior_mean"], new["prior_scale"] = _normal(self.prior(torch.cat(shown, 1)))
         shown += [new["prior_mean"], new["prior_scale"]]
         new["held"] = self.down(_ScaledGradient.apply(torch.cat(shown, 1), self.gradient_scale))
-        return now | (new if every else {k: _put(now[k], at, v) for k, v in new.items()})
+        if not every:
+            new = {k: tree.map(lambda x, some: x.index_copy(0, at, some), now[k], v) for k, v in new.items()}
+        return now | new
 
     def _step(self, now: Batch, links: TemporalLinks | None, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
         """The fast clock's step, without z: the state, and the posterior's mean and scale."""
@@ -307,20 +306,8 @@ def _counted(count: Tensor, first: Tensor) -> Tensor:
     return torch.where(begun < 0, count + rows, rows - begun)
 
 
-def _apart(state: Batch) -> tuple[Batch, TemporalLinks]:
-    """The state without the links of its memory, and those."""
-    memory = dict(state["memory"])
-    links = TemporalLinks(memory.pop("link"))
-    return state | {"memory": memory}, links
-
-
 def _zeroed(state: Batch, links: TemporalLinks | None, first: Tensor) -> Batch:
     """The state, zero in lanes where an episode begins, as then the links are."""
     if links is not None:
         links.clear(first)
     return tree.map(lambda x: x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0.0), state)
-
-
-def _put(x: Any, at: Tensor, new: Any) -> Any:
-    """x, with `new` in these lanes."""
-    return tree.map(lambda old, value: old.index_copy(0, at, value), x, new)

@@ -12,6 +12,7 @@ no optimiser sees them (weights.flat).
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import cast
 
@@ -159,16 +160,9 @@ class BoardNetworkFactory:
         return f"{self.blocks} residual blocks of {self.filters} filters"
 
     def __call__(self) -> DualResidualNetwork:
-        return layers.made(self, self._make)
-
-    def _make(self) -> DualResidualNetwork:
-        assert isinstance(self.spec.obs, Field)
-        assert isinstance(self.spec.action, Discrete)
-        channels, rows, columns = self.spec.obs.shape
-        actions = int(self.spec.action.n)
-        return DualResidualNetwork(
-            (channels, rows, columns), actions, self.blocks, self.filters, self.hidden, self.init
-        )
+        planes, actions = self.spec.obs.shape, int(self.spec.action.n)  # type: ignore[union-attr]
+        sizes = self.blocks, self.filters, self.hidden
+        return layers.made(self, lambda: DualResidualNetwork(planes, actions, *sizes, self.init))
 
 
 # A residual network for acting alone: its batch normalisations are folded into the convolutions.
@@ -188,7 +182,7 @@ class FoldedNetwork(nn.Module):
         self.tower = nn.ModuleList(_empty_conv(c.conv, c.conv.out_channels, dtype) for c in tower)
         self.split = network.policy.conv.out_channels  # filters of the policy's head, before those of the value's
         self.heads = _empty_conv(network.policy.conv, self.split + network.value.conv.out_channels, dtype)
-        self.logits, self.hidden, self.output = map(_linear_like, (network.logits, network.hidden, network.output))
+        self.logits, self.hidden, self.output = map(copy.deepcopy, (network.logits, network.hidden, network.output))
         self.requires_grad_(False)
         self.take(network)
 
@@ -230,11 +224,6 @@ def _empty_conv(like: nn.Conv2d, filters: int, dtype: torch.dtype) -> nn.Conv2d:
     conv = nn.Conv2d(like.in_channels, filters, kernel, padding=around, dtype=dtype, device=like.weight.device)
     conv.weight.data = conv.weight.data.contiguous(memory_format=torch.channels_last)
     return conv
-
-
-def _linear_like(like: Linear) -> Linear:
-    weight = like.weight
-    return Linear(like.in_features, like.out_features, dtype=weight.dtype, device=weight.device)
 
 
 def _write(conv: nn.Conv2d, weight: Tensor, bias: Tensor) -> None:

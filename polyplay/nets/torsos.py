@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, cast
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -48,8 +48,7 @@ class MLP(nn.Module):
         if not hidden or min(hidden) < 1:
             raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
         self.leaves = [(path, spec.classes.get(path, 0)) for path, _ in tree.leaves(spec.obs)]
-        bounds = byte_bounds(spec)
-        self.scaled, self.scales = list(bounds), nn.ModuleList(layers.ByteScale(*ends) for ends in bounds.values())
+        self.flat = layers.FlatLeaves(spec)
         self.columns = layers.observed_axis(spec)
         size = sum(segment.size for segment in self.columns)
         made: list[nn.Module] = []
@@ -61,15 +60,8 @@ class MLP(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
-        flat = [self._floats(path, leaves[path], n) for path, n in self.leaves]
+        flat = [_one_hot(leaves[path], n) if n else self.flat(path, leaves[path]).float() for path, n in self.leaves]
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
-
-    def _floats(self, path: str, x: Tensor, n: int | tuple[int, ...]) -> Tensor:
-        """A leaf [N, ...] as float32 [N, numbers]; bytes that were normalized before are none any more."""
-        if n:
-            return _one_hot(x, n)
-        flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
-        return self.scales[self.scaled.index(path)](flat) if x.dtype == torch.uint8 else flat.float()
 
     def axes(self) -> layers.Axes:
         """See layers.TensorAxes."""
@@ -142,24 +134,18 @@ def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
 class Conv(nn.Module):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
 
-    hidden: that layer's width; 0 for none. scale: of bytes, see image_scale.
+    name: of CONVS. hidden: that layer's width; 0 for none.
     """
 
-    def __init__(
-        self,
-        name: str,
-        obs: Spec,
-        layers: Layers,
-        hidden: int,
-        init: str = "torch",
-        padding: Padding = (),
-        scale: tuple[float, float] = (1.0 / 255.0, 0.0),
-    ):
+    def __init__(self, name: str, spec: EnvSpec, hidden: int, init: str):
         super().__init__()
-        self.scale = scale
-        same = padding == "same"
+        layers, _, _, padding = CONVS[name]
+        self.scale = image_scale(spec)
+        same, least = padding == "same", 1
         around = (0,) * len(layers) if isinstance(padding, str) or not padding else padding
-        channels, *sides = image(name, obs, 1 if same else _least(layers))
+        for _, kernel, stride in () if same else reversed(layers):  # of these at least one pixel is left
+            least = (least - 1) * stride + kernel
+        channels, *sides = image(name, spec.obs, least)
         self.convs, self.pads = nn.ModuleList(), []
         for (out, kernel, stride), evenly in zip(layers, around, strict=True):
             left, right, top, bottom = sided = _around(sides, kernel, stride) if same else (evenly,) * 4
@@ -175,26 +161,26 @@ class Conv(nn.Module):
 
     def forward(self, obs: Tensor, tape: Tape | None = None) -> Tensor:
         """tape: gets every layer's output."""
-        x = pixels(obs, *self.scale)
-        for conv, pad in zip(self.convs, self.pads, strict=True):
-            x = F.relu(conv(F.pad(x, pad) if any(pad) else x), inplace=True)
+
+        def apply(layer: nn.Module, x: Tensor) -> Tensor:
+            y = F.relu(layer(x), inplace=True)
             if tape is not None:
-                tape.append(x)
-        if self.fc is None:
-            return x.flatten(1)
-        x = F.relu(self.fc(x.flatten(1)), inplace=True)
-        if tape is not None:
-            tape.append(x)
-        return x
+                tape.append(y)
+            return y
+
+        return self._through(obs, apply)
 
     def recall(self, obs: Tensor, tape: Tape) -> Tensor:
         """What forward(obs) gave with these weights, from its tape; gradients go back as through forward."""
+        outputs = iter(tape)
+        return self._through(obs, lambda layer, x: layers.recall(layer, x, next(outputs)))
+
+    def _through(self, obs: Tensor, apply: Callable[[Any, Tensor], Tensor]) -> Tensor:
+        """Features, each layer by `apply`."""
         x = pixels(obs, *self.scale)
-        for conv, pad, y in zip(self.convs, self.pads, tape, strict=False):
-            x = layers.recall(cast("nn.Conv2d", conv), F.pad(x, pad) if any(pad) else x, y)
-        if self.fc is None:
-            return x.flatten(1)
-        return layers.recall(self.fc, x.flatten(1), tape[-1])
+        for conv, pad in zip(self.convs, self.pads, strict=True):
+            x = apply(conv, F.pad(x, pad) if any(pad) else x)
+        return x.flatten(1) if self.fc is None else apply(self.fc, x.flatten(1))
 
     def axes(self) -> layers.Axes:
         """See layers.TensorAxes."""
@@ -206,14 +192,6 @@ def _behind_convolutions(fc: Linear | None) -> layers.Axes:
         return {}
     pixels = (layers.AxisSegment("pixels", (fc.in_features,), fixed=True),)
     return layers.linear_axes("fc", (layers.AxisSegment("features", (fc.out_features,)),), pixels)
-
-
-def _least(layers: Layers) -> int:
-    """The smallest side that unpadded convolutions leave at least one pixel of."""
-    side = 1
-    for _, kernel, stride in reversed(layers):
-        side = (side - 1) * stride + kernel
-    return side
 
 
 def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
@@ -310,10 +288,10 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
 
 def conv(name: str) -> Callable[..., Conv]:
     """What makes a network of CONVS."""
-    layers, width, style, padding = CONVS[name]
+    _, width, style, _ = CONVS[name]
 
     def build(spec: EnvSpec, hidden: int = width, init: str = style) -> Conv:
-        return Conv(name, spec.obs, layers, hidden, init, padding, image_scale(spec))
+        return Conv(name, spec, hidden, init)
 
     build.__qualname__ = name
     return build
@@ -353,8 +331,7 @@ class FTWTorso(nn.Module):
             raise UserError(
                 f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}"
             )
-        bounds = {path: ends for path, ends in byte_bounds(spec).items() if path != self.view}
-        self.scaled, self.scales = list(bounds), nn.ModuleList(layers.ByteScale(*ends) for ends in bounds.values())
+        self.flat = layers.FlatLeaves(spec)
         view = layers.AxisSegment("view", (channels, *sides), fixed=True)
         self.columns = view, *layers.observed_axis(spec, one_hot=False, without=(self.view,))
         self.fc = Linear(sum(segment.size for segment in self.columns), hidden)
@@ -367,14 +344,8 @@ class FTWTorso(nn.Module):
         for conv in self.convs:
             y = F.relu(conv(x))
             x = x + y if y.shape == x.shape else y
-        numbers = [self._floats(path, leaves[path]).to(x.dtype) for path in self.paths if path != self.view]
+        numbers = [self.flat(path, leaves[path]).to(x.dtype) for path in self.paths if path != self.view]
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
-
-    def _floats(self, path: str, x: Tensor) -> Tensor:
-        """A leaf [N, ...] as [N, numbers], bytes in [0, 1]; those that were normalized before are none any more."""
-        flat = x.reshape(x.shape[0], -1)
-        scaled = x.dtype == torch.uint8 and path in self.scaled
-        return self.scales[self.scaled.index(path)](flat) if scaled else flat
 
     def axes(self) -> layers.Axes:
         """See layers.TensorAxes."""

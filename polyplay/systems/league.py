@@ -12,16 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.acting import act_at_table
-<<<<<<< HEAD
-from polyplay.buffers import AgentBatches, RolloutQueue
-from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
-||||||| 2984af55
-from polyplay.buffers import AgentBatches, RolloutQueue
-from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
-=======
 from polyplay.buffers import RolloutQueue
-from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
->>>>>>> d
+from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, learn_agents
 from polyplay.learning.policy_losses import APPO, VTrace

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyplay.core.shared_memory import RobustLocks
+from polyplay.core.shared_memory import RobustLocks, SharedBlock
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, SharedArrays, buffers_in, module_nbytes, shared_array
-from polyplay.weights.update import Apply, BoundUpdate, Counts, OptimizerSpec, Sums, Update, clip_gradient, clipped_step
+from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, Update, clip_gradient, clipped_step
 
 # Weights that workers change without waiting for each other: one vector in shared memory, and the counts of all.
 
@@ -58,18 +58,19 @@ class SharedWeights(SharedArrays, Update):
         return (1.0 + self.copy) * module_nbytes(module)
 
 
-class SharedCounts(Counts):
-    """Counts of all workers on shared weights, from cells that one worker each writes."""
+class SharedUpdate(BoundUpdate):
+    """Of a worker on shared weights; its counts are those of all workers, from cells that one worker each writes."""
 
     def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams):
-        self.weights, self.vector = weights, vector
+        super().__init__(weights, ctx, vector)
+        self.shared_weights = weights
         self.fresh = ctx.index == 0 and not weights.ready
         self.counters = weights.counters[ctx.index]
 
-    ready = property(lambda self: self.weights.ready)
-    version = property(lambda self: self.weights.version)
-    learnt = property(lambda self: self.weights.learnt)
-    begun = property(lambda self: self.weights.begun)
+    ready = property(lambda self: self.shared_weights.ready)
+    version = property(lambda self: self.shared_weights.version)
+    learnt = property(lambda self: self.shared_weights.learnt)
+    begun = property(lambda self: self.shared_weights.begun)
 
     def add(self, rows: float) -> int:
         at = self.version
@@ -80,40 +81,26 @@ class SharedCounts(Counts):
         self.counters[STEPS] += int(rows)
 
 
-class CopiedCounts(SharedCounts):
-    """And the way of the weights. `shared`: the vector, where the worker's own is a copy of it. `pushed`: a copy that
-    its own updates renew, part by part, which then call `renewed`.
-    """
+class CopiedUpdate(SharedUpdate):
+    """And the way of the weights. `shared`: the vector, where the worker's own is a copy of it."""
 
-    def __init__(
-        self, of: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None, pushed: bool = False
-    ):
-        super().__init__(of, ctx, vector)
-        self.shared, self.pushed, self.follows = shared, pushed, ctx.index > 0
-        self.copied, self.met = -1, -1  # versions: of its copy at least, met by its update at most
-        self.before = [part.clone() for part in vector.buffers()]  # buffers, as they were when the weights were copied
+    def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
+        super().__init__(weights, ctx, vector)
+        self.shared = shared
+        self.copied = -1  # version of its copy, at least
+        self.buffers = [part.clone() for part in vector.buffers()]  # as they were when the weights were copied
 
     def begin(self, version: int, learnt: float) -> None:
         """Worker 0 gives its weights to all."""
         if self.fresh:
             if self.shared is not None:
                 self.shared.copy_(self.vector.flat)
-            head = self.weights.head
+            head = self.shared_weights.head
             head[BEGUN], head[LEARNT] = version, learnt
             head[READY] = 1
 
-    def renewed(self, before: np.ndarray) -> None:
-        """An update has renewed the copy. before: how many each part had had then; others may be in mid-update, so what
-        it met is the most, and what the copy has now the least of them: no row's lag is reported too small.
-        """
-        self.met, self.copied = self.begun + int(before.max()), self.begun + int(before.min()) + 1
-
     def newest(self) -> int:
-        """Copies the shared weights, which others may be changing meanwhile; their version. Where updates renew the
-        copy, that is done once, at the beginning.
-        """
-        if self.pushed and self.copied >= 0:
-            return self.copied
+        """Copies the shared weights, which others may be changing meanwhile; their version."""
         version = self.copied = self.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
@@ -127,21 +114,15 @@ class CopiedCounts(SharedCounts):
         vector, at = self.vector, self.vector.weights
         if self.shared is None or vector.size == at:
             return
-        parts = zip(buffers_in(self.shared, at, vector.doubles), vector.buffers(), self.before, strict=True)
-        if not self.follows or any(bool(before.any()) for before in self.before):
+        parts = zip(buffers_in(self.shared, at, vector.doubles), vector.buffers(), self.buffers, strict=True)
+        if self.ctx.index == 0 or any(bool(before.any()) for before in self.buffers):
             for shared, own, before in parts:
                 shared += (own - before).to(shared.device)
-        if self.pushed:
-            vector.flat[at:] = self.shared[at:]
         self._copied()
 
     def _copied(self) -> None:
-        for before, own in zip(self.before, self.vector.buffers(), strict=True):
+        for before, own in zip(self.buffers, self.vector.buffers(), strict=True):
             before.copy_(own)
-
-    def add(self, rows: float) -> int:
-        at = super().add(rows)
-        return self.met if self.pushed else at
 
 
 _making = threading.Lock()  # of a Hogwild's memory on a device
@@ -198,21 +179,18 @@ class Hogwild(SharedWeights):
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
 
-class _Hogwild(BoundUpdate):
-    counts: CopiedCounts
-
+class _Hogwild(CopiedUpdate):
     def __init__(self, hogwild: Hogwild, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(hogwild, ctx, vector)
         shared, statistics = hogwild.tensors(vector.flat.device)
+        super().__init__(hogwild, ctx, vector, shared if hogwild.copy else None)
         self.parameter = nn.Parameter(shared[: hogwild.weights]) if hogwild.copy else vector.parameter
         self.parameter.grad = vector.grad
         self.optimizer = hogwild.optim.make(self.parameter)
-        self.counts = CopiedCounts(hogwild, ctx, vector, shared if hogwild.copy else None)
-        optimizers.share_statistics(self.optimizer, statistics, fill=self.counts.fresh)
+        optimizers.share_statistics(self.optimizer, statistics, fill=self.fresh)
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        self.counts.observed()
-        optimizers.set_step(self.optimizer, self.counts.version)  # Adam's, of all workers' updates
+        self.observed()
+        optimizers.set_step(self.optimizer, self.version)  # Adam's, of all workers' updates
         yield from ()
         return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), sums
 
@@ -220,8 +198,7 @@ class _Hogwild(BoundUpdate):
 # Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by who claims it.
 #
 # Workers don't wait for each other's rollouts, only, and briefly, for a chunk that another is in. Unlike Hogwild's,
-# every
-# chunk's update is whole: it meets no other half way, and the worker leaves with the weights that it made there.
+# every chunk's update is whole: it meets no other half way, and the worker leaves with the weights that it made there.
 
 
 POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
@@ -242,7 +219,7 @@ class Chunked(SharedWeights):
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
         if not 1 <= chunks <= weights:
             raise ValueError(f"{chunks} chunks of {weights} weights; there must be at least 1, and none may be empty")
-        self.chunks, self.locks = chunks, RobustLocks(chunks)
+        self.chunks, self.locks = chunks, SharedBlock(chunks)
         super().__init__(optim, weights, size, workers)
 
     def title(self) -> str:
@@ -256,17 +233,18 @@ class Chunked(SharedWeights):
         return [slice(a, b) for a, b in pairwise(edges)]
 
 
-class _Chunked(BoundUpdate):
-    counts: CopiedCounts
+class _Chunked(CopiedUpdate):
+    """Its own updates renew the worker's copy, part by part."""
+
+    shared: Tensor
 
     def __init__(self, chunked: Chunked, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(chunked, ctx, vector)
-        self.done, self.shared, self.gradient = chunked.done, torch.from_numpy(chunked.shared), HostCopy(vector.grad)
-        self.counts = CopiedCounts(chunked, ctx, vector, self.shared, pushed=True)
-        self.optimizer = self._make(chunked, slice(0, chunked.weights), self.counts.fresh)
+        super().__init__(chunked, ctx, vector, torch.from_numpy(chunked.shared))
+        self.done, self.gradient, self.met = chunked.done, HostCopy(vector.grad), -1  # version met, at most
+        self.optimizer = self._make(chunked, slice(0, chunked.weights), self.fresh)
         self.parts = chunked.parts()
         self.optimizers = [self._make(chunked, part, fill=False) for part in self.parts]
-        self.lock, self.before = chunked.locks.join(ctx.index), np.zeros(chunked.chunks, np.int64)
+        self.lock, self.before = RobustLocks(chunked.locks), np.zeros(chunked.chunks, np.int64)
 
     def _make(self, chunked: Chunked, part: slice, fill: bool) -> torch.optim.Optimizer:
         """An optimiser of a part of the central weights."""
@@ -276,8 +254,21 @@ class _Chunked(BoundUpdate):
         optimizers.share_statistics(made, torch.from_numpy(chunked.statistics)[:, part], fill=fill)
         return made
 
+    def newest(self) -> int:
+        """Copies the weights once, at the beginning."""
+        return self.copied if self.copied >= 0 else super().newest()
+
+    def observed(self) -> None:
+        super().observed()
+        self.vector.flat[self.vector.weights :] = self.shared[self.vector.weights :]
+        self._copied()
+
+    def add(self, rows: float) -> int:
+        super().add(rows)
+        return self.met
+
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        self.counts.observed()
+        self.observed()
         norm = clip_gradient(self.vector, self.clip)
         self.gradient.fetch()
         n = len(self.parts)
@@ -289,9 +280,11 @@ class _Chunked(BoundUpdate):
                 yield
                 time.sleep(POLL)
                 self.waited += POLL
-        optimizers.set_step(self.optimizer, int(self.done.max()) + self.counts.begun)
+        optimizers.set_step(self.optimizer, int(self.done.max()) + self.begun)
         if math.isfinite(norm):
-            self.counts.renewed(self.before)
+            # others may be in mid-update, so what this one met is the most that a part had had, and what the copy has
+            # now the least: no row's lag is reported too small
+            self.met, self.copied = self.begun + int(self.before.max()), self.begun + int(self.before.min()) + 1
         return norm, sums
 
     def _visit(self, chunk: int, learning_rate: float) -> bool:
@@ -300,7 +293,7 @@ class _Chunked(BoundUpdate):
             return False
         optimizer = self.optimizers[chunk]
         self.before[chunk] = self.done[chunk]
-        optimizers.set_step(optimizer, int(self.done[chunk]) + self.counts.begun)
+        optimizers.set_step(optimizer, int(self.done[chunk]) + self.begun)
         optimizer.param_groups[0]["lr"] = learning_rate
         optimizer.step()
         self.done[chunk] += 1

@@ -50,15 +50,20 @@ class OwnOptimizer(WithoutCompiler, ABC):
     """One of ours: each parameter's update by itself."""
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One update of every parameter that has a gradient; gradients are only read."""
-        with torch.enable_grad():
-            loss = None if closure is None else closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """One update of every parameter; gradients are only read."""
         for group in self.param_groups:
             for p in group["params"]:
-                if p.grad is not None:
-                    self.update(p, p.grad, self.state[p], group)
-        return loss
+                self.update(p, p.grad, self.state[p], group)
+
+    def add_param_group(self, param_group: Group) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        self.state.update({p: self.begin(p, group) for p in group["params"]})
+
+    @abstractmethod
+    def begin(self, p: Tensor, group: Group) -> State:
+        """The state before the first step, of one parameter."""
 
     @abstractmethod
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
@@ -93,11 +98,9 @@ class ClippedAdam(OwnOptimizer):
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):
         super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
 
-    def add_param_group(self, param_group: Group) -> None:
-        super().add_param_group(param_group)
-        for p in self.param_groups[-1]["params"]:
-            own = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
-            self.state[p] = {"step": torch.zeros((), device=p.device), **own}
+    def begin(self, p: Tensor, group: Group) -> State:
+        own = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+        return {"step": torch.zeros((), device=p.device), **own}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         mean, square, steps = state["exp_avg"], state["exp_avg_sq"], state["step"].add_(1)
@@ -164,7 +167,7 @@ class RMSProp(OwnOptimizer):
     θ ← θ − lr·u
 
     All exist from the start (state "mean", "square") and are updated in place, so they may be shared memory. On a CPU
-    it is one pass over memory (rmsprop_kernels). Raises UserError for settings out of range.
+    it is one pass over memory (rmsprop_kernels).
     """
 
     team: ThreadPool | None = None  # threads that share that pass
@@ -172,38 +175,25 @@ class RMSProp(OwnOptimizer):
     def __init__(
         self, params: Iterable[Tensor], flavour: Flavour, lr: float, alpha: float = 0.99, eps: float = 0.1
     ) -> None:
-        _validate(lr, eps, alpha)
-        if not flavour.g0 >= 0.0:
-            raise UserError(f"g0 is {flavour.g0}; the first accumulator must be 0 or more")
         super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, **asdict(flavour)})
 
-    def add_param_group(self, param_group: Group) -> None:
-        super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        for p in group["params"]:
-            if group["centred"]:
-                self.state[p]["mean"] = torch.zeros_like(p, requires_grad=False)
-            self.state[p]["square"] = torch.full_like(p, group["g0"], requires_grad=False)
+    def begin(self, p: Tensor, group: Group) -> State:
+        mean = {"mean": torch.zeros_like(p, requires_grad=False)} if group["centred"] else {}
+        return {**mean, "square": torch.full_like(p, group["g0"], requires_grad=False)}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         if in_one_pass(p, grad, state["square"]):
             _update_rmsprop_in_one_pass(p, grad, state, group, team=self.team)
             return
-        variance = _variance(grad, state, group)
+        alpha, rest = _weights(group)
+        variance = state["square"].mul_(alpha).addcmul_(grad, grad, value=rest)
+        if group["centred"]:
+            mean = state["mean"].mul_(alpha).add_(grad, alpha=rest)
+            variance = torch.addcmul(variance, mean, mean, value=-1.0).clamp_(min=0.0)
         if group["eps_inside"]:  # a sixth faster than a root to divide by
             p.addcmul_(grad, (variance + group["eps"]).rsqrt_(), value=-group["lr"])
         else:
             p.addcdiv_(grad, variance.sqrt().add_(group["eps"]), value=-group["lr"])
-
-
-def _variance(grad: Tensor, state: State, group: Group) -> Tensor:
-    """What the root is taken of, but for ε, after this gradient."""
-    alpha, rest = _weights(group)
-    square = state["square"].mul_(alpha).addcmul_(grad, grad, value=rest)
-    if not group["centred"]:
-        return square
-    mean = state["mean"].mul_(alpha).add_(grad, alpha=rest)
-    return torch.addcmul(square, mean, mean, value=-1.0).clamp_(min=0.0)
 
 
 def _weights(group: Group) -> tuple[float, float]:
@@ -222,13 +212,12 @@ def _update_rmsprop_in_one_pass(
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
     targets = [] if out is None else [out]
     arrays = [x.detach().numpy().reshape(-1) for x in (*targets, p, grad, *mean, state["square"])]
-    in_place = kernels.rmsprop, kernels.rmsprop_centred
-    into = kernels.rmsprop_into, kernels.rmsprop_centred_into
-    loops: tuple[Callable[..., None], ...] = in_place if out is None else into
+    name = f"rmsprop{'_centred' * group['centred']}{'_into' * (out is not None)}"
+    loop: Callable[..., None] = getattr(kernels, name)
     if team is None:
-        loops[group["centred"]](*arrays, rule)
+        loop(*arrays, rule)
     else:
-        team.each(lambda i: loops[group["centred"]](*(x[team.part(i, x.size)] for x in arrays), rule))
+        team.each(lambda i: loop(*(x[team.part(i, x.size)] for x in arrays), rule))
 
 
 def make_optimizer(

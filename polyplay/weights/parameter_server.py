@@ -26,15 +26,14 @@ from polyplay.core.shared_memory import Semaphore, memory_barrier
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy
 from polyplay.weights import optimizers
-from polyplay.weights.hogwild import BEGUN, LEARNT, READY, SharedCounts, SharedWeights
+from polyplay.weights.hogwild import BEGUN, LEARNT, READY, SharedUpdate, SharedWeights
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in, shared_array
 from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
 
 # Losses that no gradient is made of: those far above what a learner's losses were so far (Gorila, Nair et al. 2015).
 #
 # The paper discards a gradient whose loss is above mean + k·std of the learner's own, "several" k; the rest is ours:
-# how
-# long the mean reaches back, the first losses that are all taken, and that some discarded in a row are a new rule.
+# how long the mean reaches back, the first losses that are all taken, and that some discarded in a row are a new rule.
 
 
 SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however their mean was rounded
@@ -42,7 +41,7 @@ SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however thei
 
 @dataclass(frozen=True)
 class OutlierRule:
-    """|loss| > mean + k·std of those admitted before is an outlier. A description: `open` gives each learner its own.
+    """|loss| > mean + k·std of those admitted before is an outlier: see OutlierFilter.
 
     horizon: losses over which both run, evenly until there are so many, then fading by 1/horizon. warm_up: the first
     so many are admitted. cap: so many rejected in a row are no outliers but another regime: the next loss is admitted,
@@ -59,18 +58,14 @@ class OutlierRule:
             if getattr(self, name) < 1:
                 raise UserError(f"outliers: {name}={getattr(self, name)} given, allowed: 1 or more")
 
-    def open(self) -> OutlierFilter:
-        return OutlierFilter(self)
-
 
 class OutlierFilter:
-    """One learner's running mean and variance of |loss|, and what it let through."""
+    """One learner's running mean and variance of |loss|."""
 
     def __init__(self, rule: OutlierRule):
         self.rule = rule
         self.n, self.mean, self.variance = 0, 0.0, 0.0
         self.row = 0  # rejected since the last one that was admitted
-        self.rejected = 0
 
     def admit(self, loss: float) -> bool:
         """Whether a gradient of this loss is to be used. One that is not finite is: others have to tell of it."""
@@ -80,19 +75,14 @@ class OutlierFilter:
         bound = (self.mean + self.rule.k * math.sqrt(self.variance)) * SLACK
         if self.n >= self.rule.warm_up and size > bound:
             if self.row < self.rule.cap:
-                self.row, self.rejected = self.row + 1, self.rejected + 1
+                self.row += 1
                 return False
             self.n, self.mean, self.variance = 0, 0.0, 0.0
-        self.row = 0
-        self._count(size)
-        return True
-
-    def _count(self, size: float) -> None:
-        self.n += 1
-        weight = 1.0 / min(self.n, self.rule.horizon)
-        away = size - self.mean
+        self.row, self.n = 0, self.n + 1
+        weight, away = 1.0 / min(self.n, self.rule.horizon), size - self.mean
         self.mean = (1.0 - weight) * self.mean + weight * size  # of a weight of 1, exactly that size
         self.variance = (1.0 - weight) * (self.variance + weight * away * away)
+        return True
 
 
 # cells of the header, int64, behind those of all shared weights. HOLD: odd while shards are to stand still; DOUBLES:
@@ -242,20 +232,23 @@ class ParameterServer(SharedWeights):
         }
 
 
-class _Server(BoundUpdate):
+class _Server(SharedUpdate):
     """A learner's end: what it pulls, and its slots."""
-
-    counts: PulledCounts
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
         super().__init__(server, ctx, vector)
         self.server, self.gradient, self.bell = server, HostCopy(vector.grad), server.reply(ctx.index)
-        self.counts = PulledCounts(server, ctx, vector)
-        self.filter = None if server.outliers is None else server.outliers.open()
-        self.gate = None if self.filter is None else self._admit
+        self.versions = np.full(server.shards, -1)  # the version of each part that was pulled
+        self.at = self.met = -1  # of all parts: of this learner's weights, and when its last gradient was made
+        self.tail = vector.flat[vector.weights :]
+        self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
+        self.saved: list[int] = []  # versions in the checkpoint
+        if server.outliers is not None:
+            self.filter = OutlierFilter(server.outliers)
+            self.gate = self._admit
         # all parts' at once: for checkpoints, it makes no step
         self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(server.copies[0])[: server.weights]))
-        optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.counts.fresh)
+        optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.fresh)
         self.marks, self.rate, self.slots = server.slot[ctx.index], server.rate[ctx.index], server.gradient[ctx.index]
         if ctx.index == 0:
             self._release()  # whoever was here before may have been killed while shards stood still
@@ -263,21 +256,20 @@ class _Server(BoundUpdate):
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         norm = clip_gradient(self.vector, self.clip)
         if math.isfinite(norm):
-            self.counts.met = self.server.version
+            self.met = self.server.version
             yield from self._push(learning_rate)
             yield  # shards that share this thread take their turns
         return norm, sums
 
     def _admit(self, loss: float) -> bool:
-        assert self.filter is not None
-        if self.filter.admit(loss):
-            return True
-        self.counts.counters[OUTLIERS] += 1
-        return False
+        admitted = self.filter.admit(loss)
+        self.counters[OUTLIERS] += not admitted
+        return admitted
 
     def _push(self, learning_rate: float) -> Iterator[None]:
         """Leave every part's slice in its slot, in the order in which these come free."""
-        gradient, buffers = self.gradient.fetch(), self.counts.sent_buffers()
+        self.synced.copy_(self.tail)  # floating buffers are sent to the server now
+        gradient, buffers = self.gradient.fetch(), self.synced.cpu().numpy().copy()
         n, left = self.server.shards, list(range(self.server.shards))
         left = left[self.ctx.index % n :] + left[: self.ctx.index % n]
         while left:
@@ -300,7 +292,7 @@ class _Server(BoundUpdate):
         end = min(part.stop, self.server.weights)
         self.slots[part.start : end] = gradient[part.start : end]
         self.slots[end : part.stop] = buffers[: part.stop - end]
-        self.rate[k], marks[BASE] = learning_rate, self.counts.versions[k]
+        self.rate[k], marks[BASE] = learning_rate, self.versions[k]
         memory_barrier()
         marks[WRITTEN] += 1
         self.server.bell(k).post()
@@ -318,8 +310,8 @@ class _Server(BoundUpdate):
             while not server.held(head[HOLD]).all():
                 self.ctx.control.check()
                 self.bell.wait(0.02)
-            self.counts.pull()
-            optimizers.set_step(self.optimizer, self.counts.at)
+            self._pull()
+            optimizers.set_step(self.optimizer, self.at)
             yield
         finally:
             self._release()
@@ -328,19 +320,6 @@ class _Server(BoundUpdate):
         self.server.head[HOLD] += self.server.head[HOLD] % 2  # never a number twice: an answer may be late
         memory_barrier()
         self.server.ring()
-
-
-class PulledCounts(SharedCounts):
-    """The versions that a learner has pulled from the server, and the counts of all learners."""
-
-    def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(server, ctx, vector)
-        self.server = server
-        self.versions = np.full(server.shards, -1)  # the version of each part
-        self.at = self.met = -1  # of all parts: of this learner's weights, and when its last gradient was made
-        self.tail = vector.flat[vector.weights :]
-        self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
-        self.saved: list[int] = []  # versions in the checkpoint
 
     def begin(self, version: int, learnt: float) -> None:
         if self.fresh:
@@ -352,21 +331,16 @@ class PulledCounts(SharedCounts):
     def newest(self) -> int:
         """Pulls once there is an update's worth of new weights; the version of this learner's weights then."""
         if self.server.version != self.at:
-            self.pull()
+            self._pull()
         return self.at
 
-    def pull(self) -> None:
+    def _pull(self) -> None:
         own, unsent = self.tail.clone(), not torch.equal(self.tail.view(torch.int32), self.synced.view(torch.int32))
         self.at = int(self.server.fetch(self.vector, self.versions).sum()) // self.server.shards
         if unsent:
             self.tail.copy_(own)  # until they are sent: both are averages, their sum is not
         else:
             self.synced.copy_(self.tail)
-
-    def sent_buffers(self) -> np.ndarray:
-        """This worker's floating buffers, which are sent to the server now."""
-        self.synced.copy_(self.tail)
-        return self.synced.cpu().numpy().copy()
 
     def add(self, rows: float) -> int:
         """One more gradient; the server's version when it was made."""
@@ -385,8 +359,7 @@ class PulledCounts(SharedCounts):
 # It waits for its bell, then makes a sweep: every gradient that is there, in the order of the learners, each applied or
 # dropped as a whole. Of its two copies one is read meanwhile: the sweep's first gradient is applied from that one into
 # the other, which the next ones change in place; then that is the one to read. Only behind that are the slots free
-# again,
-# so that a learner whose slot is free finds its gradient in what it pulls.
+# again, so that a learner whose slot is free finds its gradient in what it pulls.
 
 
 def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:

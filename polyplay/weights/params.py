@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from polyplay.core.shared_memory import Semaphores, SharedObject, memory_barrier
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow
 from polyplay.nets.device import page_lock, to_host
-from polyplay.nets.policy import Network, Policy, PolicyFactory
+from polyplay.nets.policy import Network, PolicyFactory
 from polyplay.weights.optimizers import load_state, optimizer_state
 
 # Arrays that workers share, and what each object that crosses between workers answers about itself.
@@ -129,10 +129,16 @@ class TwoCopies:
 # averages or adds buffers has to know where they begin (`FlatParams.doubles`).
 
 
-def param_sizes(module: Network) -> tuple[int, int]:
-    """(parameters, parameters and floating buffers): the lengths of a module's gradient and of its vector."""
+NetworkOrFactory = Network | PolicyFactory
+
+
+def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
+    """(parameters, parameters and floating buffers): the lengths of a network's gradient and of its vector. of: the
+    network, or what makes it.
+    """
+    module = cast("Network", of if hasattr(of, "parameters") else of())
     weights = sum(p.numel() for p in module.parameters())
-    singles, doubles = (sum(b.numel() for b in of) for of in _buffers(module))
+    singles, doubles = (sum(b.numel() for b in kind) for kind in _buffers(module))
     end = weights + singles
     return weights, end + (end % 2 + 2 * doubles if doubles else 0)  # numbers of float64 lie at even places
 
@@ -249,12 +255,6 @@ def _check_dense(module: Network) -> None:
 _VERSION, _ROUND, _COPIES = 0, 1, 8
 
 
-class Vector(Protocol):
-    """Weights as one vector."""
-
-    flat: torch.Tensor
-
-
 class Params(SharedArrays):
     """Versioned weights: one writes, up to `readers` others read, nobody ever sees a torn copy.
 
@@ -266,7 +266,8 @@ class Params(SharedArrays):
     _head = shared_array(np.int64, lambda p: (32,))
     _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # that reader
     _reads = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # waits of that reader that are over
-    _learnt = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # rollouts of that reader, where it asks for them
+    # rollouts of each reader that the weights have learnt from, where it asks for them
+    _learnt = shared_array(np.int64, lambda p: (max(p.readers, 1),))
     _copies = shared_array(np.float32, lambda p: (2, p.size))
 
     def __init__(self, size: int, readers: int = 1):
@@ -275,28 +276,17 @@ class Params(SharedArrays):
         self._head[_ROUND] = -1  # nothing published: round 0 is the first weights
 
     @classmethod
-    def of(cls, policy: nn.Module | Policy | PolicyFactory, readers: int = 1) -> Params:
-        """Of a network, or of those that a NetworkFactory makes."""
-        network = policy if isinstance(policy, nn.Module | Policy) else policy()
-        return cls(param_sizes(network)[1], readers)
+    def of(cls, policy: NetworkOrFactory, readers: int = 1) -> Params:
+        return cls(param_sizes(policy)[1], readers)
 
     def _attach(self) -> None:
         super()._attach()
         self._newest = TwoCopies(self._head[_COPIES:], self._copies)
         self._locked = False  # whether the device of who publishes was asked to write here by itself
 
-    @property
-    def version(self) -> int:
-        return int(self._head[_VERSION])
-
-    @property
-    def round(self) -> int:
-        return int(self._head[_ROUND])
-
-    @property
-    def learnt(self) -> np.ndarray:
-        """Rollouts of each reader that the weights have learnt from, where it asks for them."""
-        return self._learnt
+    version = property(lambda self: int(self._head[_VERSION]))
+    round = property(lambda self: int(self._head[_ROUND]))
+    learnt = property(lambda self: self._learnt)
 
     def label(self) -> str:
         return f"Params: {self.size:,} weights"
@@ -306,7 +296,7 @@ class Params(SharedArrays):
 
     def publish(
         self,
-        vector: Vector,
+        vector: Any,  # has `flat`
         version: int,
         round: int,  # noqa: A002 - the design's word
         learnt: np.ndarray | None = None,
@@ -399,9 +389,7 @@ class WeightsOnRequest(SharedArrays):
         self.params = Params(size)
         super().__init__()
 
-    @property
-    def asked(self) -> bool:
-        return bool(self._cells[0] > self._cells[1])
+    asked = property(lambda self: bool(self._cells[0] > self._cells[1]))
 
     def ask(self) -> None:
         self._cells[0] = self._cells[1] + 1
@@ -426,15 +414,13 @@ class AgentSnapshot(SharedArrays):
     _vector = shared_array(np.float32, lambda s: (s.size,))
     _statistics = shared_array(np.float32, lambda s: (len(s.statistics), s.weights))
 
-    def __init__(self, network: nn.Module | Policy | PolicyFactory, statistics: Sequence[str]):
+    def __init__(self, network: NetworkOrFactory, statistics: Sequence[str]):
         """statistics: what the optimiser keeps per weight (OptimizerSpec)."""
         self.statistics = tuple(statistics)
-        self.weights, self.size = param_sizes(network if isinstance(network, nn.Module | Policy) else network())
+        self.weights, self.size = param_sizes(network)
         super().__init__()
 
-    @property
-    def number(self) -> int:
-        return int(self._head[_NUMBER])
+    number = property(lambda self: int(self._head[_NUMBER]))
 
     def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
         """A snapshot for copy `number`. Statistics that an optimiser has not made yet are 0, with which its first step
@@ -488,25 +474,15 @@ class AgentParams(SharedArrays):
     _cells = shared_array(np.int64, lambda _: (8,))
 
     def __init__(
-        self,
-        network: nn.Module | Policy | PolicyFactory,
-        agents: int,
-        readers: int = 1,
-        statistics: Sequence[str] | None = None,
+        self, network: NetworkOrFactory, agents: int, readers: int = 1, statistics: Sequence[str] | None = None
     ):
         """statistics: what the optimiser keeps per weight, where agents copy each other."""
         self.snapshot = None if statistics is None else AgentSnapshot(network, statistics)
         self.each = [Params.of(network, readers) for _ in range(agents)]
         super().__init__()
 
-    @property
-    def agents(self) -> int:
-        return len(self.each)
-
-    @property
-    def together(self) -> float:
-        """Agent steps that all have learnt from."""
-        return float(self.learnt.sum())
+    agents = property(lambda self: len(self.each))
+    together = property(lambda self: float(self.learnt.sum()))  # agent steps that all have learnt from
 
     @property
     def patience(self) -> float:

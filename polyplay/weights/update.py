@@ -65,19 +65,24 @@ def check_leaving(sums: Sums) -> None:
         raise Leaving
 
 
-class Counts:
-    """Updates that the weights have had, and agent steps learnt: a learner's own. Workers on shared weights have
-    `SharedCounts` in its place.
+class BoundUpdate(ABC):
+    """An update at work on one worker's vector, with its counts: updates that the weights have had, and agent steps
+    learnt. This base is of a worker that waits for no other and shares nothing.
     """
 
+    optimizer: torch.optim.Optimizer
+    gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
     fresh = True  # this learner begins with initial weights, or those of a checkpoint
     ready = property(lambda self: True)  # the first weights are there
     version = property(lambda self: self._version)
     learnt = property(lambda self: self._learnt)
     begun = property(lambda self: self._begun)  # the version that this run began with
 
-    def __init__(self) -> None:
+    def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams):
+        self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
         self._version, self._learnt, self._begun = 0, 0.0, 0
+        self.waited = 0.0  # seconds spent waiting for others, so far
+        self.whole = True  # whether all weights have had the same updates
 
     def begin(self, version: int, learnt: float) -> None:
         """Once a checkpoint was loaded, if there is one."""
@@ -101,21 +106,8 @@ class Counts:
         """For a checkpoint, beyond `version` and `learnt`. Most have nothing."""
         return {}
 
-    def load_state(self, saved: Mapping[str, list[int]]) -> None:
+    def load_state(self, saved: Mapping[str, list[int]]) -> None:  # noqa: B027 - most have nothing
         """What `state` gave."""
-
-
-class BoundUpdate(ABC):
-    """An update at work on one worker's vector. This base is of a worker that waits for no other."""
-
-    optimizer: torch.optim.Optimizer
-    gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
-
-    def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams):
-        self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
-        self.counts: Counts = Counts()
-        self.waited = 0.0  # seconds spent waiting for others, so far
-        self.whole = True  # whether all weights have had the same updates
 
     @abstractmethod
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
@@ -202,11 +194,6 @@ class _Local(BoundUpdate):
 # Replicas with a GPU each: gradients and floating buffers are averaged by NCCL, from GPU to GPU, in its own order.
 
 
-def meeting_place() -> str:
-    """A file that doesn't exist yet, by which processes find each other; the last one removes it."""
-    return str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
-
-
 def fits(device: torch.device, replicas: int) -> bool:
     """Whether this worker is one of several processes with a GPU each. NCCL takes no two on one."""
     if device.type != "cuda" or multiprocessing.parent_process() is None:
@@ -271,7 +258,8 @@ class AllReduce(SharedArrays, Update):
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int, weights: int | None = None):
         self.optim, self.replicas, self.size = optim, replicas, size
         self.weights = size if weights is None else weights
-        self._place = meeting_place()
+        # a file that doesn't exist yet, by which processes find each other; the last one removes it
+        self._place = str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
         super().__init__(bells=replicas)
 
     def label(self) -> str:
@@ -353,10 +341,6 @@ class _Parts(_Meeting):
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
         super().__init__(reduce, ctx, vector)
         rank, make = self.rank, reduce.optim.make
-        if vector.grad.data_ptr() != self.gradients[rank].ctypes.data:
-            raise ValueError("the vector is not one that this AllReduce made")
-        if vector.weights != reduce.weights:
-            raise ValueError(f"{vector.weights} weights of {reduce.weights}")
         self.own = own = reduce.part(rank)
         self.others = [slice(own.start), slice(own.stop, None)]
         self.weights = torch.from_numpy(reduce.state[0, : vector.weights])

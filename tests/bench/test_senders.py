@@ -119,10 +119,10 @@ class Bound:
 
     def __init__(self, vector: Any):
         self.vector, self.pushed = vector, list[tuple[float, int]]()
-        self.counts, self.server = SimpleNamespace(versions=np.array([0]), met=-1), SimpleNamespace(version=5)
+        self.versions, self.met, self.server = np.array([0]), -1, SimpleNamespace(version=5)
 
     def __call__(self, rate: float, sums: Any) -> Any:
-        self.pushed.append((float(self.vector.grad[0]), int(self.counts.versions[0])))
+        self.pushed.append((float(self.vector.grad[0]), int(self.versions[0])))
         return 1.0, sums
         yield
 
@@ -135,9 +135,9 @@ def test_a_late_learner_pushes_old_gradients_with_the_versions_they_were_made_wi
     late = staleness._Late(bound, vector, 2)
     for k in range(5):
         vector.grad.fill_(float(k))
-        bound.counts.versions[:] = 10 + k
+        bound.versions[:] = 10 + k
         for _ in late(0.1, np.zeros(3)):
             pass
-        assert bound.counts.versions[0] == 10 + k
+        assert bound.versions[0] == 10 + k
     assert bound.pushed == [(0.0, 10), (1.0, 11), (2.0, 12)]
-    assert late.counts.met == 5
+    assert late.met == 5

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
-import resource
-import subprocess
 import sys
 
 import numpy as np
@@ -60,11 +59,9 @@ def test_a_damaged_newest_falls_back_to_the_one_before_and_says_so(tmp_path, dam
     old, new = _save(tmp_path, 1), _save(tmp_path, 2)
     file, said = new / "agents/0/policy.safetensors", []
     data = bytearray(file.read_bytes())
-    if damage == "flip":
+    if damage in ("flip", "cut"):
         data[-1] ^= 1
-        file.write_bytes(data)
-    elif damage == "cut":
-        file.write_bytes(data[:-8])
+        file.write_bytes(data if damage == "flip" else data[:-8])
     elif damage == "gone":
         file.unlink()
     elif damage == "manifest":
@@ -94,26 +91,14 @@ def test_of_agents_that_play_each_other_or_themselves_none_is_the_best(of, tmp_p
     assert checkpoint.best(tmp_path) is None
 
 
-FULL = """
-import resource, signal, sys
-from pathlib import Path
-import numpy as np
-from polyplay.core import checkpoint
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
-part = checkpoint.CheckpointPart(Path(sys.argv[1]), 7)
-try:
-    part.arrays("agents/0/policy", {"w": np.zeros(100_000, np.float32)})
-except OSError as e:
-    print("refused", e.errno)
-"""
+def test_a_full_disk_leaves_nothing_half_written(tmp_path, monkeypatch):
+    def full(fd):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-
-def test_a_full_disk_leaves_nothing_half_written(tmp_path):
-    done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True)
-    assert done.stdout.startswith("refused"), done.stderr
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoint.CheckpointPart(tmp_path, 7).arrays("agents/0/policy", ARRAYS)
     assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
-    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 4096
 
 
 def test_fit_copies_in_place_and_names_what_differs():
@@ -127,14 +112,6 @@ def test_fit_copies_in_place_and_names_what_differs():
         checkpoint.load_into(net, {"weight": np.ones((2, 4), np.float32), "bias": np.zeros(2, np.float32)})
     with pytest.raises(UserError, match="missing \\['bias'\\]"):
         checkpoint.load_into(net, {"weight": np.ones((2, 3), np.float32)})
-
-
-def test_files_are_replaced_at_once(tmp_path):
-    path = tmp_path / "x.json"
-    checkpoint.write_json(path, {"a": 1})
-    checkpoint.write_json(path, {"a": 2})
-    assert json.loads(path.read_text()) == {"a": 2}
-    assert os.listdir(tmp_path) == ["x.json"]
 
 
 def test_what_a_killed_worker_had_begun_is_no_part_of_a_checkpoint(tmp_path):
@@ -158,18 +135,6 @@ def test_of_several_agents_each_may_have_learnt_nothing_yet(tmp_path):
             part.arrays(f"agents/{agent}/optimizer", {} if agent else {"m": np.ones(2, np.float32)})
         path = checkpoint.complete(tmp_path, version, {**counters, "agents": agents})
         assert checkpoint.resume_flaw(path) == ("agents/1/optimizer.safetensors is empty" if agents["1"] else None)
-
-
-def test_a_past_self_that_cannot_be_read_is_one_line(tmp_path):
-    path = self_path(tmp_path, 0, 7)
-    with pytest.raises(
-        UserError, match=r"past agent .*0-7\.safetensors plays in the league, but cannot be read \(.*No such"
-    ):
-        read_self(path)
-    path.parent.mkdir()
-    path.write_bytes(b"no")
-    with pytest.raises(UserError, match="put back a copy"):
-        read_self(path)
 
 
 KILLED = """
@@ -243,7 +208,7 @@ def test_a_save_of_an_update_whose_checkpoint_is_made_meanwhile_has_a_directory_
     assert checkpoint.everything(tmp_path) == [again]
 
 
-@pytest.mark.parametrize("harm", ["number", "name", "nan", "empty"])
+@pytest.mark.parametrize("harm", ["number", "name", "nan", "empty", "gone"])
 def test_a_past_self_that_is_damaged_is_one_line(harm, tmp_path):
     path, arrays = self_path(tmp_path, 1, 9), {"w": np.linspace(-1, 1, 50, dtype=np.float32), "n": np.array(3)}
     path.parent.mkdir()
@@ -258,6 +223,8 @@ def test_a_past_self_that_is_damaged_is_one_line(harm, tmp_path):
     elif harm == "nan":
         checkpoint.write_arrays(path, {**arrays, "w": np.full(50, np.nan, np.float32)})  # as of a version without one
     path.write_bytes(path.read_bytes() if harm == "nan" else b"" if harm == "empty" else data)
+    if harm == "gone":
+        path.unlink()
     with pytest.raises(UserError, match=r"past agent .*1-9\.safetensors plays in the league, but .*: put back a copy"):
         read_self(path)
     assert self_flaw(path)

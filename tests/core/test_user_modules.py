@@ -39,16 +39,7 @@ def test_names_of_modules_and_their_classes(name: str, found: object):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        "__loader__.set_data",
-        "__dict__",
-        "os.system",
-        "made.make",
-        "Outer.__subclasses__",
-        "Outer.make.__func__",
-        "none",
-        "",
-    ],
+    ["__loader__.set_data", "__dict__", "os.system", "made.make", "Outer.__subclasses__", "Outer.make.__func__", ""],
 )
 def test_attributes_of_anything_else_are_none(name: str):
     with pytest.raises(AttributeError, match="module 'here' has no attribute"):
@@ -85,7 +76,6 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("given", "right"),
     [
-        ("game_a2.py:make", "game_a2:make"),
         ("./game_a2.py:make", "game_a2:make"),
         ("game_a2", "game_a2:make or game_a2:Other"),
         ("game_a2.py", "game_a2:make or game_a2:Other"),
@@ -115,14 +105,6 @@ def test_files_elsewhere_missing_files_and_words_that_mean_none(folder):
     assert file_hint("lost.py:make") == "but there is no file lost.py"
     for name in ("CartPole-v1", "game_a2:make", "ALE/Pong-v5", "a.b.c", "..", ""):
         assert file_hint(name) == ""
-
-
-def test_networks_and_wrappers_are_told_too(folder):
-    (folder / "game_a2.py").write_text(GAME)
-    with pytest.raises(UserError, match=r"--wrapper: game_a2\.py:make given, which is a file: write game_a2:make"):
-        factory("CartPole-v1", {"wrappers": ("game_a2.py:make",)})
-    with pytest.raises(UserError, match=r"--network: \./game_a2\.py:make given, which is a file: write game_a2:make"):
-        make_network("./game_a2.py:make", Envs("toy:catch", 1).spec)
 
 
 @pytest.mark.parametrize(

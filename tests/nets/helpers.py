@@ -58,6 +58,19 @@ def masks(spec: EnvSpec, *lead: int) -> Any:
     return tree.nest({path: draw(leaves[path], field) for path, field in wanted.items()})
 
 
+def every_action(action: Any) -> tuple[Any, Tensor, list[int]]:
+    """All actions of whole numbers, [number of them, …]; the same as rows of numbers; how many values each has."""
+    leaves = list(tree.leaves(action))
+    sizes = [n for _, leaf in leaves for n in leaf.classes]
+    values = torch.cartesian_prod(*(torch.arange(n) for n in sizes)).reshape(-1, len(sizes))
+    parts = values.split([len(leaf.classes) for _, leaf in leaves], 1)
+    shaped = {
+        path: v.reshape(len(v), *leaf.field.shape).to(getattr(torch, leaf.field.dtype))
+        for (path, leaf), v in zip(leaves, parts, strict=True)
+    }
+    return tree.nest(shaped), values, sizes
+
+
 def vector(n: int) -> Field:
     return Field((n,), "float32")
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import Tensor
 
 from polyplay.core import tree
@@ -18,7 +15,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from polyplay.games.ctf_rules import COMPOSITE, World
-from polyplay.nets import actor_critic, factory
+from polyplay.nets import factory
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import EventRewards, PixelControl, RewardPrediction, control_cells
 from tests.nets.helpers import (
@@ -27,6 +24,7 @@ from tests.nets.helpers import (
     conditional,
     continuous,
     discrete,
+    every_action,
     hybrid,
     image,
     masks,
@@ -37,6 +35,7 @@ from tests.nets.helpers import (
     vector,
 )
 
+ACTIONS = {"discrete": discrete, "continuous": lambda obs: continuous(obs, 2, 3), "hybrid": hybrid}
 STATEFUL = [("none", False), ("gru", False), ("lstm", False), ("gru", True), ("lstm", True), ("none", True)]
 
 
@@ -53,7 +52,7 @@ def agrees(policy, batch, state, pieces=None):
 @pytest.mark.parametrize(("core", "previous"), STATEFUL)
 def test_acting_and_unrolling_agree_to_the_bit(core, previous):
     """Over many shapes, ragged ones above all, weights and rollouts."""
-    for seed in range(25):
+    for seed in range(12):
         torch.manual_seed(seed)
         size, n, width = (int(torch.randint(1, high, ())) for high in (40, 20, 70))
         rows, lanes = 2 + seed % 7, 1 + seed % 11
@@ -93,12 +92,10 @@ def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size(name):
     spec = discrete(image())
     policy = factory.make(name, spec, "gru" if name == "a3c" else "none", 32)
     bind(policy)
-    for rows, lanes in ((4, 3), (3, 8)):
-        batch = arrivals(spec.obs, rows, lanes, 1)
-        state = policy.initial(lanes)
-        assert agrees(policy, batch, state, pieces=lanes) == 0
-        assert agrees(policy, batch, state) <= 1e-5
-        assert agrees(policy, batch, state, pieces=5) <= 1e-5
+    batch, state = arrivals(spec.obs, 4, 3, 1), policy.initial(3)
+    assert agrees(policy, batch, state, pieces=3) == 0
+    assert agrees(policy, batch, state) <= 1e-5
+    assert agrees(policy, batch, state, pieces=5) <= 1e-5
 
 
 def test_the_previous_action_and_clipped_reward_are_heard_except_on_first_rows():
@@ -118,12 +115,7 @@ def test_the_previous_action_and_clipped_reward_are_heard_except_on_first_rows()
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("kind", ["discrete", "continuous", "pixels", "hybrid"])
 def test_gradients_reach_every_weight_through_views(core, kind):
-    spec = {
-        "discrete": discrete(vector(4)),
-        "continuous": continuous(vector(4), 2, 3),
-        "pixels": discrete(image(2, 36)),
-        "hybrid": hybrid(vector(4)),
-    }[kind]
+    spec = discrete(image(2, 36)) if kind == "pixels" else ACTIONS[kind](vector(4))
     policy = factory.make("a3c" if kind == "pixels" else "mlp", spec, core, 16, previous=True)
     flat, grad = bind(policy)
     batch = arrivals(spec.obs, 5, 3, policy.noise)
@@ -149,12 +141,8 @@ def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
     assert torch.equal(policy.act(step, {})[0]["action"], with_noise)
     step.pop("noise")
     out, _ = policy.act(step, {})
-    every = torch.stack(
-        [
-            policy.unroll({**tree.map(lambda x: x[None], step), "action": torch.full((1, 64), a)}, {})["logp"][0]
-            for a in range(6)
-        ]
-    )
+    rows = tree.map(lambda x: x.expand(6, *x.shape), step)
+    every = policy.unroll({**rows, "action": torch.arange(6)[:, None].expand(6, 64)}, {})["logp"]
     assert torch.equal(out["logp"], every.max(0).values)
     assert len(with_noise.unique()) > 1
 
@@ -177,18 +165,14 @@ def test_a_mask_decides_what_may_be_chosen_in_acting_and_unrolling(greedy):
     if greedy:
         step.pop("noise")
     free, _ = policy.act(step, {})
-    step["mask"] = torch.rand(200, 5) < 0.4
-    step["mask"][torch.arange(200), torch.randint(5, (200,))] = True
+    step["mask"] = masks(replace(spec, mask=Field((5,), "bool")), 200)
     out, _ = policy.act(step, {})
     assert step["mask"][torch.arange(200), out["action"]].all()
-    assert not step["mask"][torch.arange(200), free["action"]].all()
     assert torch.equal(out["value"], free["value"]), "the network does not see it"
-    rows = {**tree.map(lambda x: x[None], step), "action": free["action"][None]}
-    said = policy.unroll(rows, {})
+    said = policy.unroll({**tree.map(lambda x: x[None], step), "action": free["action"][None]}, {})
     never = ~step["mask"][torch.arange(200), free["action"]]
+    assert never.any()
     assert torch.equal(said["logp"][0].exp() == 0, never)
-    alone = step["mask"].sum(1) == 1
-    assert (said["entropy"][0][alone] == 0).all()
 
 
 def test_separate_networks_share_nothing_and_agree_to_the_bit():
@@ -207,14 +191,7 @@ def test_separate_networks_share_nothing_and_agree_to_the_bit():
         factory.make("separate", spec, "lstm")
 
 
-def test_a_core_of_the_wrong_width_is_refused():
-    policy = factory.make("mlp", discrete(vector(4)), "gru", 8)
-    with pytest.raises(ValueError, match="the core takes 64 numbers, but gets 71"):
-        actor_critic.ActorCritic(policy.torso, policy.head, policy.core, previous=True)
-
-
 # ------------------------------------------------------------------------- two clocks, own rewards, auxiliary tasks
-ACTIONS = {"discrete": discrete, "continuous": lambda obs: continuous(obs, 2, 3), "hybrid": hybrid}
 EVENTS = ("kill", "death")
 WEIGHTS = {"period": 3.0, "reward_kill": 0.7, "reward_death": -0.4}
 
@@ -309,24 +286,6 @@ def test_unrolling_gives_what_the_losses_take():
 
 # Rewards of an agent's own: their values, what they follow, and that they travel with the weights.
 
-NUMBERS = st.integers(-40, 40).map(lambda x: x / 8)  # whose sums are exact
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 12).flatmap(lambda n: st.tuples(st.lists(NUMBERS, min_size=n, max_size=n), st.integers(0, 99))))
-def test_a_reward_is_the_sum_of_what_happened_times_its_weight(drawn):
-    weights, seed = drawn
-    names = [f"e{i}" for i in range(len(weights))]
-    rewards = EventRewards(names)
-    rewards.apply_hyperparameters({f"reward_{name}": weight for name, weight in zip(names, weights, strict=True)})
-    events = torch.randint(0, 4, (3, 2, len(names)), generator=torch.Generator().manual_seed(seed)).float()
-    made = rewards(events)
-    assert made.shape == (3, 2)
-    for t in range(3):
-        for lane in range(2):
-            pairs = zip(events[t, lane].tolist(), weights, strict=True)
-            assert made[t, lane].item() == sum(count * weight for count, weight in pairs)
-
 
 def test_only_weights_that_are_named_are_taken_over():
     rewards = EventRewards(("kill", "death"))
@@ -335,16 +294,7 @@ def test_only_weights_that_are_named_are_taken_over():
     assert rewards.weights.tolist() == [0.0, -0.5]
     rewards.apply_hyperparameters({"reward_kill": 2.0})
     assert rewards.weights.tolist() == [2.0, -0.5]
-
-
-def test_weights_travel_in_the_state_dict_and_no_gradient_changes_them():
-    rewards, other = EventRewards(("kill", "death")), EventRewards(("kill", "death"))
-    rewards.apply_hyperparameters({"reward_kill": 1.5, "reward_death": -1.0})
-    other.load_state_dict(rewards.state_dict())
-    assert other.weights.tolist() == [1.5, -1.0]
-    assert list(rewards.state_dict()) == ["weights"]
     assert not list(rewards.parameters())
-    assert not rewards(torch.ones(2)).requires_grad
 
 
 # nets/actor_critic.py: composite dueling values against sums by hand and all joint actions, shapes, learning.
@@ -357,16 +307,6 @@ SPACES: list[Any] = [
 ]
 
 
-def joint_actions(space: Any) -> Any:
-    """All of them, a tree of [all, ...]."""
-    leaves = dict(tree.leaves(space)) if isinstance(space, dict) else {"": space}
-    sizes = [leaf.classes for leaf in leaves.values()]
-    rows = np.array(list(itertools.product(*(range(n) for part in sizes for n in part))))
-    ends = np.cumsum([len(part) for part in sizes])[:-1]
-    flat = zip(leaves.items(), np.split(rows, ends, 1), strict=True)
-    return tree.nest({path: torch.from_numpy(x.reshape(len(x), *leaf.field.shape)) for (path, leaf), x in flat})
-
-
 def by_hand(head: PixelControl, maps: Tensor, row: int, numbers: list[int]) -> Tensor:
     """Q [h, w] of one row and action."""
     value, advantages = head.values(maps)
@@ -376,40 +316,19 @@ def by_hand(head: PixelControl, maps: Tensor, row: int, numbers: list[int]) -> T
     return q
 
 
-def numbers_of(action: Any, row: int) -> list[int]:
-    return [int(x) for _, leaf in tree.leaves(action) for x in leaf[row].flatten()]
-
-
 @pytest.mark.parametrize("space", SPACES, ids=str)
-@pytest.mark.parametrize("cells", [(20, 20), (11, 11), (5, 8), (3, 4)])
+@pytest.mark.parametrize("cells", [(20, 20), (5, 8), (3, 4)])
 def test_values_of_all_joint_actions_and_the_best_of_them(space: Any, cells: tuple[int, int]) -> None:
     torch.manual_seed(0)
     head = PixelControl(6, cells, space).double()
-    action = joint_actions(space)
-    count = len(next(tree.leaves(action))[1])
+    action, numbers, _ = every_action(space)
+    count = len(numbers)
     maps = head(torch.randn(1, 6, dtype=torch.float64)).repeat(count, 1, 1, 1)
     chosen = head.chosen(maps, action)
     assert chosen.shape == (count, *cells)
-    expected = torch.stack([by_hand(head, maps, i, numbers_of(action, i)) for i in range(count)])
+    expected = torch.stack([by_hand(head, maps, i, numbers[i].tolist()) for i in range(count)])
     torch.testing.assert_close(chosen, expected)
     torch.testing.assert_close(head.best(maps)[0], expected.amax(0))
-
-
-def test_gradients_of_the_chosen_are_those_of_the_whole_maps() -> None:
-    torch.manual_seed(1)
-    head = PixelControl(5, (11, 11), SPACES[1]).double()
-    x, weight = torch.randn(3, 5, dtype=torch.float64), torch.randn(3, 11, 11, dtype=torch.float64)
-    action = torch.tensor([[0, 2, 1], [1, 0, 1], [1, 1, 0]])
-    grads = []
-    for whole in (False, True):
-        features = x.clone().requires_grad_()
-        maps = head(features)
-        q = torch.stack([by_hand(head, maps, i, action[i].tolist()) for i in range(3)]) if whole else None
-        made = head.chosen(maps, action) if q is None else q
-        grads.append(torch.autograd.grad((made * weight).sum(), [features, *head.parameters()]))
-    for fast, slow in zip(*grads, strict=True):
-        assert slow.abs().max() > 0
-        torch.testing.assert_close(fast, slow)
 
 
 def test_the_best_has_no_gradient_and_no_rows_are_no_trouble() -> None:

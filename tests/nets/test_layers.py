@@ -21,7 +21,6 @@ from polyplay.envs.spaces import Discrete
 from polyplay.learning.learner import unroll_before_last
 from polyplay.nets import device, factory, layers
 from polyplay.nets.layers import (
-    INITS,
     AxisSegment,
     CentredImages,
     Linear,
@@ -36,7 +35,7 @@ from tests.nets.helpers import arrivals, declared, discrete, image
 
 
 def test_linear_is_linear_and_its_rows_are_independent_to_the_bit():
-    for seed in range(200):
+    for seed in range(100):
         torch.manual_seed(seed)
         rows, inputs, outputs, part = (int(torch.randint(1, n, ())) for n in (300, 80, 24, 12))
         layer, x = Linear(inputs, outputs), torch.randn(rows, inputs)
@@ -54,16 +53,9 @@ def test_rows_need_not_be_padded():
     torch.testing.assert_close(layer(x), exact)
 
 
-def test_initialisation_is_by_torchs_seed():
-    def filled(style: str) -> torch.Tensor:
-        torch.manual_seed(3)
-        initialise(net := nn.Sequential(nn.Conv2d(2, 4, 3), nn.Linear(5, 6)), style)
-        return torch.cat([p.detach().flatten() for p in net.parameters()])
-
-    for style in INITS:
-        assert torch.equal(filled(style), filled(style))
+def test_an_unknown_initialisation_is_refused():
     with pytest.raises(UserError, match="init: 'xavier' is not one of orthogonal, torch, sonnet, dopamine"):
-        filled("xavier")
+        initialise(nn.Linear(5, 6), "xavier")
 
 
 def test_pixels_are_scaled_bytes_and_floats_as_they_are():
@@ -77,8 +69,6 @@ def test_pixels_are_scaled_bytes_and_floats_as_they_are():
 
 
 def test_centre_takes_away_the_mean_picture_and_then_keeps_it():
-    from polyplay.nets.layers import CentredImages
-
     torch.manual_seed(0)
     centre = CentredImages((2, 3, 4))
     rows = torch.randint(0, 255, (7, 5, 2, 3, 4), dtype=torch.uint8)
@@ -95,7 +85,7 @@ def test_centre_takes_away_the_mean_picture_and_then_keeps_it():
 
 
 @pytest.mark.parametrize("half", [False, True])
-def test_images_become_numbers_in_one_pass_as_torch_does_it_to_the_bit(half, monkeypatch):
+def test_images_become_numbers_in_one_pass_as_torch_does_it_to_the_bit(half):
     torch.manual_seed(0)
     obs = torch.randint(0, 256, (5, 4, 36, 28), dtype=torch.uint8)
     centre, signed = CentredImages((4, 36, 28)), SignedImages()
@@ -103,9 +93,7 @@ def test_images_become_numbers_in_one_pass_as_torch_does_it_to_the_bit(half, mon
     for make in (pixels, centre, signed):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
             fast = make(obs)
-        with monkeypatch.context() as patch:
-            patch.setattr(layers, "_four_planes", lambda obs: False)
-            slow = make(obs)
+        slow = make(obs.contiguous(memory_format=torch.channels_last))
         assert fast.dtype == (torch.bfloat16 if half else torch.float32)
         assert torch.equal(fast, slow.to(fast.dtype))
         assert fast.is_contiguous(memory_format=torch.channels_last)
@@ -206,19 +194,19 @@ def learnt(policy, rows, tape):
 
 @pytest.mark.parametrize("how", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    ("name", "more"),
+    ("name", "more", "obs"),
     [
-        ("a3c", {"inputs": "centre"}),
-        ("ga3c", {"inputs": "signed"}),
-        ("nature", {}),
-        ("accel_large", {}),
-        ("a3c", {"core": "lstm", "core_size": 16, "previous": True}),
+        ("a3c", {"inputs": "centre"}, image()),
+        ("ga3c", {"inputs": "signed"}, image()),
+        ("accel_large", {}, image()),
+        ("a3c", {"core": "lstm", "core_size": 16, "previous": True}, image()),
+        ("a3c", {}, image(1, 42)),  # of one plane: float32 until the first layer, whose gradient needs the same numbers
     ],
 )
-def test_outputs_and_gradients_are_those_of_computing_again(name, more, how):
+def test_outputs_and_gradients_are_those_of_computing_again(name, more, obs, how):
     torch.manual_seed(0)
-    policy = device.set_precision(factory.make(name, SPEC, **more), how)
-    rows = arrivals(SPEC.obs, T, B, policy.noise)
+    policy = device.set_precision(factory.make(name, discrete(obs), **more), how)
+    rows = arrivals(obs, T, B, policy.noise)
     said, tapes = played(policy, rows)
     rows["action"] = said["action"]
     (again, full), (kept, recalled) = (learnt(policy, rows, tape) for tape in (None, layers.join_tapes(tapes)))
@@ -243,18 +231,6 @@ def test_a_rollouts_rows_without_its_last_one():
     out = unroll_before_last(policy, {**rows, **said}, {}, layers.join_tapes(tapes[:-1]))
     assert torch.equal(out["value"][-1], said["value"][-1])
     torch.testing.assert_close(out["logp"][:-1].detach(), said["logp"][:-1], atol=1e-6, rtol=0)
-
-
-def test_pictures_of_one_plane_in_bfloat16():
-    """They stay float32 until the first layer: its gradient needs both in the same numbers."""
-    torch.manual_seed(0)
-    spec = discrete(image(1, 42))
-    policy = device.set_precision(factory.make("a3c", spec), "bfloat16")
-    rows = arrivals(spec.obs, T, B, policy.noise)
-    said, tapes = played(policy, rows)
-    rows["action"] = said["action"]
-    (_, full), (_, recalled) = (learnt(policy, rows, tape) for tape in (None, layers.join_tapes(tapes)))
-    assert float((recalled - full).norm() / full.norm()) <= 2e-2
 
 
 # Which numbers of a tensor are the old ones, where another network has more of them.

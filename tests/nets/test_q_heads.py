@@ -18,22 +18,6 @@ from tests.nets.helpers import parameters
 
 
 @pytest.mark.parametrize("atoms", [0, 5])
-@pytest.mark.parametrize("hidden", [0, 16])
-@pytest.mark.parametrize("dueling", [False, True])
-def test_shapes_and_numbers_of_weights(atoms: int, hidden: int, dueling: bool) -> None:
-    head = QHead(7, 3, atoms, hidden, dueling)
-    out = head(torch.randn(4, 7))
-    assert out.shape == ((4, 3, atoms) if atoms else (4, 3))
-    assert out.dtype == torch.float32
-
-    def stream(outputs: int) -> int:
-        return (7 * hidden + hidden if hidden else 0) + (hidden or 7) * outputs + outputs
-
-    size = max(atoms, 1)
-    assert parameters(head) == stream(3 * size) + (stream(size) if dueling else 0)
-
-
-@pytest.mark.parametrize("atoms", [0, 5])
 def test_dueling_streams_are_identifiable(atoms: int) -> None:
     """The mean over actions is V alone, differences between actions are A's alone."""
     head = QHead(7, 3, atoms, 8, dueling=True)

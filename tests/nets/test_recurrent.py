@@ -9,12 +9,17 @@ import pytest
 import torch
 from torch import nn
 
+from polyplay.core import tree
 from polyplay.nets import dnc, recurrent
 from polyplay.nets.dnc import Memory
 from polyplay.nets.layers import Linear
-from polyplay.nets.recurrent import Latent, Temporal, kl_terms
+from polyplay.nets.recurrent import Temporal, kl_terms
 from tests.nets.helpers import parameters
 from tests.nets.test_dnc import PlainLinks
+
+
+def zeros(core: Temporal | recurrent.Core, lanes: int) -> dict:
+    return tree.map(torch.from_numpy, tree.zeros(core.state_spec(), (lanes,)))
 
 
 def theirs(name: str, core: recurrent.Core) -> nn.Module:
@@ -50,7 +55,7 @@ def test_cells_are_torchs(name, init):
 
 @pytest.mark.parametrize("name", ["lstm", "gru"])
 def test_steps_are_to_the_bit_an_unroll(name):
-    for seed in range(30):
+    for seed in range(10):
         torch.manual_seed(seed)
         inputs, size, lanes, rows = (int(torch.randint(1, n, ())) for n in (300, 130, 20, 30))
         core = recurrent.make_core(name, inputs, size)
@@ -93,26 +98,13 @@ def rows_of(core: Temporal, rows: int, lanes: int, chance: float = 0.2) -> tuple
     return torch.randn(rows, lanes, core.inputs), first, torch.randn(rows, lanes, core.noise)
 
 
-def zeros(core: Temporal | recurrent.Core, lanes: int) -> dict:
-    def made(spec):
-        if isinstance(spec, dict):
-            return {k: made(v) for k, v in spec.items()}
-        return torch.zeros(lanes, *spec.shape, dtype=getattr(torch, spec.dtype))
-
-    return made(core.state_spec())
-
-
-def same(a, b) -> bool:
-    return all(same(a[k], b[k]) for k in a) if isinstance(a, dict) else torch.equal(a, b)
-
-
 @pytest.mark.parametrize("memory", [False, True])
 @pytest.mark.parametrize("period", [1, 5, 19])
 def test_temporal_steps_are_to_the_bit_an_unroll(period, memory):
     """With resets in mid-cycle; and of rollouts that begin between ticks."""
-    for seed in (0, 1, 4):
+    for seed in (0, 2):
         core = core_of(int(np.random.default_rng(seed).integers(1, 80)), 24, period, seed, memory)
-        x, first, noise = rows_of(core, 45, 1 + 7 * seed, 0.04)
+        x, first, noise = rows_of(core, 40, 1 + 7 * seed, 0.05)
         before = zeros(core, x.shape[1])
         whole, after, latent = core.unroll(x, first, before, noise=noise)
         state = before
@@ -124,8 +116,8 @@ def test_temporal_steps_are_to_the_bit_an_unroll(period, memory):
             if t == 16:
                 rest, end, _ = core.unroll(x[17:], first[17:], state, noise=noise[17:])
                 assert torch.equal(rest, whole[17:])
-                assert same(end, after)
-        assert same(state, after)
+                tree.map(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0), end, after)
+        tree.map(lambda a, b: torch.testing.assert_close(a, b, rtol=0, atol=0), state, after)
 
 
 class Twin:
@@ -190,25 +182,6 @@ def test_it_is_the_publications_recursion(period):
             assert bool(latent.ticks[t, lane]) == (prior != 0.0)
 
 
-def test_kl_terms_and_their_gradients_are_those_of_torchs_distributions():
-    torch.manual_seed(1)
-    numbers = [torch.randn(4, 3, 5, dtype=torch.float64, requires_grad=True) for _ in range(4)]
-    mean, scale, prior_mean, prior_scale = (x if i % 2 == 0 else x.exp() for i, x in enumerate(numbers))
-    ticks = torch.rand(4, 3) < 0.5
-    normal = torch.distributions.Normal
-    posterior = torch.distributions.kl_divergence(normal(mean, scale), normal(prior_mean, prior_scale)).sum(-1)
-    prior = torch.distributions.kl_divergence(normal(prior_mean, prior_scale), normal(0.0, 0.1)).sum(-1) * ticks
-    found = kl_terms(Latent(mean, scale, prior_mean, prior_scale, ticks))
-    for got, want in ((found["kl_posterior"], posterior), (found["kl_prior"], prior)):
-        torch.testing.assert_close(got, want)
-        theirs = torch.autograd.grad(want.sum(), numbers, retain_graph=True, allow_unused=True)
-        ours = torch.autograd.grad(got.sum(), numbers, retain_graph=True, allow_unused=True)
-        for a, b in zip(ours, theirs, strict=True):
-            assert (a is None) == (b is None)
-            if a is not None:
-                torch.testing.assert_close(a, b)
-
-
 def test_the_gradient_from_the_fast_clock_into_the_slow_one_is_scaled():
     """Of the slow clock's own layer; that of the KL terms is not."""
     found = {}
@@ -230,7 +203,7 @@ def test_the_gradient_from_the_fast_clock_into_the_slow_one_is_scaled():
 def test_gradients_of_a_memory_are_those_of_plain_links(period, monkeypatch):
     """With episodes that begin in mid-rollout, and lanes that tick at different rows."""
     core = core_of(period=period, memory=True)
-    x, first, noise = rows_of(core, 33, 5)
+    x, first, noise = rows_of(core, 15, 5)
     found = []
     for links in (dnc.TemporalLinks, PlainLinks):
         monkeypatch.setattr(recurrent, "TemporalLinks", links)

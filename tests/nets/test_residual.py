@@ -91,18 +91,10 @@ def test_train_and_eval_change_nothing(training: bool):
     assert not torch.equal(learnt["value"][0], want[1])
 
 
-def test_acting_moves_nothing_and_has_no_gradient():
-    net = network()
-    before = [b.clone() for b in net.buffers()]
-    out, _ = net.act({"obs": planes(8)}, {})
-    assert not out["value"].requires_grad
-    assert not any(x.requires_grad for x in net.predict(planes(8)))
-    assert all(torch.equal(a, b) for a, b in zip(before, net.buffers(), strict=True))
-
-
 def test_learning_without_a_gradient_and_a_call_without_a_way_are_errors():
     net = network()
     before = [b.clone() for b in net.buffers()]
+    assert not any(x.requires_grad for x in net.predict(planes(8)))
     with torch.no_grad(), pytest.raises(RuntimeError, match="unroll learns, and here are no gradients"):
         net.unroll({"obs": planes(1, 8)}, {})
     with pytest.raises(NotImplementedError):
@@ -145,14 +137,10 @@ def test_folding_is_the_network_that_acts(dtype: torch.dtype, most: float):
     folded.take(net)
     for mine, theirs in zip(folded(obs), net.predict(obs), strict=True):
         assert float((mine - theirs).abs().max()) < most, "after newer weights came"
-
-
-def test_a_folded_network_in_bfloat16_is_near():
-    net, obs = network(3), planes(64)
-    half, whole = FoldedNetwork(net, torch.bfloat16)(obs), net.predict(obs)
-    for mine, theirs in zip(half, whole, strict=True):
-        assert mine.dtype == torch.float32
-        assert 0 < float((mine - theirs).abs().max()) < 0.05
+    if dtype == torch.float32:
+        for half, theirs in zip(FoldedNetwork(net, torch.bfloat16)(obs), net.predict(obs), strict=True):
+            assert half.dtype == torch.float32
+            assert 0 < float((half - theirs).abs().max()) < 0.05
 
 
 @pytest.mark.parametrize(

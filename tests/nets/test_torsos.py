@@ -10,15 +10,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 from gymnasium import spaces as gym
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.envs.pool import space_to_json
 from polyplay.envs.spaces import Conditional, Discrete
 from polyplay.nets import factory, torsos
+from polyplay.nets.layers import initialise
 from polyplay.nets.torsos import FiveTorso, FTWTorso
 from tests.nets.fights import FIGHT, OBS, PARTS, SETS, appear, doubles
 from tests.nets.helpers import declared, discrete, image, observations, parameters, vector
@@ -71,10 +69,7 @@ def test_accels_parameters_and_sides_on_its_own_screen(name):
     assert net.torso.fc.in_features == 12 * 9 * sides[-1][0]
 
 
-LARGE = {4: (21, 11, 6), 3: (28, 14, 7), 2: (42, 21, 11), 1: (84, 42, 21)}
-
-
-@pytest.mark.parametrize("name", ["ga3c", "dopamine", *(f"ga3c_large{s}" for s in LARGE)])
+@pytest.mark.parametrize("name", ["ga3c", "dopamine", "ga3c_large3", "ga3c_large1"])
 @pytest.mark.parametrize("side", [84, 41])
 def test_same_padding_is_tensorflows_pixel_by_pixel(name, side):
     """A twin that pads by TensorFlow's rule: half of what is missing before, the rest behind."""
@@ -101,8 +96,7 @@ def test_parameters_of_impala_on_dmlab_less_the_instruction_encoder(name, count)
 @pytest.mark.parametrize("sides", [(84, 84), (21, 21), (42, 11), (9, 12), (1, 2)])
 def test_pooling_is_tensorflows_same_pooling(sides):
     section = torsos.Section(1, 2)
-    seen = []
-    section.one.register_forward_pre_hook(lambda _, args: seen.append(args[0]))
+    seen = heard_by(section.one)
     section(x := torch.randn(1, 1, *sides))
     pads = []
     for n in reversed(sides):
@@ -112,7 +106,7 @@ def test_pooling_is_tensorflows_same_pooling(sides):
     assert torch.equal(seen[0], want)
 
 
-@pytest.mark.parametrize("name", [*COUNTS, *ACCEL])
+@pytest.mark.parametrize("name", ["impala", "nature", "ga3c"])
 def test_other_observations_are_refused(name):
     with pytest.raises(UserError, match=rf"--network: '{name}' takes one image .*the observations are \[4\]; use mlp"):
         factory.make(name, discrete(vector(4)))
@@ -126,50 +120,41 @@ def test_images_too_small_for_the_convolutions_are_refused():
         factory.make("nature", discrete(image(1, 35)))
 
 
-def test_published_initialisations():
-    torch.manual_seed(0)
+STYLES = {"torch": "a3c ga3c ga3c_large1 ga3c_large2 ga3c_large3 ga3c_large4 dqn rlpyt", "sonnet": "impala"}
+STYLES |= {"dopamine": "dopamine", "orthogonal": "nature accel accel_large mlp separate ftw five"}
+
+
+def test_each_network_begins_as_published():
+    known = {name: inspect.signature(net).parameters["init"].default for name, net in factory.NETS.items()}
+    assert known == {name: style for style, names in STYLES.items() for name in names.split()}
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_initial_weights(style):
+    """sonnet: normal, cut off at two deviations of 1/√fan_in; dopamine: in ±(√3/fan_in)^½; torch: in ±1/√fan_in."""
+    layer, scale = nn.Linear(400, 300), 400**-0.5
+    initialise(layer, style)
+    if style == "orthogonal":
+        torch.testing.assert_close(layer.weight @ layer.weight.t(), 2 * torch.eye(300), atol=1e-4, rtol=0)
+    else:
+        bound = scale * {"torch": 1.0, "sonnet": 2.0, "dopamine": 3**0.25}[style]
+        assert 0.99 * bound < layer.weight.abs().max() <= bound
+        assert layer.weight.std().item() == pytest.approx(
+            0.8796 * scale if style == "sonnet" else bound / 3**0.5, rel=0.03
+        )
+    assert (layer.bias == 0).all() == (style != "torch")
+    assert layer.bias.abs().max() <= scale
+
+
+def test_initial_weights_of_heads_and_cores():
     net = factory.make("nature", discrete(image()))
-    weight = net.torso.fc.weight
-    torch.testing.assert_close(weight @ weight.t(), 2 * torch.eye(512), atol=1e-4, rtol=0)
     torch.testing.assert_close(net.actions.weight @ net.actions.weight.t(), 1e-4 * torch.eye(6), atol=1e-6, rtol=0)
     assert net.value.weight.norm().item() == pytest.approx(1, abs=1e-4)
-    assert all(p.abs().sum() == 0 for n, p in net.named_parameters() if n.endswith("bias"))
-    net = factory.make("a3c", discrete(image()))
-    for layer, fan_in in (
-        (net.torso.convs[0], 256),
-        (net.torso.fc, 2592),
-        (net.actions, 256),
-        (net.value, 256),
-    ):
-        assert 0.8 * fan_in**-0.5 < layer.weight.abs().max() <= fan_in**-0.5
-        assert 0 < layer.bias.abs().max() <= fan_in**-0.5
-
-
-def test_sonnets_and_dopamines_initial_weights():
-    """Of IMPALA's code: normal, cut off at two deviations of 1/√fan_in. Of Dopamine's: uniform in ±(√3/fan_in)^½."""
-    torch.manual_seed(0)
-    net = factory.make("impala", discrete(image()), "lstm", 256, previous=True)
-    layers = [m for m in net.modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    core = {net.core.input, net.core.cell.recurrent}
-    assert len(layers) == 15 + 1 + 2 + 2
-    for layer in layers:
-        deviation = layer.weight[0].numel() ** -0.5
-        if layer in core:  # TensorFlow's LSTM: Glorot's bounds for the matrix of input, reward, action and state
-            bound = (6 / (256 + 1 + 6 + 256 + 4 * 256)) ** 0.5
-            assert 0.99 * bound < layer.weight.abs().max() <= bound
-            continue
-        assert layer.weight.abs().max() <= 2 * deviation
-        if layer.weight.numel() > 4000:
-            assert layer.weight.std().item() == pytest.approx(0.8796 * deviation, rel=0.03)
-    biases = {name: p for name, p in net.named_parameters() if name.endswith("bias")}
-    assert biases.pop("core.input.bias").tolist() == [0.0] * 256 + [1.0] * 256 + [0.0] * 512  # forget gates: 1
-    assert all((p == 0).all() for p in biases.values())
-    net = factory.make_values("dopamine", discrete(image()), atoms=51, init="dopamine")
-    assert parameters(net) == 4_200_402
-    for layer in (*net.torso.convs, net.head.advantage.hidden, net.head.advantage.last):
-        bound = (3**0.5 / layer.weight[0].numel()) ** 0.5
+    core = factory.make("impala", discrete(image()), "lstm", 256, previous=True).core
+    bound = (6 / (256 + 1 + 6 + 256 + 4 * 256)) ** 0.5  # TensorFlow's LSTM: input, reward, action and state
+    for layer in (core.input, core.cell.recurrent):
         assert 0.99 * bound < layer.weight.abs().max() <= bound
-        assert (layer.bias == 0).all()
+    assert core.input.bias.tolist() == [0.0] * 256 + [1.0] * 256 + [0.0] * 512  # forget gates: 1
 
 
 # mlp
@@ -180,27 +165,20 @@ def test_trees_are_concatenated_in_order_with_one_hot_and_scaled_bytes():
         "inner": {"room": Field((), "int64"), "bits": Field((2,), "bool")},
         "eye": Field((1, 2), "uint8"),
         "far": Field((), "float64"),
+        "m": Field((2, 1), "int64"),
     }
-    torso = factory.make("auto", discrete(obs, classes={"inner/room": 3})).torso
-    heard = []
-    torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    torso = factory.make("auto", discrete(obs, classes={"inner/room": 3, "m": (2, 3)})).torso
+    heard = heard_by(torso.layers)
     torso(
         {
             "far": torch.tensor([0.5], dtype=torch.float64),
             "eye": torch.tensor([[[255, 0]]], dtype=torch.uint8),
             "inner": {"bits": torch.tensor([[True, False]]), "room": torch.tensor([2])},
+            "m": torch.tensor([[[1], [2]]]),
         }
     )
-    assert heard[0].tolist() == [[0, 0, 1, 1, 0, 1, 0, 0.5]]
+    assert heard[0].tolist() == [[0, 0, 1, 1, 0, 1, 0, 0.5, 0, 1, 0, 0, 1]]
     assert heard[0].dtype == torch.float32
-
-
-def test_numbers_of_a_multi_discrete_observation_are_one_hot():
-    torso = factory.make("auto", discrete({"m": Field((2, 1), "int64")}, classes={"m": (2, 3)})).torso
-    heard = []
-    torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
-    torso({"m": torch.tensor([[[1], [2]], [[0], [0]]])})
-    assert heard[0].tolist() == [[0, 1, 0, 0, 1], [1, 0, 1, 0, 0]]
 
 
 def test_activations_and_sizes():
@@ -223,31 +201,37 @@ BYTES = {  # declared bounds, bytes, and what a network takes for them
 }
 
 
+def heard_by(layer: nn.Module) -> list[torch.Tensor]:
+    """What a layer is given from now on."""
+    heard: list[torch.Tensor] = []
+    layer.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    return heard
+
+
 @pytest.mark.parametrize(("low", "high", "given", "taken"), BYTES.values(), ids=BYTES)
-@pytest.mark.parametrize("path", ["", "part"])
-def test_bytes_are_scaled_by_the_bounds_that_were_declared(path, low, high, given, taken):
+@pytest.mark.parametrize("name", ["mlp", "ftw"])
+def test_bytes_are_scaled_by_the_bounds_that_were_declared(name, low, high, given, taken):
+    """ftw hears them beside a view, behind what it makes of that."""
     ends = (np.broadcast_to(np.uint8(x), 3).copy() for x in (low, high))
-    shown = gym.Box(*ends, (3,), np.uint8)
-    made = {"observation": space_to_json(gym.Dict({"part": shown}) if path else shown)}
-    made["action"] = space_to_json(gym.Discrete(2))
-    field = Field((3,), "uint8")
-    torso = factory.make("auto", discrete({"part": field} if path else field, spaces=made)).torso
-    heard = []
-    torso.layers.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
-    bytes_ = torch.tensor([given], dtype=torch.uint8)
-    torso({"part": bytes_} if path else bytes_)
-    torch.testing.assert_close(heard[0], torch.tensor([taken]))
+    shown, obs = {"part": gym.Box(*ends, (3,), np.uint8)}, {"part": Field((3,), "uint8")}
+    seen = {"part": torch.tensor([given], dtype=torch.uint8)}
+    if name == "ftw":
+        shown, obs = {"view": gym.Box(0, 255, (2, 5, 5), np.uint8), **shown}, {"view": image(2, 5), **obs}
+        seen = {"view": torch.zeros(1, 2, 5, 5, dtype=torch.uint8), **seen}
+    torso = factory.make(name, declared(gym.Dict(shown), obs)).torso
+    heard = heard_by(torso.fc if name == "ftw" else torso.layers)
+    torso(seen)
+    torch.testing.assert_close(heard[0][:, -3:], torch.tensor([taken]))
+    torso({**seen, "part": torch.tensor([[3.0, -4.0, 9.0]])})  # normalized before: as they are
+    torch.testing.assert_close(heard[1][:, -3:], torch.tensor([[3.0, -4.0, 9.0]]))
     assert not torso.state_dict().keys() - {k for k, _ in torso.named_parameters()}, "bounds are not learnt"
 
 
 def test_planes_of_flags_are_no_pixels_for_convolutions_either():
-    planes = Field((3, 84, 84), "uint8")
-    torsos = []
+    planes, torsos = image(3), []
     for high in (1, 255):
-        made = {"observation": space_to_json(gym.Box(0, high, planes.shape, np.uint8))}
-        made["action"] = space_to_json(gym.Discrete(2))
         torch.manual_seed(3)
-        torsos.append(factory.make("a3c", discrete(planes, spaces=made)).torso)
+        torsos.append(factory.make("a3c", declared(gym.Box(0, high, planes.shape, np.uint8), planes)).torso)
     flags = torch.randint(0, 2, (3, *planes.shape), dtype=torch.uint8)
     torch.testing.assert_close(torsos[0](flags), torsos[1](255 * flags))
 
@@ -306,32 +290,9 @@ def test_other_observations_are_refused_in_one_line(obs, said):
     assert "\n" not in str(e.value)
 
 
-BESIDE = {  # declared bounds of bytes beside a view, bytes, and what the last layer hears of them
-    "flags": (0, 1, [0, 1, 1], [0.0, 1.0, 1.0]),
-    "health": (0, 200, [0, 50, 200], [0.0, 0.25, 1.0]),
-    "kinds": (2, 10, [2, 6, 10], [0.0, 0.5, 1.0]),
-}
-
-
-@pytest.mark.parametrize(("low", "high", "given", "taken"), BESIDE.values(), ids=BESIDE)
-def test_bytes_beside_a_view_are_scaled_by_their_declared_bounds(low, high, given, taken):
-    shown = gym.Dict({"view": gym.Box(0, 255, (2, 5, 5), np.uint8), "own": gym.Box(low, high, (3,), np.uint8)})
-    spec = declared(shown, {"view": image(2, 5), "own": Field((3,), "uint8")})
-    torso, heard = FTWTorso(spec, hidden=4), list[torch.Tensor]()
-    torso.fc.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
-    obs = {"view": torch.zeros(1, 2, 5, 5, dtype=torch.uint8), "own": torch.tensor([given], dtype=torch.uint8)}
-    torso(obs)
-    order = slice(None, -3), slice(-3, None)
-    torch.testing.assert_close(heard[0][:, order[1]], torch.tensor([taken]))
-    torso({**obs, "own": torch.tensor([[3.0, -4.0, 9.0]])})  # normalized before: as they are
-    torch.testing.assert_close(heard[1][:, order[1]], torch.tensor([[3.0, -4.0, 9.0]]))
-    assert not torso.state_dict().keys() - {k for k, _ in torso.named_parameters()}, "bounds are not learnt"
-
-
 def test_a_view_is_scaled_by_its_own_bounds():
     torso = FTWTorso(declared(gym.Box(10, 30, (2, 5, 5), np.uint8), image(2, 5)), hidden=4)
-    heard: list[torch.Tensor] = []
-    torso.convs[0].register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    heard = heard_by(torso.convs[0])
     torso(torch.full((1, 2, 5, 5), 15, dtype=torch.uint8))
     torch.testing.assert_close(heard[0], torch.full((1, 2, 5, 5), 0.25))
 
@@ -382,33 +343,6 @@ def test_it_is_a_plain_float64_twin(hidden, embedding, quarter):
         np.testing.assert_allclose(row[hidden:].reshape(9, embedding), units, atol=1e-5)
     assert (got[0, hidden:].reshape(9, -1)[SETS["enemies"]] == 0).all()
     assert np.abs(got).max() > 0.1
-
-
-@settings(max_examples=25, deadline=None)
-@given(st.integers(0, 10**6), st.floats(-1e6, 1e6), st.floats(-9, 0))
-def test_units_that_are_not_there_change_nothing(seed, garbage, flag):
-    torso = made(seed % 3, hidden=8, embedding=8)
-    torch.manual_seed(seed)
-    obs = appear(observations(OBS, 5))
-    other = {k: v.clone() for k, v in obs.items()}
-    for path in SETS:
-        absent = obs[path][..., 0] == 0
-        other[path][absent] = garbage
-        other[path][..., 0][absent] = flag
-    assert torch.equal(torso(obs), torso(other))
-
-
-@pytest.mark.parametrize("path", SETS)
-def test_the_order_of_a_set_is_that_of_its_embeddings_and_nothing_to_the_rest(path):
-    torso, obs = made(), appear(observations(OBS, 6))
-    order = torch.randperm(obs[path].shape[1], generator=torch.Generator().manual_seed(1))
-    assert order.tolist() != sorted(order.tolist())
-    one, two = torso(obs), torso({**obs, path: obs[path][:, order]})
-    assert torch.equal(one[:, :128], two[:, :128])
-    units = one[:, 128:].unflatten(1, (9, 32)).clone()
-    units[:, SETS[path]] = units[:, SETS[path]][:, order]
-    assert torch.equal(units, two[:, 128:].unflatten(1, (9, 32)))
-    assert not torch.equal(one, two)
 
 
 def test_other_actions_have_no_pointer_and_values_their_own_last_layer():

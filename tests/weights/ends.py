@@ -81,8 +81,8 @@ def joined(update: Any, index: int, at: float, **more: Any) -> tuple[FlatParams,
     ctx, module = me(index, update.workers, **more), line(at)
     vector = update.vector(ctx, module)
     bound = update.bind(ctx, vector)
-    bound.counts.begin(0, 0.0)
-    bound.counts.newest()
+    bound.begin(0, 0.0)
+    bound.newest()
     return vector, bound
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import threading
-import time
 from typing import Any
 
 import cloudpickle
@@ -72,32 +70,6 @@ def test_publish_and_pull_with_versions():
     assert bool((two.flat == 0).all())  # it had them: nothing was copied
 
 
-def test_readers_never_see_a_torn_copy():
-    writer = FlatParams(nn.Linear(300, 300))
-    params, stop, torn = Params(writer.size, readers=2), threading.Event(), []
-    writer.flat.fill_(0.0)
-    params.publish(writer, 0, 0)
-
-    def read() -> None:
-        mine, held = FlatParams(nn.Linear(300, 300)), -1
-        while not stop.is_set():
-            held = params.pull(mine, held)
-            low, high = float(mine.flat.min()), float(mine.flat.max())
-            if low != high or low != held:
-                torn.append((low, high, held))
-
-    threads = [threading.Thread(target=read) for _ in range(2)]
-    for t in threads:
-        t.start()
-    for version in range(1, 600):
-        writer.flat.fill_(float(version))
-        params.publish(writer, version, version)
-    stop.set()
-    for t in threads:
-        t.join()
-    assert torn == []
-
-
 def test_waiting_for_a_round_wakes_up_and_can_be_told_to_stop():
     vector = FlatParams(_net())
     params = Params(vector.size, readers=2)
@@ -161,32 +133,6 @@ def test_readers_that_all_wait_go_on_with_the_weights_that_stay():
     assert params.version == 7
 
 
-def test_tokens_of_before_do_not_shorten_the_wait():
-    params = Params(8)
-    params._bells[0].post(5)
-    before = time.monotonic()
-    assert not params.wait(0, reader=0, timeout=0.05)
-    assert time.monotonic() - before >= 0.05
-    assert not params._bells[0].wait(0)
-    assert not params._waiting.any()
-
-
-def test_modules_can_lie_in_one_given_memory():
-    memory = np.zeros(8, np.float32)
-    one, two = nn.Linear(7, 1), nn.Linear(7, 1)
-    first = FlatParams(one, memory)
-    assert np.array_equal(memory, first.read())
-    assert memory.any()
-    second = FlatParams(two, memory, write=False)
-    assert torch.equal(one.weight, two.weight), "the second took what was there"
-    with torch.no_grad():
-        one.weight += 1.0
-    assert torch.equal(one.weight, two.weight)
-    two(torch.ones(3, 7)).sum().backward()
-    assert second.grad.any()
-    assert not first.grad.any()
-
-
 # A snapshot brings weights and optimiser of one version, to the bit, or nothing.
 
 Trained = tuple[nn.Module, FlatParams, torch.optim.Optimizer]
@@ -225,22 +171,6 @@ def test_who_reads_it_goes_on_as_who_wrote_it(name, steps):
         step(*donor, x)
         step(*other, x)
     assert torch.equal(donor[1].flat, other[1].flat)
-
-
-def write(snapshot: AgentSnapshot, number: int) -> None:
-    _, vector, optimizer = trained("adam", 1, 0)
-    vector.flat.fill_(number)
-    snapshot.write(number, vector, optimizer, version=10 * number)
-
-
-def test_another_process_reads_it():
-    net, vector, optimizer = trained("adam", 0, 0)
-    snapshot = AgentSnapshot(net, OptimizerSpec("adam").statistics)
-    worker = multiprocessing.get_context("spawn").Process(target=write, args=(snapshot, 4))
-    worker.start()
-    worker.join()
-    assert (snapshot.number, snapshot.read(vector, optimizer)) == (4, 40)
-    assert bool((vector.flat == 4).all())
 
 
 class Killed(BaseException):
@@ -327,16 +257,6 @@ def test_a_workers_own_bytes():
     assert AllReduce(ADAM, 2, 20).worker_nbytes(buffered) == 1.5 * module_nbytes(buffered)
 
 
-def test_patience_travels_and_close_ends_waits():
-    for shared in (u for u in UPDATES if isinstance(u, SharedArrays)):
-        assert shared.patience > 0.0
-        shared.patience = 0.0
-    hogwild = Hogwild(ADAM, 20, 20, 2)
-    hogwild.patience = 0.5
-    assert hogwild.patience == 0.5
-    hogwild.close()  # nobody waits for it
-
-
 @pytest.mark.parametrize("shared", [Params(20), *(u for u in UPDATES if isinstance(u, SharedArrays))])
 def test_one_that_was_sent_maps_the_same_memory(shared: SharedArrays):
     shared.patience = 0.25
@@ -395,11 +315,11 @@ def observed(update: Any, shards: int = 0) -> list[Any]:
     for i, one in enumerate(nets):
         vector = update.vector(me(i, WORKERS), one)
         bound.append(update.bind(me(i, WORKERS), vector))
-        bound[-1].counts.begin(0, 0.0)
+        bound[-1].begin(0, 0.0)
     parts = [ParameterShard(update, k) for k in range(shards)]
 
     def work(i: int, turn: int) -> None:
-        bound[i].counts.newest()
+        bound[i].newest()
         nets[i][1].observe(stamps(100 * i + turn))
         bound[i].vector.grad.zero_()
         for _ in bound[i](0.1, np.zeros(3)):
@@ -415,7 +335,7 @@ def observed(update: Any, shards: int = 0) -> list[Any]:
             [t.join(30) for t in threads]
         else:
             [work(i, turn) for i in range(WORKERS)]
-    [one.counts.newest() for one in bound]
+    [one.newest() for one in bound]
     return nets
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
-import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,39 +16,49 @@ from polyplay.core.errors import Closed, Leaving
 from polyplay.weights import optimizers, update
 from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import LEAVING, AllReduce, Local, OptimizerSpec, _Whole
-from tests.weights.ends import OPTIM, finish, me
+from tests.weights.ends import FORK, OPTIM, finish, me
+
+
+def ended(steps: Any) -> Any:
+    """What it gives at its end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def together(n: int, work: Callable[[int], object]) -> list[Any]:
+    """What work(0) … work(n - 1) give, each in a thread of its own."""
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(work, range(n), timeout=30))
+
+
+def replicas(reduce: Any, n: int, weights: int) -> tuple[list[FlatParams], list[Any]]:
+    """Vectors, all 0.5, and their ends."""
+    vectors = [reduce.vector(me(i, n), nn.Linear(weights - 1, 1)) for i in range(n)]
+    for v in vectors:
+        v.flat.fill_(0.5)
+    return vectors, [reduce.bind(me(i, n), v) for i, v in enumerate(vectors)]
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_replicas_agree_without_an_update_and_go_on_with_one(n):
     """Agreeing changes no weight, and what comes after it is as if it had not been."""
     update = Local(OPTIM) if n == 1 else AllReduce(OPTIM, n, 40)
-    vectors = [update.vector(me(i, n), nn.Linear(39, 1)) for i in range(n)]
-    for v in vectors:
-        v.flat.fill_(0.5)
-    bound = [update.bind(me(i, n), v) for i, v in enumerate(vectors)]
-    heard: dict[int, list] = {i: [] for i in range(n)}
+    vectors, bound = replicas(update, n, 40)
 
-    def ended(steps):
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                return end.value
-
-    def work(i: int) -> None:
+    def work(i: int) -> list:
+        heard = []
         for turn in range(4):
-            heard[i].append(ended(bound[i].agree(np.array([i + 1.0, turn]))).tolist())
+            heard.append(ended(bound[i].agree(np.array([i + 1.0, turn]))).tolist())
             assert vectors[i].flat.eq(0.5).all() or turn > 1
             if turn == 1:
                 vectors[i].grad.fill_(i + 1.0)
-                heard[i].append(ended(bound[i](0.1, np.array([10.0, 0.0])))[1].tolist())
+                heard.append(ended(bound[i](0.1, np.array([10.0, 0.0])))[1].tolist())
+        return heard
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(n)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(30)
+    heard = together(n, work)
     rows = sum(range(1, n + 1))
     turns = [[float(rows), float(n * turn)] for turn in range(4)]
     assert heard[0] == heard[n - 1] == [*turns[:2], [10.0 * n, 0.0], *turns[2:]]
@@ -60,35 +72,16 @@ def test_replicas_agree_without_an_update_and_go_on_with_one(n):
 def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights):
     """Weights, statistics and norm are those of one optimiser of everything."""
     what = OptimizerSpec(name, eps=1e-3, clip=clip)
-    reduce, layers = AllReduce(what, 3, weights), [nn.Linear(weights - 1, 1) for _ in range(3)]
-    vectors = [reduce.vector(me(i, 3), n) for i, n in enumerate(layers)]
-    alone = FlatParams(nn.Linear(weights - 1, 1))
-    for v in (*vectors, alone):
-        v.flat.fill_(0.5)
-    bound, local = [reduce.bind(me(i, 3), v) for i, v in enumerate(vectors)], Local(what).bind(me(), alone)
-    ends: dict[int, float] = {}
-
-    def work(i: int, gradient: torch.Tensor) -> None:
-        vectors[i].grad.copy_(gradient)
-        steps = bound[i](0.1, np.zeros(3))
-        while i not in ends:
-            try:
-                next(steps)
-            except StopIteration as end:
-                ends[i] = end.value[0]
-
+    vectors, bound = replicas(AllReduce(what, 3, weights), 3, weights)
+    [alone], [local] = replicas(Local(what), 1, weights)
     for turn in range(4):
-        ends.clear()
         parts = torch.randn(3, weights, generator=torch.Generator().manual_seed(turn))
-        threads = [threading.Thread(target=work, args=(i, parts[i])) for i in range(3)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join(30)
+        for v, part in zip(vectors, parts, strict=True):
+            v.grad.copy_(part)
+        norms = [norm for norm, _ in together(3, lambda i: ended(bound[i](0.1, np.zeros(3))))]
         alone.grad.copy_(parts.sum(0) / 3)
-        with pytest.raises(StopIteration) as one:
-            next(local(0.1, np.zeros(3)))
-        assert list(ends.values()) == [pytest.approx(one.value.value[0], rel=1e-5)] * 3
+        norm, _ = ended(local(0.1, np.zeros(3)))
+        assert norms == [pytest.approx(norm, rel=1e-5)] * 3
         assert torch.equal(vectors[0].flat, vectors[1].flat)
         assert torch.equal(vectors[0].flat, vectors[2].flat)
         assert torch.allclose(vectors[0].flat, alone.flat, atol=1e-5)
@@ -107,24 +100,10 @@ def test_who_comes_late_to_a_resumed_run_leaves_the_weights_that_another_has_loa
     assert layer.weight.eq(0.5).all()
 
 
-def test_a_vector_that_another_made_is_refused():
-    reduce = AllReduce(OPTIM, 2, 40)
-    with pytest.raises(ValueError, match="not one that this AllReduce made"):
-        reduce.bind(me(0, 2), FlatParams(nn.Linear(39, 1)))
-
-
 def test_a_gradient_that_is_not_finite_anywhere_changes_no_replica():
-    reduce = AllReduce(OptimizerSpec("adam"), 2, 100)
-    vectors = [reduce.vector(me(i, 2), nn.Linear(99, 1)) for i in range(2)]
-    for v in vectors:
-        v.flat.fill_(0.5)
-    bound = [reduce.bind(me(i, 2), v) for i, v in enumerate(vectors)]
+    vectors, bound = replicas(AllReduce(OptimizerSpec("adam"), 2, 100), 2, 100)
     vectors[1].grad[99] = float("nan")  # of replica 1's part
-    threads = [threading.Thread(target=lambda b=b: finish(b(0.1, np.zeros(3)))) for b in bound]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(30)
+    together(2, lambda i: ended(bound[i](0.1, np.zeros(3))))
     assert all(v.flat.eq(0.5).all() for v in vectors)
 
 
@@ -158,13 +137,11 @@ def _rank(place: str, rank: int, pipe) -> None:
     torch.distributed.destroy_process_group()
 
 
-def test_means_of_gradients_and_buffers():
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torch"])
-    ends, place, children = [], update.meeting_place(), []
+def test_means_of_gradients_and_buffers(tmp_path):
+    ends, place, children = [], str(tmp_path / "place"), []
     for rank in range(2):
-        here, there = context.Pipe(duplex=False)
-        children.append(context.Process(target=_rank, args=(place, rank, there)))
+        here, there = FORK.Pipe(duplex=False)
+        children.append(FORK.Process(target=_rank, args=(place, rank, there)))
         children[-1].start()
         ends.append(here)
     found = [end.recv() if end.poll(60) else None for end in ends]
