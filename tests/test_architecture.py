@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1848,
-    "envs": 4991,
-    "buffers": 2088,
-    "games": 4052,
-    "nets": 3271,
-    "weights": 1433,
-    "acting": 1173,
-    "search": 1508,
-    "learning": 2313,
-    "workers": 3534,
-    "population": 2036,
-    "systems": 1970,
-    "runs": 4860,
-    "evaluation": 1806,
-    "cli": 3403,
+    "core": 1792,
+    "envs": 4821,
+    "buffers": 2042,
+    "games": 3857,
+    "nets": 3106,
+    "weights": 1374,
+    "acting": 1131,
+    "search": 1479,
+    "learning": 2222,
+    "workers": 3428,
+    "population": 1895,
+    "systems": 1678,
+    "runs": 4580,
+    "evaluation": 1715,
+    "cli": 3168,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.

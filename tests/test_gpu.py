@@ -9,7 +9,7 @@ import torch
 import polyplay
 from polyplay.acting import rows as on_device
 from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
-from polyplay.core import checkpoint
+from polyplay.core import checkpoint, tree
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
@@ -20,7 +20,7 @@ from polyplay.nets import device, factory
 from polyplay.nets.device import is_half, set_precision
 from polyplay.nets.layers import join_tapes
 from polyplay.weights import optimizers
-from polyplay.weights.params import FlatParams
+from polyplay.weights.params import FlatParams, Params
 from polyplay.weights.update import OptimizerSpec, clipped_step
 from tests.reports import rows
 
@@ -34,11 +34,23 @@ ACTORS = {"lanes": 8, "batch": 16, "unroll": 9, "steps": 120_000}
 IMPALA = {**ACTORS, "learning_rate": 3e-3, "reduction": "mean", "max_grad_norm": 1.0, "optimizer_eps": 1e-5}
 IMPALA |= {"optimizer": "adam"}
 PPO = {"lanes": 16, "unroll": 16, "steps": 60_000, "learning_rate": 3e-3, "clip_range": 0.2}
+ACCEL = {"lanes": 16, "replicas": 2, "unroll": 9, "lam": 0.95, "learning_rate": 1e-2, "steps": 80_000}
+GA3C = {"agents": 8, "predictors": 2, "trainers": 2, "schedule": "off", "steps": 90_000, "optimizer": "adam"}
+GA3C |= {
+    "learning_rate": 3e-3,
+    "optimizer_eps": 1e-5,
+    "reduction": "mean",
+    "unroll": 10,
+    "min_batch": 20,
+    "max_grad_norm": 1.0,
+}
 LEARN = {  # each system once: what they share is tested above
     "a2c, two replicas on one GPU": ("a2c", {**A2C, "replicas": 2, "groups": 2}),
+    "accel in chunks": ("accel", {**ACCEL, "sync": "chunked"}),
     "ppo": ("ppo", {**PPO, "replicas": 1}),
     "impala, actors there too": ("impala", {**IMPALA, "actors_on": "device"}),
     "appo": ("appo", {**ACTORS, "learning_rate": 5e-3, "epochs": 2, "minibatches": 2, "clip_range": 0.2}),
+    "ga3c": ("ga3c", GA3C),
 }
 
 
@@ -161,6 +173,36 @@ def test_page_locked_slots_arrive_whole():
         want, _ = own(slots)
         queue.rows["obs"][slots] = 0  # the slots are theirs again who fill them
         assert torch.equal(got["obs"].cpu(), torch.from_numpy(want["obs"]))
+
+
+def test_published_weights_are_the_gpus():
+    vector = FlatParams(factory.make("nature", SPEC).to(GPU))
+    params, other = Params(vector.size), FlatParams(factory.make("nature", SPEC))
+    for version in range(3):
+        vector.flat.add_(1.0)
+        params.publish(vector, version, version)
+        assert params.pull(other) == version
+        assert torch.equal(other.flat, vector.flat.cpu())
+
+
+def test_fetch_keeps_every_bit():
+    batch = {"a": torch.randn(7, 3), "b": torch.arange(7), "c": torch.rand(7) > 0.5, "d": torch.randn(7).bfloat16()}
+    back = device.fetch_outputs(device.to_device(batch, GPU))
+    for (path, want), (_, got) in zip(tree.leaves(batch), tree.leaves(back), strict=True):
+        assert torch.equal(want, got), path
+
+
+def test_replicas_stay_equal(tmp_path, monkeypatch):
+    from polyplay.learning import learner as learning
+
+    made = []
+    real = learning.Learner.__init__
+    monkeypatch.setattr(learning.Learner, "__init__", lambda self, *a: (real(self, *a), made.append(self))[0])
+    settings = {**NET, **A2C, "replicas": 2, "steps": 4_000, "serial": True}
+    polyplay.train("a2c", run=str(tmp_path / "run"), **settings)
+    one, other = (learner.vector.flat for learner in made)
+    assert one.device == GPU
+    assert torch.equal(one, other)
 
 
 def test_auto_is_the_gpu_and_bfloat16(tmp_path, capsys):

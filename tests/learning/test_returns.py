@@ -156,3 +156,26 @@ def test_low_precision_values_are_carried_in_the_rewards_precision() -> None:
     results = [returns.n_step(step, low), returns.n_step(step, low, 1), *returns.gae(step, low, 1.0)]
     results += [*returns.vtrace(step, low, torch.zeros(3, 1))]
     assert {r.dtype for r in results} == {torch.float32}
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda b, s: returns.transitions({**b, "terminated": b["terminated"][1:]}, 0.9),
+            r"T\+1, B.*\[3, 1\], \[2, 1\]",
+        ),
+        (lambda b, s: returns.transitions({k: v[:1] for k, v in b.items()}, 0.9), "T >= 1"),
+        (lambda b, s: returns.transitions({**b, "first": b["first"].byte()}, 0.9), r"must be bool; got .*uint8"),
+        (lambda b, s: returns.gae(s, b["value"][1:], 1.0), r"value \[T\+1, B\].*, \[2, 1\]$"),
+        (lambda b, s: returns.n_step(s, b["value"][..., None]), r", \[3, 1, 1\]$"),
+        (
+            lambda b, s: returns.vtrace(s, b["value"], torch.zeros(3, 1)),
+            r"log_rho must be \[T, B\] = \[2, 1\]; got \[3, 1\]",
+        ),
+    ],
+)
+def test_wrong_shapes_and_dtypes_are_named(call, says: str) -> None:
+    batch = one([0, 1, 2], [0.0] * 3, ["go", "go"])
+    with pytest.raises(ValueError, match=says):
+        call(batch, steps(batch, 0.9))

@@ -454,3 +454,32 @@ def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
     now = policy.unroll({"obs": batch["obs"][:1], "action": batch["action"][None]}, {})
     torch.testing.assert_close(out["q"], now["chosen"][0])
     torch.testing.assert_close(out["value"], now["value"][0])
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (
+            lambda b: value_losses.project(torch.ones(2, 1), torch.zeros(2), torch.zeros(2), -1, 1),
+            r"K >= 2.*got \[2, 1\]",
+        ),
+        (
+            lambda b: value_losses.project(torch.ones(2, 3), torch.zeros(1), torch.zeros(2), -1, 1),
+            r"got \[2, 3\], \[1\]",
+        ),
+        (lambda b: value_losses.sequence_targets(b, torch.zeros(3, 1, 2), 0.9, 3), "3 rows are too few for n = 3"),
+        (
+            lambda b: value_losses.sequence_targets(b, torch.zeros(2, 1, 2), 0.9),
+            r"\[R, B\] = \[3, 1\]; got \[2, 1, 2\]",
+        ),
+        (lambda b: value_losses.sequence_priority(torch.zeros(3), torch.ones(3), 0.9), r"\[T, B\] shape; got \[3\]"),
+        (
+            lambda b: value_losses.cross_entropy(torch.ones(2, 3), torch.ones(2, 2)),
+            r"one shape; got \[2, 3\], \[2, 2\]",
+        ),
+    ],
+)
+def test_wrong_shapes_are_named(call, says: str) -> None:
+    flags = torch.zeros(3, 1, dtype=torch.bool)
+    with pytest.raises(ValueError, match=says):
+        call({"reward": torch.zeros(3, 1), "terminated": flags, "first": flags})
