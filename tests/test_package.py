@@ -22,7 +22,7 @@ def test_the_wheel_holds_every_file_the_command_and_the_mark_of_its_types(tmp_pa
         held = {n for n in wheel.namelist() if n.startswith("polyplay/")}
         entry = next(n for n in wheel.namelist() if n.endswith("entry_points.txt"))
         assert "polyplay = polyplay.__main__:main" in wheel.read(entry).decode()
-    scores = ("SOURCES.md", "atari_scores.csv", "dopamine_sticky_final.csv")
+    scores = ("SOURCES.md", "atari_papers.csv", "atari_scores.csv", "dopamine_sticky_final.csv")
     data = {
         "polyplay/py.typed",
         "polyplay/_signatures.pyi",

@@ -178,7 +178,7 @@ class GtpBoard:
 SIDES = {"b": BLACK, "w": WHITE}
 
 
-def load_game(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, str]:
+def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, str]:
     """The main line, until before move `until`, and the property that is no komi and leaves the board's own. Raises
     GtpError.
     """
@@ -503,7 +503,7 @@ class GtpEngine:
         until = _integer(last) if before and last.isdecimal() else None
         path = " ".join(words if until is None else before)
         try:
-            self.game, unread = load_game(path, self.game.board, until)
+            self.game, unread = load_sgf(path, self.game.board, until)
         except GtpError as e:
             raise GtpError(f"cannot load file: {e}") from None
         if unread:

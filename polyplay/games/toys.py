@@ -38,7 +38,7 @@ Arrays = dict[str, np.ndarray]
 Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
 
 
-def check(toy: Any, good: bool, needs: str) -> None:
+def _check(toy: Any, good: bool, needs: str) -> None:
     """Raises UserError: the options of a toy are not good."""
     need(good, f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
 
@@ -57,7 +57,7 @@ class Still:
 
     def __post_init__(self) -> None:
         good = min(self.planes, self.actions, self.steps) >= 1 and min(self.height, self.width) >= 0
-        check(self, good, "toy:still needs numbers from 1 up (height and width from 0 up)")
+        _check(self, good, "toy:still needs numbers from 1 up (height and width from 0 up)")
 
     action = property(lambda self: Discrete(self.actions))
 
@@ -110,7 +110,7 @@ class ConditionalGame:
     rows: int = 8
 
     def __post_init__(self) -> None:
-        check(self, self.rows >= 1, "toy:conditional needs rows ≥ 1")
+        _check(self, self.rows >= 1, "toy:conditional needs rows ≥ 1")
 
     obs = Field((UNITS,), "float32")
     action = {"verb": Discrete(VERBS), "unit": Discrete(UNITS), "offset": Discrete(OFFSETS)}  # noqa: RUF012
@@ -180,7 +180,7 @@ class RockPaperScissors:
     rounds: int = 1
 
     def __post_init__(self) -> None:
-        check(self, self.rounds >= 1, "toy:rps needs rounds ≥ 1")
+        _check(self, self.rounds >= 1, "toy:rps needs rounds ≥ 1")
 
     seats = 2
     obs = Field((1,), "float32")
@@ -222,7 +222,7 @@ class Skirmish:
 
     def __post_init__(self) -> None:
         good = self.health >= 1 and self.steps >= 1 and 0 < self.accuracy <= 1 and 0 <= self.late < self.health
-        check(self, good, "toy:skirmish needs health ≥ 1, 0 < accuracy ≤ 1, steps ≥ 1 and 0 ≤ late < health")
+        _check(self, good, "toy:skirmish needs health ≥ 1, 0 < accuracy ≤ 1, steps ≥ 1 and 0 ≤ late < health")
 
     seats = 4
     teams = (0, 0, 1, 1)
@@ -310,7 +310,7 @@ class Catch:
 
     def __post_init__(self) -> None:
         good = self.rows >= 2 and self.columns >= 1 and self.dtype in ("float32", "uint8")
-        check(self, good, "toy:catch needs rows ≥ 2, columns ≥ 1 and dtype 'float32' or 'uint8'")
+        _check(self, good, "toy:catch needs rows ≥ 2, columns ≥ 1 and dtype 'float32' or 'uint8'")
 
     action = Discrete(3)
     obs = property(lambda self: Field((self.rows * self.columns,), self.dtype))
@@ -344,7 +344,7 @@ class MemoryGame:
     delay: int = 3
 
     def __post_init__(self) -> None:
-        check(self, self.cues >= 2 and self.delay >= 1, "toy:memory needs cues ≥ 2 and delay ≥ 1")
+        _check(self, self.cues >= 2 and self.delay >= 1, "toy:memory needs cues ≥ 2 and delay ≥ 1")
 
     action = property(lambda self: Discrete(self.cues))
     obs = property(lambda self: Field((self.cues + 1,), "float32"))

@@ -35,14 +35,14 @@ class System:
 
 
 @cache
-def read_table(file: str) -> dict[str, Any]:
+def read_settings(file: str) -> dict[str, Any]:
     """What a TOML file of this room has, by system."""
     return tomllib.loads((Path(__file__).parent / file).read_text("utf-8"))
 
 
 def described(config: type) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
     """(presets, row) of the page with this Config, as pages.toml has them. A preset is a function without arguments."""
-    row = dict(read_table("pages.toml")[config.__module__.rpartition(".")[2]])
+    row = dict(read_settings("pages.toml")[config.__module__.rpartition(".")[2]])
     presets = row.pop("presets")
     return {name: _preset(config, presets, name) for name in presets}, row
 

@@ -53,7 +53,7 @@ def names(page: Any) -> list[str]:
 def tuned(page: Any) -> dict[str, dict[str, Any]]:
     """Of a page: domain → settings; `source` and, by environment, `envs` among them."""
     page = getattr(page, "OVER", page)  # a population's members are of this system
-    found: dict[str, dict[str, Any]] = systems.read_table("tuned.toml").get(page.__name__.rpartition(".")[2], {})
+    found: dict[str, dict[str, Any]] = systems.read_settings("tuned.toml").get(page.__name__.rpartition(".")[2], {})
     return found
 
 

@@ -12,7 +12,7 @@ import pytest
 from rich.console import Console
 
 from polyplay.cli import games, main
-from polyplay.cli.gtp import load_game
+from polyplay.cli.gtp import load_sgf
 from polyplay.core.files import Row
 from polyplay.games import board_rules, records
 from polyplay.games.boards import Game, Go
@@ -135,7 +135,7 @@ def test_go_comes_back_as_the_same_games(tmp_path: Path, capsys: pytest.CaptureF
     assert [file.name for file in files] == [f"{i + 1:05d}-gate-20-{i}.sgf" for i in range(5)]
     for board, row, file in zip(boards, rows, files, strict=True):
         assert isinstance(board, Go)
-        read, unread = load_game(str(file), replace(board, halves=0))
+        read, unread = load_sgf(str(file), replace(board, halves=0))
         assert (read.komi, unread) == (board.halves / 2, "")
         assert not read.stones(0).any()
         assert read.moves == [(1 + i % 2, action) for i, action in enumerate(actions_of(board, row))]

@@ -47,11 +47,11 @@ import sys
 from pathlib import Path
 from polyplay.__main__ import main
 from polyplay.runs import options as option_file
-from polyplay.systems import _presets
+from polyplay.systems import read_settings
 import locale
 assert locale.getpreferredencoding(False).lower() not in ("utf-8", "utf8")
 place = Path(sys.argv[1])
-print(ascii(option_file._read(place / "options.toml")["env"]), ascii(_presets._table() and "read"))
+print(ascii(option_file._read(place / "options.toml")["env"]), ascii(read_settings("tuned.toml") and "read"))
 sys.argv = ["polyplay", "runs", str(place / "r\\u00fcns")]
 main()
 """

@@ -58,7 +58,8 @@ def same_as_evaluation(run: Path, rows: int = 60, **options) -> int:
     """Row by row, the action that the evaluation's own loop takes is the agent's; how many rows were compared."""
     found = polyplay.load(run, **options)
     how = PlayOptions(1, options.get("seed", 0), epsilon=found._how.epsilon)
-    state, games = None, play._steps(found._envs, 1, how.seed + play.SEED, found._policy, how)
+    players = [(play.policy_player(found._policy, how), slice(None))]
+    state, games = None, play._steps(found._envs, 1, how.seed + play.SEED, players)
     for row, (step, expected) in enumerate(games):
         if row == rows or step["over"][0]:
             break

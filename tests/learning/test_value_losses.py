@@ -469,7 +469,7 @@ def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
         ),
         (lambda b: value_losses.sequence_targets(b, torch.zeros(3, 1, 2), 0.9, 3), "3 rows are too few for n = 3"),
         (
-            lambda b: value_losses.sequence_targets(b, torch.zeros(2, 1, 2), 0.9),
+            lambda b: value_losses.sequence_targets(b, torch.zeros(2, 1, 2), 0.9, 1),
             r"\[R, B\] = \[3, 1\]; got \[2, 1, 2\]",
         ),
         (lambda b: value_losses.sequence_priority(torch.zeros(3), torch.ones(3), 0.9), r"\[T, B\] shape; got \[3\]"),

@@ -147,9 +147,9 @@ def test_a_last_save_that_fails_is_said_last_and_in_the_status(tmp_path, monkeyp
 
 @pytest.mark.timeout(60)
 def test_a_signal_while_workers_start_ends_the_run_with_a_summary(tmp_path, monkeypatch, capfd):
-    def start(self: Crew, role: Any, index: int, check: Any) -> None:
+    def start(self: Crew, role: Any, index: int) -> None:
         os.kill(os.getpid(), signal.SIGHUP)
-        check()
+        self._check_start()
         raise AssertionError("it went on")
 
     monkeypatch.setattr(Crew, "_start", start)

@@ -39,8 +39,12 @@ TWO_CLOCKS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("system", TWO_CLOCKS)
 def test_a_core_of_two_clocks_trains_everywhere_with_its_divergences(system, tmp_path, monkeypatch):
     """It is small here, where most pages have no setting for that."""
-    make = factory._core
-    monkeypatch.setattr(factory, "_core", lambda name, features, *_: make(name, features, 8, "orthogonal", 0))
+
+    class Small(factory.Temporal):
+        def __init__(self, features: int, *_: object):
+            super().__init__(features, 8, "orthogonal", None)
+
+    monkeypatch.setattr(factory, "Temporal", Small)
     scored, seen = WithAuxiliary.__call__, list[float]()
 
     def score(self: WithAuxiliary, out: Any, batch: Any, hyperparameters: Any) -> Any:

@@ -19,7 +19,7 @@ import polyplay
 from polyplay import systems
 from polyplay.core import checkpoint
 from polyplay.runs.options import RunOptions
-from tests.runs.test_session import KW, SLOW
+from tests.runs.test_session import KW
 from tests.workers.hosts.runs import command, events, learning, metrics, processes_of, updates, wait_for
 
 WAIT = 240.0  # seconds, at most, also on a machine that is busy with other things
@@ -221,6 +221,19 @@ class Stop:
             else:  # half a second later: they are in their steps
                 self.sent = time.monotonic()
                 os.kill(os.getpid(), signal.SIGTERM)
+
+
+SLOW = """
+import os, time
+import gymnasium
+class Env(gymnasium.Wrapper):
+    def step(self, action):
+        if os.path.exists(FLAG):
+            time.sleep(0.25)
+        return super().step(action)
+def make():
+    return Env(gymnasium.make("CartPole-v1"))
+"""
 
 
 @pytest.mark.long

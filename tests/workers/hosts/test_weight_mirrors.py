@@ -65,8 +65,8 @@ class Machines:
         """Learner 0 has statistics, as a run that goes on has, and the first weights."""
         side = self.sides[self.of_learners[0]]
         side.statistics[:] = np.random.default_rng(1).random(side.statistics.shape)
-        self.ends[0].counts.saved = [3 + k for k in range(len(self.of_shards))]
-        self.ends[0].counts.begin(3, 70.0)
+        self.ends[0].saved = [3 + k for k in range(len(self.of_shards))]
+        self.ends[0].begin(3, 70.0)
         self.carry()
         assert all(side.ready for side in self.sides)
         self.shards = [ParameterShard(self.sides[machine], k) for k, machine in enumerate(self.of_shards)]
@@ -87,11 +87,11 @@ class Machines:
 
     def leave(self, w: int, number: int) -> None:
         """A gradient, for which the slots are free."""
-        self.ends[w].counts.newest()
+        self.ends[w].newest()
         vector, draw = self.vectors[w], torch.Generator().manual_seed(number)
         vector.grad[: vector.weights] = torch.randn(vector.weights, generator=draw)
         finish(self.ends[w](0.1, np.zeros(5)))
-        self.ends[w].counts.add(4.0)
+        self.ends[w].add(4.0)
 
     @contextlib.contextmanager
     def writers_paused(self) -> Iterator[None]:
@@ -234,7 +234,7 @@ def test_wherever_learners_and_shards_are_all_is_as_on_one_machine(learners, sha
             machines.leave(i % n, i)
             if i % 4:  # else it waits for the next one's
                 assert set(machines.sweep()) <= {1, 2}
-            told.append([machines.ends[w].counts.newest() for w in range(n)])
+            told.append([machines.ends[w].newest() for w in range(n)])
         assert told[0] == told[1]
         for one, two in zip(here.vectors, there.vectors, strict=True):
             assert torch.equal(one.flat, two.flat)
@@ -250,11 +250,11 @@ def test_wherever_learners_and_shards_are_all_is_as_on_one_machine(learners, sha
     for again in range(2):  # learner 0 saves: shards stand still
         with there.writers_paused(), here.ends[0].writers_paused():
             there.leave(1, 9 + again)
-            mine, side = there.ends[0].counts, there.sides[learners[0]]
+            mine, side = there.ends[0], there.sides[learners[0]]
             kept = side.statistics.copy()
             assert np.array_equal(kept, here.server.statistics)
             assert torch.equal(there.vectors[0].flat, here.vectors[0].flat)
-            assert mine.state() == here.ends[0].counts.state()
+            assert mine.state() == here.ends[0].state()
             assert np.array_equal(side.totals()["applied"], here.server.totals()["applied"])
             time.sleep(0.02)
             assert np.array_equal(side.statistics, kept)
@@ -378,10 +378,10 @@ class Chance(Machines):
     def push(self, w: int) -> None:
         marks = self.sides[self.of_learners[w]].slot[w]
         if (marks[:, WRITTEN] == marks[:, TAKEN]).all():
-            self.ends[w].counts.newest()
+            self.ends[w].newest()
             self.vectors[w].grad.fill_(-1.0)
             finish(self.ends[w](1e6, np.zeros(5)))
-            self.ends[w].counts.add(4.0)
+            self.ends[w].add(4.0)
 
     def move(self, w: int) -> None:
         """A learner is lost: all of it comes home before that is known."""
