@@ -622,6 +622,7 @@ def _fewer(value: str, text: str) -> str:
 
 WISHES: dict[str, Any] = {  # what is taken instead of a value that a message refuses, or a function that finds it
     **{"inputs": "raw", "core": "none", "previous": False, "correction": "none", "auxiliary": _fewer},
+    **{"event_rewards": (), "rewards": "game"},
     **{"lanes": _rounded, "minibatches": _lowered, "reward": lambda value, text: "none" if value == "scale" else value},
 }
 

@@ -131,6 +131,8 @@ def _points(c: Any, envs: Envs) -> dict[str, float]:
             allowed = f"EVENT=WEIGHT, with an event of {', '.join(known)}"
             raise UserError(f"--event-rewards: {text} given, allowed: {allowed}")
         found[event] = float(_number(weight))
+    if not c.evolve and not any(found.values()):
+        raise UserError(f"--rewards: events given, all of weight 0: give weights of {', '.join(known)}, or take game")
     return {event: found.get(event, 0.0) for event in known}
 
 

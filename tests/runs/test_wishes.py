@@ -311,3 +311,12 @@ def test_a_population_does_not_vary_what_is_scheduled(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--change: learning_rate given, and --vary learning_rate too"):
         polyplay.train("pbt", over="a2c", vary=("learning_rate=log:1e-5:1e-2",), change=CHANGE[:1], **one)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("more", "rewards"), [({}, "events"), ({"evolve": False}, "game")])
+def test_events_that_a_game_has_not_are_left_out(more, rewards):
+    settings, lines = wired("ftw", env="toy:skirmish", network="mlp", core="none", auxiliary="none", **more)
+    assert (settings.event_rewards, settings.rewards) == ((), rewards)
+    assert lines[0].startswith("event_rewards ('captured=1.0', ")
+    with pytest.raises(UserError, match="--event-rewards: captured=1 given, allowed: EVENT=WEIGHT, with an event of hit"):
+        wired("ftw", env="toy:skirmish", event_rewards=("captured=1",), core="none", auxiliary="none")
