@@ -424,7 +424,7 @@ GOAL = 18.0
 PONG = (
     f"--env ALE/Pong-v5 --preset quick --precision auto --replicas 1 --until-return {GOAL:g} --no-tensorboard --quiet"
 )
-FULL = "--lanes 64 --groups 2 --learning-rate 1e-3 --budget 12000000"  # for 16 cores and a GPU
+FULL = "--lanes 64 --groups 2 --learning-rate 1e-3 --frames 12000000"  # for 16 cores and a GPU
 SHORT_PONG = "--lanes 4 --unroll 8 --steps 64"
 
 

@@ -314,7 +314,7 @@ class RolloutQueue(SharedQueue):
         return self._bells[self.consumers + i // self.each]
 
     def waiting(self, c: int) -> np.ndarray:
-        """int64 [producers]: slots that wait for consumer `c`, of each that feeds it."""
+        """Slots that wait for consumer `c`: int64, one number for each producer that feeds it."""
         ends = self.ends[c :: self.consumers]
         return ends[:, 1] - ends[:, 0]
 

@@ -229,7 +229,11 @@ import json, signal, sys
 from polyplay.core import processes
 processes.prctl(processes.PDEATHSIG, signal.SIGKILL)
 import polyplay
-polyplay.train(**json.loads(sys.argv[1]))
+from polyplay.core.errors import UserError
+try:
+    polyplay.train(**json.loads(sys.argv[1]))
+except UserError as e:
+    sys.exit(str(e))
 """
 
 

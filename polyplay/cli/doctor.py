@@ -111,7 +111,7 @@ def torch_build() -> Iterator[Finding]:
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
     threads = f"{torch.get_num_threads()} threads"
     yield Finding("torch", "ok", f"{torch.__version__}, {build} build, BLAS {blas}, {threads}")
-    cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count() * torch.cuda.is_available())]
     driver = "; a driver is there: install the torch that fits it to compute on the GPU"
     none = "none that torch can use" + driver * Path("/proc/driver/nvidia").exists()
     yield Finding("gpu", "ok", f"{len(cards)}: {', '.join(sorted({*cards}))}" if cards else none)

@@ -163,7 +163,7 @@ class Film:
         self._out: Any = None
         self._stream: Any = None
         with self._guarded():
-            _package()
+            self._out = _package().open(str(self._part), "w")
 
     def shown(self, envs: Envs) -> Envs:
         """`envs` so that a step has a picture; as they are, where that cannot be."""
@@ -183,16 +183,16 @@ class Film:
         with self._guarded():
             if out is not None:
                 with closing(out):
-                    out.mux(self._stream.encode())
-                if not self.fault:
+                    if self._stream is not None:
+                        out.mux(self._stream.encode())
+                if self._stream is not None and not self.fault:
                     os.replace(self._part, self.path)
         with contextlib.suppress(OSError):
             self._part.unlink(missing_ok=True)
 
     def _write(self, shown: np.ndarray, rate: float) -> None:
         shown = shown[: len(shown) // 2 * 2, : shown.shape[1] // 2 * 2]  # the format has no odd sides
-        if self._out is None:
-            self._out = _package().open(str(self._part), "w")
+        if self._stream is None:
             self._stream = self._out.add_stream("libx264", rate=round(rate))
             self._stream.height, self._stream.width = shown.shape[:2]
             self._stream.pix_fmt = "yuv420p"

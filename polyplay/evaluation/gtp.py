@@ -226,7 +226,9 @@ class GtpPlayer:
             program.ask("clear_board")
             self._known = self.board.new()
             moves = moves_between(self.board, self._known, record)
-        for action in moves or ():
+        if moves is None:
+            raise ValueError("a position that no moves from an empty board lead to")
+        for action in moves:
             program.ask(f"play {COLORS[mover(self._known)]} {self.board.move_name(action)}")
             board_rules.play(self.board.numbers, self._known, action)
         return program.ask(command)

@@ -138,7 +138,7 @@ def _check_types(record: Row) -> None:
     options = option_types(evaluate.EvaluateOptions)
     for name, kind in (TYPES | {name: options[name] for name in OPTIONS}).items():
         if name in record:
-            _or_fail(partial(check_value, value=record[name], hint=kind), name)
+            record[name] = _or_fail(partial(check_value, value=record[name], hint=kind), name)
     starts = record["starts"]
     if not (starts is None or (isinstance(starts, dict) and all(isinstance(starts.get(k), str) for k in STARTS))):
         raise VerificationFailed(f"its starts are {starts!r}, allowed: null, or {' and '.join(STARTS)}")

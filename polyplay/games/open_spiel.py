@@ -14,7 +14,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -170,16 +170,23 @@ def refusals_of(name: str) -> Iterator[None]:
 def _stderr_held() -> Iterator[None]:
     """What is written to the process's stderr meanwhile is printed at the end, unless there is an exception."""
     with _stderr_alone, tempfile.TemporaryFile() as held:
-        sys.stderr.flush()
-        stderr = os.dup(2)
+        with suppress(AttributeError, OSError, ValueError):  # None, broken or closed
+            sys.stderr.flush()
         try:
-            os.dup2(held.fileno(), 2)
+            stderr = os.dup(2)
+        except OSError:  # it is closed
+            stderr = -1
+        try:
+            if stderr >= 0:
+                os.dup2(held.fileno(), 2)
             yield
         finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
+            if stderr >= 0:
+                os.dup2(stderr, 2)
+                os.close(stderr)
         held.seek(0)
-        os.write(2, held.read())
+        with suppress(OSError):
+            os.write(2, held.read())
 
 
 def _not_here(kinds: Any, game: Any) -> str:

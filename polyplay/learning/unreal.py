@@ -179,7 +179,7 @@ def pixel_change(view: Tensor) -> Tensor:
     number marks them. Across the begin of an episode it means nothing. ValueError for what is not such rows.
     """
     fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
-    returns.check_shapes(fit, "view must be uint8 [T+1, B, C, H, W] with T >= 1", view)
+    returns.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
     pixels = control_cells(tuple(view.shape[2:])) != tuple(view.shape[3:])
     change = _picture_change if pixels else lambda before, after: (before != after).float().mean(1)
     return torch.stack([change(*pair) for pair in pairwise(view.unbind())])  # row by row: it fits caches

@@ -539,6 +539,9 @@ def read_history(directory: Path) -> LeagueHistory:
 
 def values_over(copies: list[Row], agent: int, first: Row) -> list[tuple[int, Row]]:
     """An agent's hyperparameters, each with the matches that were rated before. first: those it began with."""
-    own = [copy for copy in copies if copy["agent"] == agent]
-    values = [*(copy["old"] for copy in own), own[-1]["values"] if own else first]
-    return list(zip([0, *(copy["match"] for copy in own)], values, strict=True))
+    begin, values, found = 0, first, list[tuple[int, Row]]()
+    for copy in copies:
+        if copy["agent"] == agent:
+            found.append((begin, copy["old"] or values))
+            begin, values = copy["match"], copy["values"]
+    return [*found, (begin, values)]

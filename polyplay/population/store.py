@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.core.errors import UserError
-from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, write_bytes, write_json
+from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, to_plain, write_bytes, write_json
 from polyplay.core.machine import now
 from polyplay.population.rules import Standing
 
@@ -78,7 +78,8 @@ def write_copies(directory: Path, copies: Sequence[Row]) -> None:
     """Write lineage.jsonl of a league: a line for each copy that the agents have made, in order. copies: as CopyHistory
     has made them. Raises OSError.
     """
-    write_bytes(directory / LINEAGE, "".join(json.dumps(_copy_line(copy)) + "\n" for copy in copies).encode())
+    lines = [json.dumps(to_plain(_copy_line(copy)), allow_nan=False) + "\n" for copy in copies]
+    write_bytes(directory / LINEAGE, "".join(lines).encode())
 
 
 def _copy_line(copy: Row) -> Row:

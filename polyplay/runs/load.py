@@ -393,6 +393,7 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     """
     config = read_config(Path(str(options.run)), population="over" in run_options.to_json(settings))
     was = {**config["config"], **config["options"], "system": config["system"]}
+    was |= {} if was["steps"] is None else {"frames": None}
     now = {**run_options.to_json(settings), **run_options.to_json(options), "system": system}
     given = [k for k in now if k not in FREE and (k == "system" or sources.get(k, "").partition(" ")[0] in GIVEN)]
     differ = [k for k in given if k in was and was[k] != now[k]]

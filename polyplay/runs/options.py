@@ -436,6 +436,7 @@ def parse(
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
     types = flags.option_types(page.Config, RunOptions)
+    overrides = {k: v for k, v in overrides.items() if (k, v) != ("frames", None)}
     if is_instance(overrides.get("env")):
         overrides["env"], own = made_from(overrides["env"])
         overrides["env_kwargs"] = own | dict(overrides.get("env_kwargs", {}))  # type: ignore[call-overload]
@@ -524,6 +525,7 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
             raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(able)}")
         if name in able and name not in types:
             raise UserError(f"{flag(name)}: {name_of(page)} has no such option")
+    changes = {k: v for k, v in changes.items() if (k, v) != ("frames", None)}
     own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
     others = {k: v for k, v in changes.items() if k not in types}
     return replace(settings, **own), {"steps": None, **others} if "frames" in own else others

@@ -412,9 +412,8 @@ def resume(
         run_files.amend_config(directory, about)  # type: ignore[arg-type]
         _extend(store, evolution, changes)
 
-    changed = {
-        k: getattr(options, k) for k, source in sources.items() if source == "resume" and k != "frames"
-    }  # now or before
+    now, unused = vars(options) | {"frames": settings.frames}, "steps" if options.steps is None else "frames"
+    changed = {k: now[k] for k, source in sources.items() if source == "resume" and k != unused}  # now or before
     runner = _runner(directory, settings, options, sources, changed)
     return _go(RunResult(directory, 0, "dry run", {}, settings), crew, runner, lines, options, begin)
 

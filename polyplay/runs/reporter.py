@@ -386,7 +386,7 @@ class Reporter:
         self.listen("episodes", row)
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
-        """Write one decision of a scheduler (autoscale.worker.decision_row); its line of decisions.jsonl."""
+        """Write one decision of a scheduler (`autoscale.schedule`); its line of decisions.jsonl."""
         row = self._append("decisions", {"steps": steps, "updates": updates, **decided})
         chosen = row["to"] if row["kept"] else row["from"]
         self._event(steps, {f"schedule/{name}": n for name, n in chosen.items()})

@@ -96,12 +96,13 @@ class Callbacks:
 
     def line(self, file: str, row: Row) -> None:
         """A line was written to FILE.jsonl."""
-        if file in EVENTS:
+        if self.callbacks and file in EVENTS:
             self.events.append((EVENTS[file], row))
 
     def checkpoint(self, path: Path) -> None:
         """A checkpoint is complete."""
-        self.events.append(("on_checkpoint", path))
+        if self.callbacks:
+            self.events.append(("on_checkpoint", path))
 
     def call(self, ended: bool = False) -> None:
         """Call the user's code with all that has happened since. Raises what it raises. ended: there is nothing left

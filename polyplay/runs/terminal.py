@@ -200,7 +200,8 @@ def _title_line(what: str, directory: Path | str, console: Console) -> Text:
 def _changed_settings(run: RunDescription) -> str:
     """What was given, and what was chosen for this machine; the rest is the preset's."""
     values, kinds = {**run["config"], **run["options"]}, {k: _kind(v) for k, v in run["sources"].items()}
-    told = {k: f"{k} {_short(values[k])}" for k in kinds if k in values and k not in ("env", "run", "preset")}
+    idle = ("env", "run", "preset", *(("frames",) if values.get("steps") is not None else ()))
+    told = {k: f"{k} {_short(values[k])}" for k in kinds if k in values and k not in idle}
     given = ", ".join(text for k, text in told.items() if kinds[k] not in ("default", "preset", "chosen"))
     chosen = ", ".join(text for k, text in told.items() if kinds[k] == "chosen")
     parts = [f"preset {run['options']['preset']}", given, f"chosen for this machine: {chosen}" * bool(chosen)]

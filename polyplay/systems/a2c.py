@@ -41,7 +41,7 @@ class Config(PolicyOptions):
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
-    frames: Count = 320_000_000  # frames to train for, unless --steps is given (80M steps)
+    frames: Count = 320_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
 
 
 PRESETS, ROW = described(Config)

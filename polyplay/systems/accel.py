@@ -44,7 +44,7 @@ class Config(PolicyOptions):
     value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none"] = "sign"  # learner's rewards
-    frames: Count = 200_000_000  # frames to train for, unless --steps is given (50M steps)
+    frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
 
 
 PRESETS, ROW = described(Config)

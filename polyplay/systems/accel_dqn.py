@@ -58,7 +58,7 @@ class Config(AgentOptions):
     optimizer: str = "adam"  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
     optimizer_eps: Positive = 0.01 / 2_048  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
-    frames: Count = 200_000_000  # frames to train for, unless --steps is given
+    frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 PRESETS, ROW = described(Config)

@@ -51,7 +51,7 @@ class Config(ValueOptions):
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: Positive = 1.5e-7  # the optimizer's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
-    frames: Count = 22_800_000_000  # frames to train for, unless --steps is given
+    frames: Count = 22_800_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 PRESETS, ROW = described(Config)

@@ -53,7 +53,7 @@ class Config:
     saturation_cost: NonNegative = 0.0  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: Positive = 1e-4  # learning rate of actor and critic, constant
     optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
-    frames: Count = 100_000_000  # frames to train for, unless --steps is given
+    frames: Count = 100_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 PRESETS, ROW = described(Config)

@@ -46,7 +46,7 @@ class Config(PolicyOptions):
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
     normalize_advantage: bool = True  # scale advantages to mean 0 and deviation 1 over a minibatch
-    frames: Count = 40_000_000  # frames to train for, unless --steps is given
+    frames: Count = 40_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 PRESETS, ROW = described(Config)

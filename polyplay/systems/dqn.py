@@ -48,7 +48,7 @@ class Config(ValueOptions):
     optimizer: str = "rmsprop_dqn"  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: Positive = 0.01  # the optimizer's ε
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch, of errors clipped to ±1
-    frames: Count = 200_000_000  # frames to train for, unless --steps is given
+    frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}

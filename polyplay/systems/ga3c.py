@@ -52,7 +52,7 @@ class Config(PolicyOptions):
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
     inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # type: ignore[assignment]
     # images: x/255, x/128 − 1, or minus the mean image
-    frames: Count = 200_000_000  # frames to train for, unless --steps is given
+    frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 PRESETS, ROW = described(Config)

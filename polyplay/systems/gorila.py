@@ -46,7 +46,7 @@ class Config(ValueOptions):
     optimizer_eps: Positive = 0.01  # the optimizer's ε; not published
     stale: Whole = 0  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
     outlier: NonNegative = 4.0  # discard losses this many deviations above the mean, 0 is off; not published
-    frames: Count = 200_000_000  # frames to train for, unless --steps is given
+    frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 PRESETS, ROW = described(Config)

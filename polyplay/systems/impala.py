@@ -47,7 +47,7 @@ class Config(PolicyOptions):
     value_cost: NonNegative = 0.5  # weight of the value loss
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
-    frames: Count = 200_000_000  # frames to train for, unless --steps is given
+    frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 PRESETS, ROW = described(Config)

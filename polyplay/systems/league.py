@@ -52,7 +52,7 @@ class Config(PolicyOptions):
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
-    frames: Count = 1_000_000  # frames to train for, unless --steps is given
+    frames: Count = 1_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 PRESETS, ROW = described(Config)

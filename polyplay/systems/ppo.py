@@ -42,7 +42,7 @@ class Config(PolicyOptions):
     # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
-    frames: Count = 40_000_000  # frames to train for, unless --steps is given (10M steps)
+    frames: Count = 40_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 
 
 PRESETS, ROW = described(Config)

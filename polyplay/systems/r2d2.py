@@ -50,7 +50,7 @@ class Config(AgentOptions):
     optimizer_eps: Positive = 1e-3  # Adam's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     rescale: NonNegative = 1e-3  # ε of value rescaling h, 0 is off
-    frames: Count = 10_000_000_000  # frames to train for, unless --steps is given
+    frames: Count = 10_000_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 PRESETS, ROW = described(Config)

@@ -48,7 +48,7 @@ class Config(ValueOptions):
     learning_rate: Positive = 6.25e-5  # learning rate, constant
     optimizer_eps: Positive = 1.5e-4  # Adam's ε
     max_grad_norm: NonNegative = 10.0  # clip the gradient's global norm to this (dqn_zoo), 0 is off
-    frames: Count = 200_000_000  # frames to train for, unless --steps is given
+    frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-entropy, which is never 0), network

@@ -212,8 +212,9 @@ def _update_rmsprop_in_one_pass(
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
     targets = [] if out is None else [out]
     arrays = [x.detach().numpy().reshape(-1) for x in (*targets, p, grad, *mean, state["square"])]
-    name = f"rmsprop{'_centred' * group['centred']}{'_into' * (out is not None)}"
-    loop: Callable[..., None] = getattr(kernels, name)
+    in_place = kernels.rmsprop, kernels.rmsprop_centred
+    into = kernels.rmsprop_into, kernels.rmsprop_centred_into
+    loop: Callable[..., None] = (in_place if out is None else into)[group["centred"]]
     if team is None:
         loop(*arrays, rule)
     else:

@@ -228,8 +228,9 @@ def test_several_seeds_are_several_populations(tmp_path, monkeypatch, capfd):
 
 
 @pytest.mark.long
-def test_a_population_that_is_done_goes_on_with_more_steps(population, tmp_path):
-    run = polyplay.resume(shutil.copytree(population, tmp_path / "run"), steps=800)
+@pytest.mark.parametrize("more", [{"steps": 800}, {"frames": 800}])
+def test_a_population_that_is_done_goes_on_with_more_steps(more, population, tmp_path):
+    run = polyplay.resume(shutil.copytree(population, tmp_path / "run"), **more)
     assert (run.exit_code, run.reason) == (0, "done")
     assert run.summary["steps"] >= 1600
     assert run.summary["decisions"] == 2 + 2 * 3
