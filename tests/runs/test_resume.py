@@ -74,7 +74,7 @@ class Shared(gymnasium.Env):
         self.steps = int(state["steps"])
 
 
-LONG, DRAWS = pytest.mark.long, {"env": Shared, "serial": True}
+LONG, DRAWS = pytest.mark.long, {"env": Shared, "serial": True, "preset": "paper"}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):
 
 
 def test_what_cannot_be_saved_begins_anew_and_is_counted(tmp_path, capfd):
-    kw = {**BASE, "env": "ALE/Pong-v5", "lanes": 4, "unroll": 4, "network": "a3c", "replicas": 1}
+    kw = {**BASE, "env": "ALE/Pong-v5", "lanes": 4, "unroll": 4, "network": "a3c", "replicas": 1, "on": "thread"}
     run = polyplay.train("a2c", run=str(tmp_path / "pong"), steps=64, **kw).directory
     capfd.readouterr()
     polyplay.resume(str(run), steps=96)
@@ -442,6 +442,7 @@ def spoil(path: Path, damage: str) -> None:
 
 
 GIVEN_KW: dict[str, Any] = {"network": "mlp(8)", "lanes": 4, "serial": True, "steps": 100, "quiet": True}
+GIVEN_KW["preset"] = "paper"  # auto would look at the environment, in a process
 GIVEN_KW["tensorboard"] = False
 
 

