@@ -118,10 +118,7 @@ def test_an_early_end_counts_what_is_over(champion: Path):
         ("--against random", "--against random is for --protocol versus, run given"),
         ("--opening-plies 3", "--opening-plies 3 is for --protocol versus, run given"),
         ("--protocol versus --against random --video", "--video is not for --protocol versus: use --protocol run"),
-        (
-            "--protocol null-op",
-            "null-op is for Atari games, this run plays game:three_in_a_row; allowed here: run, ver",
-        ),
+        ("--protocol null-op", "null-op is for Atari games, this run plays game:three_in_a_row; allowed here: run"),
         ("--simulations 10", "--simulations 10 given, but the policy of this run does not search"),
         ("--simulations 1000000", "--simulations: '1000000' given, allowed: a whole number from 0 to 100000"),
         ("--protocol versus --against random --opening-plies 20", "--opening-plies 20: every random game"),

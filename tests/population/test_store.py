@@ -230,16 +230,6 @@ BY_HAND = [
 ]
 
 
-def test_a_line_by_hand():
-    first, second, third = Segment(0, 0, 100, {"rate": 1.0}), Segment(1, 110, 210, {"rate": 0.8}), {"rate": 0.96}
-    assert ancestry(BY_HAND, 0, 350) == [first, second, Segment(0, 300, 350, third)]
-    assert ancestry(BY_HAND, 0) == [first, second, Segment(0, 300, 300, third)], "as far as the rows know"
-    assert ancestry(BY_HAND, 0, 299) == [Segment(0, 0, 299, {"rate": 1.0})]
-    assert ancestry(BY_HAND, 1, 110) == [first, Segment(1, 110, 110, {"rate": 0.8})]
-    assert ancestry(BY_HAND, 1) == [first, second]
-    assert ancestry([*BY_HAND[:5], BY_HAND[6]], 1) == [first, second], "its steps are known from its copy"
-
-
 @pytest.mark.parametrize("rows", [[], [first_row(0, rate=1.0)]])
 def test_a_member_without_rows_has_no_line(rows):
     assert ancestry(rows, 3) == []

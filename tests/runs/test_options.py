@@ -110,23 +110,6 @@ def test_every_mistake_is_one_line_that_names_it(line: str, says: str, capfd: py
     assert capfd.readouterr() == ("", "")
 
 
-def test_help_lists_both_groups_with_the_presets_defaults(capsys: pytest.CaptureFixture):
-    with pytest.raises(SystemExit) as caught:
-        parse("--help --preset quick")
-    out = capsys.readouterr().out
-    assert caught.value.code == 0
-    for words in (
-        "polyplay train fake",
-        "algorithm options",
-        "run options",
-        "step size (default: 0.001)",
-        "--frames INT",
-    ):
-        assert words in out
-    assert "a comment is help too" in out
-    assert "{None}" not in out
-
-
 def test_a_page_may_not_take_a_run_options_name():
     @dataclass(frozen=True)
     class Clash:
@@ -261,11 +244,6 @@ def test_read_flags_returns_which_were_given():
     assert flags.read_flags(Few, ["--no-quiet"], "polyplay x") == (Few(), {"quiet"})
 
 
-def test_few_options_are_listed_when_nothing_is_near():
-    with pytest.raises(UserError, match=re.escape("unknown option --lr for polyplay x; it takes --frames, --quiet")):
-        flags.read_flags(Few, ["--lr", "3"], "polyplay x")
-
-
 def test_an_alias_is_suggested_only_where_its_option_is():
     assert flags.nearest_flag("total_timestep", ["steps"], flags.flag) == "; did you mean --total-timesteps?"
     assert "total" not in flags.nearest_flag("total_timestep", ["frames"], flags.flag)
@@ -281,22 +259,6 @@ def test_help_prints_and_exits(capsys: pytest.CaptureFixture):
     assert "how many (default: none)" in out
     assert "say less of what is going on, which is a longer" in out
     assert "description, so that it has two lines (default: off)" in out, "one text, wrapped once"
-
-
-@pytest.mark.parametrize(
-    ("text", "plain"),
-    [
-        ("10M", "10000000"),
-        ("1e7", "10000000"),
-        ("2.5k", "2500"),
-        ("-2k", "-2000"),
-        ("1.5", "1.5"),
-        ("1.23456789k", "1.23456789k"),
-        ("1e999", "1e999"),
-    ],
-)
-def test_short_whole_numbers(text: str, plain: str):
-    assert flags.expand_suffix(text) == plain
 
 
 def names(cls):

@@ -49,18 +49,12 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
         ("--vary core=none,lstm", "--vary: core=lstm given, but it changes the network, whose weights members copy:"),
         ("--vary network=mlp(4),mlp(8)", "torso.layers.0.weight (4, 50) becomes (8, 50); leave it out"),
         ("--vary optimizer=rmsprop_tf,adam", "changes the optimizer, whose state members copy: rmsprop_tf bec"),
-        (
-            "--over dqn --learning-starts 99 --vary capacity=1000,2000",
-            "capacity=2000 given, but it changes the replay,",
-        ),
+        ("--over dqn --learning-starts 99 --vary capacity=1000,2000", "capacity=2000 given, but it changes the"),
         ("--vary gamma=uniform:0.5:1.5", "--vary gamma: '1.5' given, allowed: a number from 0 to 1"),
         ("--vary anneal=linear,square", "--vary anneal: 'square' given, allowed: linear, constant"),
         ("--vary unroll=uniform:1.5:8.5", "--vary unroll=uniform:1.5:8.5: '1.5' given, allowed: a whole number"),
         (f"{RATE} learning-rate=1,2", "--vary: learning_rate given twice: give it one range or list"),
-        (
-            "--vary env=toy:catch,toy:memory",
-            "--vary: env given, which can't be varied, since members must play the same",
-        ),
+        ("--vary env=toy:catch,toy:memory", "--vary: env given, which can't be varied, since members must play the"),
         ("--vary frames=1000,2000", "--vary: frames given, which can't be varied, since it says how long every"),
         ("--vary steps=1000,2000", "--vary: steps given, which can't be varied, since it says how long every"),
         ("--vary hidden=64,128", "--vary: hidden given, which can't be varied, since the network must stay the same"),
@@ -147,10 +141,7 @@ def test_a_member_is_a_run_as_any_other(population):
         ("train a2c --serial --run RUN", "holds a run already; `polyplay resume "),
         ("train a2c --serial --run RUN --resume auto", "is a population, name one of its members: the best first, "),
         (f"train pbt {A2C} {RATE} --run RUN", "holds a run already; `polyplay resume "),
-        (
-            f"train pbt {A2C} {RATE} --run RUN --resume auto --lanes 8",
-            "--lanes: a population decides what its members have",
-        ),
+        (f"train pbt {A2C} {RATE} --run RUN --resume auto --lanes 8", "--lanes: a population decides what its"),
         (f"train pbt {A2C} {RATE} --run MEMBER --resume auto", "SYSTEM: pbt given, but "),
     ],
 )

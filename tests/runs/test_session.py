@@ -342,16 +342,6 @@ def test_what_is_whole_is_saved_before_a_run_fails(system: str, kw: dict, faulty
     assert len(rows(run / "updates.jsonl")) > last
 
 
-def test_the_last_line_says_how_to_go_on(faulty: Faulty, tmp_path: Path, capfd: pytest.CaptureFixture):
-    run, words = tmp_path / "a run", "--network mlp --lanes 4 --replicas 1 --serial --steps 10M --no-tensorboard"
-    assert main.main(["train", "a2c", "--env", faulty(30), "--run", str(run), *words.split()]) == 1
-    out, err = capfd.readouterr()
-    assert out.splitlines()[-1].startswith("failed · ")  # why is said once
-    assert err.count("polyplay: failed: ") == 1
-    assert "ZeroDivisionError: a fault of its own" in err
-    assert err.splitlines()[-1] == f"`polyplay resume '{run}'` goes on from the last checkpoint"
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("left", ["again", ".partial-000000000000", ".partial-best-000000000009"])
 def test_a_rescue_is_not_waited_for_without_need(left: str, tmp_path: Path, monkeypatch, capfd):

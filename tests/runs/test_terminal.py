@@ -374,17 +374,6 @@ def test_other_machines_are_counted_and_their_links_summed(tmp_path: Path):
     assert terminal.report_line(case.reporter.row, terminal.RunGoal(), None, None).endswith("machines 2")
 
 
-def test_clock_text():
-    shown = ["0:00:00", "0:00:59", "1:00:00", "48:00:00", "-:--:--"]
-    assert [terminal.clock_text(s) for s in (0, 59.9, 3600, 86400 * 2, None)] == shown
-
-
-def test_short_count():
-    shown = ["0", "500", "25k", "12.3k", "1M", "1.5M", "2B"]
-    assert [terminal.short_count(n) for n in (0, 500, 25_000, 12_345, 999_999, 1.5e6, 2e9)] == shown
-    assert terminal.short_count(1_234_500, 6) == "1.2345M"
-
-
 def test_quiet_shows_warnings_and_the_last_line_only(tmp_path: Path):
     case = Case(tmp_path, live=False)
     case.begin(quiet=True)

@@ -294,19 +294,13 @@ def test_its_metrics_are_reported(tmp_path, capfd):
     [
         ("--simulations 0", "--simulations: '0' given, allowed: a whole number from 1"),
         ("--noise-alpha 0", "--noise-alpha: '0' given, allowed: a number above 0"),
-        (
-            "--simulations 8 --leaves 1 --fast-simulations 9",
-            "--fast-simulations: 9 given; allowed: 0 to its 8 simulations",
-        ),
+        ("--simulations 8 --leaves 1 --fast-simulations 9", "--fast-simulations: 9 given; allowed: 0 to its 8"),
         ("--simulations 8 --leaves 9", "--leaves: 9 given; allowed: at most its 8 simulations"),
         ("--root gumbel --simulations 8", "gumbel-actions 16 (default); allowed: 1 to its 8 simulations"),
         ("--root forced", "--root: 'forced' given, allowed: puct, gumbel, gumbel_mctx"),
         ("--evaluator winograd", "--evaluator: 'winograd' given, allowed: torch, openvino, auto"),
         ("--noise 1.5", "--noise: '1.5' given, allowed: a number from 0 to 1"),
-        (
-            "--batch 64 --capacity 63 --learning-starts 9",
-            "--capacity: 63 given, allowed: as many as --batch, which is 64, or more",
-        ),
+        ("--batch 64 --capacity 63 --learning-starts 9", "--capacity: 63 given, allowed: as many as --batch, which"),
         ("--capacity 500 --batch 64 --learning-starts 501", "start=501 is more than capacity=500"),
         ("--env game:connect:4x4x5", "game:connect:4x4x5: 5 in a row given; a 4x4 board has 2 to 4"),
         ("--env game:conect_four", "did you mean connect_four?"),

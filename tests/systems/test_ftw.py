@@ -109,7 +109,7 @@ def points_against_random(directory: Path, env: str) -> float:
 def test_a_population_learns_to_win(on, tmp_path):
     """By an inner reward."""
     given = {**RECALL, "evolve": False, "ranges": FAST, "lag": 1, "normalize_advantage": True, "max_grad_norm": 0.5}
-    run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=24_000, on=on, **given)
+    run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=18_000, on=on, **given)
     assert points_against_random(run.directory, RECALL["env"]) > 0.75
 
 
@@ -182,10 +182,7 @@ def test_weights_are_drawn_near_points_where_ranges_say_so():
     ("given", "said"),
     [
         ({"env": "toy:rps"}, "--env: toy:rps given, which counts no events"),
-        (
-            {"event_rewards": ("flag=1",)},
-            "--event-rewards: flag=1 given, allowed: EVENT=WEIGHT, with an event of right, wrong",
-        ),
+        ({"event_rewards": ("flag=1",)}, "--event-rewards: flag=1 given, allowed: EVENT=WEIGHT, with an event of"),
         ({"ranges": ("period=0",)}, "--ranges: period from 0 to 0 given, allowed: from 1 to the 19 steps of --unroll"),
         ({"ranges": ("period=uniform:5:20",)}, "period from 5 to 20 given"),
         ({"ranges": ("speed=1",)}, "--ranges: speed=1 given, allowed: NAME=RANGE or NAME=VALUE, NAME of learning_rate"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,11 +20,7 @@ from polyplay.core.files import read_lines, read_object
 from polyplay.population.league_log import CopyRule
 from polyplay.runs.load import choose_checkpoint
 from polyplay.systems import league
-from tests import leftovers
 
-SIX: dict[str, Any] = {"env": "toy:skirmish", "agents": 6, "actors": 2, "lanes": 16, "batch": 8, "snapshot_every": 5}
-SIX |= {"opponents": "past:0.3", "games_per_matchup": 20, "network": "mlp", "checkpoint_every": 3.0}
-SIX |= {"report_every": 2.0, "tensorboard": False}
 QUIET: dict[str, Any] = {"serial": True, "tensorboard": False, "network": "mlp", "lanes": 16, "batch": 8}
 
 
@@ -179,49 +173,6 @@ def _until(condition: Any, what: str, seconds: float = 150.0) -> None:
     while not condition():
         assert time.monotonic() < end, what
         time.sleep(0.1)
-
-
-@pytest.mark.long
-@pytest.mark.timeout(450)
-def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_path):
-    directory, before = tmp_path / "league-of-six", leftovers.names()
-    faults = "kill=act:4,kill=referee:4"
-    run = _command("train", "league", "--run", str(directory), "--steps", "10M", *_options(SIX), faults=faults)
-    try:
-        for victim in ("main", "learn"):
-            _until(lambda: len(list(directory.glob("checkpoints/[0-9]*"))) >= 2, "no checkpoints")
-            _until(lambda: len(list(directory.glob("past_agents/*"))) >= 6 and _lines(directory) > 40, "no past agents")
-            workers = _processes(directory.name)
-            learners = [p for p in workers if "learn" in " ".join(p.cmdline())]
-            os.kill(run.pid if victim == "main" else learners[0].pid, signal.SIGKILL)
-            out = run.communicate(timeout=60)[0].decode()
-            assert run.returncode == (-signal.SIGKILL if victim == "main" else 1), out
-            _until(lambda: not _processes(directory.name), "orphans", 30.0)
-            was, had, selves = versions(directory), rated(directory), set((directory / "past_agents").iterdir())
-            played = _lines(directory)
-            run = _command("resume", str(directory), faults=faults)
-            _until(
-                lambda run=run, played=played: run.poll() is not None or _lines(directory) > played + 20, "no matches"
-            )
-            assert run.poll() is None, run.communicate()[0].decode()
-            assert set((directory / "past_agents").iterdir()) >= selves
-            now = rated(directory)
-            assert all(now.get(name, n) >= n for name, n in had.items() if "-" not in name), "no rating is lost"
-            newest = checkpoint.everything(directory)[-1].name
-            _until(lambda newest=newest: checkpoint.everything(directory)[-1].name != newest, "no checkpoint")
-            assert all(n >= was[agent] for agent, n in versions(directory).items())
-        acting = {p.pid for p in _processes(directory.name) if " act " in " ".join(p.cmdline())}
-        _until(lambda: acting - {p.pid for p in _processes(directory.name)}, "no actor is killed")
-        time.sleep(2.0)  # another takes its place
-        run.send_signal(signal.SIGTERM)
-        out = run.communicate(timeout=90)[0].decode()
-        assert "matches under way are counted as lost" in out
-        assert "a new one takes its place" in out
-        assert run.returncode == 128 + signal.SIGTERM, out
-        _until(lambda: not _processes(directory.name), "orphans", 30.0)
-        assert not leftovers.since(before)
-    finally:
-        run.kill()
 
 
 def _lines(directory: Path) -> int:

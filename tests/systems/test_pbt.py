@@ -74,18 +74,6 @@ def test_a_population_of_every_kind_of_system(over, tmp_path):
         assert polyplay.evaluate(directory(run, i), episodes=2)["episodes"] == 2
 
 
-def test_in_one_thread_it_is_the_same_again(tmp_path):
-    one, two = (train("a2c", tmp_path / name, trace=True, **EXACT) for name in ("one", "two"))
-    assert any(line["donor"] is not None for line in read_lineage(one.directory)[3:])
-    own = ("member", "donor", "score", "steps", "new")
-    assert [[line[k] for k in own] for line in read_lineage(one.directory)] == [
-        [line[k] for k in own] for line in read_lineage(two.directory)
-    ]
-    for i in range(3):
-        losses = [(directory(run, i) / "updates.jsonl").read_text() for run in (one, two)]
-        assert losses[0] == losses[1]
-
-
 CARTPOLE = dict(lanes=8, unroll=8, gamma=0.98, lam=0.98, reward_scale=0.1, anneal="constant", optimizer="adam")
 
 
