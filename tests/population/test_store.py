@@ -64,8 +64,7 @@ def test_founders_have_the_first_lines(store):
 def test_it_may_be_begun_again_where_it_was_killed_before_it_was_a_run(store):
     (store.directory / LINEAGE).write_text((store.directory / LINEAGE).read_text() + '{"torn')
     begun(store.directory, evolution_of(size=2))
-    assert numbers(store) == [0, 1]
-    assert len(store.read()["members"]) == 2
+    assert (numbers(store), len(store.read()["members"])) == ([0, 1], 2)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +74,7 @@ def test_the_next_decision_has_the_number_of_one_that_was_not_made(left, store):
     with (store.directory / LINEAGE).open("a") as file:
         file.write(left)
     decide(store, 2, "made")
-    assert numbers(store) == [0, 1, 2, 3]
-    assert read_lineage(store.directory)[-1]["why"] == "made"
+    assert (numbers(store), read_lineage(store.directory)[-1]["why"]) == ([0, 1, 2, 3], "made")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2, "members": []}', '{"schema": 1}'])

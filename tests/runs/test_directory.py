@@ -124,8 +124,7 @@ def write(directory: Path) -> dict[str, Any]:
 def test_config_json_says_what_the_run_is(tmp_path: Path):
     written = write(tmp_path)
     assert (written["system"], written["seed"], written["config"]) == ("a2c", 3, {"env": "x"})
-    assert written["sources"] == {"env": "default"}
-    assert written["environment"] == {"skip": "4"}
+    assert (written["sources"], written["environment"]) == ({"env": "default"}, {"skip": "4"})
     assert {"polyplay", "python", "torch", "numpy", "gymnasium", "ale-py"} == set(written["versions"])
     assert written["versions"]["numpy"] == np.__version__
     assert written["versions"]["python"] == platform.python_version()
@@ -140,8 +139,7 @@ def test_amend_config_keeps_the_beginning_and_notes_the_resumption(tmp_path: Pat
     amend_config(tmp_path, {**RUN, **later, "sources": {"frames": "resume"}})
     after = read_config(tmp_path)
     assert (after["options"]["frames"], after["config"]["learning_rate"]) == (20, 0.5)
-    assert after["started"] == before["started"]
-    assert len(after["resumed"]) == 1
+    assert (after["started"], len(after["resumed"])) == (before["started"], 1)
     assert after["resumed"][0]["versions"] == before["versions"]
     amend_config(tmp_path, {**RUN, "options": {}, "sources": {}})
     assert len(read_config(tmp_path)["resumed"]) == 2

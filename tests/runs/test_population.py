@@ -24,20 +24,11 @@ from polyplay.runs.options import RunOptions, resolve
 from polyplay.runs.population import MemberRunner
 from polyplay.runs.session import Session
 from tests.population.fake_members import begun, evolution_of
+from tests.verbs import refused
 
 A2C = "--over a2c --env toy:catch --network mlp --hidden 16 --lanes 4 --steps 400 --every 200 --population 2 --serial"
 RATE = "--vary learning_rate=log:1e-4:1e-2"
 GO = "--serial"
-
-
-def refused(words: str, capfd: pytest.CaptureFixture) -> str:
-    """The one line that a command prints that cannot work."""
-    assert main.main(words.split()) == 2
-    out, err = capfd.readouterr()
-    assert out == ""
-    assert err.startswith("polyplay: error: ")
-    assert err.count("\n") == 1
-    return err.removeprefix("polyplay: error: ").strip()
 
 
 @pytest.mark.parametrize(
@@ -78,8 +69,7 @@ def refused(words: str, capfd: pytest.CaptureFixture) -> str:
 )
 def test_what_cannot_work_is_one_line_and_nothing_is_written(words, said, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    line = refused(f"train pbt {GO if 'alphago' in words else A2C} {words}", capfd)
-    assert said in line
+    assert said in refused(capfd, *f"train pbt {GO if 'alphago' in words else A2C} {words}".split())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -111,11 +101,13 @@ VERBS += "tournament RUN random", "play RUN", "starts RUN --out x", "scores RUN"
 @pytest.mark.parametrize("words", VERBS)
 def test_verbs_for_a_run_name_the_members_of_a_population(words, population, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
-    line = refused(words.replace("RUN", str(population)), capfd)
+    line = refused(capfd, *words.replace("RUN", str(population)).split())
     scores = {m["member"]: m["score"] for m in json.loads((population / "population.json").read_text())["members"]}
     best = sorted(scores, key=lambda i: -scores[i])
     named = ", ".join(str(population / "members" / f"{i:02d}") for i in best)
-    assert line == f"RUN: {population} is a population, name one of its members: the best first, {named}"
+    assert (
+        line == f"polyplay: error: RUN: {population} is a population, name one of its members: the best first, {named}"
+    )
     assert list(tmp_path.iterdir()) == []
 
 
@@ -146,8 +138,8 @@ def test_a_member_is_a_run_as_any_other(population):
     ],
 )
 def test_what_a_population_that_is_there_cannot_become(words, said, population, capfd):
-    line = refused(words.replace("RUN", str(population)).replace("MEMBER", str(population / "members" / "00")), capfd)
-    assert said in line
+    words = words.replace("RUN", str(population)).replace("MEMBER", str(population / "members" / "00"))
+    assert said in refused(capfd, *words.split())
 
 
 def test_dry_runs_print_the_plan_and_write_nothing(population, tmp_path, monkeypatch, capfd):

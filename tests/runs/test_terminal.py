@@ -350,8 +350,7 @@ def test_a_broken_pipe_ends_the_output_not_the_run(tmp_path: Path):
     ],
 )
 def test_goal(goal: terminal.RunGoal, done: float | None, eta: float | None):
-    assert goal.done(250, 30.0) == done
-    assert goal.eta(250, 30.0, 10.0) == eta
+    assert (goal.done(250, 30.0), goal.eta(250, 30.0, 10.0)) == (done, eta)
 
 
 @pytest.mark.parametrize(("until", "says"), [(18.0, "until the return reaches 18"), (None, "until Ctrl-C")])

@@ -117,8 +117,7 @@ def test_team_spirit_shares_rewards_and_leaves_their_sum():
     events = torch.tensor([[3.0, 9.0, 1.0], [-1.0, 9.0, 1.0]])  # two heroes of a team
     for spirit, want in ((0.0, [3.0, -1.0]), (0.5, [2.0, 0.0]), (1.0, [1.0, 1.0])):
         rewards.apply_hyperparameters({"team_spirit": spirit})
-        assert rewards(events).tolist() == want
-        assert float(rewards(events).sum()) == 2.0
+        assert (rewards(events).tolist(), float(rewards(events).sum())) == (want, 2.0)
 
 
 def test_normalised_observations_are_within_five_deviations():

@@ -157,8 +157,7 @@ def test_copies_are_as_published():
     rule = _teams.copy_rule(Config(), Envs("arena:ctf", 4))
     assert isinstance(rule, CopyRule)
     assert (rule.sure, rule.chance, rule.drawn) == (0.7, 0.05, ("period",))
-    assert rule.priors["reward_captured"].low == 0.1
-    assert rule.priors["reward_opponent_captured"].high == -0.1
+    assert (rule.priors["reward_captured"].low, rule.priors["reward_opponent_captured"].high) == (0.1, -0.1)
     assert rule.configured["learning_rate"] == pytest.approx((1e-5 * 5e-3) ** 0.5)
 
 

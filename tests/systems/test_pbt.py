@@ -176,8 +176,7 @@ def test_no_option_of_a_population_is_named_as_one_of_a_system_or_of_a_run():
 def test_its_page_is_as_those_of_other_systems():
     page = systems.load("pbt")
     assert systems.names() == sorted([*systems.ordinary(), "pbt"])
-    assert list(page.ROW) == list(systems.load("a2c").ROW)
-    assert page.PRESETS["paper"]() == page.Config()
+    assert (list(page.ROW), page.PRESETS["paper"]()) == (list(systems.load("a2c").ROW), page.Config())
     assert len(Path(str(page.__file__)).read_text().splitlines()) <= 90
 
 
@@ -194,5 +193,4 @@ def test_lists_alone_without_an_exploit_rule_are_a_grid():
     lists = ("learning_rate=1e-3,1e-2", "unroll=5,8,16")
     assert grid(vary=lists, exploit="none") == list(product([1e-3, 1e-2], [5, 8, 16]))
     assert len(grid(vary=lists, exploit="none", population=4)) == 4
-    assert len(grid(vary=(*lists, "gamma=uniform:0.9:1"), exploit="none")) == 8
-    assert len(grid(vary=lists)) == 8
+    assert (len(grid(vary=(*lists, "gamma=uniform:0.9:1"), exploit="none")), len(grid(vary=lists))) == (8, 8)

@@ -227,8 +227,7 @@ def test_actions_are_clipped_only_where_that_is_asked_for_or_a_preset_s_code_doe
     def actions(**given) -> str:
         return resolved("ppo", **given)[0].actions
 
-    assert actions(env="HalfCheetah-v5") == "clip"
-    assert actions(env="Pendulum-v1") == "scale"
+    assert (actions(env="HalfCheetah-v5"), actions(env="Pendulum-v1")) == ("clip", "scale")
     assert actions(env="Pendulum-v1", preset="mujoco") == "clip"
     assert actions(env="Pendulum-v1", preset="mujoco", actions="scale") == "scale"
     assert actions(env=lambda: gymnasium.make("Pendulum-v1")) == "scale"

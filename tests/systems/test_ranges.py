@@ -123,5 +123,4 @@ def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPat
     ],
 )
 def test_a_range_in_words(numbers: Range, said: str):
-    assert str(numbers) == said
-    assert numbers.whole == said + ", at most 1e30" * (numbers.high == LARGEST)
+    assert (str(numbers), numbers.whole) == (said, said + ", at most 1e30" * (numbers.high == LARGEST))
