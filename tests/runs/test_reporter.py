@@ -23,15 +23,7 @@ from polyplay.learning import returns
 from polyplay.runs import reporter as report
 from polyplay.runs.directory import games_of, rewind, write_config
 from polyplay.runs.reporter import Reporter, Snapshot, stride
-from tests.reports import KEYS, rows
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.reports import KEYS, Clock, rows
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from polyplay.runs.directory import RunDescription
 from polyplay.runs.options import parse, to_json
 from polyplay.runs.reporter import Reporter, Snapshot
 from tests.fakepage import page
+from tests.reports import Clock, plain
 
 ESCAPE = "\x1b"
 ENVIRONMENT = {"frame skip": "4", "sticky": "0"}
@@ -32,13 +33,6 @@ def describe(flags: list[str], **changes: Any) -> RunDescription:
         "sources": sources,
         "environment": ENVIRONMENT,
     }
-
-
-class Clock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Case:
@@ -68,10 +62,6 @@ class Case:
     @property
     def text(self) -> str:
         return self.out.getvalue()
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
 def test_without_a_terminal_one_aligned_line_per_report(tmp_path: Path):
