@@ -371,12 +371,21 @@ BAD = [
     ("learning_rate=", float, f"'learning_rate=' given, allowed: {FORMS}"),
     ("=log:1:2", float, f"'=log:1:2' given, allowed: {FORMS}"),
     ("rate=log:1:0.1", float, "LOW 1 and HIGH 0.1 given, allowed: LOW below HIGH; write rate=log:0.1:1"),
-    ("the_rate=log:1:1.0", float, "LOW and HIGH 1 given, allowed: LOW below HIGH; for a fixed value write --the-rate"),
+    (
+        "the_rate=log:1:1.0",
+        float,
+        "LOW and HIGH 1 given, allowed: LOW below HIGH; for a fixed value write --the-rate 1 without --vary",
+    ),
     ("rate=log:0:1", float, "LOW 0 given, allowed: above 0 under log; raise it, or write rate=uniform:0:1"),
     ("rate=log:-1:1", float, "LOW -1 given, allowed: above 0 under log; raise it, or write rate=uniform:-1:1"),
     ("rate=lgo:1:2", float, "'lgo:' given, allowed: log:LOW:HIGH or uniform:LOW:HIGH; did you mean log?"),
     ("rate=log:1", float, "'1' given, allowed: two numbers as in rate=log:LOW:HIGH"),
-    ("the_rate=0.1", float, "one entry given, allowed: two or more as in the_rate=a,b,c, or a range as in"),
+    (
+        "the_rate=0.1",
+        float,
+        "one entry given, allowed: two or more as in the_rate=a,b,c, or a range as in the_rate=log:LOW:HIGH; "
+        "for a fixed value write --the-rate 0.1 without --vary",
+    ),
     ("rate=0.1,0.2,0.10", float, "'0.10' twice given, allowed: each entry once; leave it out"),
     ("rate=0.1,,0.2", float, "an empty entry given, allowed: a value on both sides of a comma"),
     ("rate=log:a:1", float, "--rate: 'a' given, allowed: a finite number"),
