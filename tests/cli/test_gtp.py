@@ -215,8 +215,7 @@ def test_the_options_of_an_analysis(words: str, asked: tuple[int, float]):
 def test_an_analysis_has_no_empty_line_before_the_first_visit():
     engine = engine_of(5)
     search = next(engine.policy.grow(engine.game.record[None]))
-    assert search.look(np.array([0])).visits.sum() == 0
-    assert analysis_line(search, str, KATA) == ""
+    assert (search.look(np.array([0])).visits.sum(), analysis_line(search, str, KATA)) == (0, "")
 
 
 def answers_to(source: TextIO) -> str:

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 import polyplay
-from polyplay.cli import main
 from polyplay.cli.gtp import GtpEngine, answer_lines
 from tests.cli.test_gtp import engine_of, said
 from tests.cli.test_play import CHAMPION
+from tests.verbs import refused
 
 pytest.importorskip("sgfmill")
 
@@ -117,8 +117,7 @@ def test_a_header_that_cannot_be_read_does_not_refuse_the_game(
 def test_names_of_files_may_have_spaces(tmp_path: Path):
     file, engine = tmp_path / "a game 2.sgf", engine_of(9)
     file.write_text("(;SZ[9];B[aa];W[bb];B[cc])")
-    assert said(engine, f"loadsgf {file}", f"loadsgf {file} 3") == ["=", "="]
-    assert len(engine.game.moves) == 2
+    assert (said(engine, f"loadsgf {file}", f"loadsgf {file} 3"), len(engine.game.moves)) == (["=", "="], 2)
     assert said(engine, f"loadsgf {file} -3") == ["? cannot load file: No such file or directory"]
     assert len(engine.game.moves) == 2, "a failure changes nothing"
     assert said(engine, f"printsgf {tmp_path / 'b c.sgf'}", "printsgf") == [
@@ -170,10 +169,8 @@ def test_a_run_of_go_answers_on_stdout_alone(tmp_path: Path):
 
 
 def test_another_game_is_one_line(capsys: pytest.CaptureFixture[str]):
-    assert main.main(["play", str(CHAMPION), "--gtp", "--trust"]) == 2
-    out, said = capsys.readouterr()
-    assert out == ""
-    assert said == f"polyplay: error: --gtp: {CHAMPION} plays connect_four; allowed: a run of game:go\n"
+    line = refused(capsys, "play", CHAMPION, "--gtp", "--trust")
+    assert line == f"polyplay: error: --gtp: {CHAMPION} plays connect_four; allowed: a run of game:go"
 
 
 TRANSCRIPTS = Path(__file__).with_name("transcripts")

@@ -160,8 +160,7 @@ def test_the_agent_answers_and_every_position_has_a_search():
         assert state["before"]["visits"][state["moves"][1]] == max(state["before"]["visits"])
         for search, plies in ((state["before"], 1), (state["now"], 2)):
             assert (search["asked"], search["done"], search["over"]) == (32, 32, True)
-            assert sum(search["visits"]) == 32
-            assert search["mover"] == plies % 2
+            assert (sum(search["visits"]), search["mover"]) == (32, plies % 2)
             assert search["variation"][0] == int(np.argmax(search["visits"]))
             assert sum(search["priors"]) == pytest.approx(1, abs=1e-3)
         assert None not in state["values"][1:], "the first, where the person did not wait for it"
@@ -178,8 +177,7 @@ def test_a_game_to_its_end_and_back():
         state = session.state()
         assert (state["legal"], state["thinking"]) == ([], False)
         result = {None: 0.0, 0: 1.0, 1: -1.0}[state["winner"]]
-        assert state["values"][-1] == result
-        assert bool(state["line"]) == (state["winner"] is not None)
+        assert (state["values"][-1], bool(state["line"])) == (result, state["winner"] is not None)
         with pytest.raises(ValueError, match="not your turn"):
             session.move(0, len(state["moves"]))
         session.undo()
@@ -321,5 +319,4 @@ def test_what_cannot_be_done_says_why(page, what: str, given: object, says: str)
 
 def test_damaged_requests_and_unknown_ones(page):
     assert page.post("/game/new", headers=OWN, content=b"{").status_code == 409
-    assert page.post("/game/resign", headers=OWN).status_code == 404
-    assert page.get("/game/new").status_code == 405
+    assert (page.post("/game/resign", headers=OWN).status_code, page.get("/game/new").status_code) == (404, 405)

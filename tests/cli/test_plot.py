@@ -52,8 +52,7 @@ def test_a_curve_is_of_every_game_not_of_the_reports(tmp_path: Path):
     run = write_games(make(tmp_path, "a", "dqn", ROWS), [(10 * (i + 1), float(i)) for i in range(400)])
     curve = read_curve(run)
     assert curve.across["frames"].tolist() == [10.0 * (i + 1) for i in range(400)]
-    assert curve.returns[:3].tolist() == [0.0, 0.5, 1.0]
-    assert curve.returns[-1] == sum(range(300, 400)) / 100
+    assert (curve.returns[:3].tolist(), curve.returns[-1]) == ([0.0, 0.5, 1.0], sum(range(300, 400)) / 100)
 
 
 def test_a_mean_may_be_of_fewer_games_and_what_was_played_again_counts_once(tmp_path: Path):
@@ -114,8 +113,7 @@ def test_one_panel_over_what_is_asked_for(tmp_path: Path, x: Any, last: float, n
     lines = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()[:-1]]
     (run / "episodes.jsonl").write_text("".join(json.dumps({**row, "steps": row["frames"]}) + "\n" for row in lines))
     (axes,) = plot.draw_curves([run], plot.PlotOptions(x=x)).axes
-    assert axes.get_xlabel() == name
-    assert axes.lines[0].get_xdata()[-1] == pytest.approx(last)
+    assert (axes.get_xlabel(), axes.lines[0].get_xdata()[-1]) == (name, pytest.approx(last))
     assert axes.lines[0].get_color() == plot.COLOURS[0]
     if x == "steps":
         with pytest.raises(UserError, match="--x: steps given, but mine counted none; allowed: frames, hours"):

@@ -14,6 +14,7 @@ from polyplay.cli import tournament as verb
 from polyplay.cli.tournament import draw_tournament
 from polyplay.core.files import Row
 from polyplay.evaluation.tournament import rate
+from tests.verbs import refused
 
 
 def made_result(n: int, matches: int = 40) -> Row:
@@ -48,9 +49,7 @@ def test_the_best_player_comes_first(shown: Any):
     lines = shown(made_result(3), 100)
     rows = [line.split() for line in lines if line.strip()[:1].isdigit()]
     assert [row[:2] for row in rows[:3]] == [[str(k), f"runs/league/of/very/many/agents:{3 - k}"] for k in (1, 2, 3)]
-    assert rows[2][2:4] == ["0", "anchor"]
-    assert rows[3] == ["1", "2", "3"]
-    assert rows[4] == ["1", "–", "0.60", "0.75"]
+    assert (rows[2][2:4], rows[3], rows[4]) == (["0", "anchor"], ["1", "2", "3"], ["1", "–", "0.60", "0.75"])
     assert lines[-1] == "toy:skirmish: 40 matches of every two players, half on each side"
 
 
@@ -83,6 +82,4 @@ def test_json_and_a_picture_print_json_alone(shown: Any, tmp_path: Path):
 
 
 def test_the_former_name_names_the_new_one(capsys: pytest.CaptureFixture):
-    assert main.main(["arena", "a"]) == 2
-    [line] = capsys.readouterr().err.splitlines()
-    assert line == "polyplay: error: arena is called tournament now: polyplay tournament RUN …"
+    assert refused(capsys, "arena", "a") == "polyplay: error: arena is called tournament now: polyplay tournament RUN …"

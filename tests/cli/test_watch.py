@@ -55,8 +55,7 @@ def test_only_what_is_new_is_read(tmp_path: Path):
     assert [point[0] for point in watched.state()["curve"]] == [100, 200, 300]
     assert watched.reports.offset == (run / "metrics.jsonl").stat().st_size
     write_lines(run / "metrics.jsonl", [report(400)], "a")
-    assert watched.reports.read() == [report(400)]
-    assert watched.reports.read() == []
+    assert (watched.reports.read(), watched.reports.read()) == ([report(400)], [])
 
 
 JUNK = [b'{"steps": 350}\n', b"[1]\n", b"\xff\xfe\n", b'{"ste\n\n', b"x" * 5000 + b"\n"]
@@ -93,8 +92,7 @@ def test_curves_are_thinned_and_end_with_the_newest_report():
         curve.add((i, 0.0))
     points = [p[0] for p in curve.points()]
     assert watch.POINTS / 4 < len(points) <= watch.POINTS
-    assert points[0] == 0
-    assert points[-1] == 30_000
+    assert (points[0], points[-1]) == (0, 30_000)
     gaps = {b - a for a, b in itertools.pairwise(points[:-1])}
     assert len(gaps) == 1
 
@@ -164,8 +162,7 @@ def test_reports_without_a_number_do_not_count_for_it(tmp_path: Path):
     run = make_run(tmp_path, rows=0)
     write_lines(run / "metrics.jsonl", [report(100, cpu=None), report(200, cpu=0.5), report(300, time_env="x")])
     shares = RunReader(run).state()["shares"]
-    assert shares["cpu"] == pytest.approx((0.5 + 0.9) / 2)
-    assert shares["time_env"] == pytest.approx(0.5)
+    assert (shares["cpu"], shares["time_env"]) == (pytest.approx((0.5 + 0.9) / 2), pytest.approx(0.5))
     assert RunReader(make_run(tmp_path, "new", rows=0)).state()["shares"]["cpu"] is None
 
 
@@ -179,8 +176,7 @@ def test_the_curve_is_of_every_game(tmp_path: Path):
     watched = RunReader(run)
     curve = watched.state()["curve"]
     assert [point[0] for point in curve] == list(range(1, 301))
-    assert curve[0] == (1, 0.1, 1.0)
-    assert curve[-1][2] == sum(range(201, 301)) / 100
+    assert (curve[0], curve[-1][2]) == ((1, 0.1, 1.0), sum(range(201, 301)) / 100)
     write_lines(run / "episodes.jsonl", [game(300, 0.0), game(310, 0.0)], "a")
     assert [point[0] for point in watched.state()["curve"]][-2:] == [300, 310]
     write_lines(run / "episodes.jsonl", [game(5, 7.0)])  # what a resumption leaves
@@ -328,8 +324,7 @@ def test_without_the_token_nothing_happens(pretend):
 
 def test_a_checkpoint_is_asked_for_once_and_stop_interrupts_who_holds_the_lock(pretend):
     run, process = pretend
-    assert lock_holder(run) == process.pid
-    assert client(run).get("/state").json()[0]["standing"] == "running"
+    assert (lock_holder(run), client(run).get("/state").json()[0]["standing"]) == (process.pid, "running")
     assert client(run).post("/runs/0/checkpoint", headers=TOKEN).status_code == 200
     assert take_save_request(run)
     assert not take_save_request(run)
@@ -351,5 +346,4 @@ def test_a_process_that_only_the_file_names_is_left_alone(tmp_path: Path):
 def test_there_is_no_other_run_and_no_other_file(tmp_path: Path):
     page = client(make_run(tmp_path))
     assert page.post("/runs/1/stop", headers=TOKEN).status_code == 404
-    assert page.get("/..%2fmain.py").status_code == 404
-    assert page.get("/runs/0/stop").status_code == 405
+    assert (page.get("/..%2fmain.py").status_code, page.get("/runs/0/stop").status_code) == (404, 405)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from docs import generate
 from polyplay import systems
@@ -57,23 +55,6 @@ def test_every_verb_is_in_the_reference():
     text = (generate.ROOT / "docs" / "reference" / "command_line.md").read_text()
     for verb in main.VERBS:
         assert f"\n## {verb}\n" in text
-
-
-@dataclass
-class Options:
-    one: int = 1
-    """a string below it | or so"""
-    two: Literal["a", "b"] | None = None  # a comment; docs/systems/a2c.md, --flag
-    three: tuple[float, ...] = (2.5e-4, 1.0)  # several
-
-
-def test_a_dataclass_as_a_table():
-    lines = generate.of_dataclass(Options(), PAGE, str, "option").splitlines()
-    assert lines[2:] == [
-        "| `one` | `1` | a string below it \\| or so |",
-        "| `two` | `none` | a comment; [a2c](a2c.md), `--flag`; `a`, `b` |",
-        "| `three` | `2.5e-4,1` | several |",
-    ]
 
 
 def test_every_metric_is_described(tmp_path: Path):

@@ -6,22 +6,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
-from typing import Annotated, Literal
 
 import pytest
 
 from docs import signatures
 from polyplay import systems
-
-
-def test_types_are_written_as_one_writes_them():
-    for hint, text in {
-        Annotated[int, "from 0"]: "int",
-        Literal["a", "b"]: "Literal['a', 'b']",
-        tuple[int, ...]: "tuple[int, ...]",
-    }.items():
-        assert signatures.written(hint) == text
-    assert signatures.written(int | None) == "int | None"
 
 
 def test_every_option_of_every_system_is_there_with_its_meaning():

@@ -81,8 +81,7 @@ def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
     assert [e["checkpoint"] for e in scores["final"].values()] == ["000000000007-steps-140"]
     assert [e["checkpoint"] for e in scores["best"].values()] == ["000000000003-steps-60"]
     assert [e["episodes"] for e in scores["snapshots"].values()] == [5]
-    assert scores["training"]["episodic_return_mean"] == 1.0
-    assert scores["training"]["episodes"] == 100
+    assert (scores["training"]["episodic_return_mean"], scores["training"]["episodes"]) == (1.0, 100)
     assert list(scores["training"]["interval"]) == [1.0, 1.0]
 
 
@@ -114,8 +113,7 @@ def test_pong_by_the_null_op_protocol(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (run / "evaluation-000000000007-steps-140-null-op-eps0.05-seed0.json").is_file()
     assert (result["game"], result["protocol"], result["label"]) == ("pong", "null-op", "null-op")
     assert result["episodic_length_mean"] == 60  # 240 frames
-    assert result["environment"]["no-ops"] == "0–30 frames"
-    assert result["environment"]["max frames"] == "240"
+    assert (result["environment"]["no-ops"], result["environment"]["max frames"]) == ("0–30 frames", "240")
 
 
 def test_a_film_that_fails_does_not_lose_the_score(tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -235,8 +233,7 @@ def test_a_window_shows_what_is_rendered_at_its_rate(pygame: Any) -> None:
             window({}, Rendering(50.0))
         assert time.monotonic() - begun >= 4 / 50
         surface = pygame.display.get_surface()
-        assert surface.get_size() == (50, 30)
-        assert surface.get_at((10, 10))[:3] == (200, 100, 50)
+        assert (surface.get_size(), surface.get_at((10, 10))[:3]) == ((50, 30), (200, 100, 50))
         assert surface.get_at((40, 10))[:3] == (0, 0, 0)
         assert pygame.display.get_caption()[0] == "polyplay X"
 

@@ -102,8 +102,7 @@ def test_a_program_is_told_the_moves_it_lacks(tmp_path: Path):
 
 def test_who_resigns_loses_without_a_fault():
     one = player("genmove:2:= resign")
-    assert meet(one, last_legal(go()), 2)[0] == 0
-    assert faults_of(one) == []
+    assert (meet(one, last_legal(go()), 2)[0], faults_of(one)) == (0, [])
 
 
 MISTAKES = {
@@ -214,8 +213,7 @@ def test_mistakes_are_one_line(name: str, tmp_path: Path, capsys: pytest.Capture
 def test_a_go_program_for_another_game_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     run = made.run(tmp_path / "run", "game:tic_tac_toe", network="mlp")
     for words in ("evaluate RUN --protocol versus --against gtp:x", "tournament RUN gtp:x"):
-        assert main.main(words.replace("RUN", str(run)).split()) == 2
-        [line] = capsys.readouterr().err.splitlines()
+        line = refused(capsys, *words.replace("RUN", str(run)).split())
         assert "gtp:x given, but a Go program plays game:go, and this is game:tic_tac_toe" in line
     made.run(tmp_path / "toy", "toy:rps", network="mlp")
     assert "tournament: gtp:x given, allowed for toy:rps: random" in refused(

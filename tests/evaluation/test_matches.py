@@ -75,8 +75,7 @@ def test_a_match_counts_wins_draws_and_losses(champion: Path, capsys: pytest.Cap
 def test_a_run_against_itself_is_even_and_other_weights_are_noticed(champion: Path):
     options = EvaluateOptions(protocol="versus", against=str(champion), simulations=0, episodes=6)
     record = evaluate.evaluate(champion, options)
-    assert record["points"] == 3
-    assert record["against_checkpoint_sha256"] == record["checkpoint_sha256"]
+    assert (record["points"], record["against_checkpoint_sha256"]) == (3, record["checkpoint_sha256"])
     [file] = champion.glob("evaluation-*.json")
     file.write_text(file.read_text().replace('"against_checkpoint_sha256": "', '"against_checkpoint_sha256": "0'))
     [*_, found] = verify.verify(champion)
@@ -87,8 +86,7 @@ def test_a_run_against_itself_is_even_and_other_weights_are_noticed(champion: Pa
 def test_a_policy_without_a_search_plays_too(tmp_path: Path):
     run, asked = small(tmp_path), EvaluateOptions(protocol="versus", against="random", episodes=10, greedy=True)
     record = evaluate.evaluate(run, asked)
-    assert record["returns"] == evaluate.evaluate(run, asked)["returns"]
-    assert record["actions"] == "greedy"
+    assert (record["returns"], record["actions"]) == (evaluate.evaluate(run, asked)["returns"], "greedy")
     assert "simulations" not in record
     assert evaluate.evaluate(run, replace(asked, greedy=False))["actions"] == "sampled"
 
@@ -118,10 +116,7 @@ def test_an_early_end_counts_what_is_over(champion: Path):
         ("--against random", "--against random is for --protocol versus, run given"),
         ("--opening-plies 3", "--opening-plies 3 is for --protocol versus, run given"),
         ("--protocol versus --against random --video", "--video is not for --protocol versus: use --protocol run"),
-        (
-            "--protocol null-op",
-            "null-op is for Atari games, this run plays game:three_in_a_row; allowed here: run, ver",
-        ),
+        ("--protocol null-op", "null-op is for Atari games, this run plays game:three_in_a_row; allowed here: run"),
         ("--simulations 10", "--simulations 10 given, but the policy of this run does not search"),
         ("--simulations 1000000", "--simulations: '1000000' given, allowed: a whole number from 0 to 100000"),
         ("--protocol versus --against random --opening-plies 20", "--opening-plies 20: every random game"),

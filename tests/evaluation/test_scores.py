@@ -61,8 +61,7 @@ def test_a_runs_score_stands_beside_the_published_ones_of_its_protocol(tmp_path:
     [row] = result["games"]
     assert row["game"] == "pong"
     assert (row["random"], row["human"]) == (-20.7, 9.3)
-    assert row["normalised"] == 100.0
-    assert row["interval"] == [8.3, 10.3]
+    assert (row["normalised"], row["interval"]) == (100.0, [8.3, 10.3])
     assert row["published"] == {"dqn_noop": 18.9, "gorila_noop": 18.3, "ddqn_5min_noop": 21.0}
     own, dqn, *_ = result["aggregates"]
     assert (own["agent"], own["games"], own["mean"]["value"], own["mean"]["low"]) == ("these runs", 1, 100.0, None)
@@ -88,8 +87,7 @@ def test_runs_of_a_game_are_averaged_and_have_an_interval(tmp_path: Path):
 
 def test_substitutes_stand_beside_no_published_score(tmp_path: Path):
     result = compare_runs([run(tmp_path / "a", human_starts_substitute=3.0)], ScoresOptions())
-    assert result["protocol"] == "human-starts (substitute)"
-    assert result["baselines"]["name"] == "human-starts"
+    assert (result["protocol"], result["baselines"]["name"]) == ("human-starts (substitute)", "human-starts")
     assert result["games"][0]["published"] == {}
     assert result["notes"] == ["human-starts (substitute): no published score was measured so"]
 
@@ -138,8 +136,7 @@ def test_all_published_columns_are_listed_with_their_aggregates():
     rows = {row["column"]: row for row in list_published(ScoresOptions())["columns"]}
     want = {"protocol": "null-op", "baselines": "nature", "games": 49, "median": 93.5, "mean": 241.1}
     assert {k: rows["dqn_noop"][k] for k in want} == want
-    assert rows["apex_humanstarts"]["median"] == 358.1
-    assert len(rows) == 45
+    assert (rows["apex_humanstarts"]["median"], len(rows)) == (358.1, 45)
 
 
 def test_the_command_prints_tables_or_json(tmp_path: Path, capsys: pytest.CaptureFixture):

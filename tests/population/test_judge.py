@@ -106,8 +106,7 @@ def test_what_plays_has_won_a_match(how, tmp_path):
     assert len(champions(run.directory)) > 1
     assert polyplay.evaluate(run.directory, episodes=64)["episodic_return_mean"] > 0.5, "against random moves"
     best = polyplay.evaluate(run.directory, checkpoint="best", episodes=64)
-    assert best["checkpoint"] == checkpoint.champions(run.directory)[-1].name
-    assert best["chosen_by"] == "match"
+    assert (best["checkpoint"], best["chosen_by"]) == (checkpoint.champions(run.directory)[-1].name, "match")
 
 
 @pytest.mark.long
@@ -351,8 +350,7 @@ def test_versions_are_rated_once_every_so_many_updates(tmp_path):
     assert len(run.lines) == 6, "9 updates later"
     run.publish(22)
     run.work(until=7)
-    assert run.lines[6]["version"] == 22
-    assert run.lines[6]["steps"] == 2200
+    assert (run.lines[6]["version"], run.lines[6]["steps"]) == (22, 2200)
 
 
 def test_a_rater_that_is_lost_anywhere_plays_the_same_again(rated_run, tmp_path):

@@ -5,12 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.worker import Counters, RunControl, WorkerContext
-from polyplay.population.league import NOBODY, PAST, RESULTS, CopyOrder, Identity, League
+from polyplay.population.league import League
 from polyplay.population.referee import Opponents, referee
 from polyplay.workers.role import Role
 
@@ -24,47 +23,19 @@ def test_tables_are_seen_whole_and_in_turn():
     draw, players = league.table(1)
     league.seat(1, 2, [1, 1])
     assert (draw, players.tolist()) == (1, [2, 0]), "a copy"
-    assert league.table(1)[1].tolist() == [1, 1]
-    assert league.table(0)[0] == 0
-
-
-def test_results_carry_the_draw_that_was_acknowledged_and_wrap_around():
-    league = League(agents=2, actors=1, teams=(0, 1))
-    at = 0
-    for draw in range(1, 5):
-        league.acknowledge(0, draw)
-        league.report(0, np.tile([0, 1], (1500, 1)), np.tile([1.0, np.nan], (1500, 1)))
-        found = league.results(0, at, RESULTS)
-        assert found.draw.tolist() == [draw] * 1500
-        assert (found.players == [0, 1]).all()
-        assert (found.outcomes == [1, 0]).all(), "what is no number is 0"
-        at += len(found.draw)
-        league.take(0, at)
-    assert league.lost(0) == 0
-    league.report(0, np.tile([0, 1], (RESULTS + 3, 1)), np.ones((RESULTS + 3, 2)))
-    assert len(league.results(0, at, RESULTS + 3).draw) == RESULTS
-    assert league.lost(0) == 3
-
-
-def test_a_past_self_is_posted_once_a_place_is_in_reserve():
-    league = League(agents=2, actors=1, teams=(0, 1), past=4)
-    assert league.post(1, 10) is None
-    league.enter(1, 0, 5)
-    assert league.post(1, 10) == 5
-    assert league.posted(1, 0) == (PAST, 1, 10)
-    assert league.posted(0, 0) is None
-    assert league.post(1, 11) is None
-    league.put(5, Identity(PAST, 1, 10))
-    league.enter(1, 1, 3)
-    assert league.post(1, 10) == 5
-    assert league.post(1, 11) == 3
-    assert league.identity(3).kind == NOBODY
+    assert (league.table(1)[1].tolist(), league.table(0)[0]) == ([1, 1], 0)
 
 
 def test_every_wait_ends_when_it_is_closed():
     league = League(agents=1, actors=1, teams=(0, 1))
     league.close()
-    for call in (lambda: league.table(0), lambda: league.wait(0), lambda: league.post(0, 1), league.wait_for_matches):
+    for call in (
+        lambda: league.table(0),
+        lambda: league.wait(0),
+        lambda: league.post(0, 1),
+        league.wait_for_matches,
+        league.order,
+    ):
         with pytest.raises(Closed):
             call()
 
@@ -87,23 +58,6 @@ def test_who_holds_it_in_a_diagram(varied):
         assert role.edges() == {end: league}
     assert league.label() == "3 agents, up to 100 past agents, bots: scripted"
     assert ("who copies whom" in [arrow.label for arrow in league.arrows()]) == bool(varied)
-
-
-def test_an_order_is_there_until_its_copy_was_made():
-    league = League(agents=3, actors=1, teams=(0, 1), varied=("learning_rate", "entropy_cost"))
-    assert league.order() is None
-    assert np.isnan(league.hyper).all()
-    league.ask(CopyOrder(4, agent=2, donor=1), [0.1, 0.2])
-    for _ in range(2):
-        assert league.order() == (4, 2, 1)
-        assert league.answer(4) is None
-        league.ask(CopyOrder(4, agent=2, donor=1), [0.1, 0.2])
-    league.copied(4, 30, 20)
-    assert league.answer(4) == (30, 20)
-    assert league.order() is None
-    league.close()
-    with pytest.raises(Closed):
-        league.order()
 
 
 @pytest.mark.parametrize(

@@ -261,8 +261,7 @@ def test_a_run_goes_on_with_the_copies_that_its_checkpoint_has(version, kept, su
         office.close()
     again = small()
     office = employ(tmp_path, again, saved_run(tmp_path, {"0": version, "1": 20}))
-    assert ratings(again, 0) == (now if kept else worse)
-    assert ratings(again, 1) == other
+    assert (ratings(again, 0), ratings(again, 1)) == (now if kept else worse, other)
     assert len(office.state.copies.made) == len(lineage(tmp_path)) == kept
     win(again, 1, 40)
     for _ in range(4):

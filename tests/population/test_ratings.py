@@ -43,8 +43,7 @@ def test_trueskill_is_that_of_the_package():
 def test_elo_by_hand():
     assert win_probability(1400, 1000) == pytest.approx(10 / 11)
     assert win_probability(1000, 1400) == pytest.approx(1 / 11)
-    assert Elo(k=32).change(1000, 1000, 1) == 16
-    assert Elo(k=32).change(1000, 1000, 0.5) == 0
+    assert (Elo(k=32).change(1000, 1000, 1), Elo(k=32).change(1000, 1000, 0.5)) == (16, 0)
     assert Elo(k=11).change(1400, 1000, 0) == pytest.approx(-10)
 
 
@@ -178,8 +177,7 @@ def test_the_file_makes_the_same_table(tmp_path):
     assert [pair for _, pair in again.missing()] == [*table.pairs]
     write_json(tmp_path / REFERENCES, table.save())
     again.load(tmp_path)
-    assert again == table
-    assert again.missing() == []
+    assert (again, again.missing()) == (table, [])
     assert read_references(tmp_path) == {name: mu for name, (mu, _) in table.skills().items()}
     assert 0 < read_references(tmp_path)["a"] < read_references(tmp_path)["b"]
     saved = json.loads((tmp_path / REFERENCES).read_text())

@@ -91,8 +91,7 @@ def test_a_past_self_is_as_good_as_its_agent_was_and_loses_quality_where_it_is_b
     office.turn()
     assert league.games.sum() == 0
     assert league.post(0, 500) == player, "there is one already"
-    assert league.identity(player) == (PAST, 0, 500)
-    assert league.elo[player] == 1100
+    assert (league.identity(player), league.elo[player]) == ((PAST, 0, 500), 1100)
     assert league.table(0)[1].tolist() == [0, player]
     play(league, 0, [(0, 1), (1, 0)])
     office.turn()
@@ -136,8 +135,7 @@ def test_the_worst_past_self_leaves_and_history_has_it(tmp_path):
     office.turn()
     office.close()
     history = json.loads((tmp_path / SUMMARY).read_text())["history"]
-    assert history[0]["name"] == f"0-{left}"
-    assert history[0]["against"] == ({"0": [7, 3.0]} if left == 2 else {})
+    assert (history[0]["name"], history[0]["against"]) == (f"0-{left}", {"0": [7, 3.0]} if left == 2 else {})
     assert [row["leave"] for row in read_lines(tmp_path / LOG) if "leave" in row][:1] == [f"0-{left}"]
 
 
@@ -197,11 +195,9 @@ def test_teams_of_several_players(tmp_path):
     assert league.games[:4, :4].tolist() == [[0, 0, 1, 1], [0, 0, 1, 1], [1, 1, 0, 0], [1, 1, 0, 0]]
     play(league, 0, [(1, 0)], [0, 1, 0, 3])  # who is on both sides does not count
     office.turn()
-    assert league.games[0, 3] == 1
-    assert league.games[1, 3] == 2
+    assert (league.games[0, 3], league.games[1, 3]) == (1, 2)
     five = small(teams=(0,) * 5 + (1,) * 5)
-    assert five.blocks == 2
-    assert five.sides == [[0], [1]]
+    assert (five.blocks, five.sides) == (2, [[0], [1]])
 
 
 def test_each_against_each_other_where_there_are_more_teams(tmp_path):
@@ -214,8 +210,7 @@ def test_each_against_each_other_where_there_are_more_teams(tmp_path):
 def test_bots_play_where_the_rule_has_anybody(tmp_path):
     league, office = at_work(tmp_path, rule="uniform", agents=1, actors=1, past=2, bots=("scripted",))
     bot = league.players - 1
-    assert league.identity(bot) == (BOT, 0, 0)
-    assert league.identity(0) == (AGENT, 0, 0)
+    assert (league.identity(bot), league.identity(0)) == ((BOT, 0, 0), (AGENT, 0, 0))
     assert league.table(0)[1].tolist() == [0, bot]
     play(league, 0, [(1, 0)])
     office.turn()

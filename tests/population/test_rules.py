@@ -31,18 +31,6 @@ from polyplay.runs.flags import Word, check_value
 SCIPY = [
     ([-1.179, -1.148], [0.669, -2.294], -0.23690907265721947, 0.8519027395773883),
     (
-        [1.697, 1.058, 0.59, 3.189, 1.058, 0.413, 1.16, 0.477, 0.615, 0.65],
-        [2.025, 0.023, 0.176, 0.674, 2.017, -0.224, -0.624, 2.475, -1.46, -0.367],
-        1.265473943900443,
-        0.22458932284209113,
-    ),
-    (
-        [4.904, 4.671, 5.212, 4.966, 4.998, 3.069, 6.749, 5.199, 4.123, 5.98],
-        [0.154, 0.009, 0.524, 1.13, 0.277, 0.793, 1.079, -0.51, -0.262, 0.388],
-        13.028908769105206,
-        3.24631278379691e-09,
-    ),
-    (
         [18.994, 20.288, 22.091, 20.763, 21.142, 20.238, 20.279, 19.551, 19.719, 17.57],
         [-36.075, -38.61],
         43.29555870745567,
@@ -220,8 +208,7 @@ def test_what_has_no_prior_stays_and_nothing_is_changed_in_place(rule):
     found = explore(rule, given_values, PRIORS, np.random.default_rng(0))
     assert given_values == VALUES
     assert found is not given_values
-    assert list(found) == list(VALUES)
-    assert found["other"] == "kept"
+    assert (list(found), found["other"]) == (list(VALUES), "kept")
     assert explore(rule, given_values, {}, np.random.default_rng(0)) == VALUES
 
 
@@ -392,11 +379,7 @@ BAD = [
     ("rate=log:0:1", float, "LOW 0 given, allowed: above 0 under log; raise it, or write rate=uniform:0:1"),
     ("rate=log:-1:1", float, "LOW -1 given, allowed: above 0 under log; raise it, or write rate=uniform:-1:1"),
     ("rate=lgo:1:2", float, "'lgo:' given, allowed: log:LOW:HIGH or uniform:LOW:HIGH; did you mean log?"),
-    ("rate=Uniform:1:2", float, "'Uniform:' given, allowed: log:LOW:HIGH or uniform:LOW:HIGH; did you mean uniform?"),
-    ("rate=x:1:2", float, "'x:' given, allowed: log:LOW:HIGH or uniform:LOW:HIGH"),
     ("rate=log:1", float, "'1' given, allowed: two numbers as in rate=log:LOW:HIGH"),
-    ("rate=log:1:", float, "'1:' given, allowed: two numbers as in rate=log:LOW:HIGH"),
-    ("rate=uniform:1:2:3", float, "'1:2:3' given, allowed: two numbers as in rate=uniform:LOW:HIGH"),
     (
         "the_rate=0.1",
         float,
@@ -407,10 +390,8 @@ BAD = [
     ("rate=0.1,,0.2", float, "an empty entry given, allowed: a value on both sides of a comma"),
     ("rate=log:a:1", float, "--rate: 'a' given, allowed: a finite number"),
     ("rate=log:1:inf", float, "--rate: 'inf' given, allowed: a finite number"),
-    ("rate=uniform:nan:1", float, "--rate: 'nan' given, allowed: a finite number"),
     ("rate=uniform:0:1", SMALL, "--rate: '0' given, allowed: a number above 0, at most 1e30"),
     ("lanes=uniform:1:2.5", int, "--lanes: '2.5' given, allowed: a whole number"),
-    ("lanes=1,2.5", int, "--lanes: '2.5' given, allowed: a whole number"),
     ("torso=log:a:b", str, "'a' given, allowed: a finite number; of anything else a list as in torso=a,b,c"),
     ("lstm=uniform:0:1", bool, "'0' given, allowed: a finite number; of anything else a list as in lstm=a,b,c"),
 ]

@@ -64,8 +64,7 @@ def test_founders_have_the_first_lines(store):
 def test_it_may_be_begun_again_where_it_was_killed_before_it_was_a_run(store):
     (store.directory / LINEAGE).write_text((store.directory / LINEAGE).read_text() + '{"torn')
     begun(store.directory, evolution_of(size=2))
-    assert numbers(store) == [0, 1]
-    assert len(store.read()["members"]) == 2
+    assert (numbers(store), len(store.read()["members"])) == ([0, 1], 2)
 
 
 @pytest.mark.parametrize(
@@ -75,8 +74,7 @@ def test_the_next_decision_has_the_number_of_one_that_was_not_made(left, store):
     with (store.directory / LINEAGE).open("a") as file:
         file.write(left)
     decide(store, 2, "made")
-    assert numbers(store) == [0, 1, 2, 3]
-    assert read_lineage(store.directory)[-1]["why"] == "made"
+    assert (numbers(store), read_lineage(store.directory)[-1]["why"]) == ([0, 1, 2, 3], "made")
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"schema": 2, "members": []}', '{"schema": 1}'])
@@ -228,16 +226,6 @@ BY_HAND = [
     decision(1, 210, None, None, {"rate": 0.8}, {"rate": 0.8}),
     decision(0, 300, 1, 210, {"rate": 1.0}, {"rate": 0.96}),
 ]
-
-
-def test_a_line_by_hand():
-    first, second, third = Segment(0, 0, 100, {"rate": 1.0}), Segment(1, 110, 210, {"rate": 0.8}), {"rate": 0.96}
-    assert ancestry(BY_HAND, 0, 350) == [first, second, Segment(0, 300, 350, third)]
-    assert ancestry(BY_HAND, 0) == [first, second, Segment(0, 300, 300, third)], "as far as the rows know"
-    assert ancestry(BY_HAND, 0, 299) == [Segment(0, 0, 299, {"rate": 1.0})]
-    assert ancestry(BY_HAND, 1, 110) == [first, Segment(1, 110, 110, {"rate": 0.8})]
-    assert ancestry(BY_HAND, 1) == [first, second]
-    assert ancestry([*BY_HAND[:5], BY_HAND[6]], 1) == [first, second], "its steps are known from its copy"
 
 
 @pytest.mark.parametrize("rows", [[], [first_row(0, rate=1.0)]])

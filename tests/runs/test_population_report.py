@@ -13,13 +13,7 @@ from rich.console import Console
 from polyplay.population.store import Segment, rank_members
 from polyplay.runs import population_report as report_of
 from tests.populations import MadePopulation
-
-
-class Clock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.reports import Clock, plain
 
 
 class Watched:
@@ -45,10 +39,6 @@ class Watched:
     @property
     def text(self) -> str:
         return plain(self.out.getvalue())
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
 def members_of(picture: list[str]) -> list[str]:

@@ -23,15 +23,7 @@ from polyplay.learning import returns
 from polyplay.runs import reporter as report
 from polyplay.runs.directory import games_of, rewind, write_config
 from polyplay.runs.reporter import Reporter, Snapshot, stride
-from tests.reports import KEYS, rows
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.reports import KEYS, Clock, rows
 
 
 @pytest.fixture
@@ -110,8 +102,7 @@ def test_times_are_fractions_per_role_and_over_all_workers(tmp_path: Path, clock
     row = reporter.report(snapshot(time={"actor": actor, "learner": learner}, workers={"actor": 2}))
     assert [row[f"time_{k}"] for k in report.KINDS] == [0.1667, 0.3333, 0.25, 0.0, 0.25]
     fractions = {"env": 0.25, "infer": 0.5, "learn": 0.0, "replay": 0.0, "wait": 0.25}
-    assert reporter.roles["actor"] == {"workers": 2, **fractions}
-    assert reporter.roles["learner"]["learn"] == 0.75
+    assert (reporter.roles["actor"], reporter.roles["learner"]["learn"]) == ({"workers": 2, **fractions}, 0.75)
     row = reporter.report(snapshot(time={"actor": {**actor, "env": 3.0}, "learner": learner}))
     assert [row[f"time_{k}"] for k in report.KINDS] == [1.0, 0.0, 0.0, 0.0, 0.0]
     row = reporter.report(snapshot(time={"actor": {"infer": 1.0}, "learner": {**learner, "wait": 2.0}}))
@@ -286,13 +277,6 @@ def written(directory: Path) -> list[dict[str, Any]]:
     return rows(directory / "episodes.jsonl")
 
 
-@pytest.mark.parametrize(
-    ("number", "every"), [(1, 1), (100, 1), (101, 2), (200, 2), (201, 4), (400, 4), (401, 8), (10**9, 1 << 24)]
-)
-def test_how_many_games_a_line_stands_for(number, every):
-    assert stride(number, 100) == every
-
-
 @pytest.mark.parametrize(("bound", "games"), [(100, 12_800), (64, 3_000), (1_000, 1_100)])
 def test_lines_add_up_to_the_games_and_are_bounded(bound, games, tmp_path):
     said: list[str] = []
@@ -415,8 +399,7 @@ def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
     reporter.close("done", 0, checkpoint="000000000002")
     begun = wandb.init.call_args.kwargs
     assert (begun["project"], begun["name"], begun["dir"]) == ("mine", "a2c-7", str(run))
-    assert begun["config"]["config"] == {"lanes": 3}
-    assert begun["config"]["environment"] == {"game": "catch"}
+    assert (begun["config"]["config"], begun["config"]["environment"]) == ({"lanes": 3}, {"game": "catch"})
     assert (begun["mode"], begun["resume"]) == ("offline", "allow")  # there is no key
     wandb.Settings.assert_called_once_with(console="off", silent=True)
     wandb.login.assert_called_once_with(prompt=False)
@@ -438,8 +421,7 @@ def test_a_resumed_run_is_the_same_one_there(run: Path):
         wandb = fake_wandb(key=True)
         report.WandbLogger("mine", run, print, wandb).close({"exit_code": 0})
         inits.append(wandb.init.call_args.kwargs)
-    assert inits[0]["id"] == inits[1]["id"]
-    assert inits[0]["mode"] == "online"
+    assert (inits[0]["id"], inits[0]["mode"]) == (inits[1]["id"], "online")
 
 
 @pytest.mark.parametrize("breaks", ["init", "define", "log", "summary", "finish"])

@@ -25,7 +25,7 @@ def run_of(tmp_path: Path, steps: int = 900, system: str = "impala", **kw) -> Pa
 
 @pytest.fixture(scope="module")
 def catch(tmp_path_factory) -> Path:
-    return run_of(tmp_path_factory.mktemp("reproduce"), env="toy:catch", batch=4, core="gru")
+    return run_of(tmp_path_factory.mktemp("reproduce"), env="toy:catch", batch=4, core="gru", on="thread")
 
 
 def test_every_loss_comes_out_the_same_to_the_bit(catch, capsys):

@@ -20,9 +20,9 @@ import torch
 import polyplay
 from polyplay import systems
 from polyplay.cli import main
-from polyplay.core import checkpoint, processes, worker
+from polyplay.core import checkpoint, processes
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
-from polyplay.core.worker import RunControl, WorkerContext
+from polyplay.core.worker import RunControl
 from polyplay.learning.learner import Learner
 from polyplay.runs import directory, session
 from polyplay.runs.directory import DirectoryLock, read_config
@@ -342,16 +342,6 @@ def test_what_is_whole_is_saved_before_a_run_fails(system: str, kw: dict, faulty
     assert len(rows(run / "updates.jsonl")) > last
 
 
-def test_the_last_line_says_how_to_go_on(faulty: Faulty, tmp_path: Path, capfd: pytest.CaptureFixture):
-    run, words = tmp_path / "a run", "--network mlp --lanes 4 --replicas 1 --serial --steps 10M --no-tensorboard"
-    assert main.main(["train", "a2c", "--env", faulty(30), "--run", str(run), *words.split()]) == 1
-    out, err = capfd.readouterr()
-    assert out.splitlines()[-1].startswith("failed · ")  # why is said once
-    assert err.count("polyplay: failed: ") == 1
-    assert "ZeroDivisionError: a fault of its own" in err
-    assert err.splitlines()[-1] == f"`polyplay resume '{run}'` goes on from the last checkpoint"
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("left", ["again", ".partial-000000000000", ".partial-best-000000000009"])
 def test_a_rescue_is_not_waited_for_without_need(left: str, tmp_path: Path, monkeypatch, capfd):
@@ -473,26 +463,12 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, fa
 )
 def test_the_time_limit_holds_within_a_rollout(how, faulty, tmp_path):
     run = tmp_path / "run"
-    more = {**KW, **how, "replicas": 1, "minutes": 0.1}
+    more = {**KW, **how, "replicas": 1, "minutes": 0.06, "unroll": 200}
     result = polyplay.train("a2c", env=faulty(AT, "time.sleep(0.25)"), run=str(run), **more)
-    assert (result.exit_code, result.reason) == (0, "0.1 minutes are over")
+    assert (result.exit_code, result.reason) == (0, "0.06 minutes are over")
     assert result.summary["wall_seconds"] < 30.0
     assert checkpoint.update_of(checkpoint.everything(run)[-1]) >= AT
     assert json.loads((run / "summary.json").read_text())["exit_code"] == 0
-
-
-def test_what_ends_soon_is_waited_for(monkeypatch):
-    control = RunControl()
-    ctx = WorkerContext("act", 0, 1, 0, 0, None, control)  # type: ignore[arg-type]
-    assert not ctx.late(1e9)
-    control.finish()
-    assert ctx.late(worker.ENDING + 0.1)
-    assert not ctx.late(worker.ENDING - 0.9)
-    ctx.ending_since -= worker.ENDING
-    assert ctx.late()
-    other = RunControl()
-    other.over = lambda: True
-    assert WorkerContext("act", 0, 1, 0, 0, None, other).late(5.0)  # type: ignore[arg-type]
 
 
 DISK_KW: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 4, "serial": True, "trace": True, "seed": 3}
@@ -536,7 +512,7 @@ def at_ticks(monkeypatch: pytest.MonkeyPatch) -> dict[int, Callable[[], None]]:
         ticks[0] += 1
         events.get(ticks[0], lambda: None)()
         real(self)
-        if ticks[0] == max(events) + 6:
+        if ticks[0] == max(events) + 4:
             self._finish("enough")
 
     monkeypatch.setattr(Session, "_tick", tick)
@@ -595,8 +571,8 @@ def test_a_directory_that_is_deleted_is_written_anew_whole(tmp_path, at_ticks, c
         config.append(read_config(run))
         shutil.rmtree(run)
 
-    at_ticks[10] = delete
-    at_ticks[20] = lambda: None
+    at_ticks[6] = delete
+    at_ticks[12] = lambda: None
     result = endless(run)
     said = told(capfd)
     assert said.count("was deleted: it is written anew") == 1
@@ -611,7 +587,7 @@ def test_a_directory_that_is_deleted_is_written_anew_whole(tmp_path, at_ticks, c
 
 def test_a_directory_that_is_moved_is_followed(tmp_path, at_ticks, capfd):
     run, there = tmp_path / "runs" / "run", tmp_path / "elsewhere" / "run"
-    at_ticks |= {10: lambda: (tmp_path / "runs").rename(tmp_path / "elsewhere"), 20: lambda: None}
+    at_ticks |= {6: lambda: (tmp_path / "runs").rename(tmp_path / "elsewhere"), 12: lambda: None}
     result = endless(run)
     said = " ".join(told(capfd).split())
     assert said.count(f"{run} was moved to {there}: the run goes on there, and its old name is a link to it") == 1
@@ -622,7 +598,7 @@ def test_a_directory_that_is_moved_is_followed(tmp_path, at_ticks, capfd):
 
 def test_a_lock_that_is_deleted_is_taken_again(tmp_path, at_ticks, capfd):
     run = tmp_path / "run"
-    at_ticks |= {10: lambda: (run / ".lock").unlink(), 20: lambda: None}
+    at_ticks |= {6: lambda: (run / ".lock").unlink(), 12: lambda: None}
     result = endless(run)
     assert (result.exit_code, result.reason) == (0, "enough")
     said = told(capfd)
@@ -656,7 +632,7 @@ def test_another_run_in_its_place_ends_a_run_that_leaves_it_alone(how: str, says
         if how != "moved":
             (run / "config.json").write_text('{"another": 1}')
 
-    at_ticks[10] = replace
+    at_ticks[6] = replace
     with pytest.raises(UserError, match=says):
         endless(run, eval_every=None)
     for lock in locks:

@@ -18,6 +18,7 @@ from polyplay.runs.directory import RunDescription
 from polyplay.runs.options import parse, to_json
 from polyplay.runs.reporter import Reporter, Snapshot
 from tests.fakepage import page
+from tests.reports import Clock, plain
 
 ESCAPE = "\x1b"
 ENVIRONMENT = {"frame skip": "4", "sticky": "0"}
@@ -32,13 +33,6 @@ def describe(flags: list[str], **changes: Any) -> RunDescription:
         "sources": sources,
         "environment": ENVIRONMENT,
     }
-
-
-class Clock:
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 class Case:
@@ -68,10 +62,6 @@ class Case:
     @property
     def text(self) -> str:
         return self.out.getvalue()
-
-
-def plain(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)
 
 
 def test_without_a_terminal_one_aligned_line_per_report(tmp_path: Path):
@@ -350,8 +340,7 @@ def test_a_broken_pipe_ends_the_output_not_the_run(tmp_path: Path):
     ],
 )
 def test_goal(goal: terminal.RunGoal, done: float | None, eta: float | None):
-    assert goal.done(250, 30.0) == done
-    assert goal.eta(250, 30.0, 10.0) == eta
+    assert (goal.done(250, 30.0), goal.eta(250, 30.0, 10.0)) == (done, eta)
 
 
 @pytest.mark.parametrize(("until", "says"), [(18.0, "until the return reaches 18"), (None, "until Ctrl-C")])
@@ -372,17 +361,6 @@ def test_other_machines_are_counted_and_their_links_summed(tmp_path: Path):
     case.terminal.refresh()
     assert "machines 2 others   4 workers there   17.0 MB/s in   60.5 MB/s out   round trip 3.0 ms" in plain(case.text)
     assert terminal.report_line(case.reporter.row, terminal.RunGoal(), None, None).endswith("machines 2")
-
-
-def test_clock_text():
-    shown = ["0:00:00", "0:00:59", "1:00:00", "48:00:00", "-:--:--"]
-    assert [terminal.clock_text(s) for s in (0, 59.9, 3600, 86400 * 2, None)] == shown
-
-
-def test_short_count():
-    shown = ["0", "500", "25k", "12.3k", "1M", "1.5M", "2B"]
-    assert [terminal.short_count(n) for n in (0, 500, 25_000, 12_345, 999_999, 1.5e6, 2e9)] == shown
-    assert terminal.short_count(1_234_500, 6) == "1.2345M"
 
 
 def test_quiet_shows_warnings_and_the_last_line_only(tmp_path: Path):

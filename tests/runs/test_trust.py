@@ -17,6 +17,7 @@ from polyplay.runs import directory, population
 from polyplay.runs import run as runs
 from polyplay.runs.directory import read_config
 from tests import made
+from tests.verbs import refused
 
 ENV = """
 from pathlib import Path
@@ -53,9 +54,7 @@ def test_a_strangers_run_needs_trust(verb: str, run: Path, monkeypatch, capfd: p
         evaluation |= {"episodic_return_mean": 1.0, "config_hash": "", "protocol": "run", "lanes": 1, "seed": 0}
         evaluation |= {"epsilon": 0.0, "actions": "sampled", "checkpoint": "7", "checkpoint_sha256": ""}
         (run / "evaluation-7.json").write_text(json.dumps(evaluation))
-    assert main.main([name, str(run), *more]) == 2
-    err = capfd.readouterr().err
-    assert err.count("\n") == 1
+    err = refused(capfd, name, run, *more)
     assert (
         f"was made elsewhere, and its environment strange_game:make would execute {run.parent}/strange_game.py" in err
     )
@@ -140,9 +139,7 @@ def test_what_a_program_defines_is_a_name_too(tmp_path: Path, capfd: pytest.Capt
     kwargs = [f"path={str(target)!r}", "data=b'owned'"]
     edit(run / "config.json", env="__main__:__loader__.set_data", env_kwargs=kwargs)
     for verb in ("evaluate", "resume"):
-        assert main.main([verb, str(run)]) == 2
-        err = capfd.readouterr().err
-        assert err.count("\n") == 1
+        err = refused(capfd, verb, run)
         assert "its environment __main__:__loader__.set_data would execute __loader__.set_data of the program" in err
     with pytest.raises(UserError, match="which is not here"):
         polyplay.evaluate(run, episodes=1, trust=True)
@@ -159,10 +156,7 @@ def test_a_network_or_wrapper_is_a_modules_whatever_its_name_begins_with(
     monkeypatch.chdir(tmp_path)
     edit(run / "config.json", **{what: [f"{name}:fn"] if what == "wrapper" else f"{name}:fn"})
     for command in (["evaluate", str(run)], ["resume", str(run)], ["train", "--config", str(run), "--dry-run"]):
-        assert main.main(command) == 2
-        err = capfd.readouterr().err
-        assert err.count("\n") == 1
-        assert f"{name}:fn would execute {tmp_path}/{name}.py" in err
+        assert f"{name}:fn would execute {tmp_path}/{name}.py" in refused(capfd, *command)
     assert not (tmp_path / f"{name}.ran").exists()
 
 

@@ -14,7 +14,6 @@ from gymnasium import spaces
 
 import polyplay
 from polyplay import systems
-from polyplay.cli import main
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
 from polyplay.nets.factory import make
@@ -33,6 +32,7 @@ from polyplay.runs.options import (
     to_json,
 )
 from tests.envs.players import Scripted
+from tests.verbs import refused
 
 
 class Numbered(gymnasium.Env):
@@ -225,8 +225,7 @@ def test_it_may_be_given_several_times_or_several_at_once() -> None:
     "word", ["x", "x=1", "x=1@", "x=@0", "x=1@2.5", "x=1@-1", "x=1@1.01", "x=nan@0", "x=1@nan", "x=1@inf", "1x=1@0"]
 )
 def test_what_is_no_schedule_is_one_line(word: str, capfd: pytest.CaptureFixture) -> None:
-    assert main.main(["train", "ppo", "--env", "toy:catch", "--change", word]) == 2
-    (line,) = capfd.readouterr().err.splitlines()
+    line = refused(capfd, "train", "ppo", "--env", "toy:catch", "--change", word)
     assert line.startswith("polyplay: error: --change: ")
     assert f"{word} given, allowed: NAME=VALUE@AT" in line
 

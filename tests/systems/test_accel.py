@@ -50,19 +50,20 @@ def test_groups_change_nothing_but_who_waits(tmp_path):
         assert other == pytest.approx(losses[0], rel=1e-4)
 
 
-@pytest.mark.parametrize("system", ["a3c", "accel"])
-def test_without_a_lock_it_goes_on_from_its_counts_with_new_games(system, tmp_path, capfd):
-    settings = of.A3C if system == "a3c" else {**of.ACCEL, "sync": "chunked"}
-    run = polyplay.train(system, run=str(tmp_path / "run"), on="thread", steps=1_500, **settings)
+@pytest.mark.parametrize(
+    ("system", "settings", "steps"), [("a3c", of.A3C, 400), ("accel", {**of.ACCEL, "sync": "chunked"}, 1_500)]
+)
+def test_without_a_lock_it_goes_on_from_its_counts_with_new_games(system, settings, steps, tmp_path, capfd):
+    run = polyplay.train(system, run=str(tmp_path / "run"), on="thread", steps=steps, **settings)
     first = json.loads((checkpoint.everything(run.directory)[-1] / "agents/0/learner.json").read_text())
-    assert 1_500 - 9 <= first["learnt"] < 1_900
+    assert steps - 9 <= first["learnt"] < steps + 400
     assert first["version"] >= 15
     capfd.readouterr()
-    again = polyplay.resume(str(run.directory), steps=3_000)
+    again = polyplay.resume(str(run.directory), steps=2 * steps)
     assert "all lanes begin anew, from seed" in capfd.readouterr().err
     assert again.exit_code == 0
     last = json.loads((checkpoint.everything(run.directory)[-1] / "agents/0/learner.json").read_text())
-    assert 3_000 - 9 <= last["learnt"] < 3_400
+    assert 2 * steps - 9 <= last["learnt"] < 2 * steps + 400
     assert last["version"] >= first["version"] + 15
 
 

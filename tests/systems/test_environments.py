@@ -26,7 +26,7 @@ from tests.systems.test_ftw import TEAMS, Recall
 
 LONG = pytest.mark.long
 
-SMALL: dict[str, Any] = {"network": "mlp", "tensorboard": False, "checkpoint_every": 1e9}
+SMALL: dict[str, Any] = {"network": "mlp", "preset": "paper", "tensorboard": False, "checkpoint_every": 1e9}
 
 REPLAY: dict[str, Any] = {"lanes": 3, "capacity": 3000, "learning_starts": 60, "batch": 16}
 

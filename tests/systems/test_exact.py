@@ -39,12 +39,16 @@ def test_a_run_that_was_stopped_goes_on_to_the_bit(system, steps, settings, tmp_
 
 @pytest.mark.parametrize(
     ("system", "settings"),
-    [("a3c", of.A3C), ("accel", {**of.ACCEL, "sync": "chunked"}), ("ga3c", {**of.GA3C, "env": "toy:catch"})],
+    [
+        ("a3c", {**of.A3C, "steps": 200}),
+        ("accel", {**of.ACCEL, "sync": "chunked"}),
+        ("ga3c", {**of.GA3C, "env": "toy:catch"}),
+    ],
     ids=["a3c", "accel in chunks", "ga3c"],
 )
 def test_where_weights_change_in_any_order_one_thread_repeats_and_nothing_is_replayed(system, settings, tmp_path):
     for name in ("a", "b"):
-        polyplay.train(system, run=str(tmp_path / name), serial=True, trace=True, steps=700, **settings)
+        polyplay.train(system, run=str(tmp_path / name), serial=True, trace=True, **{"steps": 700, **settings})
     one, two = ((tmp_path / name / "updates.jsonl").read_text() for name in ("a", "b"))
     assert one == two
     assert one.count("\n") >= 5

@@ -57,8 +57,8 @@ IN_STEP = {"serial": True, "lag": 0, "batch": 128, "capacity": 128, "opponents":
 @pytest.mark.parametrize(("on", "learners"), [("thread", 1), ("process", 2)])
 def test_it_learns_to_win(on, learners, tmp_path):
     more = {"learners": learners, "batch": 32 // learners, "lanes": 32 // learners}
-    run = polyplay.train("five", run=str(tmp_path / "run"), steps=30_000, on=on, **{**GIVEN, **more})
-    assert points_against_random(run.directory, GIVEN["env"]) > 0.85
+    run = polyplay.train("five", run=str(tmp_path / "run"), steps=20_000, on=on, **{**GIVEN, **more})
+    assert points_against_random(run.directory, GIVEN["env"]) > 0.75
     reports = [row["reuse"] for row in read_lines(run.directory / "metrics.jsonl") if "reuse" in row]
     assert abs(np.median(reports) - 1.0) < 0.6  # the last report may be of a moment
 
@@ -78,8 +78,8 @@ def watch_updates(monkeypatch: Any) -> list[tuple[dict[str, Any], dict[str, Any]
 def test_windows_begin_with_the_state_that_acting_had_there(tmp_path, monkeypatch):
     """At lag 0 what is learnt from is what acted, to the bit, in windows with matches that end in their middle."""
     seen = watch_updates(monkeypatch)
-    polyplay.train("five", run=str(tmp_path / "run"), steps=24_000, **{**GIVEN, **IN_STEP})
-    assert len(seen) > 30
+    polyplay.train("five", run=str(tmp_path / "run"), steps=12_000, **{**GIVEN, **IN_STEP})
+    assert len(seen) > 15
     assert any(batch["first"][1:].any() for _, batch in seen)
     for out, batch in seen:
         for name in ("logp", "value"):
@@ -104,12 +104,12 @@ def test_a_past_self_plays_and_its_rows_are_never_learnt_from(tmp_path, monkeypa
 
     monkeypatch.setattr(ExperienceSource, "_add", added)
     more = {"serial": True, "opponents": "past:0.5", "snapshot_every": 4, "games_per_matchup": 5}
-    run = polyplay.train("five", run=str(tmp_path / "run"), steps=16_000, **{**GIVEN, **more})
+    run = polyplay.train("five", run=str(tmp_path / "run"), steps=8_000, **{**GIVEN, **more})
     assert agents == {0}
     players = read_object(run.directory / "league.json")["players"]
     past = [row for row in players if row["kind"] == "past agent"]
-    assert len(past) > 3
-    assert sum(n for row in past for n, _ in row["against"].values()) > 50
+    assert len(past) > 1
+    assert sum(n for row in past for n, _ in row["against"].values()) > 20
 
 
 def test_team_spirit_shares_rewards_and_leaves_their_sum():
@@ -117,8 +117,7 @@ def test_team_spirit_shares_rewards_and_leaves_their_sum():
     events = torch.tensor([[3.0, 9.0, 1.0], [-1.0, 9.0, 1.0]])  # two heroes of a team
     for spirit, want in ((0.0, [3.0, -1.0]), (0.5, [2.0, 0.0]), (1.0, [1.0, 1.0])):
         rewards.apply_hyperparameters({"team_spirit": spirit})
-        assert rewards(events).tolist() == want
-        assert float(rewards(events).sum()) == 2.0
+        assert (rewards(events).tolist(), float(rewards(events).sum())) == (want, 2.0)
 
 
 def test_normalised_observations_are_within_five_deviations():

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,11 +20,7 @@ from polyplay.core.files import read_lines, read_object
 from polyplay.population.league_log import CopyRule
 from polyplay.runs.load import choose_checkpoint
 from polyplay.systems import league
-from tests import leftovers
 
-SIX: dict[str, Any] = {"env": "toy:skirmish", "agents": 6, "actors": 2, "lanes": 16, "batch": 8, "snapshot_every": 5}
-SIX |= {"opponents": "past:0.3", "games_per_matchup": 20, "network": "mlp", "checkpoint_every": 3.0}
-SIX |= {"report_every": 2.0, "tensorboard": False}
 QUIET: dict[str, Any] = {"serial": True, "tensorboard": False, "network": "mlp", "lanes": 16, "batch": 8}
 
 
@@ -44,8 +38,8 @@ def rated(directory: Path) -> dict[str, int]:
 @pytest.mark.parametrize("loss", ["vtrace", pytest.param("ppo", marks=pytest.mark.long)])
 def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_path):
     given = {**QUIET, "env": "toy:rps", "agents": 3, "loss": loss, "core": "gru", "opponents": "elo"}
-    given |= {"snapshot_every": 3}
-    run = polyplay.train("league", run=str(tmp_path / "run"), steps=2400, games_per_matchup=20, **given)
+    given |= {"snapshot_every": 3, "unroll": 5}
+    run = polyplay.train("league", run=str(tmp_path / "run"), steps=800, games_per_matchup=20, **given)
     before = versions(run.directory)
     assert set(before) == {"0", "1", "2"}
     assert min(before.values()) > 3
@@ -58,7 +52,7 @@ def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_p
     past = {p.stem for p in (run.directory / "past_agents").iterdir()}
     assert past >= {f"{agent}-3" for agent in range(3)} if loss == "vtrace" else past
 
-    run = polyplay.resume(run.directory, steps=3600)
+    run = polyplay.resume(run.directory, steps=1200)
     after = versions(run.directory)
     assert all(after[agent] > before[agent] for agent in before)
     assert {p.stem for p in (run.directory / "past_agents").iterdir()} > past
@@ -181,56 +175,13 @@ def _until(condition: Any, what: str, seconds: float = 150.0) -> None:
         time.sleep(0.1)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(450)
-def test_six_agents_killed_anywhere_go_on_with_ratings_selves_and_versions(tmp_path):
-    directory, before = tmp_path / "league-of-six", leftovers.names()
-    faults = "kill=act:4,kill=referee:4"
-    run = _command("train", "league", "--run", str(directory), "--steps", "10M", *_options(SIX), faults=faults)
-    try:
-        for victim in ("main", "learn"):
-            _until(lambda: len(list(directory.glob("checkpoints/[0-9]*"))) >= 2, "no checkpoints")
-            _until(lambda: len(list(directory.glob("past_agents/*"))) >= 6 and _lines(directory) > 40, "no past agents")
-            workers = _processes(directory.name)
-            learners = [p for p in workers if "learn" in " ".join(p.cmdline())]
-            os.kill(run.pid if victim == "main" else learners[0].pid, signal.SIGKILL)
-            out = run.communicate(timeout=60)[0].decode()
-            assert run.returncode == (-signal.SIGKILL if victim == "main" else 1), out
-            _until(lambda: not _processes(directory.name), "orphans", 30.0)
-            was, had, selves = versions(directory), rated(directory), set((directory / "past_agents").iterdir())
-            played = _lines(directory)
-            run = _command("resume", str(directory), faults=faults)
-            _until(
-                lambda run=run, played=played: run.poll() is not None or _lines(directory) > played + 20, "no matches"
-            )
-            assert run.poll() is None, run.communicate()[0].decode()
-            assert set((directory / "past_agents").iterdir()) >= selves
-            now = rated(directory)
-            assert all(now.get(name, n) >= n for name, n in had.items() if "-" not in name), "no rating is lost"
-            newest = checkpoint.everything(directory)[-1].name
-            _until(lambda newest=newest: checkpoint.everything(directory)[-1].name != newest, "no checkpoint")
-            assert all(n >= was[agent] for agent, n in versions(directory).items())
-        acting = {p.pid for p in _processes(directory.name) if " act " in " ".join(p.cmdline())}
-        _until(lambda: acting - {p.pid for p in _processes(directory.name)}, "no actor is killed")
-        time.sleep(2.0)  # another takes its place
-        run.send_signal(signal.SIGTERM)
-        out = run.communicate(timeout=90)[0].decode()
-        assert "matches under way are counted as lost" in out
-        assert "a new one takes its place" in out
-        assert run.returncode == 128 + signal.SIGTERM, out
-        _until(lambda: not _processes(directory.name), "orphans", 30.0)
-        assert not leftovers.since(before)
-    finally:
-        run.kill()
-
-
 def _lines(directory: Path) -> int:
     path = directory / "matches.jsonl"
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def test_metrics_say_whose_and_ratings(tmp_path):
-    given = {**QUIET, "run": str(tmp_path / "run"), "env": "toy:skirmish", "agents": 2, "steps": 1500}
+    given = {**QUIET, "run": str(tmp_path / "run"), "env": "toy:skirmish", "agents": 2, "steps": 800}
     polyplay.train("league", dry_run=True, **given)
     assert not (tmp_path / "run").exists()
     run = polyplay.train("league", **given)
@@ -250,9 +201,9 @@ def test_metrics_say_whose_and_ratings(tmp_path):
 
 def test_a_turn_based_game_without_teams_is_rated(tmp_path):
     pytest.importorskip("pettingzoo.classic.tictactoe_v3")
-    given = {**QUIET, "env": "pettingzoo.classic.tictactoe_v3:env", "steps": 1500}
+    given = {**QUIET, "env": "pettingzoo.classic.tictactoe_v3:env", "steps": 1000}
     run = polyplay.train("league", run=str(tmp_path / "run"), agents=2, **given)
-    assert min(rated(run.directory).values()) > 20
+    assert min(rated(run.directory).values()) > 12
 
 
 def _evaluate(directory: Path, agent: str) -> dict[str, Any]:

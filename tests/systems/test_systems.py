@@ -79,14 +79,14 @@ class Far(toy.CartPole):
 
 def _far(monkeypatch, path, **more):
     monkeypatch.setitem(toy.TOYS, "far", Far)
-    settings = dict(lanes=32, unroll=8, steps=24_000, learning_rate=4e-3, gamma=0.98, lam=0.98, anneal="constant")
+    settings = dict(lanes=32, unroll=8, steps=20_000, learning_rate=4e-3, gamma=0.98, lam=0.98, anneal="constant")
     how = {"inputs": "normalize", "reward": "scale", "serial": True, "replicas": 1, **more}
     return polyplay.train("a2c", env="toy:far", run=str(path / "run"), **{**NET, **settings, **how})
 
 
 def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_path, monkeypatch):
     run = _far(monkeypatch, tmp_path)
-    assert run.summary["episodic_return_mean"] >= 100_000  # random play: 22,000
+    assert run.summary["episodic_return_mean"] >= 60_000  # random play: 22,000
     page, spec = systems.load("a2c"), Envs("toy:far", 1)
     wired = page.build(run.settings, crew_of(options.RunOptions(serial=True)))
     policy = play.load_policy(wired, checkpoint.newest(run.directory, print))
@@ -95,7 +95,7 @@ def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_p
     assert mean[:2].tolist() == [pytest.approx(100, abs=1), pytest.approx(-50, abs=5)]
     assert kept["returns.count"] > 10_000
     games = play.play_games(spec, policy, 4, seed=1)
-    assert np.mean([g[0] for g in games]) >= 100_000, "evaluation normalises as training did"
+    assert np.mean([g[0] for g in games]) >= 60_000, "evaluation normalises as training did"
     assert all(bool((v == kept[k]).all()) for k, v in policy.named_buffers()), "and learns nothing"
 
 

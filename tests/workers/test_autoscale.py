@@ -206,22 +206,6 @@ def test_hundreds_of_changes_leave_nothing_behind():
     assert len(set(began)) == len(began), "nobody repeats another one's past"
 
 
-def test_a_process_that_leaves_is_not_lost():
-    said: list = []
-    crew = Crew(log=lambda kind, text: said.append(text))
-    role = crew.add(busy, n=2, on_loss="replace")
-    crew.start()
-    until(crew, None, lambda: crew.counters.column("updates")[:2].all())
-    role.size.ask(1)
-    until(crew, None, lambda: role.size.get() == 1)
-    role.size.ask(2)
-    crew._resize(role)
-    before = crew.counters.column("updates")[1]
-    until(crew, None, lambda: crew.counters.column("updates")[1] > before)
-    crew.stop()
-    assert (said, role.lost) == ([], 0)
-
-
 @pytest.mark.parametrize(("low", "high"), [(0, 4), (3, 4), (1, 1), (1, 2049)])
 def test_a_dial_has_room_for_what_the_role_has(low, high):
     crew = Crew()

@@ -24,7 +24,7 @@ from tests.victims import crew_of, until
 def test_all_are_replaced_each_at_its_seat(tmp_path):
     crew, _ = crew_of(3, on_loss="replace")
     havoc = FaultInjector(parse_faults("kill=any:0.01"), crew, tmp_path)
-    many = 3
+    many = 2
     until(crew, havoc, lambda: sum(e.seconds is not None for e in havoc.events) >= many)
     until(crew, None, lambda: crew.roles[0].lost == len(havoc.events))
     havoc.release()

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import signal
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,7 +18,7 @@ from polyplay.workers.hosts import fleet as fleets
 from polyplay.workers.hosts.engines import MachineInfo, PretendedMachines, node_names
 from polyplay.workers.hosts.fleet import HOUR, MOST, Fleet, Retries
 from tests.faults import injected
-from tests.workers.hosts.runs import TOY, command, events, learning, processes_of, updates, wait_for
+from tests.workers.hosts.runs import TOY, events, processes_of, updates
 
 EXACT = {**TOY, "quiet": True, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
 
@@ -56,51 +52,6 @@ def test_a_learner_elsewhere_learns_the_same_to_the_bit(tmp_path, place):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    ("victim", "number", "within"),
-    [
-        ("agent", signal.SIGKILL, 1.0),
-        ("link pretend", signal.SIGKILL, 1.0),
-        ("agent", signal.SIGSTOP, 6.0),
-        ("act", signal.SIGKILL, None),
-        ("main", signal.SIGKILL, None),
-    ],
-)
-def test_a_loss_is_noticed_and_leaves_nothing_behind(tmp_path, monkeypatch, victim, number, within):
-    monkeypatch.setenv("POLYPLAY_TEST", str(tmp_path))
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setenv("TMPDIR", str(temporary))
-    run = tmp_path / "run"
-    main = command(run, "--hosts", "pretend:2", "--steps", "10M" if victim == "main" else "250k")
-
-    def ours() -> dict[int, str]:
-        return processes_of(tmp_path)
-
-    wait_for(lambda: learning(run))
-    if victim == "main":
-        main.kill()
-        main.wait()
-        wait_for(lambda: not ours(), 2.0)
-        wait_for(lambda: not list(temporary.iterdir()), 2.0)
-        return
-    pid = next(n for n, title in sorted(ours().items()) if title.startswith(f"polyplay: {victim}"))
-    os.kill(pid, number)
-    began = time.time()
-    if within is not None:
-        lost = wait_for(lambda: [row for row in events(run) if row["event"] == "lost"], within + 1.0)
-        assert lost[0]["time"] - began < within
-        assert lost[0]["workers"] == 1
-    said, _ = main.communicate(timeout=120)
-    assert main.returncode == 0
-    assert b"a new one takes its place" in said
-    last = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["steps"] >= 245_000  # what a machine counted last is lost with it
-    assert not ours()
-    assert not list(temporary.iterdir())
-
-
-@pytest.mark.long
 def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the_bit(tmp_path):
     """So each row was learnt from at most once, as it was made, with the weights that it says."""
     given = {**TOY, "trace": True, "hosts": "pretend:8", "minutes": 0.6}
@@ -126,11 +77,7 @@ def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the
         ("impala", {"hosts": "pretend:2", "place": "act"}, "--place: act given, allowed: ROLE=WHERE"),
         ("impala", {"hosts": "pretend:2", "place": "act=prtend-1"}, "nearest: pretend-1.; there are: pretend-1, pre"),
         ("impala", {"hosts": "pretend:2", "place": "act=here"}, "--place leaves all workers on this machine"),
-        (
-            "impala",
-            {"hosts": "pretend:2", "place": "learn=others", "trace": True},
-            "learn is elsewhere, but --trace writes its file here",
-        ),
+        ("impala", {"hosts": "pretend:2", "place": "learn=others", "trace": True}, "learn is elsewhere, but --trace"),
         (
             "impala",
             {"hosts": "pretend:2", "place": "learn=others", "eval_every": 100},
@@ -188,18 +135,6 @@ def test_a_module_that_is_missing_elsewhere_is_named_with_the_machine(tmp_path, 
         polyplay.train("impala", **given, run=str(tmp_path / "run"))
 
 
-def test_modules_are_taken_along(tmp_path, monkeypatch):
-    (tmp_path / "mine").mkdir()
-    seen = tmp_path / "seen"
-    (tmp_path / "mine/ownenv.py").write_text(f"SEEN = {str(seen)!r}" + OWN)
-    monkeypatch.syspath_prepend(tmp_path / "mine")
-    given = {**TOY, "env": "ownenv:make", "steps": 500, "hosts": "pretend:1", "ship": str(tmp_path / "mine")}
-    polyplay.train("impala", **given, run=str(tmp_path / "run"))
-    there = [line for line in seen.read_text().splitlines() if "/polyplay-" in line]
-    assert there
-    assert all(line.endswith("/shipped/ownenv.py") for line in there)
-
-
 @pytest.mark.long
 def test_a_dry_run_measures_on_other_machines_and_writes_nothing(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
@@ -234,10 +169,17 @@ SYSTEMS = {
 }
 
 
-def test_they_learn_the_same_to_the_bit(tmp_path):
-    given = {**REPLICAS_TOY, "replicas": 2, "steps": 3000}
+def test_they_learn_the_same_to_the_bit_and_modules_are_taken_along(tmp_path, monkeypatch):
+    (tmp_path / "mine").mkdir()
+    seen = tmp_path / "seen"
+    (tmp_path / "mine/ownenv.py").write_text(f"SEEN = {str(seen)!r}" + OWN)
+    monkeypatch.syspath_prepend(tmp_path / "mine")
+    given = {**REPLICAS_TOY, "env": "ownenv:make", "preset": "paper", "replicas": 2, "steps": 1000}
     polyplay.train("a2c", **given, run=str(tmp_path / "here"))
-    polyplay.train("a2c", **given, hosts="pretend:1", run=str(tmp_path / "there"))
+    polyplay.train("a2c", **given, hosts="pretend:1", ship=str(tmp_path / "mine"), run=str(tmp_path / "there"))
+    there = [line for line in seen.read_text().splitlines() if "/polyplay-" in line]
+    assert there
+    assert all(line.endswith("/shipped/ownenv.py") for line in there)
     assert len(updates(tmp_path / "here")) > 5
     assert updates(tmp_path / "there") == updates(tmp_path / "here")
     assert [row["event"] for row in events(tmp_path / "there")] == ["opened"]
@@ -264,26 +206,6 @@ def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, system, more, firs
     polyplay.train(system, **settings, steps=steps // 2, hosts=first, run=str(tmp_path / "parts"))
     polyplay.resume(str(tmp_path / "parts"), steps=steps, hosts=then)
     assert updates(tmp_path / "parts") == updates(tmp_path / "whole")
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("victim", ["agent", "replica 1"])
-def test_a_lost_replica_ends_the_run_which_can_be_resumed(victim, tmp_path, monkeypatch):
-    monkeypatch.setenv("POLYPLAY_TEST", str(tmp_path))
-    run = tmp_path / "run"
-    toy = {"env": "toy:catch", "network": "mlp", "replicas": 2, "steps": "10M"}
-    main = command(run, "--hosts", "pretend:1", system="a2c", toy=toy)
-    wait_for(lambda: learning(run))
-    pid = next(n for n, title in processes_of(tmp_path).items() if title.startswith(f"polyplay: {victim}"))
-    os.kill(pid, signal.SIGKILL)
-    said = main.communicate(timeout=60)[0].decode()
-    assert main.returncode == 1
-    how = "is lost with machine pretend-1" if victim == "agent" else "was killed by SIGKILL"
-    assert how in said
-    assert "worker replica 1" in said
-    wait_for(lambda: not processes_of(tmp_path), 5.0)
-    steps = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["steps"]
-    polyplay.resume(str(run), steps=int(steps) + 20_000, hosts="none")
 
 
 def test_one_replica_alone_has_nothing_to_put_elsewhere(tmp_path):
