@@ -9,8 +9,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "polyplay"
-# a page's own names: every page has its Config, its presets and its build
-OF_PAGES = {"build", "quick", "released", "chunked", "rainbow", "lstm", "ppo", "baselines", "rlpyt", "dopamine", "zoo"}
 # one verb, one thing, at several heights: what a person calls, what does it
 SAME_THING = {
     "train": "api calls runs.run",

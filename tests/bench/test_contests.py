@@ -4,6 +4,7 @@ import dataclasses
 import re
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -83,24 +84,16 @@ def test_a_slow_peer_plays_no_second_round_ours_always_do():
     assert compare.dropped(who, {"rows": rows, "probe": []}, 0.0) == set()
 
 
-def test_float32_follows_the_setting_that_the_probe_chose():
+def test_float32_follows_the_setting_that_the_probe_chose_or_that_was_played_before_an_interruption():
     who = list(contests.CONTESTS["a2c-nature"].contenders[:2])
-    probe = [{"who": "a2c", "setting": "lanes=32", "sps": 1.0}, {"who": "a2c", "setting": "lanes=64", "sps": 2.0}]
-
-    class Asked:
-        setting: tuple = ()
-
-    assert compare.choices(who, {"probe": probe, "rows": []}, Asked) == {"a2c": "lanes=64", "a2c, float32": "lanes=64"}
-
-
-def test_after_an_interruption_a_contender_goes_on_with_the_setting_it_has_played():
-    who = list(contests.CONTESTS["a2c-nature"].contenders[:2])
-
-    class Asked:
-        setting: tuple = ("a2c: lanes=64",)
-
+    probe = [{"who": "a2c", "setting": f"lanes={n}", "sps": n} for n in (32, 64)]
     rows = [{"who": "a2c", "round": 1, "setting": "lanes=16", "sps": 1.0}]
-    assert compare.choices(who, {"probe": [], "rows": rows}, Asked) == {"a2c": "lanes=16", "a2c, float32": "lanes=16"}
+    for found, asked, chosen in (
+        ({"probe": probe, "rows": []}, (), 64),
+        ({"probe": [], "rows": rows}, ("a2c: lanes=64",), 16),
+    ):
+        same = f"lanes={chosen}"
+        assert compare.choices(who, found, SimpleNamespace(setting=asked)) == {"a2c": same, "a2c, float32": same}
 
 
 DQN = [

@@ -129,22 +129,6 @@ def test_nothing_to_sample_is_refused():
         buffer.add(world.rows(1, np.arange(2)), [1, 1])
 
 
-def test_soft_capacity_blocks_nothing_and_trims_the_oldest():
-    world, buffer = small(capacity=80, soft=True)
-    world.events, lanes = ("go",), np.arange(2)
-    for _ in range(10):
-        buffer.add(world.rows(10, lanes), lanes)
-    size, before = buffer.index.size, alive(buffer)
-    assert size == 90
-    stamps = {i: buffer.index.arrival[i & replay_kernels.MASK] for i in before}
-    assert buffer.trim() == size - 80
-    after = alive(buffer)
-    assert len(after) == 80
-    assert max(stamps[i] for i in before - after) <= min(stamps[i] for i in after)
-    assert buffer.trim() == 0
-    assert set(np.concatenate([buffer.sample()["id"] for _ in range(200)]).tolist()) <= after
-
-
 @pytest.mark.parametrize(
     ("inserted", "kept"), [(100_000, 100_000), (250_000, 250_000), (1_000_000, 494_000), (10_000_000, 2_240_000)]
 )

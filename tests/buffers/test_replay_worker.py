@@ -257,16 +257,6 @@ def test_a_part_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     assert "No space left" in shard.ctx.warnings[0]  # type: ignore[attr-defined]
 
 
-def test_the_worker_takes_turns_until_all_is_closed():
-    shop = Shop(memories=1, actors=1)
-    turns = serve_replay(shop.ctx(0), source=shop.queue.batches(1), out=shop.samples)
-    shop.play(0)
-    for _ in range(4):
-        next(turns)
-    assert shop.samples.depth == 2
-    assert shop.samples.fresh() > 0
-
-
 def work(cargo: Any, incarnation: int) -> None:
     source, samples, all_counters, control = cargo
     ctx = WorkerContext("serve_replay", 0, 1, 0, 7, all_counters, control, incarnation=incarnation)

@@ -142,41 +142,6 @@ def test_whose_slots_are_a_batch_is_what_looking_at_one_after_the_other_says(eac
         assert found == ([c + i * consumers for i in chosen], after)
 
 
-def test_rollouts_in_flight_go_on_in_another_stream():
-    queue = _stream(slots=6, producers=2)
-    ends, taken = [queue.producer(p) for p in range(2)], queue.batches(1).consumer(0)
-    for number in (1, 2, 3):
-        _fill(queue, ends[0], number)
-    assert next(taken)[0]["version"][0, 0] == 1
-    flight = ends[0].flight()
-    other = _stream(slots=6, producers=2)
-    other.base[:] = [queue.learnt(p) for p in range(2)]
-    end = other.producer(0)
-    end.give(flight)
-    assert end.committed == queue.made(0) == 3
-    rows, state = next(other.batches(2).consumer(0))
-    assert rows["obs"]["x"][0, :, 0].tolist() == [2, 2, 3, 3]
-    assert state["h"][:, 0].tolist() == [2, 2, 3, 3]
-    assert ends[1].flight() == {}
-
-
-def test_a_slot_that_was_being_read_is_missing_until_the_learner_begins():
-    queue = _stream(slots=3)
-    end, taken = queue.producer(0), queue.batches(1).consumer(0)
-    _fill(queue, end, 1)
-    _fill(queue, end, 2)
-    next(taken)
-    other = _stream(slots=3)
-    other.patience = 0.0
-    new = other.producer(0)
-    new.give(end.flight(), queue.reading(0))
-    assert queue.reading(0) == other.reading(0) == 1
-    assert new.slot() is not None
-    assert new.slot() is None
-    assert next(other.batches(1).consumer(0))[0]["version"][0, 0] == 2
-    assert new.slot() is not None
-
-
 def test_where_consumers_learn_apart_each_goes_on_with_what_it_had():
     """In flight, taken and being read, of every pair, with counts that go on."""
     queue = _apart()

@@ -35,7 +35,12 @@ class Sound(gymnasium.Env):
         self.steps = 0
         return self.see(), {}
 
+    def fifth(self) -> None:
+        """What happens before the fifth step."""
+
     def step(self, action: Any) -> tuple[Any, Any, Any, Any, Any]:
+        if self.steps == 4:
+            self.fifth()
         self.steps += 1
         end, chance = self.steps == 8, bool(self.np_random.random() < 0.5)
         return self.see(), float(action), end and chance, end and not chance, {}
@@ -79,30 +84,17 @@ Wordy = sound_but("Wordy", observation_space=spaces.Text(8))
 Valve = sound_but("Valve", action_space=spaces.Box(900.0, 1100.0, (1,), np.float32))  # real actions far from 0
 
 
-class ChangingShape(Sound):
-    def see(self) -> Any:
-        return super().see()[: 4 - self.steps // 5]
-
-    def reset(self, **kw: Any) -> tuple[Any, Any]:
-        self.steps = 0
-        return super().reset(**kw)
-
-
-class MissingKey(Sound):
-    observation_space = spaces.Dict({"near": spaces.Box(-1.0, 1.0, (4,)), "far": spaces.Box(-1.0, 1.0, (4,))})
-
-    def see(self) -> Any:
-        seen = super().see()
-        return {"near": seen} if getattr(self, "steps", 0) == 5 else {"near": seen, "far": seen}
-
-
-class PlanesLast(Sound):
-    """An image as most of the world has it."""
-
-    observation_space = spaces.Box(0, 255, (64, 64, 3), np.uint8)
-
-    def see(self) -> Any:
-        return self.np_random.integers(0, 256, (64, 64, 3), np.uint8)
+ChangingShape = sound_but("ChangingShape", see=lambda self, seen: seen[: 4 - step_of(self) // 5])
+MissingKey = sound_but(
+    "MissingKey",
+    see=lambda self, seen: {"near": seen} if step_of(self) == 5 else {"near": seen, "far": seen},
+    observation_space=spaces.Dict({"near": spaces.Box(-1.0, 1.0, (4,)), "far": spaces.Box(-1.0, 1.0, (4,))}),
+)
+PlanesLast = sound_but(  # an image as most of the world has it
+    "PlanesLast",
+    see=lambda self, _: self.np_random.integers(0, 256, (64, 64, 3), np.uint8),
+    observation_space=spaces.Box(0, 255, (64, 64, 3), np.uint8),
+)
 
 
 class NothingLegal(Sound):
@@ -138,10 +130,8 @@ class OneGenerator(Sound):
 
 
 class Hangs(Sound):
-    def step(self, action: Any) -> tuple:
-        if self.steps == 4:
-            time.sleep(1000)
-        return super().step(action)
+    def fifth(self) -> None:
+        time.sleep(1000)
 
 
 class NeverBegins(Sound):
@@ -150,17 +140,13 @@ class NeverBegins(Sound):
 
 
 class Raises(Sound):
-    def step(self, action: Any) -> tuple:
-        if self.steps == 4:
-            raise ValueError("boom")
-        return super().step(action)
+    def fifth(self) -> None:
+        raise ValueError("boom")
 
 
 class Dies(Sound):
-    def step(self, action: Any) -> tuple:
-        if self.steps == 4:
-            os._exit(3)
-        return super().step(action)
+    def fifth(self) -> None:
+        os._exit(3)
 
 
 class Unbuildable(Sound):

@@ -191,13 +191,13 @@ def test_frames_round_up_to_whole_steps(pools):
 
 
 def test_lanes_follow_from_seed_and_number_whatever_pool_and_threads_play_them(pools):
-    def played(lanes=4, seed=1, lane=0, workers=1):
+    def played(lanes=2, seed=1, lane=0, workers=1):
         pool = pools("ALE/Breakout-v5", lanes, seed, lane, {"sticky": 0.25}, workers=workers)
-        return play(pool, 16, actions=lambda t, pool: np.full(pool.lanes, t % 4))
+        return play(pool, 8, actions=lambda t, pool: np.full(pool.lanes, t % 4))
 
     whole = played()
     assert all((whole[k] == v).all() for k, v in played(workers=2).items())
-    assert (whole["obs"][:, 2:] == played(lanes=2, lane=2)["obs"]).all()
+    assert (whole["obs"][:, 1:] == played(lanes=1, lane=1)["obs"]).all()
     assert (whole["obs"] != played(seed=2)["obs"]).any()
     assert (whole["obs"][:, 0] != whole["obs"][:, 1]).any(), "lanes differ"
 

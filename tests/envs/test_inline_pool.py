@@ -9,7 +9,6 @@ from itertools import pairwise
 import gymnasium
 import numpy as np
 import pytest
-import torch
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import polyplay
@@ -21,6 +20,7 @@ from polyplay.envs.build import autoreset_mode, build_vector, single_lane
 from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import lane_seeds
 from polyplay.runs.plan import episodes
+from tests.acting.test_match_ends import Still
 from tests.envs import faulty, vectors
 from tests.envs.faulty import FINE, RAISE
 from tests.envs.vectors import NEXT, OFF, SAME, Counting
@@ -161,18 +161,6 @@ def test_systems_train_and_play_with_them(tmp_path):
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean"] == 9
     assert run.evaluate(5)["episodic_length_mean"] == 9
-
-
-class Still:
-    """A policy that always does 0."""
-
-    noise = 1
-
-    def initial(self, lanes):
-        return {}
-
-    def act(self, step, state):
-        return {"action": torch.zeros(len(step["reward"]), dtype=torch.int64)}, {}
 
 
 def test_games_are_played_in_as_many_lanes_as_there_must_be():

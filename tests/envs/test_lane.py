@@ -407,12 +407,6 @@ def broken_of_match(**methods: Any) -> type:
     return type("Broken", (Scripted,), methods)
 
 
-def revive(self: Any, actions: dict) -> Any:
-    answer = Scripted.step(self, {a: v for a, v in actions.items() if a in self.agents})
-    self.agents = sorted({*self.agents, "a"}) if self.at >= 4 else self.agents
-    return answer
-
-
 def vanish(self: Any, actions: dict) -> Any:
     answer = Scripted.step(self, actions)
     self.agents = [a for a in self.agents if a != "b"]
@@ -425,11 +419,6 @@ def stranger(self: Any, actions: dict) -> Any:
     return answer
 
 
-def unnamed(self: Any, actions: dict) -> Any:
-    obs, _, *rest = Scripted.step(self, actions)
-    return obs, {}, *rest
-
-
 def changing(self: Any, agent: str) -> Any:
     from gymnasium import spaces
 
@@ -437,10 +426,8 @@ def changing(self: Any, agent: str) -> Any:
 
 
 BROKEN_MATCH = [
-    (dict(step=revive), "agents", "a is in agents again, though it has ended"),
     (dict(step=vanish), "agents", "b left agents, but was neither terminated nor truncated"),
     (dict(step=stranger), "agents", "x in agents, but not in possible_agents"),
-    (dict(step=unnamed), "players", "step.. gave no observation, reward or flag of a, which acted"),
     (dict(observation_space=changing), "spaces", "observation space of a was Box.* and is now Box"),
     (dict(_info=lambda self, a: {"events": [1]}), "players", "info's events must be 2 finite numbers"),
     (dict(_info=lambda self, a: {"action_mask": [self.at == 0] * 4}), "mask", "a: action_mask: no action is legal"),

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 import pytest
 
-from polyplay.core.errors import Closed, EnvFailure, UserError
+from polyplay.core.errors import Closed, EnvFailure
 from polyplay.envs import Envs, Greedy
 from polyplay.envs.process_pool import EnvProcess
 from tests import leftovers
@@ -29,36 +29,6 @@ def answer(pool, lanes=4, **special) -> np.ndarray:
     given, _ = pool.recv(60)
     pool.send(given, acts(lanes, **special))
     return given
-
-
-def test_rows_follow_the_convention(pools):
-    """Steps, final observation, ignored action, first row; terminated and truncated told apart."""
-    for truncate in (False, True):
-        pool = pools(options={"length": 3, "truncate": truncate})
-        seen = []
-        for _ in range(9):
-            lanes, row = pool.recv(60)
-            assert lanes == slice(0, 4)
-            assert row["reward"].dtype == np.float32
-            seen.append(
-                [row["obs"][2, 0], *(row[k][2] for k in ("reward", "terminated", "truncated", "first", "over"))]
-            )
-            pool.send(lanes, acts())
-        one = [[0, 0, 0, 0, 1, 0], [1, 1, 0, 0, 0, 0], [2, 2, 0, 0, 0, 0], [3, 3, not truncate, truncate, 0, 1]]
-        assert seen == [*one, *one, one[0]]
-
-
-def test_groups_take_turns_and_every_process_serves_each(pools):
-    pool = pools(groups=2)
-    assert pool.fixed
-    held = []
-    for turn in range(6):
-        lanes, row = pool.recv(60)
-        assert lanes == slice(2 * (turn % 2), 2 * (turn % 2) + 2)
-        assert len(set(row["obs"][:, 2])) == 2
-        held.append(row["obs"][:, 0].tolist())
-        pool.send(lanes, acts(2))
-    assert held == [[0, 0], [0, 0], [1, 1], [1, 1], [2, 2], [2, 2]]
 
 
 def test_greedy_serves_whoever_is_ready(pools):
@@ -112,14 +82,6 @@ def test_timeout_keeps_the_pool_usable(pools):
     processes = pids(pool)
     pool.close()
     assert gone(processes)
-
-
-def test_seeds_are_per_lane_of_the_run_and_independent_of_the_workers(pools):
-    first = pools(faulty.Seeded, 4, seed=5, workers=2).recv(60)[1]["obs"]["own"].copy()
-    other = pools(faulty.Seeded, 2, seed=5, lane=2, workers=1).recv(60)[1]["obs"]
-    assert len(set(first)) == 4
-    assert other["own"].tolist() == first[2:].tolist()
-    assert pools(faulty.Seeded, 4, seed=6).recv(60)[1]["obs"]["own"].tolist() != first.tolist()
 
 
 # --------------------------------------------------------------------------------------- failures
@@ -297,16 +259,6 @@ def test_an_observation_that_breaks_its_space_fails_at_once(pools):
     assert gone(processes)
 
 
-def test_mistakes_are_one_line(pools):
-    for name, want in (
-        (faulty.Unbuildable, r"Unbuildable: could not be built: RuntimeError: no licence found \(faulty.py:\d+\)"),
-        ("CartPoel-v1", "unknown environment 'CartPoel-v1', did you mean 'CartPole-v1'"),
-    ):
-        with pytest.raises(UserError, match=want) as e:
-            pools(name)
-        assert "\n" not in str(e.value)
-
-
 def test_close_leaves_nothing(pools):
     pool = pools(lanes=4)
     answer(pool, lane0=SPAWN, lane2=HANG)
@@ -353,10 +305,9 @@ def _script(tmp_path, action, end) -> subprocess.Popen:
     return subprocess.Popen([sys.executable, str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("action", [FINE, HOLD])
-def test_environments_end_with_a_killed_parent(tmp_path, action):
-    """Idle, or hanging with the GIL held."""
-    script = _script(tmp_path, action, "time.sleep(60)")
+def test_environments_end_with_a_killed_parent(tmp_path):
+    """One hangs with the GIL held, the other idles."""
+    script = _script(tmp_path, HOLD, "time.sleep(60)")
     assert script.stdout.readline() == "imported\n"
     numbers = [int(n) for n in script.stdout.readline().split()]
     assert len(numbers) == 2

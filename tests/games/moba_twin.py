@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, field
 
 WIDTH = 36000
-Blows = list[tuple["Unit", int]]
 TERMS = ("win", "death", "experience", "gold", "health", "mana", "killed_hero", "last_hit")
 TERMS += ("outer_tower", "inner_tower", "core")
 

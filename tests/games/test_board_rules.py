@@ -67,21 +67,6 @@ def test_random_games_agree_with_a_plain_twin_move_by_move(game: Game):
     assert records.WON in ends
 
 
-def test_planes_are_the_movers_view():
-    game = GAMES["connect_four"]
-    record, out = game.new(), np.empty(game.planes, np.float32)
-    for action in (3, 3, 0):
-        board_rules.play(game.numbers, record, action)
-    board_rules.write_planes(game.numbers, record, out)
-    assert out[2].max() == 0.0  # the second player moves
-    assert list(zip(*np.nonzero(out[0]), strict=True)) == [(4, 3)]
-    assert list(zip(*np.nonzero(out[1]), strict=True)) == [(5, 0), (5, 3)]
-    board_rules.play(game.numbers, record, 6)
-    board_rules.write_planes(game.numbers, record, out)
-    assert out[2].min() == 1.0
-    assert list(zip(*np.nonzero(out[0]), strict=True)) == [(5, 0), (5, 3)]
-
-
 def test_a_long_game_counts_its_moves():
     game = KInARow("large", 26, 26, 26, gravity=False)
     record = game.new()

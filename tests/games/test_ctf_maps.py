@@ -246,13 +246,3 @@ def test_waypoints_lead_to_the_target(drawn, seed):
         if not hits_wall(grid, x, y + part * dy):
             y += part * dy
     assert (x, y) == pytest.approx(target)
-
-
-def test_the_farthest_waypoint_in_a_hall_and_round_a_corner():
-    grid = np.ones((9, 9), np.uint8)
-    grid[1, 1:8] = grid[1:8, 7] = 0
-    moves = flooded(grid, (7, 7))[0].ravel()
-    assert waypoint(grid, moves, 1.5, 1.5, 7.3, 7.6) == (7.5, 1.5)
-    assert waypoint(grid, moves, 7.5, 1.5, 7.3, 7.6) == (7.3, 7.6)
-    assert waypoint(grid, moves, 7.6, 7.4, 7.3, 7.6) == (7.3, 7.6)
-    assert free_cells(grid) >= {cell_of(np.array([7.5, 7.5]))}

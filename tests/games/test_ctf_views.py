@@ -11,7 +11,7 @@ import pytest
 
 from polyplay.games import ctf_maps
 from polyplay.games import ctf_views as v
-from polyplay.games.ctf_rules import CARRIED, DROPPED, FACTS, PLANES, SEEN, TURN, FlagMatches, World
+from polyplay.games.ctf_rules import CARRIED, DROPPED, PLANES, SEEN, TURN, FlagMatches, World
 from tests.games.ctf_twin import cosine, sine
 
 N = 13
@@ -296,16 +296,6 @@ def test_it_shows_what_a_plain_twin_shows(team, size):
         same_window(s, out, m, p)
         shown += out[m, p].any((1, 2))
     assert shown[[k for k, name in enumerate(PLANES) if team > 1 or not name.startswith("mate")]].all()
-
-
-def test_what_a_player_knows():
-    s = World(team=1, length=100).arrays(1)
-    s["score"][0], s["age"][0], s["flag"][0], s["carrier"][0] = (2, 1), 25, (2, 1), (-1, 0)
-    s["loads"][0, 0], s["pitch"][0, 0], s["z"][0, 0] = 4, -200, 0.25
-    out = np.empty((1, 2, FACTS), np.float32)
-    v.know(FlagMatches.of(s), 100, out)
-    assert out[0, 0].tolist() == [np.float32(0.2), 0.75, 0, 0, 1, 0, 1, 0, 1, 0.5, -0.5, 0.25]
-    assert out[0, 1].tolist() == [np.float32(-0.2), 0.75, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]
 
 
 def scene() -> dict[str, np.ndarray]:

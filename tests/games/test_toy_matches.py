@@ -118,33 +118,6 @@ def test_lanes_may_be_answered_one_by_one():
     assert rows[0][:30] == rows[1][:30]
 
 
-def test_matches_have_streams_of_their_own_wherever_they_live():
-    def played(lanes, lane):
-        pool = Envs("toy:skirmish", lanes, options=SHORT).open(1, lane)
-        return np.stack([answered(pool, lambda numbers, row: np.zeros(lanes, int))["reward"] for _ in range(30)])
-
-    whole, part = played(8, 0), played(4, 4)
-    assert (whole[:, 4:] == part).all()
-    assert (whole[:, :4] != part).any()
-
-
-def test_held_matches_rest_and_begin_again():
-    pool = Envs("toy:rps", 8, agents=2, groups=2).open(0)
-    pool.pause_matches(True)
-    rows = [answered(pool, lambda numbers, row: np.zeros(4, int)) for _ in range(5)]
-    assert [bool(r["over"].all()) for r in rows] == [False, True, False, False, False]
-    assert [bool(r["first"].all()) for r in rows] == [True, False, True, True, True]
-    assert pool.resting
-    drawn = pool.seating.drawn.copy()
-    pool.pause_matches(False)
-    assert answered(pool, lambda numbers, row: np.zeros(4, int))["first"].all()
-    assert (pool.seating.drawn == drawn + 1).all()
-    assert not pool.resting
-    rows = [answered(pool, lambda numbers, row: np.zeros(4, int)) for _ in range(2)]
-    assert rows[0]["first"].all()
-    assert rows[1]["over"].all()
-
-
 @pytest.mark.parametrize(("kw", "held"), [({}, False), ({"groups": 2}, True), ({"agents": 4, "groups": 4}, True)])
 def test_state_and_load_go_on_to_the_bit(kw, held):
     """Saved in the middle of a turn, loaded into a pool with another seed and past."""

@@ -250,31 +250,10 @@ def test_what_is_illegal_ends_the_game():
 BEST, BOT = Skirmish.focus, Skirmish.opposite
 
 
-def test_what_they_say_of_themselves():
-    spec = Envs("toy:rps", 2).spec
-    assert (spec.seats, spec.teams, spec.kinds) == (2, (0, 1), (0, 0))
-    assert (spec.events, spec.team_reward, spec.action) == ((), False, Discrete(3))
-    spec = Envs("toy:skirmish", 4).spec
-    assert (spec.seats, spec.teams, spec.kinds) == (4, (0, 0, 1, 1), (0, 0, 0, 0))
-    assert (spec.events, spec.team_reward, spec.action) == (("hit", "kill", "death"), True, Discrete(2))
-    assert Envs("toy:catch", 1).spec.seats == 1
-
-
 def test_the_best_answer_beats_the_bot():
     won, lost = outcome(BEST, BOT, 1)
     assert 0.975 < won < 0.995
     assert won + lost < 1
-
-
-def test_equals_are_equal():
-    for team in (BEST, BOT):
-        won, lost = outcome(team, team, 2)
-        assert abs(won - lost) < 0.05
-    guess = np.random.default_rng(0)
-    won, _ = outcome(BEST, lambda obs: guess.integers(0, 2, len(obs)), 3)
-    assert won > 0.85
-    won, _ = outcome(lambda obs: guess.integers(0, 2, len(obs)), BOT, 3)
-    assert 0.6 < won < 0.75
 
 
 @pytest.mark.parametrize(

@@ -94,15 +94,6 @@ def test_the_gradient_of_q_is_the_limited_error(
     assert set(result.metrics) == set(value_losses.QLoss.metrics)
 
 
-def test_the_loss_itself_is_huber_or_squared() -> None:
-    error = torch.tensor([-3.0, -1.0, 0.5, 0.0, 7.0], requires_grad=True)
-    made = value_losses.huber(error, torch.ones(5))
-    torch.testing.assert_close(made, torch.nn.functional.huber_loss(error, torch.zeros(5), reduction="none"))
-    torch.testing.assert_close(value_losses.huber(error, torch.tensor(torch.inf)), 0.5 * error.square())
-    made.sum().backward()
-    assert error.grad.tolist() == [-1.0, -1.0, 0.5, 0.0, 1.0]
-
-
 def test_masks_of_the_second_observation_bound_what_is_looked_for() -> None:
     out, batch = transitions(4)
     batch["discount"][:] = 0.9

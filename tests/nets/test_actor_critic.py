@@ -87,7 +87,7 @@ def test_a_lane_is_to_the_bit_the_same_in_any_batch(name, core, make):
             assert torch.equal(a, b[:, lanes])
 
 
-@pytest.mark.parametrize("name", ["nature", "a3c", "ga3c", "impala"])
+@pytest.mark.parametrize("name", ["nature", "a3c", "ga3c", "impala", "dqn"])
 def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size(name):
     spec = discrete(image())
     policy = factory.make(name, spec, "gru" if name == "a3c" else "none", 32)

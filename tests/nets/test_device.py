@@ -149,12 +149,21 @@ def test_a_policy_near_by_says_on_the_cpu_what_it_computes_elsewhere(gpu):
             assert torch.allclose(x, y, atol=1e-6), path
 
 
-def test_what_workers_are_forked_from_never_asks_for_a_gpu():
+def test_what_workers_are_forked_from_asks_for_no_gpu_and_has_no_compiler():
+    """Nor do optimizers import torch's compiler, which takes a second and 70 MB."""
     code = """
-import os, signal, torch
+import os, signal, sys, torch
 def asked(*_): raise SystemExit("asked")
 torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = asked
 import polyplay.workers.preload
+from polyplay.weights.optimizers import NAMES, make_optimizer
+for name in NAMES:
+    p = torch.nn.Parameter(torch.zeros(3))
+    p.grad = torch.ones(3)
+    made = make_optimizer(name, p, 0.1, eps=0.1)
+    made.step()
+    made.load_state_dict(made.state_dict())
+sys.exit("torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

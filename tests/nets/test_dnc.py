@@ -15,7 +15,7 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.nets import dnc
-from polyplay.nets.dnc import EVERY, Memory, TemporalLinks, precedence_after
+from polyplay.nets.dnc import EVERY, Memory, TemporalLinks
 
 QUICK = settings(max_examples=40, deadline=None)
 SEEDS = st.integers(0, 2**31)
@@ -27,10 +27,6 @@ def weights(*shape: int) -> Tensor:
     raw = torch.rand(*shape, dtype=torch.float64) * (torch.rand(*shape) < 0.7)
     total = raw.sum(-1, keepdim=True).clamp_min(1e-3)
     return raw / total * torch.rand(*shape[:-1], 1, dtype=torch.float64).mul(1.3).clamp_max(1.0)
-
-
-def one_hot(slots: int, *at: int) -> Tensor:
-    return torch.eye(slots, dtype=torch.float64)[list(at)]
 
 
 def are_weights(x: Tensor) -> bool:
@@ -195,22 +191,6 @@ def test_acting_holds_the_newest_alone_and_lets_the_first_be():
         del given_
         assert matrices(shape) == 2
         assert not links.end()[0].any()
-
-
-@QUICK
-@given(st.permutations(range(7)), st.integers(2, 7))
-def test_links_lead_along_the_order_of_writing(order, writes):
-    """One-hot writes: forward from each slot is the one written next, backward the one before, nothing at the ends."""
-    order, idle = order[:writes], torch.zeros(1, 7).double()
-    links, precedence = TemporalLinks(torch.zeros(1, 7, 7).double()), idle
-    for slot in order:
-        links.read_links(precedence, one_hot(7, slot), idle.unsqueeze(1))
-        precedence = precedence_after(precedence, one_hot(7, slot))
-    forward, backward = links.read_links(precedence, idle, one_hot(7, *order).unsqueeze(0))
-    assert torch.equal(forward[0, :-1], one_hot(7, *order[1:]))
-    assert torch.equal(backward[0, 1:], one_hot(7, *order[:-1]))
-    assert not forward[0, -1].any()
-    assert not backward[0, 0].any()
 
 
 # The memory as a whole: against loops over numbers, to the bit in every batch, and learning to copy with it.

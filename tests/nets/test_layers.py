@@ -18,7 +18,6 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.learning.learner import unroll_before_last
 from polyplay.nets import device, factory, layers
 from polyplay.nets.layers import (
     AxisSegment,
@@ -221,16 +220,6 @@ def test_outputs_and_gradients_are_those_of_computing_again(name, more, obs, how
 def test_who_recalls():
     assert factory.make("nature", SPEC).recalls
     assert not factory.make("impala", SPEC).recalls
-
-
-def test_a_rollouts_rows_without_its_last_one():
-    torch.manual_seed(0)
-    policy = factory.make("a3c", SPEC)
-    rows = arrivals(SPEC.obs, T, B, policy.noise)
-    said, tapes = played(policy, rows)
-    out = unroll_before_last(policy, {**rows, **said}, {}, layers.join_tapes(tapes[:-1]))
-    assert torch.equal(out["value"][-1], said["value"][-1])
-    torch.testing.assert_close(out["logp"][:-1].detach(), said["logp"][:-1], atol=1e-6, rtol=0)
 
 
 # Which numbers of a tensor are the old ones, where another network has more of them.

@@ -27,7 +27,7 @@ from tests.nets.fights import FIGHT
 MANY = EnvSpec({"at": Field((3,), "float32"), "n": Field((), "int64")}, Discrete(3), classes={"n": 4})
 ONE = np.ones(2, np.float32)
 REAL = EnvSpec(Field((5,), "float32"), Box((2,), -ONE, ONE))
-IMAGE = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
+IMAGE = EnvSpec(Field((4, 28, 28), "uint8"), Discrete(6))
 
 
 class Stiff(nn.Module):
@@ -84,7 +84,7 @@ def test_actions_that_name_a_unit(tmp_path: Path):
 
 def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path):
     policy = factory.make("a3c", IMAGE, hidden=16, inputs="centre")
-    policy.observe({"obs": torch.randint(0, 255, (3, 2, 4, 84, 84), dtype=torch.uint8)})
+    policy.observe({"obs": torch.randint(0, 255, (3, 2, 4, 28, 28), dtype=torch.uint8)})
     told = export.export_onnx(policy, IMAGE, tmp_path / "p.onnx", {})
     assert list(told["inputs"]) == ["obs"]  # it hears nothing else: no core, no previous reward
     assert told["inputs"]["obs"]["dtype"] == "uint8"

@@ -5,32 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.nets import factory
-from polyplay.nets.policy import BOUND, MOST, Normalize, Policy, ReturnScale, RunningMoments, TapedPolicy
+from polyplay.nets.policy import BOUND, MOST, Normalize, ReturnScale, RunningMoments
 from polyplay.weights.params import FlatParams, Params
-from tests.nets.helpers import arrivals, continuous, discrete, image, play, vector
-
-MADE = {
-    "actor_critic": lambda: factory.make("mlp", discrete(vector(3), 4), core="lstm", core_size=8),
-    "q_network": lambda: factory.make_values("mlp", discrete(vector(3), 4)),
-    "dpg": lambda: factory.make_deterministic("mlp", continuous(vector(3), 2)),
-}
-
-
-@pytest.mark.parametrize("name", MADE)
-def test_each_network_is_a_policy(name: str):
-    policy: Policy = MADE[name]()
-    assert isinstance(policy, Policy)
-    assert isinstance(policy, TapedPolicy) == (name == "actor_critic")
-
-
-def test_a_torso_is_no_policy():
-    assert not isinstance(nn.Linear(3, 4), Policy)
-
+from tests.nets.helpers import arrivals, discrete, image, play, vector
 
 # running stats
 

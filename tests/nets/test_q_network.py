@@ -62,18 +62,6 @@ def test_acting_and_unrolling_agree_to_the_bit(head: dict, core: str, previous: 
             assert torch.equal(out[k], said[k]), (k, seed)
 
 
-@pytest.mark.parametrize("name", ["nature", "a3c", "dqn"])
-def test_convolutions_agree_to_the_bit_in_batches_of_the_acting_size(name: str) -> None:
-    spec = discrete(image())
-    policy = nets.make_values(name, spec, dueling=name == "a3c")
-    batch = arrivals(spec.obs, 3, 4, policy.noise)
-    said, _ = play(policy, batch, {})
-    rows = {**batch, "action": said["action"]}
-    out = unroll_in_pieces(policy, rows, {}, 4)
-    assert all(torch.equal(out[k], said[k]) for k in ("value", "chosen"))
-    torch.testing.assert_close(policy.unroll(rows, {})["value"], said["value"], rtol=0, atol=1e-5)
-
-
 def test_epsilon_is_each_lanes_chance_of_a_uniform_action() -> None:
     n, lanes = 4, 40_000
     spec = discrete(vector(2), n)
@@ -127,23 +115,6 @@ def test_chance_comes_from_the_noise_alone() -> None:
     torch.testing.assert_close(
         policy.act(step, {})[0]["value"], policy.scores({"obs": step["obs"][None]}, {})[0].amax(1)
     )
-
-
-@pytest.mark.parametrize(("core", "previous"), CORES)
-def test_an_unroll_over_a_first_row_equals_two_unrolls(core: str, previous: bool) -> None:
-    spec = discrete(vector(5))
-    policy = nets.make_values("mlp", spec, core=core, core_size=24, previous=previous)
-    batch = arrivals(spec.obs, 9, 4, 3)
-    batch["first"][:] = False
-    batch["first"][5] = True
-    batch["action"] = torch.randint(0, 6, (9, 4))
-    state = tree.map(lambda x: torch.rand(x.shape).to(x.dtype), policy.initial(4))
-    whole = policy.scores(batch, state)
-    fresh = policy.scores(tree.map(lambda x: x[5:], batch), policy.initial(4))
-    assert torch.equal(whole[5:], fresh)
-    head = tree.map(lambda x: x[:3], batch)
-    late = policy.scores(tree.map(lambda x: x[3:], batch), policy.after(head, state))
-    assert torch.equal(whole[3:], late)
 
 
 def test_rewards_are_heard_as_they_are_or_clipped() -> None:

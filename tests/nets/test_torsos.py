@@ -227,15 +227,6 @@ def test_bytes_are_scaled_by_the_bounds_that_were_declared(name, low, high, give
     assert not torso.state_dict().keys() - {k for k, _ in torso.named_parameters()}, "bounds are not learnt"
 
 
-def test_planes_of_flags_are_no_pixels_for_convolutions_either():
-    planes, torsos = image(3), []
-    for high in (1, 255):
-        torch.manual_seed(3)
-        torsos.append(factory.make("a3c", declared(gym.Box(0, high, planes.shape, np.uint8), planes)).torso)
-    flags = torch.randint(0, 2, (3, *planes.shape), dtype=torch.uint8)
-    torch.testing.assert_close(torsos[0](flags), torsos[1](255 * flags))
-
-
 # FTW's torso: the paper's layers by their parameters, small views, what stands beside a view, what is refused.
 
 PICTURE = {"view": image(3), "numbers": vector(12)}

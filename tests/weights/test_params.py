@@ -219,19 +219,6 @@ def test_params_of_a_network_and_of_a_factory_are_of_its_size():
     assert Params.of(net).readers == 1
 
 
-def test_labels_say_what_crosses():
-    assert Params(1234).label() == "Params: 1,234 weights"
-    assert Hogwild(RMSPROP, 1000, 1200, 2).label() == "shared: 1,000 weights and rmsprop_tf's square"
-    assert Chunked(ADAM, 1000, 1200, 2).label() == "shared: 1,000 weights and adam's exp_avg, exp_avg_sq"
-    assert ParameterServer(ADAM, 1000, 1200, 2, 4).label() == "1,000 weights, in 4 parts of a version each"
-    assert AllReduce(ADAM, 3, 20).label() == "gradients: their mean over 3"
-
-
-def test_titles_say_how_a_learner_updates():
-    titles = ["Local(adam)", "AllReduce(adam) of 2", "Hogwild(adam), no lock"]
-    assert [u.title() for u in UPDATES] == [*titles, "Chunked(adam), 3 parts", "ParameterServer(adam), 4 shards"]
-
-
 @pytest.mark.parametrize(
     ("shared", "least"),
     [
