@@ -109,7 +109,7 @@ CASES: dict[str, dict[str, Any]] = {
         **{"batch": 4, "auxiliary": "reward", "optimizer": "adam", "exploit_every": 20, "steps": 6_000},
     },
     "five": {
-        **{"env": "arena:lanes+team=1+lanes=1+length=300", "preset": "quick", "core_size": 16, "lanes": 16},
+        **{"env": "arena:moba+team=1+lanes=1+length=300", "preset": "quick", "core_size": 16, "lanes": 16},
         **{"unroll": 20, "window": 5, "batch": 32, "capacity": 64, "publish": 1, "opponents": "past:0.3"},
         **{"snapshot_every": 5, "games_per_matchup": 4, "rate_every": 0, "steps": 4_000},
     },

@@ -1,4 +1,4 @@
-"""Ape-X's actors by the hundred on one machine: what memories and trays hold, how old rows get, and what failures do.
+"""Ape-X's actors by the hundred on one machine: what memories and slots hold, how old rows get, and what failures do.
 
     python bench/fleet.py                                    # 5 min at the paper's rates, then their greatest: 9 min
     python bench/fleet.py --seconds 60 --no-maximum --delay 0.2 --jitter 0.1 --loss 0.01
@@ -71,7 +71,7 @@ def page(what: Row, asked: argparse.Namespace, held: float) -> list[str]:
     text.append(
         f"- {asked.actors} actors in {asked.senders} processes, {asked.memories} memories, rollouts of {asked.unroll}"
     )
-    text.append(f"- {asked.capacity:,} transitions kept; batches of 512, {asked.prefetch} ready in each memory's trays")
+    text.append(f"- {asked.capacity:,} transitions kept; batches of 512, {asked.prefetch} ready in each memory's slots")
     text.append(
         f"- delay {asked.delay:g} ± {asked.jitter:g} s, {100 * asked.loss:g} % of rollouts lost, faults: {asked.fail}"
     )
@@ -225,7 +225,7 @@ class SimulatedFleet:
         rate = {k: (b[k] - a[k]) / passed for k in ("in", "out")}
         ages, lags, rollouts = b["ages"] - a["ages"], b["lags"] - a["lags"], b["rollouts"] - a["rollouts"]
         own = {f"{role}, cores": max(0.0, b["cpu"][role] - a["cpu"][role]) / passed for role in ROLES}
-        row: Row = {"in/s": rate["in"], "out/s": rate["out"], "trays waiting": self.samples.depth}
+        row: Row = {"in/s": rate["in"], "out/s": rate["out"], "slots waiting": self.samples.depth}
         row |= {f"age p{q}, s": senders.quantile(ages, q / 100) for q in (50, 99)}
         row["lag, updates"] = float(lags[1] / lags[0]) if lags[0] else None
         for name in ("LOST", "BLOCKED", "LATE"):
@@ -307,7 +307,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--unroll", type=int, default=100, help="rows of a rollout")
     parser.add_argument("--capacity", type=int, default=200_000, help="transitions; 7.6 kB each")
     parser.add_argument("--start", type=int, default=20_000, help="of each memory")
-    parser.add_argument("--prefetch", type=int, default=16, help="trays; 29 MB each")
+    parser.add_argument("--prefetch", type=int, default=16, help="slots; 29 MB each")
     parser.add_argument("--seconds", type=float, default=300.0, help="after the warm-up")
     parser.add_argument("--warm", type=float, default=30.0, help="seconds")
     parser.add_argument("--window", type=float, default=10.0, help="seconds")

@@ -319,7 +319,7 @@ def run_lanes() -> None:
     parser.add_argument("--seconds", type=float, default=4.0, help="of each")
     asked = parser.parse_args()
     rows: list[Row] = []
-    for title, lanes in (("arena:lanes", 320), ("arena:lanes", 1280), ("arena:lanes+team=2+lanes=1", 256)):
+    for title, lanes in (("arena:moba", 320), ("arena:moba", 1280), ("arena:moba+team=2+lanes=1", 256)):
         each = {
             "rules": steps(title, lanes, False),
             "game": steps(title, lanes, True),
@@ -327,7 +327,7 @@ def run_lanes() -> None:
         }
         for what, step in each.items():
             rows.append({"env": title, "lanes": lanes, "what": what, "hero steps/s": lanes_rate(step, asked.seconds)})
-    best = max(row["hero steps/s"] for row in rows if row["what"] == "game" and row["env"] == "arena:lanes")
+    best = max(row["hero steps/s"] for row in rows if row["what"] == "game" and row["env"] == "arena:moba")
     text = ["# The lane game's speed", "", *lines_about(about()), "", *table(rows), ""]
     text += [
         verdict("hero steps a second of one core, 5 v 5, observations and masks included", best, least=LANES_LEAST)

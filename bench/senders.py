@@ -312,17 +312,17 @@ def learn(
     priorities = draws.lognormal(-2.0, 1.0, (64, B)).astype(np.float32)
     into = tree.zeros(samples.replay.drawn())
     due, lags = time.monotonic(), seen.lags
-    for tray in taker.batches():
-        if tray is not None:
+    for slot in taker.batches():
+        if slot is not None:
             time.sleep(max(0.0, due - time.monotonic()))
             due = max(due + B / pace.learn, time.monotonic() - SLACK)
-            item = samples.item(tray)
+            item = samples.item(slot)
             if copies:
                 tree.map(np.copyto, into, item)
             lag = version - item["version"]
             lags[:2] += lag.size, lag.sum()
             lags[2] = max(lags[2], lag.max())
-            taker.give(tray, priorities[version % len(priorities)])
+            taker.give(slot, priorities[version % len(priorities)])
             version += 1
             samples.learnt(1.0, version)
             ctx.counters.add("updates", 1)

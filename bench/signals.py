@@ -50,7 +50,7 @@ SYSTEMS = {
     "--capacity 10k --learning-starts 200",
     "alphago_zero": "--env game:tic_tac_toe --players 2 --games 16 --simulations 8 --blocks 1 --filters 8 --batch 32 "
     "--capacity 4k --learning-starts 100 --learners 1 --evaluator torch --precision float32",
-    "five": "--preset quick --env arena:lanes+team=1+lanes=1+length=300 --core-size 16 --lanes 16 --unroll 20 "
+    "five": "--preset quick --env arena:moba+team=1+lanes=1+length=300 --core-size 16 --lanes 16 --unroll 20 "
     "--window 5 --batch 32 --capacity 64 --publish 1 --rate-every 0 --learners 2",
     "ftw": "--env toy:skirmish --network mlp --lanes 16 --games-per-matchup 10 --agents 2 "
     "--event-rewards kill=1 death=-0.5 --core-size 16 --unroll 20 --memory 0 "

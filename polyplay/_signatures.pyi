@@ -83,7 +83,7 @@ class A2C(RunOptions, total=False):
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
-    frames: int  # frames to train for, unless --steps is given (80M steps)
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
 
 class A3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -113,7 +113,7 @@ class A3C(RunOptions, total=False):
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a rollout
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
-    frames: int  # frames to train for, unless --steps is given ("1 day")
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
 
 class Accel(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -142,7 +142,7 @@ class Accel(RunOptions, total=False):
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     value_cost: float  # weight of the value loss (R − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    frames: int  # frames to train for, unless --steps is given (50M steps)
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
 
 class AccelDqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -170,7 +170,7 @@ class AccelDqn(RunOptions, total=False):
     optimizer: str  # adam, or rmsprop_a3c, which is Lasagne's, with decay 0.95
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class AlphagoZero(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
@@ -236,7 +236,7 @@ class Apex(RunOptions, total=False):
     optimizer: str  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class ApexDpg(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
@@ -263,7 +263,7 @@ class ApexDpg(RunOptions, total=False):
     saturation_cost: float  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: float  # learning rate of actor and critic, constant
     optimizer: str  # adam, or another of docs/reference/optimizers.md
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Appo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -292,7 +292,7 @@ class Appo(RunOptions, total=False):
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     value_cost: float  # weight of the value loss (v − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Dqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -320,7 +320,7 @@ class Dqn(RunOptions, total=False):
     optimizer: str  # rmsprop_dqn (centered, ε in the root), adam, …: docs/reference/optimizers.md
     optimizer_eps: float  # the optimizer's ε
     reduction: Literal['sum', 'mean']  # mean or sum over a batch, of errors clipped to ±1
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Five(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a game of two teams, whose heroes are seats
@@ -409,7 +409,7 @@ class Ga3C(RunOptions, total=False):
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is as published
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Gorila(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -437,7 +437,7 @@ class Gorila(RunOptions, total=False):
     optimizer_eps: float  # the optimizer's ε; not published
     stale: int  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
     outlier: float  # discard losses this many deviations above the mean, 0 is off; not published
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Impala(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -467,7 +467,7 @@ class Impala(RunOptions, total=False):
     value_cost: float  # weight of the value loss
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class League(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
@@ -496,7 +496,7 @@ class League(RunOptions, total=False):
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Pbt(RunOptions, total=False):
     over: str  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
@@ -535,7 +535,7 @@ class Ppo(RunOptions, total=False):
     anneal: Literal['linear', 'rate', 'constant']  # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: float  # weight of the value loss (R − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
-    frames: int  # frames to train for, unless --steps is given (10M steps)
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 
 class R2D2(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -563,7 +563,7 @@ class R2D2(RunOptions, total=False):
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     rescale: float  # ε of value rescaling h, 0 is off
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Rainbow(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -591,7 +591,7 @@ class Rainbow(RunOptions, total=False):
     learning_rate: float  # learning rate, constant
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this (dqn_zoo), 0 is off
-    frames: int  # frames to train for, unless --steps is given
+    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 @overload
 def train(

@@ -77,26 +77,26 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
     return True
 
 
-# Batches on their way from memories to learners, and priorities on their way back: trays in shared memory.
+# Batches on their way from replay workers to learners, and priorities on their way back: slots in shared memory.
 #
-# A tray is one drawn batch. A memory fills it, a learner learns from it where it lies, writes the priorities that its
+# A slot is one drawn batch. A memory fills it, a learner learns from it where it lies, writes the priorities that its
 # items have now beside them and gives it back; so they come to the memory that drew it, and there is never more under
 # way
-# than there are trays. Every pair of a memory and a learner has `depth` of them and two rings of their numbers, each
-# with one writer and one reader, so that whoever is killed leaves no lock: a number goes into a ring only when its tray
+# than there are slots. Every pair of a memory and a learner has `depth` of them and two rings of their numbers, each
+# with one writer and one reader, so that whoever is killed leaves no lock: a number goes into a ring only when its slot
 # is whole, and what a dead one held is in no ring and bears its mark. Imports no torch.
 
 
-# marks of a tray: which incarnation of its memory drew it, + 1, and whether a learner has judged it
-_BY, _JUDGED = 1, 2
-# cells that a learner writes for all memories
+# marks of a slot: which incarnation of its memory drew it, + 1, and whether a learner has scored it
+_BY, _SCORED = 1, 2
+# cells that a learner writes for all replay workers
 _LEFT, _VERSION, _COUNTED = 0, 1, 2
 # and each memory for the learners
 _FRESH, _KEPT = 0, 1
 
 
 class SampleQueue(SharedQueue):
-    """Between the `stream`'s consumers, memories that are each as `replay` says, and `learners`."""
+    """Between the `stream`'s consumers, replay workers that are each as `replay` says, and `learners`."""
 
     memory: ClassVar[str] = "replay"
     priority: np.ndarray
@@ -105,16 +105,19 @@ class SampleQueue(SharedQueue):
     _remembering: np.ndarray
 
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
-        self.replay, self.memories, self.learners = replay, queue.consumers, learners
-        self._stream, pairs = queue, self.memories * learners  # of each memory's learners, one memory after another
+        self.replay, self.replay_workers, self.learners = replay, queue.consumers, learners
+        self._stream, pairs = (
+            queue,
+            self.replay_workers * learners,
+        )  # of each memory's learners, one memory after another
         n = pairs * depth
         fields = {
             "_items": tree.widen(replay.drawn(), (n,)),
             "priority": ((n, replay.batch), np.float32),
             "_learning": (LINE // 8, np.float64),
-            "_remembering": ((self.memories, LINE // 8), np.float64),
+            "_remembering": ((self.replay_workers, LINE // 8), np.float64),
         }
-        super().__init__(fields, n, pairs, learners, (1, self.memories))
+        super().__init__(fields, n, pairs, learners, (1, self.replay_workers))
         self._learning[_LEFT] = 1.0
 
     @property
@@ -131,9 +134,9 @@ class SampleQueue(SharedQueue):
     def writer_bell(self, i: int) -> Semaphore:
         return self._stream.bell(i // self.learners)
 
-    def item(self, tray: int) -> Batch:
-        """The batch in a tray, as `ReplayBuffer.sample` gives it; its arrays are the tray's own."""
-        return tree.at(self._items, tray)
+    def item(self, slot: int) -> Batch:
+        """The batch in a slot, as `ReplayBuffer.sample` gives it; its arrays are the slot's own."""
+        return tree.at(self._items, slot)
 
     def writer(self, m: int, by: int = 0) -> SampleWriter:
         """The end of memory `m`, of its incarnation `by`."""
@@ -149,7 +152,7 @@ class SampleQueue(SharedQueue):
     version = property(lambda self: int(self._learning[_VERSION]))  # updates
 
     def learnt(self, left: float, version: int) -> None:
-        """Learner 0 tells the memories how far it is."""
+        """Learner 0 tells the replay workers how far it is."""
         self._learning[_LEFT], self._learning[_VERSION] = left, version
 
     @property
@@ -158,7 +161,7 @@ class SampleQueue(SharedQueue):
         return bool(self._remembering[:, _FRESH].sum() > self._learning[_COUNTED])
 
     def fresh(self, kept: bool = False) -> float:
-        """Agent steps that memories got since this was asked last; kept: only those that they saved. For learner 0."""
+        """Agent steps that were inserted since the last call; kept: only those that were saved. For learner 0."""
         total = self._remembering[:, _KEPT if kept else _FRESH].sum()
         new = max(0.0, float(total - self._learning[_COUNTED]))
         self._learning[_COUNTED] += new
@@ -166,7 +169,7 @@ class SampleQueue(SharedQueue):
 
 
 class SampleWriter:
-    """A memory's end. One that takes a lost one's place has the trays that it was filling."""
+    """A memory's end. One that takes a lost one's place has the slots that it was filling."""
 
     def __init__(self, samples: SampleQueue, m: int, by: int):
         self.samples, self.m, self.mark = samples, m, by + 1
@@ -175,14 +178,14 @@ class SampleWriter:
         self.empty = deque(samples.held(self.pairs, FILLING))
 
     def back(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """(ids, priorities) of trays that came back, but for those that an earlier incarnation drew."""
+        """(ids, priorities) of slots that came back, but for those that an earlier incarnation drew."""
         marks = self.samples.marks
         for ring in self.samples._empty[self.pairs]:
-            while (tray := ring.take(self.samples.use, FILLING)) is not None:
+            while (slot := ring.take(self.samples.use, FILLING)) is not None:
                 self.bell.wait(0)  # its token
-                self.empty.append(tray)
-                if marks[tray, _JUDGED] and marks[tray, _BY] == self.mark:
-                    yield self.samples.item(tray)["id"], self.samples.priority[tray]
+                self.empty.append(slot)
+                if marks[slot, _SCORED] and marks[slot, _BY] == self.mark:
+                    yield self.samples.item(slot)["id"], self.samples.priority[slot]
 
     @property
     def away(self) -> int:
@@ -191,15 +194,15 @@ class SampleWriter:
         return int(mine.sum()) - sum(bool(self.samples.marks[t, _BY] == self.mark) for t in self.empty)
 
     def fill(self, draw: Callable[[Batch], Any]) -> None:
-        """Have the tray that came back first filled by draw(item), and hand it to its learner."""
-        tray = self.empty[0]
-        self.samples.marks[tray, _JUDGED] = 0
-        draw(self.samples.item(tray))
-        self.samples.marks[tray, _BY] = self.mark
+        """Have the slot that came back first filled by draw(item), and hand it to its learner."""
+        slot = self.empty[0]
+        self.samples.marks[slot, _SCORED] = 0
+        draw(self.samples.item(slot))
+        self.samples.marks[slot, _BY] = self.mark
         self.empty.popleft()
-        self.samples._full[tray // self.samples.share].put(tray)
+        self.samples._full[slot // self.samples.share].put(slot)
 
-    def heard(self, steps: float) -> None:
+    def inserted(self, steps: float) -> None:
         """So many agent steps more were remembered."""
         self.cells[_FRESH] += steps
 
@@ -213,37 +216,37 @@ class SampleReader:
 
     def __init__(self, samples: SampleQueue, c: int):
         self.samples, self.c, self.bell, self.turn = samples, c, samples._bells[c], c
-        for tray in samples.held(slice(c, None, samples.learners), READING):
-            self.give(tray, None)
+        for slot in samples.held(slice(c, None, samples.learners), READING):
+            self.give(slot, None)
 
     def batches(self) -> Iterator[int | None]:
-        """Trays, of the memories in turn as far as they have some; None: nothing came for a while. Raises Closed."""
+        """Slots of the replay workers in turn, as far as they have some; None: nothing came for a while. Raises Closed."""
         samples = self.samples
         while True:
             samples.check()
-            for m in (i % samples.memories for i in range(self.turn, self.turn + samples.memories)):
+            for m in (i % samples.replay_workers for i in range(self.turn, self.turn + samples.replay_workers)):
                 ring = samples._full[m * samples.learners + self.c]
-                if (tray := ring.take(samples.use, READING)) is not None:
+                if (slot := ring.take(samples.use, READING)) is not None:
                     self.turn = m + 1
                     self.bell.wait(0)
-                    yield tray
+                    yield slot
                     break
             else:
                 if not self.bell.wait(samples.patience):
                     yield None
 
-    def give(self, tray: int, priority: np.ndarray | None) -> None:
-        """Give a tray back, with new priorities [B] of what is in it if there are some."""
+    def give(self, slot: int, priority: np.ndarray | None) -> None:
+        """Give a slot back, with new priorities [B] of what is in it if there are some."""
         samples = self.samples
         if priority is not None:
-            samples.priority[tray] = priority
-        samples.marks[tray, _JUDGED] = priority is not None
-        samples._empty[tray // samples.share].put(tray)
+            samples.priority[slot] = priority
+        samples.marks[slot, _SCORED] = priority is not None
+        samples._empty[slot // samples.share].put(slot)
 
     def gather(self, version: int, patience: float, last: bool = False) -> Iterator[None]:
         """Wait until every memory has written its part for `version`: as long as that takes. last: of this run."""
         self.samples.ask(0, version, last)
-        for m in range(self.samples.memories):
+        for m in range(self.samples.replay_workers):
             self.samples._stream.bell(m).post()
         while self.samples.late(0, version):
             self.samples.check()
@@ -280,13 +283,13 @@ class ReplayShard:
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due:
                 beta = importance_exponent(self.buffer.replay, self.samples.left)
-                self.writer.fill(lambda tray: self.buffer.sample(beta, tray))
+                self.writer.fill(lambda slot: self.buffer.sample(beta, slot))
                 busy, self.drawn = True, self.drawn + 1
                 if self.drawn % REPORT == 0:
                     report_replay(self.ctx, self.buffer)
             taken = next(self.rollouts) if self.buffer.room else None
             if taken is not None:
-                self.writer.heard(self.buffer.add_rollout(*taken, lane=self.lane))
+                self.writer.inserted(self.buffer.add_rollout(*taken, lane=self.lane))
             return busy or taken is not None
 
     def update_priorities(self) -> bool:

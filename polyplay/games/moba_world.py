@@ -83,7 +83,7 @@ KINDS = ("shaped", "win")  # of rewards
 
 @dataclass(frozen=True)
 class LaneWorld:
-    """arena:lanes. reward: shaped, by the table in moba_views; or win, 1 and -1 for who has won when a match ends.
+    """arena:moba. reward: shaped, by the table in moba_views; or win, 1 and -1 for who has won when a match ends.
     spirit: how much of the team's mean reward is in a hero's. randomise: how unlike each other heroes and lanes are.
     """
 
@@ -96,15 +96,15 @@ class LaneWorld:
     randomise: float = 0.0
 
     def __post_init__(self) -> None:
-        need(self.reward in KINDS, f"arena:lanes: reward={self.reward} given, allowed: {', '.join(KINDS)}")
+        need(self.reward in KINDS, f"arena:moba: reward={self.reward} given, allowed: {', '.join(KINDS)}")
         small, got = 1 <= self.team <= 5 and 1 <= self.lanes <= 3, f"team={self.team}, lanes={self.lanes}"
-        need(small, f"arena:lanes: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
+        need(small, f"arena:moba: {got} given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes")
         whole = self.length >= 1 and self.repeat >= 1 and self.length % self.repeat == 0
         got = f"length={self.length}, repeat={self.repeat}"
-        need(whole, f"arena:lanes: {got} given, allowed: a repeat from 1, as length a multiple of it")
+        need(whole, f"arena:moba: {got} given, allowed: a repeat from 1, as length a multiple of it")
         for name in ("spirit", "randomise"):
             value = getattr(self, name)
-            need(0.0 <= value <= 1.0, f"arena:lanes: {name}={value} given, allowed: 0 to 1")
+            need(0.0 <= value <= 1.0, f"arena:moba: {name}={value} given, allowed: 0 to 1")
 
     seats = property(lambda self: 2 * self.team)
     teams = property(lambda self: (0,) * self.team + (1,) * self.team)

@@ -428,11 +428,11 @@ TOYS: dict[str, type] = {
     "skirmish": Skirmish,
 }
 # games of teams, loaded when their name asks: they bring Numba
-ARENAS = {"arena:ctf": "polyplay.games.ctf:CaptureTheFlag", "arena:lanes": "polyplay.games.moba:LaneGame"}
+ARENAS = {"arena:ctf": "polyplay.games.ctf:CaptureTheFlag", "arena:moba": "polyplay.games.moba:LaneGame"}
 
 
 def toy(envs: Envs) -> Any:
-    """The game that `envs` names: toy:catch, arena:ctf, arena:lanes+team=2+lanes=1. Raises UserError: no such game,
+    """The game that `envs` names: toy:catch, arena:ctf, arena:moba+team=2+lanes=1. Raises UserError: no such game,
     module or option.
     """
     kind, _, rest = envs.title.partition(":")

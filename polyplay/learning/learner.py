@@ -272,7 +272,6 @@ class Learner:
             self.target_net = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
             self.target_params = FlatParams(self.target_net)
         self.apply_hyperparameters()
-        self.counts = self.update  # which counts
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
         self.parts: ThreadedGradient | Literal[False] | None = None  # None: not decided yet
@@ -285,18 +284,18 @@ class Learner:
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace: JsonLines | None = None
         self._writes = LogWrites(lambda text: ctx.log("warning", text))
-        if ctx.resume is not None and self.counts.fresh:
+        if ctx.resume is not None and self.update.fresh:
             self._load()
-        elif self.counts.fresh and not ctx.incarnation % 1000:  # from the moment that a run begins, it can go on
+        elif self.update.fresh and not ctx.incarnation % 1000:  # from the moment that a run begins, it can go on
             self._attempt(0, None)
-        self.counts.begin(self.version, self.learnt)
+        self.update.begin(self.version, self.learnt)
         if spec.population is not None:
             spec.population.learnt[spec.agent] = self.learnt
             self.extra_parts = None  # one agent alone makes no checkpoint
-        while not self.counts.ready:
+        while not self.update.ready:
             ctx.turn()
             time.sleep(0.01)
-        self.version, self.learnt = self.counts.version, self.counts.learnt
+        self.version, self.learnt = self.update.version, self.update.learnt
         if self.target_params is not None:
             self._set_target(self._saved_target())
         self.target_copies = self._copies_due()
@@ -390,7 +389,7 @@ class Learner:
         acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
         observe: running statistics learn from it first, where they didn't from what was acted.
         """
-        self.counts.newest()  # also where it acted with others: a gradient is of the newest weights
+        self.update.newest()  # also where it acted with others: a gradient is of the newest weights
         batch = to_device(item, self.device)
         if observe:
             self.observe({"obs": batch["obs"]})
@@ -446,7 +445,7 @@ class Learner:
         if saved is not None:
             checkpoint.load_into(self.target_net, saved)
         else:
-            self.counts.newest()
+            self.update.newest()
             self.target_params.flat.copy_(self.vector.flat)
         if (hold := getattr(self.target_net, "freeze_noise", None)) is not None:
             hold()
@@ -492,8 +491,8 @@ class Learner:
         """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
         total = yield from self.update.agree(self._sums(steps, 0.0))
         check_leaving(total)
-        self.counts.count_only(total[0])
-        self.learnt = self.counts.learnt
+        self.update.count_only(total[0])
+        self.learnt = self.update.learnt
         self._set_learnt()
         self._read_control(total)
         return float(total[0] / total[4])
@@ -526,11 +525,11 @@ class Learner:
     def _count(
         self, versions: np.ndarray, metrics: Mapping[str, Tensor], loss: float, norm: float, rate: float, sums: Sums
     ) -> None:
-        lags = self.counts.add(sums[0]) - versions
-        self.version, self.learnt = self.counts.version, self.counts.learnt
+        lags = self.update.add(sums[0]) - versions
+        self.version, self.learnt = self.update.version, self.update.learnt
         counters = self.ctx.counters
         counters.lag(lags)
-        counters.set("updates", self.version - self.counts.begun)
+        counters.set("updates", self.version - self.update.begun)
         self._set_learnt()
         if self.version % self.spec.report == 0:
             own = self.spec.hyperparameters.scheduled | {"grad_norm": norm, "learning_rate": rate}
@@ -570,10 +569,10 @@ class Learner:
         are there. at: the update whose checkpoint it is, where others write theirs under that number too. number: of a
         checkpoint of several agents, each at an update of its own.
         """
-        self.marks.wait(number if number is not None else at if at is not None else self.counts.newest())
+        self.marks.wait(number if number is not None else at if at is not None else self.update.newest())
         with self.writers_paused():
-            version = self.counts.newest()
-            self.version, self.learnt = version if at is None else at, self.counts.learnt
+            version = self.update.newest()
+            self.version, self.learnt = version if at is None else at, self.update.learnt
             self.saves, self.saved, self.saving = self.agreed, self.version, False
             number = self.version if number is None else number
             with self.ctx.counters.timed("wait"):
@@ -581,12 +580,12 @@ class Learner:
 
     def rescue(self) -> None:
         """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
-        version = self.counts.newest()
-        if self.extra_parts is None or not self.update.whole or version in (self.saved, self.counts.begun):
+        version = self.update.newest()
+        if self.extra_parts is None or not self.update.whole or version in (self.saved, self.update.begun):
             return
         with self.writers_paused():
             part = checkpoint.CheckpointPart(cast("Path", self.ctx.directory), version)
-            self.version, self.learnt = version, self.counts.learnt
+            self.version, self.learnt = version, self.update.learnt
             self._write(part)
             self.extra_parts(part)
             self.saved = version
@@ -616,7 +615,7 @@ class Learner:
         arrays |= {} if self.target_net is None else {"target": self.target_net.state_dict()}
         for name, state in arrays.items():
             part.arrays(f"{self.folder}/{name}", {k: np.asarray(to_host(v)) for k, v in state.items()})
-        counts = {"version": self.version, "learnt": self.learnt, **self.counts.state()}
+        counts = {"version": self.version, "learnt": self.learnt, **self.update.state()}
         counts |= {"freeze_until": self.freeze_until} if self.freeze_until else {}
         hyper = self.spec.hyperparameters
         values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
@@ -630,6 +629,6 @@ class Learner:
             optimizers.load_state(self.update.optimizer, {k: torch.as_tensor(v) for k, v in statistics.items()})
         saved = found.json(f"{self.folder}/learner")
         self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
-        self.counts.load_state(saved)
+        self.update.load_state(saved)
         values = {k: v for k, v in saved["hyperparameters"].items() if k not in saved.get("scheduled", ())}
         self.spec.hyperparameters.restore(values, saved.get("configured"))

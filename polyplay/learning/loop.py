@@ -189,7 +189,7 @@ class RolloutSource(OpenSource):
         return self.source.consumer(ctx.index, log, join)
 
     def step(self, batch: Rollout) -> Iterator[None]:
-        self.learner.counts.newest()  # where others change the weights too
+        self.learner.update.newest()  # where others change the weights too
         yield from self.learner.step(*batch)
         assert UNWRITTEN not in batch[0]["version"]
         self.slots += self.source.n * self.queue.consumers
@@ -207,7 +207,7 @@ class RolloutSource(OpenSource):
         lost = yield from actor_checkpoint.wait_for_actors(
             self.ctx, self.queue, self.learner.version, self.learner.done
         )
-        if lost and more is None and self.ctx.resume is not None and self.learner.version == self.learner.counts.begun:
+        if lost and more is None and self.ctx.resume is not None and self.learner.version == self.learner.update.begun:
             return
 
         def write(part: CheckpointPart) -> None:
@@ -294,7 +294,7 @@ class SampleSource(OpenSource):
     def save(self) -> Iterator[None]:
         """The learner with its replays, their actors and what is in flight. Nothing to do where that was done."""
         learner = self.learner
-        if learner.saved == learner.counts.newest():
+        if learner.saved == learner.update.newest():
             return
         if not self.first or self.ctx.directory is None:
             learner.save()
@@ -304,9 +304,9 @@ class SampleSource(OpenSource):
             if failed := self.samples.failed(0):
                 raise OSError(f"memories {', '.join(map(str, failed))} could not write their parts")
 
-        learner.marks.wait(learner.counts.newest())
+        learner.marks.wait(learner.update.newest())
         with learner.writers_paused():  # what replays write fits the weights, whoever else learns
-            version = learner.counts.newest()
+            version = learner.update.newest()
             yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
             if self.alone:
                 yield from learner.count_only(self.samples.fresh(kept=True))
@@ -413,7 +413,7 @@ def replica(
 
         if replay_learner is not None:
             replay_learner.draw_ahead(steps)
-        for slots in actor.rollouts(lambda k: learner.counts.newest()):
+        for slots in actor.rollouts(lambda k: learner.update.newest()):
             if slots is not None:
                 rows, state = collate(slots)
                 if replay_learner is not None:
@@ -442,7 +442,7 @@ def save_leaving(learner: Learner, replay_learner: ReplayLearner | None = None) 
     the last checkpoint has that, and lanes too.
     """
     if learner.spec.update.asynchronous or replay_learner is None:
-        if learner.counts.newest() not in (learner.saved, learner.counts.begun):
+        if learner.update.newest() not in (learner.saved, learner.update.begun):
             learner.save()
     else:
         learner.save(replay_learner.save)
@@ -459,9 +459,9 @@ def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpe
     slots = TrainingQueue(*_rows(learner, envs), T, envs.lanes, envs.lanes)
     slots.patience = ctx.patience
     table = LaneTable(envs, slots, ctx.index * envs.lanes).open(ctx, learner.policy)
-    predictor = Predictor(ctx, table, learner.policy, learner.counts.newest)
+    predictor = Predictor(ctx, table, learner.policy, learner.update.newest)
     try:
-        for chunks in predictor.chunks(renew=learner.counts.newest):
+        for chunks in predictor.chunks(renew=learner.update.newest):
             full = [slot for slot, length in chunks if length]
             if full:
                 yield from learner.step(*slots.batch(full))

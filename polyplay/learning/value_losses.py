@@ -381,7 +381,7 @@ def _common(loss: Tensor, q: Tensor, goal: Tensor, size: Tensor, weight: Tensor)
 # hyperparameters  not used
 
 
-FREE = 2.0  # what μ's tanh is made of goes so far without a rein: to 0.96 of a half range
+FREE = 2.0  # what μ's tanh is made of goes so far without that cost: to 0.96 of a half range
 
 
 @dataclass(frozen=True)
@@ -391,8 +391,8 @@ class DPGLoss:
     critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), weighted by importance;
     actor   −Σ_i c_i·μ_i(s), c = dQ/da at a = μ(s) limited to ±clip number by number (0: not at all), a constant. So its
             gradient is −c·dμ/dθ, and its value means nothing. Not weighted, as in D4PG (Barth-Maron et al. 2018).
-            To that comes rein·Σ_i max(0, |x_i| − 2)², x what the tanh of μ is made of: beyond ±2 it is pulled back.
-            Else an actor that a young critic drives to an end of its range may stay there, where tanh has no slope.
+            To that comes saturation_cost·Σ_i max(0, |x_i| − 2)², x what the tanh of μ is made of: beyond ±2 it is
+            pulled back. Else an actor that a young critic drives to an end of its range may stay there, where tanh has no slope.
 
     The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is
     Q(s, μ(s)), "dqda_clip_fraction" the share of numbers of dQ/da beyond the limit, "action_saturation" that of
@@ -400,7 +400,7 @@ class DPGLoss:
     """
 
     clip: float = 1.0
-    rein: float = 0.0
+    saturation_cost: float = 0.0
 
     metrics: ClassVar[tuple[str, ...]] = (
         "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "dqda_clip_fraction",
@@ -415,7 +415,7 @@ class DPGLoss:
         bound = self.clip or torch.inf
         actor = -(out["slope"].clamp(-bound, bound) * out["best"]).sum(1).mean()
         pull = (out["raw"].abs() - FREE).clamp(min=0.0).square().sum(1).mean()
-        loss, size = critic + actor + self.rein * pull, error.detach().abs()
+        loss, size = critic + actor + self.saturation_cost * pull, error.detach().abs()
 
         def metrics() -> dict[str, Tensor]:
             beyond, ends = (x.to(size.dtype) for x in (out["slope"].abs() > bound, out["best"].abs() > 0.99))

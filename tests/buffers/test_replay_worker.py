@@ -126,9 +126,9 @@ def test_what_is_learnt_changes_the_priorities_of_the_memory_that_drew_it():
         while shard.step():
             pass
     before = [priorities(s) for s in shards]
-    tray = next(shop.reader.batches())
-    ids = shop.samples.item(tray)["id"].tolist()
-    shop.reader.give(tray, np.arange(8) + 50.0)
+    slot = next(shop.reader.batches())
+    ids = shop.samples.item(slot)["id"].tolist()
+    shop.reader.give(slot, np.arange(8) + 50.0)
     for shard in shards:
         shard.update_priorities()
     assert priorities(shards[0]) == pytest.approx(before[0] | dict(zip(ids, range(50, 58), strict=True)))
@@ -284,14 +284,14 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
             if rows is not None:
                 obs, action = (rows[k].reshape(T * LANES, *rows[k].shape[2:]) for k in ("obs", "action"))
                 known.update(zip(action.tolist(), obs, strict=True))
-            tray = next(samples)
-            if tray is None:
+            slot = next(samples)
+            if slot is None:
                 time.sleep(0.002)
                 continue
-            item = shop.samples.item(tray)
+            item = shop.samples.item(slot)
             for i, action in enumerate(item["action"].tolist()):
                 assert np.array_equal(item["obs"][0, i], known[action])
-            shop.reader.give(tray, np.ones(8))
+            shop.reader.give(slot, np.ones(8))
             taken += 1
 
     samples = shop.reader.batches()
@@ -315,7 +315,7 @@ def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
 SAMPLES_SPEC: Any = {"obs": {"x": Field((3,), "float32")}, "action": Field((), "int64"), **samples_ROWS}
 
 
-def trays_of(memories: int = 2, learners: int = 1, depth: int = 2, batch: int = 4) -> SampleQueue:
+def slots_of(memories: int = 2, learners: int = 1, depth: int = 2, batch: int = 4) -> SampleQueue:
     queue = RolloutQueue(SAMPLES_SPEC, {}, T=2, lanes=1, slots=2 * memories, producers=memories, consumers=memories)
     made = SampleQueue(Replay(SAMPLES_SPEC, 1, capacity=50, batch=batch), queue, learners, depth)
     made.patience = 0.0
@@ -340,7 +340,7 @@ def draw(number: int) -> Any:
     moves=st.lists(st.tuples(st.sampled_from("ftgb"), st.integers(0, 2)), max_size=80),
 )
 def test_any_order_of_moves_is_that_of_plain_queues(memories, learners, depth, moves):
-    samples = trays_of(memories, learners, depth)
+    samples = slots_of(memories, learners, depth)
     fillers, takers = [samples.writer(m) for m in range(memories)], [samples.reader(c) for c in range(learners)]
     batches = [t.batches() for t in takers]
     for filler in fillers:
@@ -358,17 +358,17 @@ def test_any_order_of_moves_is_that_of_plain_queues(memories, learners, depth, m
             full[m][c].append(number)
             away[m] += 1
         elif move == "t":
-            tray = next(batches[c])
+            slot = next(batches[c])
             there = {m for m in range(memories) if full[m][c]}
-            assert (tray is not None) == bool(there)
-            if tray is not None:
-                found = int(samples.item(tray)["id"][0])
+            assert (slot is not None) == bool(there)
+            if slot is not None:
+                found = int(samples.item(slot)["id"][0])
                 (m,) = [m for m in there if full[m][c][0] == found]
                 full[m][c].popleft()
-                held[c].append((m, tray, found))
+                held[c].append((m, slot, found))
         elif move == "g" and held[c]:
-            m, tray, found = held[c].popleft()
-            takers[c].give(tray, np.full(4, float(found)))
+            m, slot, found = held[c].popleft()
+            takers[c].give(slot, np.full(4, float(found)))
             back[m][c].append(found)
         elif move == "b":
             told = [(int(i[0]), float(p[0])) for i, p in fillers[m].back()]
@@ -381,7 +381,7 @@ def test_any_order_of_moves_is_that_of_plain_queues(memories, learners, depth, m
 
 
 def test_what_a_lost_memory_was_filling_is_nobodys_and_what_it_drew_is_judged_by_nobody():
-    samples = trays_of(memories=1, depth=2)
+    samples = slots_of(memories=1, depth=2)
     filler, taker = samples.writer(0), samples.reader(0)
     batches = taker.batches()
     list(filler.back())
@@ -389,20 +389,20 @@ def test_what_a_lost_memory_was_filling_is_nobodys_and_what_it_drew_is_judged_by
     samples.item(filler.empty[0])["id"][:2] = 99  # killed in the middle of its next one
     new = samples.writer(0, by=1)
     assert len(new.empty) == 1
-    tray = next(batches)
-    assert samples.item(tray)["id"].tolist() == [1] * 4
-    assert next(batches) is None, "a half-filled tray is never taken"
-    taker.give(tray, np.ones(4))
+    slot = next(batches)
+    assert samples.item(slot)["id"].tolist() == [1] * 4
+    assert next(batches) is None, "a half-filled slot is never taken"
+    taker.give(slot, np.ones(4))
     assert list(new.back()) == [], "its ids belong to another memory"
     assert len(new.empty) == 2
     new.fill(draw(3))
-    tray = next(batches)
-    taker.give(tray, np.ones(4))
+    slot = next(batches)
+    taker.give(slot, np.ones(4))
     assert [i.tolist() for i, _ in new.back()] == [[3] * 4]
 
 
 def test_what_a_lost_learner_held_goes_back_unjudged():
-    samples = trays_of(memories=2, learners=2, depth=1)
+    samples = slots_of(memories=2, learners=2, depth=1)
     fillers = [samples.writer(m) for m in range(2)]
     for filler in fillers:
         list(filler.back())
@@ -419,15 +419,15 @@ def test_what_a_lost_learner_held_goes_back_unjudged():
 
 
 def test_a_checkpoint_waits_for_every_memory_and_hears_of_failures():
-    samples = trays_of(memories=2)
+    samples = slots_of(memories=2)
     fillers, taker = [samples.writer(m) for m in range(2)], samples.reader(0)
     assert [samples.asked(m) for m in range(2)] == [None, None]
     waiting = taker.gather(0, 0.0)
     next(waiting)
     assert [samples.asked(m) for m in range(2)] == [0, 0]
-    fillers[0].heard(12.0)
+    fillers[0].inserted(12.0)
     fillers[0].answer(0)
-    fillers[0].heard(5.0)
+    fillers[0].inserted(5.0)
     next(waiting)
     fillers[1].answer(0, failed=True)
     assert list(waiting) == []

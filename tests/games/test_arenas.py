@@ -22,7 +22,7 @@ from polyplay.games import ctf, ctf_rules, moba
 from polyplay.games.ctf_views import FRAME, SIDE, VIEW, draw_match
 from polyplay.games.moba_views import REWARDS, SHARES, draw_lanes
 
-CTF, LANES = "arena:ctf+size=9+length=40", "arena:lanes+team=2+lanes=1+length=80"
+CTF, LANES = "arena:ctf+size=9+length=40", "arena:moba+team=2+lanes=1+length=80"
 
 
 def drawn(spec: EnvSpec, lane: int, t: int, row: Batch) -> Tree:
@@ -75,7 +75,7 @@ PIXEL_VIEW = pytest.param(CTF + "+view=pixels", marks=pytest.mark.long)
 
 @pytest.mark.parametrize(
     "title",
-    [CTF, CTF + "+team=1+kind=open", PIXEL_VIEW, LANES, "arena:lanes+team=1+lanes=2+length=60+randomise=1+repeat=3"],
+    [CTF, CTF + "+team=1+kind=open", PIXEL_VIEW, LANES, "arena:moba+team=1+lanes=2+length=60+randomise=1+repeat=3"],
 )
 def test_lanes_play_alike_however_many_there_are(title):
     seats = Envs(title, 4).spec.seats
@@ -95,17 +95,17 @@ def test_a_state_goes_on_to_the_bit(title):
 @pytest.mark.parametrize(
     ("title", "said"),
     [
-        ("arena:soccer", "--env: arena:soccer given, allowed: arena:ctf, arena:lanes"),
+        ("arena:soccer", "--env: arena:soccer given, allowed: arena:ctf, arena:moba"),
         ("arena:ctf+view=maps", "view=maps given, allowed: window, pixels"),
         ("arena:ctf+size=12", "size=12 given, allowed: odd numbers from 9, so that two bases fit"),
         ("arena:ctf+team=0", "team=0, length=4500, repeat=1 given, allowed: 1 to 8 players"),
         ("arena:ctf+length=10+repeat=3", "length=10 given, allowed: multiples of repeat=3"),
         ("arena:ctf+speed=3", "unknown option 'speed'"),
         ("arena:ctf", "no multiple of the 4 seats"),
-        ("arena:lanes+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
-        ("arena:lanes+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, as length a multiple of it"),
-        ("arena:lanes+spirit=1.5", "spirit=1.5 given, allowed: 0 to 1"),
-        ("arena:lanes+reward=score", "reward=score given, allowed: shaped, win"),
+        ("arena:moba+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
+        ("arena:moba+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, as length a multiple of it"),
+        ("arena:moba+spirit=1.5", "spirit=1.5 given, allowed: 0 to 1"),
+        ("arena:moba+reward=score", "reward=score given, allowed: shaped, win"),
     ],
 )
 def test_wrong_options_are_one_line(title, said):
@@ -138,7 +138,7 @@ def test_a_pool_shows_the_match_of_a_lane(title, draw, lane, rate):
     ("env", "pictures", "shape"),
     [
         ("arena:ctf+size=9+length=12+actions=small", 13, (SIDE, SIDE + 2 * (VIEW + 2 * FRAME), 3)),
-        pytest.param("arena:lanes+team=1+lanes=1+length=40", 11, (240, 720, 3), marks=pytest.mark.long),
+        pytest.param("arena:moba+team=1+lanes=1+length=40", 11, (240, 720, 3), marks=pytest.mark.long),
     ],
 )
 def test_an_evaluation_is_filmed(env, pictures, shape, tmp_path: Path):

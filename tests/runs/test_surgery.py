@@ -142,12 +142,12 @@ def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, c
     given = {"tensorboard": False, "quiet": True, "serial": True, "core_size": 16, "inputs": "normalize"}
     given |= {"rate_every": 0, "lanes": 8, "unroll": 8, "window": 4, "batch": 8, "capacity": 16}
     given |= {"games_per_matchup": 2, "snapshot_every": 2}
-    given |= {"preset": "quick", "opponents": "past:0.5", "env": "arena:lanes+team=1+lanes=1+length=40"}
+    given |= {"preset": "quick", "opponents": "past:0.5", "env": "arena:moba+team=1+lanes=1+length=40"}
     old, new = tmp_path / "old", tmp_path / "new"
     polyplay.train("five", run=str(old), steps=300, **given)
     for name in ("ratings.jsonl", "references.json"):
         (old / name).write_text('{"version": 0}\n')
-    words = "--core-size 24 --hidden 160 --env arena:lanes+team=1+lanes=2+length=40 --freeze-until 100"
+    words = "--core-size 24 --hidden 160 --env arena:moba+team=1+lanes=2+length=40 --freeze-until 100"
     assert main.main(["surgery", str(old), "--out", str(new), *words.split()]) == 0
     assert "not carried: experience of optimisers" in capfd.readouterr().out
     assert not [*new.glob("checkpoints/*/learners")]
@@ -168,8 +168,8 @@ def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, c
     assert played & past, "a past agent that grew sits at a table"
 
     line = ["surgery", str(new), "--out", str(tmp_path / "more"), "--env"]
-    assert "the units of creeps would go" in refused(capfd, *line, "arena:lanes+team=1+lanes=1+length=40")
-    assert main.main([*line, "arena:lanes+team=3+lanes=2+length=40", "--lanes", "12"]) == 0
+    assert "the units of creeps would go" in refused(capfd, *line, "arena:moba+team=1+lanes=1+length=40")
+    assert main.main([*line, "arena:moba+team=3+lanes=2+length=40", "--lanes", "12"]) == 0
     assert polyplay.resume(tmp_path / "more", steps=1000).summary["exit_code"] == 0
     assert "does not fit" not in capfd.readouterr().err
     assert [line["teams"] for line in read_lines(tmp_path / "more" / "matches.jsonl") if "begin" in line] == [

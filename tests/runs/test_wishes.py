@@ -317,5 +317,7 @@ def test_events_that_a_game_has_not_are_left_out(more, rewards):
     settings, lines = wired("ftw", env="toy:skirmish", network="mlp", core="none", auxiliary="none", **more)
     assert (settings.event_rewards, settings.rewards) == ((), rewards)
     assert lines[0].startswith("event_rewards ('captured=1.0', ")
-    with pytest.raises(UserError, match="--event-rewards: captured=1 given, allowed: EVENT=WEIGHT, with an event of hit"):
+    with pytest.raises(
+        UserError, match="--event-rewards: captured=1 given, allowed: EVENT=WEIGHT, with an event of hit"
+    ):
         wired("ftw", env="toy:skirmish", event_rewards=("captured=1",), core="none", auxiliary="none")

@@ -124,7 +124,7 @@ def test_normalised_observations_are_within_five_deviations():
     page = systems.load("five")
     policy, fields = (
         page.build(page.Config(learners=1, core_size=8), Crew(0)).policy(),
-        Envs("arena:lanes", 10).spec.obs,
+        Envs("arena:moba", 10).spec.obs,
     )
     for _ in range(2):
         policy.inputs.observe({k: torch.randn(3, 64, *f.shape) for k, f in fields.items()})

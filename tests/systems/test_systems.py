@@ -113,7 +113,7 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
     else:
         assert set(page.PRESETS) >= {"paper", "quick"}
         assert page.PRESETS["paper"]() == page.Config()
-    others = {"alphago_zero": "game:connect_four", "five": "arena:lanes", "ftw": "arena:ctf", "league": "toy:rps"}
+    others = {"alphago_zero": "game:connect_four", "five": "arena:moba", "ftw": "arena:ctf", "league": "toy:rps"}
     env = "toy:pendulum" if name in matrix.REAL else others.get(name, "toy:catch")
     network = {} if name in ("alphago_zero", "ftw") else {"network": "mlp"}
     figure = diagram(name, page.Config(env=env, **network), options.RunOptions())

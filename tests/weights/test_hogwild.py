@@ -141,12 +141,12 @@ def learners(update: Any, total: float = 1e9, **ctx: Any) -> list[Learner]:
     spec = task(update, total)
     found = [Learner(me(i, update.workers, **ctx), spec) for i in range(update.workers)]
     for learner in found:
-        learner.counts.newest()
+        learner.update.newest()
     return found
 
 
 def learn(learner: Learner, seed: int, version: int | None = None) -> None:
-    finish(learner.step(some_rows(seed, B=1, version=learner.counts.newest() if version is None else version), {}))
+    finish(learner.step(some_rows(seed, B=1, version=learner.update.newest() if version is None else version), {}))
 
 
 def test_lag_annealing_and_the_end_follow_all_workers_together():
@@ -179,7 +179,7 @@ def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     assert not found
     first = Learner(me(0, 2, seed=7), spec)
     waits.join(30)
-    found[0].counts.newest()
+    found[0].update.newest()
     assert torch.equal(found[0].vector.flat, first.vector.flat)
     alone = me(1, 2)
     alone.control.halt()
@@ -214,7 +214,7 @@ def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(name, kind, tmp
         assert float(optimizer_state(optimizer)["step"]) == 8.0
     removed = checkpoint.checkpoints_dir(tmp_path) / checkpoint.directory_name(1, {})  # since a newer one came
     replaced = Learner(me(0, 2, incarnation=1, directory=tmp_path, resume=removed), fourth.spec)
-    assert (replaced.version, replaced.counts.newest()) == (8, 8)
+    assert (replaced.version, replaced.update.newest()) == (8, 8)
 
 
 # A central vector in chunks: whole updates by whoever claims a chunk, counted, outliving who dies in one.

@@ -349,7 +349,7 @@ def test_a_learner_pushes_no_gradient_of_an_outlier_and_counts_it():
     learner = Learner(me(), task(server, loss=policy_losses.A2C(reward="none")))
     parts = [ParameterShard(server, k) for k in range(2)]
     for i in range(8):
-        learner.counts.newest()
+        learner.update.newest()
         before, learnt, batch = whole(server), learner.learnt, some_rows(i)
         batch["reward"] *= 1e3 if i == 6 else 1.0
         for _ in learner.step(batch, {}):

@@ -415,7 +415,7 @@ def _stacked(array: np.ndarray) -> bool:
 
 
 class SampleMirror(SharedQueueMirror):
-    """A tray's content is its batch and its marks; it comes back with priorities, and whether it was judged.
+    """A slot's content is its batch and its marks; it comes back with priorities, and whether it was scored.
 
     Items of its own: what comes back; how far learning is; what memories have got.
     """
@@ -424,7 +424,7 @@ class SampleMirror(SharedQueueMirror):
         super().__init__(samples, per=samples.learners)
         self.samples = samples
         self.of_learning = self.of_more + samples.slots
-        self.of_memories = self.of_learning + 1
+        self.of_replay_workers = self.of_learning + 1
 
     def _slot_places(self, slot: int) -> list[np.ndarray]:
         batch = [x[slot] for _, x in tree.leaves(self.samples._items)]
@@ -448,15 +448,15 @@ class SampleMirror(SharedQueueMirror):
     def sit(self, seat: RemoteSeat) -> None:
         super().sit(seat)
         if self.away and seat.end == "out":
-            self.sent[self.of_memories + seat.index] = self.samples._remembering[seat.index].tobytes()
+            self.sent[self.of_replay_workers + seat.index] = self.samples._remembering[seat.index].tobytes()
 
     def _told(self) -> dict[int, np.ndarray]:
         """Cells that this side writes, by item."""
         samples = self.samples
         first = (0 in self.readers) == self.away  # learner 0 writes for all
         told = {self.of_learning: samples._learning} if first else {}
-        own = [m for m in range(samples.memories) if (m in self.writers) == self.away]
-        return told | {self.of_memories + m: samples._remembering[m] for m in own}
+        own = [m for m in range(samples.replay_workers) if (m in self.writers) == self.away]
+        return told | {self.of_replay_workers + m: samples._remembering[m] for m in own}
 
     def _more_changes(self) -> Iterator[Frame]:
         for item, cells in self._told().items() if self._pairs else ():
@@ -472,6 +472,9 @@ class SampleMirror(SharedQueueMirror):
                 return self._back(item - self.of_more)
         elif item == self.of_learning and (0 in self.readers) != self.away:
             return [samples._learning]
-        elif item - self.of_memories < samples.memories and (item - self.of_memories in self.writers) != self.away:
-            return [samples._remembering[item - self.of_memories]]
+        elif (
+            item - self.of_replay_workers < samples.replay_workers
+            and (item - self.of_replay_workers in self.writers) != self.away
+        ):
+            return [samples._remembering[item - self.of_replay_workers]]
         raise FrameError(f"item {item} of samples")

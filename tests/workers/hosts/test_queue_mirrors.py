@@ -18,7 +18,7 @@ from polyplay.core.tree import Field
 from polyplay.workers.hosts import agent, queue_mirrors
 from polyplay.workers.hosts.mirrors import FrameError
 from polyplay.workers.hosts.queue_mirrors import QueueMirror, SampleMirror
-from tests.buffers.test_replay_worker import draw, trays_of
+from tests.buffers.test_replay_worker import draw, slots_of
 from tests.workers.hosts.by_hand import Pair, carry, fill, forget, queue_of
 
 
@@ -170,7 +170,7 @@ class TestQueue:
 
 
 def pair_of(**kinds: int) -> Pair:
-    samples = trays_of(**kinds)
+    samples = slots_of(**kinds)
     samples._stream.patience = 0.0
     return Pair(SampleMirror(samples))
 
@@ -185,8 +185,8 @@ def test_what_memories_have_got_comes_and_how_far_learning_is_goes():
     pair = pair_of(memories=2)
     pair.seat(0)
     here, there = pair.home.samples, there_of(pair)
-    there.writer(0).heard(40.0)
-    here.writer(1).heard(2.0)
+    there.writer(0).inserted(40.0)
+    here.writer(1).inserted(2.0)
     pair.back()
     assert here.news
     assert here.fresh() == 42.0
@@ -203,7 +203,7 @@ def test_a_memory_elsewhere_is_asked_for_its_part_and_its_answer_names_it():
     pair.out()
     assert there.asked(1) == 9
     writer = there.writer(1)
-    writer.heard(8.0)
+    writer.inserted(8.0)
     writer.answer(9)
     frames = [(item, [np.array(x) for x in arrays]) for item, arrays in pair.away.changes(0.0)]
     assert [pair.away.answers(item) for item, _ in frames] == [None, "act-1"]
@@ -223,12 +223,12 @@ def test_a_learner_elsewhere_gets_batches_of_memories_here():
         for m, writer in enumerate(writers):
             assert len(list(writer.back())) == (number > 0)
             writer.fill(draw(2 * number + m))
-            writer.heard(4.0)
+            writer.inserted(4.0)
         pair.out()
         for _ in range(2):
-            tray = next(batches)
-            assert set(there.item(tray)["id"].tolist()) <= {2 * number, 2 * number + 1}
-            reader.give(tray, np.full(4, 0.5))
+            slot = next(batches)
+            assert set(there.item(slot)["id"].tolist()) <= {2 * number, 2 * number + 1}
+            reader.give(slot, np.full(4, 0.5))
         assert there.fresh() == 8.0
         there.learnt(0.5, number)
         pair.back()
@@ -237,7 +237,7 @@ def test_a_learner_elsewhere_gets_batches_of_memories_here():
 
 def test_losses_at_any_time_lose_no_tray_and_tear_none():
     """A memory, its machine or the learner is lost at any point; each batch is whole and judged at most once."""
-    rng, samples = random.Random(0), trays_of(memories=2)
+    rng, samples = random.Random(0), slots_of(memories=2)
     mirror = SampleMirror(samples)
     numbers = agent.TwinNumbers()
     pair, by, judged, lost, number = Pair(mirror, numbers), 1, set[int](), 0, 0
@@ -262,10 +262,10 @@ def test_losses_at_any_time_lose_no_tray_and_tear_none():
         elif what < 0.7:
             rng.choice([pair.out, pair.back])()
         elif what < 0.94:
-            if (tray := next(batches)) is not None:
-                ids = samples.item(tray)["id"]
+            if (slot := next(batches)) is not None:
+                ids = samples.item(slot)["id"]
                 assert len(set(ids.tolist())) == 1, "torn"
-                reader.give(tray, ids.astype(np.float32))
+                reader.give(slot, ids.astype(np.float32))
         else:
             lost, by = lost + 1, by + 1
             if rng.random() < 0.5:
@@ -277,12 +277,12 @@ def test_losses_at_any_time_lose_no_tray_and_tear_none():
     assert len(judged) > 150
     for _ in range(4):
         pair.back()
-        while (tray := next(batches)) is not None:
-            reader.give(tray, None)
+        while (slot := next(batches)) is not None:
+            reader.give(slot, None)
         pair.out()
         for writer in filling:
             list(writer.back())
-    assert [len(writer.empty) for writer in filling] == [2, 2], "a tray was lost"
+    assert [len(writer.empty) for writer in filling] == [2, 2], "a slot was lost"
 
 
 @pytest.mark.parametrize("item", [0, 4, 6, 12, 15, 17, 19, 22, 99])
