@@ -220,7 +220,7 @@ class SampleReader:
             self.give(slot, None)
 
     def batches(self) -> Iterator[int | None]:
-        """Slots of the replay workers in turn, as far as they have some; None: nothing came for a while. Raises Closed."""
+        """Slots of the replay workers in turn, if they have some; None: nothing came for a while. Raises Closed."""
         samples = self.samples
         while True:
             samples.check()

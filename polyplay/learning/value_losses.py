@@ -392,7 +392,8 @@ class DPGLoss:
     actor   −Σ_i c_i·μ_i(s), c = dQ/da at a = μ(s) limited to ±clip number by number (0: not at all), a constant. So its
             gradient is −c·dμ/dθ, and its value means nothing. Not weighted, as in D4PG (Barth-Maron et al. 2018).
             To that comes saturation_cost·Σ_i max(0, |x_i| − 2)², x what the tanh of μ is made of: beyond ±2 it is
-            pulled back. Else an actor that a young critic drives to an end of its range may stay there, where tanh has no slope.
+            pulled back. Else an actor that a young critic drives to an end of its range may stay there, where tanh has
+            no slope.
 
     The priority is |δ|. Slopes are per half range of an action. Metrics are means, unweighted: "policy_value" is
     Q(s, μ(s)), "dqda_clip_fraction" the share of numbers of dQ/da beyond the limit, "action_saturation" that of

@@ -429,7 +429,7 @@ def test_a_memory_that_was_saved_goes_on_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda b: unreal.pixel_change(torch.zeros(1, 2, 10, 11, 11, dtype=torch.uint8)), r"T >= 1; got \[1, 2, 10"),
+        (lambda b: unreal.pixel_change(torch.zeros(1, 2, 10, 11, 11, dtype=torch.uint8)), r"T >= 1.*; got \[1, 2, 10"),
         (lambda b: unreal.pixel_change(torch.zeros(2, 2, 10, 11, 11)), "view must be uint8"),
         (lambda b: unreal.pixel_control_loss(*torch.zeros(3, 4, 2, 5, 5), b), r"with \[T, B\] = \[3, 2\]"),
         (lambda b: unreal.reward_prediction_loss(torch.zeros(4, 2), torch.zeros(4)), r"got \[4, 2\], \[4\]"),

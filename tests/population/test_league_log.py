@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
+from polyplay.population import league_log
 from polyplay.population.league import CopyOrder, League
 from polyplay.population.league_log import LOG, SUMMARY, CopyHistory, CopyRule, LeagueState, MatchLog
 from polyplay.population.referee import ELO, TRUESKILL, Referee, restore

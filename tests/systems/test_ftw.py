@@ -180,7 +180,7 @@ def test_weights_are_drawn_near_points_where_ranges_say_so():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"env": "toy:rps"}, "--env: toy:rps given, which counts no events"),
+        ({"env": "toy:rps", "rewards": "events"}, "--env: toy:rps given, which counts no events"),
         ({"event_rewards": ("flag=1",)}, "--event-rewards: flag=1 given, allowed: EVENT=WEIGHT, with an event of"),
         ({"ranges": ("period=0",)}, "--ranges: period from 0 to 0 given, allowed: from 1 to the 19 steps of --unroll"),
         ({"ranges": ("period=uniform:5:20",)}, "period from 5 to 20 given"),
