@@ -431,10 +431,10 @@ class FlatLeaves(nn.Module):
         bounds = byte_bounds(spec)
         self.paths, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
 
-    def forward(self, path: str, x: Tensor) -> Tensor:
+    def numbers(self, path: str, x: Tensor) -> Tensor:
         flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
         scaled = x.dtype == torch.uint8 and path in self.paths  # what was normalized before are no bytes any more
-        return self.scales[self.paths.index(path)](flat) if scaled else flat
+        return self.scales[self.paths.index(path)](flat) if scaled else flat.float()
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:

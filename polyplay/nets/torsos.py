@@ -60,7 +60,7 @@ class MLP(nn.Module):
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
-        flat = [_one_hot(leaves[path], n) if n else self.flat(path, leaves[path]).float() for path, n in self.leaves]
+        flat = [_one_hot(leaves[path], n) if n else self.flat.numbers(path, leaves[path]) for path, n in self.leaves]
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
 
     def axes(self) -> layers.Axes:
@@ -344,7 +344,7 @@ class FTWTorso(nn.Module):
         for conv in self.convs:
             y = F.relu(conv(x))
             x = x + y if y.shape == x.shape else y
-        numbers = [self.flat(path, leaves[path]).to(x.dtype) for path in self.paths if path != self.view]
+        numbers = [self.flat.numbers(path, leaves[path]).to(x.dtype) for path in self.paths if path != self.view]
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
 
     def axes(self) -> layers.Axes:
