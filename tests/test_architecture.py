@@ -30,7 +30,7 @@ BUDGET = {
     "weights": 1375,
     "acting": 1131,
     "search": 1479,
-    "learning": 2221,
+    "learning": 2222,
     "workers": 3431,
     "population": 1899,
     "systems": 1680,

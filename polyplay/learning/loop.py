@@ -7,6 +7,7 @@ replay of a RolloutQueue, or replays in workers of their own.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, cast
@@ -137,7 +138,7 @@ class ReplayOfRollouts:
         return []
 
 
-class OpenSource:
+class OpenSource(ABC):
     """A learner's end of its source. `alone`: no other learner has to agree that the run ends."""
 
     alone = True
@@ -146,13 +147,13 @@ class OpenSource:
         self.source, self.ctx, self.learner, self.params = source, ctx, learner, params
         self.first = ctx.index == 0
 
+    @abstractmethod
     def batches(self) -> Iterator[Any]:
         """What there is to do, one after the other; None: nothing came for a while."""
-        raise NotImplementedError
 
+    @abstractmethod
     def step(self, batch: Any, /) -> Iterator[None]:
         """Do it."""
-        raise NotImplementedError
 
     def save(self) -> Iterator[None]:
         """The learner with what else is its own. Nothing to do where that was done."""

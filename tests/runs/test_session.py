@@ -269,7 +269,8 @@ def test_what_could_not_be_called_is_refused_before_anything_starts(callbacks: A
 
 
 def test_what_can_be_called_is_taken():
-    polyplay.train("a2c", **TOY, steps=1600, callbacks=[print, lambda *both, more=1: None], dry_run=True)
+    run = polyplay.train("a2c", **TOY, steps=1600, callbacks=[print, lambda *both, more=1: None], dry_run=True)
+    assert (run.exit_code, run.reason) == (0, "dry run")
 
 
 FAULTY = """
