@@ -4,7 +4,6 @@ import dataclasses
 import re
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
@@ -84,18 +83,6 @@ def test_a_slow_peer_plays_no_second_round_ours_always_do():
     assert compare.dropped(who, {"rows": rows, "probe": []}, 0.0) == set()
 
 
-def test_float32_follows_the_setting_that_the_probe_chose_or_that_was_played_before_an_interruption():
-    who = list(contests.CONTESTS["a2c-nature"].contenders[:2])
-    probe = [{"who": "a2c", "setting": f"lanes={n}", "sps": n} for n in (32, 64)]
-    rows = [{"who": "a2c", "round": 1, "setting": "lanes=16", "sps": 1.0}]
-    for found, asked, chosen in (
-        ({"probe": probe, "rows": []}, (), 64),
-        ({"probe": [], "rows": rows}, ("a2c: lanes=64",), 16),
-    ):
-        same = f"lanes={chosen}"
-        assert compare.choices(who, found, SimpleNamespace(setting=asked)) == {"a2c": same, "a2c, float32": same}
-
-
 DQN = [
     {"who": who, "round": 1, "sps": sps}
     for who, sps in (("dqn", 180.0), ("sb3", 90.0), ("rlpyt", 80.0), ("ceiling", 200.0))
@@ -143,38 +130,3 @@ def test_a_window_begins_when_there_are_updates(tmp_path):
     assert found["lines"][0]["updates"] >= 1
     assert found["sps"] == pytest.approx(400.0)
     assert compare.per_update(found["lines"]) == {"steps_per_update": 4.0}
-
-
-def test_what_the_parts_allow_is_the_other_half_of_a_target():
-    contest = contests.CONTESTS["a2c-nature"]
-    assert "allow" not in compare.judged(ROWS, contest, compare.rates(ROWS), "rlpyt")[0]
-    rows = [{**r, **({"limit": 330.0} if r["who"] == "a2c" else {})} for r in ROWS]
-    assert compare.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
-    rows[0]["limit"] = 165.0  # the machine was slower then
-    assert compare.parted(rows, "a2c") == pytest.approx([200 / 330, 300 / 330])
-    (line,) = compare.judged(rows, contest, compare.rates(rows), "rlpyt")
-    assert line.endswith("what its parts allow ≥ 0.88: **0.76**: NOT met")
-    rows[0]["limits"] = [170.0, 160.0]  # and was so on both sides of the window
-    assert compare.parted(rows, "a2c") == pytest.approx([200 / 165, 300 / 330])
-    rows = [{**r, **({"limit": 270.0} if r["who"] == "a2c" else {})} for r in ROWS]
-    assert compare.enough(rows, "a2c", contest).endswith("**0.93**: met")
-    assert compare.enough(rows, "rlpyt", contest) == ""
-
-
-def test_ours_that_act_and_learn_in_turn_are_watched_over_whole_turns():
-    ours = [c for contest in contests.CONTESTS.values() for c in contest.contenders if not c.limit and c.settings]
-    turns = {(c.name, c.settings[0]): measure.turn_of(c, c.settings[0]) for c in ours}
-    assert {name for (name, _), n in turns.items() if n > 1} == {"ppo", "accel, PPO"}
-    assert set(turns.values()) == {1, 16}
-    ppo = next(c for c in ours if c.name == "ppo")
-    assert measure.turn_of(ppo, "lanes=3 replicas=2") == 1
-
-
-def test_what_was_measured_on_both_sides_of_a_window_is_one_row():
-    row = {"limit": 10.0, "parts_us": {"env": 2.0, "learn": 4.0}}
-    twice = measure.around(row, {"limit": 2 * row["limit"], "parts_us": dict.fromkeys(row["parts_us"], 0.0)})
-    assert twice["limit"] == pytest.approx(15.0)
-    assert twice["limits"] == [row["limit"], 2 * row["limit"]]
-    assert twice["parts_us"] == pytest.approx({k: v / 2 for k, v in row["parts_us"].items()})
-    assert measure.around({}, row)["limits"] == [row["limit"]]
-    assert measure.around({}, {}) == {}

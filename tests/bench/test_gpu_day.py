@@ -91,13 +91,6 @@ def test_a_part_that_fails_or_hangs_is_a_line_and_the_next_begins(tmp_path, monk
     assert "## Another" in (tmp_path / "works.md").read_text()
 
 
-def test_no_part_begins_after_its_minutes(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["gpu_day.py", "--device", "cpu", "--minutes", "0", "--out", str(tmp_path)])
-    assert gpu_day.main() == 0
-    assert capsys.readouterr().out.count("left out: 0 minutes are over") == len(gpu_day.PARTS)
-    assert not list(tmp_path.iterdir())
-
-
 def test_without_cuda_it_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["gpu_day.py", "--out", str(tmp_path / "out")])
     monkeypatch.setattr(torch.version, "cuda", None)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shutil
@@ -186,30 +185,6 @@ def test_a_full_disk_pauses_and_the_run_goes_on(asked, monkeypatch):
     paused = [line for line in worker.said if line.startswith("paused")]
     assert paused == ["paused: 0 MB free, 1,024 needed", "paused: polyplay: error: No space left on device"]
     assert "exit status 2" in worker.state(entry)["error"]
-
-
-def test_a_result_that_the_disk_has_no_room_for_is_written_later(asked, monkeypatch):
-    worker = FakeWorker(asked)
-    tries = []
-
-    def do(entry):
-        tries.append(entry)
-        if len(tries) == 1:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        if len(tries) == 2:
-            raise ValueError("nonsense in a file")
-
-    monkeypatch.setattr(worker, "do", do)
-    worker.work()
-    assert len(tries) == 2
-    assert worker.state(tries[0])["error"] == "ValueError: nonsense in a file"
-
-
-def test_results_of_other_settings_do_not_count(asked):
-    (entry,) = queue.read_list(asked.list)
-    asked.results.mkdir()
-    (asked.results / f"{entry.name}.json").write_text(json.dumps({"settings": {**entry.settings, "preset": "paper"}}))
-    assert not queue.finished(asked.results, entry)
 
 
 def test_published_values_are_those_of_equal_frames():

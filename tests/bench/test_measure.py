@@ -20,14 +20,6 @@ def test_the_limit_is_cores_over_the_sum_of_the_parts():
     assert measure.rate_limit(2, {"env": 300.0, "infer": 100.0, "learn": 100.0}) == 4000.0
 
 
-def test_between_two_sizes_lies_a_straight_line():
-    cost = {1: 10.0, 2: 14.0, 5: 50.0, 10: 80.0}
-    assert measure.interpolate(1.0, 1, cost.__getitem__) == 10.0
-    assert measure.interpolate(1.25, 1, cost.__getitem__) == 11.0
-    assert measure.interpolate(7.5, 5, cost.__getitem__) == 65.0
-    assert measure.interpolate(0.3, 1, cost.__getitem__) == 10.0
-
-
 @pytest.mark.parametrize("system", bench.MEASURED)
 def test_every_system_has_parts_that_can_be_measured(system: str):
     """Also with masks and several observations."""
@@ -38,15 +30,6 @@ def test_every_system_has_parts_that_can_be_measured(system: str):
         found = measure.measure_parts(order)
         assert set(found) == {"env", "infer", "learn"}
         assert min(found.values()) > 0.0
-
-
-def test_an_order_asks_for_some():
-    keywords = bench.keywords("a2c", "toy:catch", "mlp", "bfloat16", 2)
-    assert set(measure.measure_parts(measure.MeasureRequest("a2c", keywords, 1e-4, lanes=2))) == {"env"}
-
-
-def test_measurements_are_averaged():
-    assert measure.mean([{"env": 1.0, "learn": 4.0}, {"env": 3.0, "learn": 8.0}]) == {"env": 2.0, "learn": 6.0}
 
 
 def test_a_process_of_a_crowd():

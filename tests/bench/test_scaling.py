@@ -6,7 +6,6 @@ import math
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
@@ -25,22 +24,6 @@ def test_waiting_for_the_slowest_is_the_same_summed_and_simulated():
         assert simulated == pytest.approx(1.0 / scaling.straggling(0.2, n), rel=0.01)
     assert scaling.straggling(0.2, 2) == pytest.approx(1 + math.erf(0.2 / 2), abs=1e-3)  # E[max of 2] = 2 Φ(σ/√2)
     assert scaling.synchronous(EVEN.draw, 4, cost=0.005) == pytest.approx(20 / 25)
-
-
-def test_the_fit_finds_what_was_drawn():
-    found = scaling.fit(UNEVEN.draw(np.random.default_rng(0), (20_000,)))
-    assert (found.mu, found.sigma) == (pytest.approx(UNEVEN.mu, abs=0.01), pytest.approx(0.2, abs=0.01))
-
-
-def test_asynchronous_replicas_wait_for_chunks_alone():
-    efficiency, staleness = scaling.asynchronous(UNEVEN.draw, 4, service=1e-6)
-    assert efficiency == pytest.approx(1.0, abs=0.01)
-    assert staleness == pytest.approx(3.0, abs=0.05), "each other replica makes one update meanwhile"
-    alone, fresh = scaling.asynchronous(EVEN.draw, 1, service=0.002, less=0.004)
-    assert alone == pytest.approx(20 / (20 - 4 + 3 * 2))
-    assert fresh == 0.0
-    crowded, _ = scaling.asynchronous(UNEVEN.draw, 8, service=0.01)
-    assert crowded == pytest.approx(0.02 / (8 * 0.01) * UNEVEN.mean / 0.02, rel=0.03), "each chunk is always held"
 
 
 def test_hours_of_gpus_by_hand():

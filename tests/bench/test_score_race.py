@@ -34,17 +34,6 @@ def test_games_fall_out_of_the_window_and_the_best_mean_stays():
     assert (curve.best, curve.row()["last"], curve.row()["reached_s"]) == (10.0, -5.0, None)
 
 
-def test_lines_are_read_once_and_only_whole(tmp_path):
-    tail = score_race.Tail(tmp_path / "log.jsonl")
-    assert tail.rows() == []
-    tail.path.write_text('{"steps": 1}\n{"steps": 2}\n{"ste')
-    assert tail.rows() == [{"steps": 1}, {"steps": 2}]
-    with tail.path.open("a") as file:
-        file.write('ps": 3}\n')
-    assert tail.rows() == [{"steps": 3}]
-    assert tail.rows() == []
-
-
 def test_a_peer_that_arrived_is_compared_by_the_median_of_its_seeds():
     rows = [row("ppo", 200.0), row("ppo", 300.0), row("ppo", 220.0), row("sb3 A2C", 900.0), row("sb3 PPO", 1100.0)]
     assert score_race.first(rows, ours=True) == ("ppo", 220.0, True)

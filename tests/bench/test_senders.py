@@ -8,18 +8,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pytest
 
 sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import senders
 import staleness
 
-from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import tree
 from polyplay.core.tree import Field
-from polyplay.core.worker import Hyperparameters
 
 SPEC = senders.spec_of(Field((4, 3, 3), "uint8"))
 
@@ -52,66 +48,6 @@ def test_planes_are_kept_once_and_give_the_stacks_again():
         assert np.array_equal(rows["obs"][:, 0], obs[at : at + 11])
         assert rows["action"][:, 0].tolist() == list(range(at, at + 11))
         assert np.array_equal(rows["first"][:, 0], first[at : at + 11])
-
-
-def test_a_recording_is_the_same_from_its_file(tmp_path):
-    made = recorded()
-    made.save(tmp_path / "new" / "it.npz")
-    again = senders.Recording.load(tmp_path / "new" / "it.npz")
-    assert again.names == made.names
-    assert all(np.array_equal(again.arrays[k], made.arrays[k]) for k in made.names)
-
-
-def fleet(loss: float = 0.0, delay: float = 0.0) -> Any:
-    """One simulated actor of 4 rows a second, in rollouts of 8, its stream, and what it is called with."""
-    queue = RolloutQueue(SPEC, {}, 8, 1, 2, 1)
-    queue.patience = 0.0
-    seen = senders.Seen(1, 2, 1)
-    pace = Hyperparameters(rate=4.0, actors=1.0, loss=loss, delay=delay, jitter=0.0)
-    actor = senders.Simulated(0, queue.producer(0), recorded(), seen, np.random.default_rng(0))
-    actor.begin(100.0, 2.0)
-    return SimpleNamespace(queue=queue, seen=seen, pace=pace, actor=actor, history=senders.History())
-
-
-def test_what_actors_send_is_what_a_memory_takes_whatever_gets_lost():
-    f = fleet(loss=0.3)
-    kept = {k: v for k, v in SPEC.items() if k != "agent"}
-    memory = Replay(kept, 1, 500, 4, stack=4, n_step=3, sampler=Proportional(first="td")).open(0)
-    rollouts = senders.Timed(f.queue.batches(1), f.seen).consumer(0, lambda slots: None, wait=False)
-    for _ in range(60):
-        f.actor.turn(f.actor.due, f.pace, f.history, 0)
-        taken = next(rollouts)
-        if taken is not None:
-            memory.add({k: taken[0][k][:-1] for k in kept}, slice(0, 1))
-    next(rollouts)
-    sent, lost = f.seen.rollouts[0, [senders.SENT, senders.LOST]].tolist()
-    assert sent + lost == 60
-    assert 8 <= lost <= 30
-    assert f.seen.ages.sum() == sent
-    assert memory.metrics()["steps"] <= 8 * sent
-    assert memory.index.size > 4 * sent
-    item = memory.sample()
-    whole = item["obs"][0, :, :, 0, 0].astype(int)
-    assert ((np.diff(whole, axis=1) == 1) | (whole[:, :-1] == 0)).all(), "planes that follow each other"
-
-
-def test_an_actor_without_a_slot_waits_and_one_far_behind_gives_up_what_it_missed():
-    f = fleet()
-    begun = f.actor.due
-    f.actor.turn(begun, f.pace, f.history, 0)
-    assert f.actor.due == pytest.approx(begun + 2.0)
-    f.actor.turn(begun + 2.0, f.pace, f.history, 0)
-    for now in (begun + 4.0, begun + 4.01):
-        f.actor.turn(now, f.pace, f.history, 0)
-    assert f.seen.rollouts[0].tolist()[:4] == [0, 2, 1, 0]
-    taken, before = f.queue.batches(1).consumer(0), f.actor.made
-    assert all(next(taken) is not None for _ in range(2)), "the first one's slot is free again"
-    f.actor.turn(before + 9.0, f.pace, f.history, 0)
-    assert f.actor.made == pytest.approx(before + 9.0 + 2.0 - senders.SLACK), "what it waited for is not made up"
-    late = fleet()
-    late.actor.turn(late.actor.due + 5.0, late.pace, late.history, 0)
-    assert late.actor.made == pytest.approx(late.seen.made[0] + 2.0 + 5.0 - senders.SLACK)
-    assert late.seen.rollouts[0, senders.LATE] == 1
 
 
 class Bound:
