@@ -21,8 +21,9 @@ import secrets
 import socket
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any, TypedDict
@@ -33,6 +34,7 @@ from polyplay.core.machine import now, stamp
 from polyplay.population.league_log import LOG, has_league
 from polyplay.population.ratings import RATINGS
 from polyplay.population.store import FILE, MEMBERS, Store, best_member, rank_members
+from polyplay.runs.flags import flag
 
 # What a run wrote down line by line, as a table of columns.
 
@@ -81,7 +83,7 @@ class DirectoryLock:
         try:
             _lock(fd)
         except BlockingIOError:
-            holder = _describe(os.pread(fd, 4096, 0))
+            holder = os.pread(fd, 4096, 0).decode(errors="replace") or "another process"
             os.close(fd)
             text = f"RUN: {self.path.parent} is being written by {holder}: wait until that has ended, or end it"
             raise UserError(text) from None
@@ -101,12 +103,11 @@ class DirectoryLock:
         """Write down who we are."""
         program = Path(sys.argv[0]).name or "python"
         command = " ".join(["polyplay" if program == "__main__.py" else program, *sys.argv[1:]])[:200]
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now()}
         os.ftruncate(self.fd, 0)
-        try:
-            os.pwrite(self.fd, (json.dumps(who) + "\n").encode(), 0)
-        except OSError:  # a full disk: it is locked nonetheless
-            os.ftruncate(self.fd, 0)
+        with contextlib.suppress(OSError):  # a full disk: it is locked nonetheless
+            os.pwrite(
+                self.fd, f"process {os.getpid()} on {socket.gethostname()} (`{command}`, since {now()})".encode(), 0
+            )
 
     @property
     def held(self) -> bool:
@@ -168,14 +169,6 @@ def _same(path: Path, fd: int) -> bool:
         return False
 
 
-def _describe(written: bytes) -> str:
-    who = parse_json(written)
-    if not isinstance(who, dict):
-        return "another process"
-    pid, host, command, since = (who.get(k, "?") for k in ("pid", "host", "command", "since"))
-    return f"process {pid} on {host} (`{command}`, since {since})"
-
-
 # Whose run it is. A run whose files name code executes that wherever it is opened: modules of its environment, network
 # and wrappers, what a cluster's machines send, the program that an evaluation was played against. So one that was made
 # elsewhere needs a word from the user. Runs made here carry a signature by the user's own key.
@@ -189,17 +182,18 @@ NAMED = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:callable
 WORD = "read that, then say --trust"
 
 
-def check_trust(directory: Path, config: Row, trust: bool, given: Collection[str] = ()) -> list[str]:
-    """A line for every file that this run executes by name. config: config.json. given: of env and network those that
-    are the caller's own. Raises UserError: the run was made elsewhere, and `trust` was not given.
+def check_trust(
+    directory: Path, config: Row, trust: bool, given: Collection[str] = (), word: str = WORD, where: str = "RUN"
+) -> list[str]:
+    """A line for every file that this run executes by name. config: config.json. given: options that are the caller's
+    own. Raises UserError: the run was made elsewhere, and `trust` was not given.
     """
-    own = {"environment" if name == "env" else name for name in given}
-    code = {what: name for what, name in code_of(config).items() if what not in own}
+    code = [(option, name) for option, name in code_of(config) if option not in given]
     if code and not trust and not is_ours(config):
-        executed = [f"its {what} {name} would execute {_executed(what, name)}" for what, name in code.items()]
-        raise UserError(f"RUN: {directory} was made elsewhere, and {' and '.join(executed)}: {WORD}")
-    files = {what: name for what, name in code.items() if what != "cluster" and not name.startswith(f"{MAIN}:")}
-    return [f"the run's {what} {name} executes {_executed(what, name)}" for what, name in files.items()]
+        executed = " and ".join(f"its {flag(option)} {name} would execute {_executed(name)}" for option, name in code)
+        raise UserError(f"{where}: {directory} was made elsewhere, and {executed}: {word}")
+    files = [(option, name) for option, name in code if option != "hosts" and not name.startswith(f"{MAIN}:")]
+    return [f"the run's {flag(option)} {name} executes {_executed(name)}" for option, name in files]
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
@@ -214,59 +208,42 @@ def check_program(path: Path, record: Row, trust: bool) -> None:
 
 def check_named(where: Path, other: Row, config: Row) -> None:
     """Raises UserError: the `config` and `options` of another file of a run name code that its config.json does not."""
-    known = {*code_of(config).values()}
-    for what, name in code_of(other).items():
+    known = {name for _, name in code_of(config)}
+    for option, name in code_of(other):
         if name not in known:
-            raise UserError(f"{where} is damaged: its {what} {name} is not the run's own; put back a copy of it")
+            raise UserError(f"{where} is damaged: its {option} {name} is not the run's own; put back a copy of it")
 
 
-def names_same_code(config: Row, own: Row) -> bool:
-    """Whether a run with `own` configuration and options, begun here, would execute the same, so no word is needed."""
-    return code_of(config) == code_of(own)
+def code_of(config: Row) -> list[tuple[str, str]]:
+    """(option, name) of everything that a run executes by name. config: config.json, or its `config` and `options`."""
+    values = {**config["config"], **config.get("options", {})}
+    words = {name: list(map(str, v if isinstance(v, list | dict) else [v])) for name, v in values.items()}
+    found = [("env", name) for name in words.get("env", ()) if runs_code(name)]
+    found += [(option, name) for option in ("network", "wrapper") for name in words.get(option, ()) if ":" in name]
+    for word in words.get("env_kwargs", ()):  # some environments build others by name
+        found += [("env_kwargs", name) for name in NAMED.findall(word.partition("=")[2])]
+    for word in words.get("vary", ()):  # networks and environments that a population may choose from
+        if word.startswith(("env=", "network=")):
+            found += [("vary", name) for name in word.partition("=")[2].split(",") if ":" in name]
+    return found + [("hosts", name) for name in words.get("hosts", ()) if name.startswith(CLUSTER) and name != CLUSTER]
 
 
-def code_of(config: Row) -> dict[str, str]:
-    """What a run executes by name, by what that is. config: config.json, or its `config` and `options`."""
-    settings, options = config["config"], config.get("options", {})
-    found: dict[str, Any] = {"network": settings.get("network"), **_wrappers(options)}
-    for word in _words(options, "env_kwargs"):  # values that an environment is built with: some build others by name
-        name, _, value = str(word).partition("=")
-        found |= {f"argument {name} {i}": code for i, code in enumerate(NAMED.findall(value))}
-    for word in _words(settings, "vary"):  # networks and environments that a population may choose from
-        name, _, choices = str(word).partition("=")
-        varied = choices.split(",") if name in ("env", "network") else []
-        found |= {f"varied {name} {i}": choice for i, choice in enumerate(varied)}
-    found = {what: name for what, name in found.items() if isinstance(name, str) and ":" in name}
-    if isinstance(hosts := options.get("hosts"), str) and hosts.startswith(CLUSTER) and hosts != CLUSTER:
-        found["cluster"] = hosts
-    return ({"environment": settings["env"]} if runs_code(settings.get("env")) else {}) | found
-
-
-def _wrappers(options: Row) -> dict[str, Any]:
-    return {f"wrapper {i}": name for i, name in enumerate(_words(options, "wrapper"))}
-
-
-def _words(values: Row, name: str) -> Any:
-    """Those of an option of several, also where a damaged file has something else."""
-    return words if isinstance(words := values.get(name), list | dict) else []
-
-
-def runs_code(env: object) -> bool:
+def runs_code(env: str) -> bool:
     """Whether an environment of this name is a module's."""
-    return isinstance(env, str) and ":" in env.removeprefix("toy:") and not env.startswith(OWN)
+    return ":" in env.removeprefix("toy:") and not env.startswith(OWN)
 
 
-def _executed(what: str, name: str) -> str:
+def _executed(name: str) -> str:
     """What is executed by that name, in words."""
-    if what == "cluster":
+    module, _, attribute = name.removeprefix("toy:").partition(":")
+    if name.startswith(CLUSTER):
         return "what its machines send"
-    module, _, attribute = (name.removeprefix("toy:") if what == "environment" else name).partition(":")
     return f"{attribute} of the program that runs" if module == MAIN else module_file(module)
 
 
 def module_file(module: str) -> str:
     """The file that importing `module` would execute, found without executing anything."""
-    places: Any = [os.getcwd(), *sys.path] if os.getcwd() not in sys.path else sys.path
+    places: Any = [os.getcwd(), *sys.path]
     found: ModuleSpec | None = None
     parts = module.split(".")
     for i in range(len(parts)):
@@ -279,7 +256,7 @@ def module_file(module: str) -> str:
 
 def signature(config: Row) -> str | None:
     """By which a run is known as made here; None: it needs none, or the key cannot be kept."""
-    return _sign(_what(config)) if code_of(config) else None
+    return _sign([code_of(config), config.get("started")]) if code_of(config) else None
 
 
 def program_signature(record: Row) -> str | None:
@@ -289,21 +266,7 @@ def program_signature(record: Row) -> str | None:
 
 def is_ours(config: Row) -> bool:
     """Whether no word is needed to open a run: it executes nothing by name, or is signed."""
-    return not code_of(config) or _is_signed(config.get("signature"), _what(config))
-
-
-def unsigned(config: Row) -> str:
-    """Why this run, begun here, will seem made elsewhere; empty: it will not."""
-    if "signature" in config or not code_of(config):
-        return ""
-    return f"{_key_file()} cannot be written, so this run is not signed: whoever opens it says --trust"
-
-
-def _what(config: Row) -> list[Any]:
-    """What is signed of a run."""
-    settings, wrappers = config["config"], _wrappers(config.get("options", {}))
-    names = {"environment": settings.get("env"), "network": settings.get("network"), **wrappers}
-    return [names | code_of(config), config.get("started")]
+    return not code_of(config) or _is_signed(config.get("signature"), [code_of(config), config.get("started")])
 
 
 def _played(record: Row) -> list[Any]:
@@ -325,15 +288,14 @@ def _sign(what: list[Any], make: bool = True) -> str | None:
 def _key(make: bool) -> bytes | None:
     """The user's own; None: there is none."""
     path = _key_file()
-    with contextlib.suppress(OSError):
+    try:
         if make and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(fd, "wb") as file:
-                    file.write(secrets.token_bytes(32))
+            with contextlib.suppress(FileExistsError), open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+                file.write(secrets.token_bytes(32))
         return path.read_bytes() or None
-    return None
+    except OSError:
+        return None
 
 
 def _key_file() -> Path:
@@ -507,7 +469,7 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
     """
     path = Path(directory) / "config.json"
     try:
-        contents = read_object(path)
+        contents = check_config(path, read_object(path), whole)
     except OSError:
         neighbours = {p.parent.name: p.parent for p in path.parent.parent.glob("*/config.json")}
         near = difflib.get_close_matches(path.parent.name, neighbours, 1)
@@ -515,18 +477,24 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
         raise UserError(f"no run at {directory} (it has no config.json); {hint}") from None
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None
+    if not population and has_members(contents):
+        raise UserError(f"RUN: {directory} is a population, name one of its members: {_best_members(Path(directory))}")
+    return contents
+
+
+def check_config(path: Path, contents: Row, whole: bool) -> Row:
+    """The contents of a config.json. Raises UserError: they are of another version, or not as a run writes them."""
     if contents.get("schema") != SCHEMA:
         raise UserError(f"{path} has not schema {SCHEMA}, which this version reads: use the version it names")
     needed = SHAPE if whole else {"system", "config", *SHAPE.keys() & contents.keys()}
     wrong = [name for name in needed if not isinstance(contents.get(name), SHAPE[name])]
-    for name, kind in (("sources", str), ("environment", str), ("resumed", dict)):
-        parts = contents.get(name, ())
-        if not wrong and not all(isinstance(v, kind) for v in (parts.values() if isinstance(parts, dict) else parts)):
-            wrong.append(name)
+    if not wrong:
+        parts = {"sources": str, "environment": str, "resumed": dict}
+        values = {name: contents.get(name, []) for name in parts}
+        every = {name: value.values() if isinstance(value, dict) else value for name, value in values.items()}
+        wrong = [name for name, kind in parts.items() if not all(isinstance(v, kind) for v in every[name])]
     if wrong:
         raise UserError(f"{path} is damaged: no {', '.join(sorted(wrong))} as a run writes it; put back a copy of it")
-    if not population and has_members(contents):
-        raise UserError(f"RUN: {directory} is a population, name one of its members: {_best_members(Path(directory))}")
     return contents
 
 
@@ -606,6 +574,7 @@ def _no_population(directory: Path) -> UserError:
 
 
 COUNTERS = ("frames", "steps", "wall_seconds")
+FULL = ("episodes", "episodic_return_mean")  # numbers of a report of full games
 
 
 def list_runs(places: Sequence[Path]) -> list[Row]:
@@ -629,10 +598,14 @@ def describe_run(directory: Path) -> Row:
     row: Row = {"run": str(directory), "started": "", "state": "damaged"}
     try:
         config = read_config(directory, population=True)
-        summary = _summary(directory)
-        metrics = directory / "metrics.jsonl"
-        counters = summary or (_of_members(directory) if has_members(config) else _last_report(metrics))
-        full = (row for row in read_lines(metrics, "episodes", "episodic_return_mean") if row["episodes"] >= 100)
+        counters = summary = read_summary(directory)
+        reports = list(read_lines(directory / "metrics.jsonl", *METRICS))
+        if not summary:
+            counters = _of_members(directory) if has_members(config) else {**reports[-1]} if reports else {}
+        for name in (*COUNTERS, "episodic_return_mean", "best_score"):
+            if not (counters.get(name) is None or is_number(counters[name])):
+                raise ValueError(f"{name} is {counters[name]!r}, and no number")
+        full = [r["episodic_return_mean"] for r in reports if is_row(r, FULL) and r["episodes"] >= 100]
         return row | {
             "system": config["system"],
             "env": str(config["config"].get("env", "")),
@@ -641,13 +614,13 @@ def describe_run(directory: Path) -> Row:
             "state": state_of(directory, summary),
             **{name: counters.get(name) for name in COUNTERS},
             "return": counters.get("episodic_return_mean", counters.get("best_score")),
-            "return_best": max((row["episodic_return_mean"] for row in full), default=None),
+            "return_best": max(full, default=None),
             "reason": summary.get("reason"),
         }
     except (UserError, OSError) as e:
         return row | {"error": str(e)}
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:
-        return row | {"error": f"{directory} is damaged: {type(e).__name__}: {e}"}
+        return row | {"error": f"{directory} is damaged: {e}"}
 
 
 def state_of(directory: Path, summary: Row) -> str:
@@ -662,25 +635,12 @@ def state_of(directory: Path, summary: Row) -> str:
     return "stopped" if code or stopped else "done"
 
 
-def _summary(directory: Path) -> Row:
-    path = directory / "summary.json"
+def read_summary(directory: Path) -> Row:
+    """summary.json; empty where the run has not ended, or that is damaged."""
     try:
-        return _checked(read_object(path), path) if path.exists() else {}
-    except ValueError as e:
-        raise UserError(f"{path} is damaged: {e}") from None
-
-
-def _checked(row: Row, path: Path) -> Row:
-    """Raises UserError: a value that is shown as a number is none."""
-    for name in (*COUNTERS, "episodic_return_mean", "best_score"):
-        if not (row.get(name) is None or is_number(row[name])):
-            raise UserError(f"{path} is damaged: {name} is {row[name]!r}, and no number; put back a copy of it")
-    return row
-
-
-def _last_report(path: Path) -> Row:
-    rows = deque(read_lines(path, *METRICS), maxlen=1)
-    return _checked(rows[0], path) if rows else {}
+        return read_object(directory / "summary.json")
+    except (OSError, ValueError):
+        return {}
 
 
 def _of_members(directory: Path) -> Row:

@@ -2,7 +2,7 @@
 
 The words of a command line: flags, their values, and one line about what is wrong with them.
 
-Knows dataclasses only. Every mistake is a UserError of one line; tyro writes the help. Imports no torch.
+Knows dataclasses only. Every mistake is a UserError of one line; Imports no torch.
 """
 
 from __future__ import annotations
@@ -19,14 +19,10 @@ import shutil
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from polyplay.core.errors import Range, UserError
-
-if TYPE_CHECKING:
-    from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 # What the source of a dataclass says of its fields: for the command's help, and for the documentation.
 
@@ -55,18 +51,12 @@ T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
 ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs": "lanes"}
-ELSEWHERE = {  # names in other libraries, and before 0.1.0: only to suggest, never accepted
+ELSEWHERE = {  # names in other libraries: only to suggest, never accepted
     "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_dir": "run",
     "train_for_env_steps": "steps", "experiment": "run", "serial_mode": "serial", "discount": "gamma",
     "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity",
-    "start": "learning_starts", "target": "target_update", "weighting": "beta", "epsilon_over": "epsilon_decay_steps",
-    "warm": "temperature_plies", "cheap": "fast_simulations", "considered": "gumbel_actions",
-    "rein": "saturation_cost", "slope": "dqda_clip", "bound": "v_max", "trim": "evict_every",
-    "code": "variant", "rated": "rate_every", "points": "event_rewards", "matches": "games_per_matchup",
-    "selves": "snapshot_every", "copies": "exploit_every", "memories": "replay_workers",
-    "priority": "alpha", "alpha": "decay", "budget": "frames",
 }  # fmt: skip
 HELP = ("-h", "--help")
 ADDED = ("change",)  # options whose values add up, if they are given several times
@@ -77,6 +67,7 @@ SCALE = {"k": 10**3, "m": 10**6, "b": 10**9}
 BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 NONE = type(None)
 UNIONS = (Union, types.UnionType)  # of a type and None
+METAVARS: dict[object, str] = {int: "INT", float: "FLOAT"}
 TYPE_NAMES: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 
 
@@ -150,40 +141,24 @@ def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -
     """The end of a line about an unknown `word`: the name probably meant, or where all are listed."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
-    found = [ELSEWHERE[word]] if ELSEWHERE.get(word) in names else []
-    few = len(names) <= 24  # then listing them beats guessing
-    found = found or [n for n in known if abbreviates(word, n)]
-    found = found or difflib.get_close_matches(word, known, 1, 0.6 if few else 0.5)
-    found = found or [n for n in names if len(word) > 2 and (word in n or n in word.split("_"))]
+    found = [ELSEWHERE[word]] if ELSEWHERE.get(word) in names else difflib.get_close_matches(word, known, 1, 0.5)
     if found:
         return f"; did you mean {spell(found[0])}?"
-    return f"; it takes {', '.join(map(spell, names))}" if few else "; --help lists all options"
-
-
-def abbreviates(word: str, name: str) -> bool:
-    """Whether `word` is made of the beginnings of an option's words, where it has several: lrate of learning_rate."""
-    parts = name.split("_")
-    beginning = "_?".join(part[0] + "".join(f"(?:{c}" for c in part[1:]) + ")?" * len(part[1:]) for part in parts)
-    return len(parts) > 1 and re.fullmatch(beginning, word) is not None
+    return f"; it takes {', '.join(map(spell, names))}" if len(names) <= 24 else "; --help lists all options"
 
 
 def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[str, object]:
     """The values that `split_flags` found words for. Raises UserError."""
-    return {name: _parse(flag(name), words, options[name]) for name, words in given.items()}
-
-
-def _parse(label: str, words: list[str], hint: object) -> object:
-    if get_origin(hint) is tuple:
-        if not words:
-            example = f", as in {label} 256 256" if range_of(hint) else ""
-            raise UserError(f"{label} needs a value: {allowed(hint)}{example}; {label}= for none")
-        words = [part for word in words for part in split_items(word)]
-        return check_value(label, [Word(word) for word in words], hint, " ".join(words))
-    if hint is bool:
-        words = words or ["true"]
-    if words in ([], [""]) and hint is not bool:
-        raise UserError(f"{label} needs a value: {allowed(hint)}")
-    return check_value(label, Word(words[0]), hint)
+    values: dict[str, object] = {}
+    for name, words in given.items():
+        hint, label = options[name], flag(name)
+        several = get_origin(hint) is tuple
+        words = ["true"] if hint is bool and not words else words
+        if not words or (words == [""] and not several and hint is not bool):
+            raise UserError(f"{label} needs a value: {allowed(hint)}" + f"; {label}= for none" * several)
+        parts = [Word(part) for word in words for part in split_items(word)]
+        values[name] = check_value(label, parts if several else Word(words[0]), hint, " ".join(words))
+    return values
 
 
 def split_items(word: str) -> list[str]:
@@ -329,30 +304,22 @@ def allowed(hint: object) -> str:
 def show_help(
     defaults: Sequence[object], groups: Mapping[str, Sequence[str]], command: str, about: str = ""
 ) -> NoReturn:
-    """Print tyro's help for instances of dataclasses, whose options stand in groups, and raise SystemExit(0)."""
-    import tyro
-
-    # tyro joins lines that begin with a letter, and wraps none
-    columns = min(shutil.get_terminal_size().columns, 100)
-    indented = partial(textwrap.fill, width=columns, initial_indent=" ", subsequent_indent=" ")
-    described, values, made = dict[str, object](), dict[str, object](), dict[str, object]()
+    """Print the options of instances of dataclasses, which stand in groups, and raise SystemExit(0)."""
+    values, types, texts = dict[str, object](), dict[str, object](), dict[str, str]()
     for instance in defaults:
-        cls = type(instance)
-        said, ranges = meanings(cls), {name: range_of(hint) for name, hint in option_types(cls).items()}
-        for name, hint in get_type_hints(cls).items():  # what it means in one piece, the default and the range
-            default = partial(_default, ranges[name])
-            described[name] = Annotated[hint, tyro.conf.arg(help=said.get(name), help_behavior_hint=default)]
         values |= vars(instance)
+        types |= option_types(type(instance))
+        texts |= meanings(type(instance))
+    columns, indent = min(shutil.get_terminal_size().columns, 100), " " * 6
+    print(f"usage: {command} [--OPTION VALUE …]\n")
+    print("\n".join(textwrap.fill(line, columns, subsequent_indent="  ") for line in about.splitlines()))
     for title, names in groups.items():
-        group = dataclasses.make_dataclass("Group", [(name, described[name]) for name in names], frozen=True)
-        group.__doc__ = ""
-        made[title] = group(**{name: values[name] for name in names})
-    options = dataclasses.make_dataclass("Options", [(title, type(v)) for title, v in made.items()], frozen=True)
-    registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_optional)
-    text, omit = "\n".join(map(indented, about.splitlines())), (tyro.conf.OmitArgPrefixes,)
-    default = options(**made)
-    tyro.cli(options, prog=command, description=text, args=["--help"], default=default, config=omit, registry=registry)
+        print(f"\n{title} options")
+        for name in names:
+            takes = f"or {flag('no_' + name)}" if types[name] is bool else _metavar(types[name])
+            print(f"  {flag(name)} {takes}")
+            text = f"{texts.get(name, '')} ({_default(values[name], types[name])})"
+            print(textwrap.fill(text, columns, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False))
     raise SystemExit(0)
 
 
@@ -363,24 +330,19 @@ def range_of(hint: object) -> Range | None:
     return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None
 
 
-def _default(numbers: Range | None, default: str) -> str:
-    shown = {"": "none", "None": "none", "True": "on", "False": "off"}.get(default, default)
-    return f"(default: {shown}; {numbers.in_short})" if numbers else f"(default: {shown})"
+def _default(value: object, hint: object) -> str:
+    """The default and the range of an option, in words."""
+    shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    shown = {"": "none", "None": "none", "True": "on", "False": "off"}.get(shown, shown)
+    numbers = range_of(hint)
+    return f"default: {shown}; {numbers.in_short}" if numbers else f"default: {shown}"
 
 
-def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[object] | None:
-    """tyro's rule for `int | None` and its like: the help says INT, or the choices, and `none` for None."""
-    from tyro.constructors import PrimitiveConstructorSpec
-
-    args = get_args(info.type)
-    kinds = [k for k in args if k in (int, float, str) or get_origin(k) is Literal]
-    if len(kinds) != 1 or set(args) != {NONE, *kinds}:
-        return None
-    named = get_args(kinds[0])
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=f"{{none,{','.join(named)}}}" if named else kinds[0].__name__.upper(),
-        instance_from_str=lambda words: words[0],
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: ["none" if value is None else str(value)],
-    )
+def _metavar(hint: object) -> str:
+    """The values of an option: INT, FLOAT, STR, {one,of,these}, or several of them."""
+    args = get_args(hint)
+    if get_origin(hint) is Literal:
+        return f"{{{','.join(map(str, args))}}}"
+    if get_origin(hint) is tuple:
+        return f"[{_metavar(args[0])} …]" if args[-1] is ... else " ".join(map(_metavar, args))
+    return _metavar(args[0]) if args else METAVARS.get(hint, "STR")

@@ -23,7 +23,7 @@ from polyplay.envs import pool
 from polyplay.envs.pool import Envs
 from polyplay.population.league_log import has_league
 from polyplay.runs import options as run_options
-from polyplay.runs.directory import MAIN, check_trust, read_config
+from polyplay.runs.directory import MAIN, check_trust, read_config, read_summary
 from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, minutes_over
@@ -330,14 +330,6 @@ def steps_learnt(found: Path | None) -> float:
             saved = checkpoint.OpenCheckpoint(found)
             return sum(float(saved.json(f"agents/{agent}/learner")["learnt"]) for agent in checkpoint.agents_of(found))
     return 0.0
-
-
-def read_summary(directory: Path) -> Row:
-    """summary.json; empty where the run has not ended, or that is damaged."""
-    try:
-        return read_object(directory / "summary.json")
-    except (OSError, ValueError):
-        return {}
 
 
 def finished(

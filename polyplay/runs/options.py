@@ -24,7 +24,7 @@ from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whol
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.runs import flags
-from polyplay.runs.directory import SCHEMA, check_trust, code_of
+from polyplay.runs.directory import check_config, check_trust
 from polyplay.runs.flags import flag
 from polyplay.systems import _presets
 
@@ -165,12 +165,6 @@ def scheduled_names(words: Iterable[str]) -> set[str]:
 
 
 OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, and of no meaning for another run
-EXAMPLES = {
-    ".toml": 'env = "CartPole-v1", a line for each, text in quotes',
-    ".json": '{"env": "CartPole-v1", "lanes": 8}',
-    ".yaml": "env: CartPole-v1, a line for each",
-    ".yml": "env: CartPole-v1, a line for each",
-}
 SAME_LIMIT = ("frames", "steps")  # one of them overrides the other
 
 
@@ -218,7 +212,7 @@ def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFil
     path = path / "config.json" if of_run else path
     contents = _read(path)
     if "schema" in contents or of_run:
-        return _of_run(path, contents, given)
+        return _of_run(path, check_config(path, contents, whole=True), given)
     system = contents.pop("system", None)
     if system is not None and not isinstance(system, str):
         raise UserError(f"--config: {path}: system: '{system}' given, allowed: the name of a system")
@@ -226,17 +220,15 @@ def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFil
 
 
 def _read(path: Path) -> Row:
-    suffix = path.suffix.lower()
-    if suffix not in EXAMPLES:
+    parsers: dict[str, Callable[[str], Any]] = {".json": json.loads, ".toml": tomllib.loads}
+    parsers |= dict.fromkeys((".yaml", ".yml"), _yaml)
+    if path.suffix.lower() not in parsers:
         raise UserError(f"--config: {path} given, allowed: a file .json, .toml or .yaml, or the directory of a run")
-    parse: Callable[[str], Any] = {".json": json.loads, ".toml": tomllib.loads}.get(suffix, _yaml)
     try:
-        contents = parse(path.read_text("utf-8"))
-    except OSError as e:
-        raise UserError(f"--config: {path} cannot be read: {e.strerror}") from None
-    except (ValueError, RecursionError) as e:
-        kind = suffix[1:].upper()
-        raise UserError(f"--config: {path} is no {kind}: {e}; write options as in {EXAMPLES[suffix]}") from None
+        contents = parsers[path.suffix.lower()](path.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as e:
+        why = e.strerror if isinstance(e, OSError) else e
+        raise UserError(f"--config: {path} cannot be read: {why}; a line for each option, as in lanes = 8") from None
     if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
         raise UserError(f"--config: {path} has no options: write a line for each, name and value")
     return contents
@@ -255,39 +247,12 @@ def _yaml(text: str) -> Any:
 
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
-    """What a run wrote; an environment or network of a module only where the run was made here, or it is given anew."""
-    if contents.get("schema") != SCHEMA:
-        text = f"--config: {path} has schema {contents.get('schema', 'none')}, this version reads {SCHEMA}"
-        raise UserError(f"{text}: use the version that wrote it")
-    config, options, sources = contents.get("config"), contents.get("options"), contents.get("sources")
-    whole = isinstance(contents.get("system"), str) and isinstance(contents.get("started"), str)
-    if not (whole and isinstance(config, dict) and isinstance(options, dict) and isinstance(sources, dict)):
-        raise UserError(f"--config: {path} is damaged: no system, config, options and sources as a run writes them")
-    _check_code(path, contents, given)
-    config = {k: v for k, v in config.items() if k != "frames" or options.get("steps") is None}
-    values = {**config, **{k: v for k, v in options.items() if k not in OF_ONE_RUN}}
-    usual = {k for k, source in sources.items() if str(source).partition(" ")[0] in ("default", "preset")}
+    """What a run wrote. Raises UserError: it was made elsewhere, and what is not given anew would execute code."""
+    check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
+    config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
+    values = config | {k: v for k, v in contents["options"].items() if k not in OF_ONE_RUN}
+    usual = {k for k, source in contents["sources"].items() if source.partition(" ")[0] in ("default", "preset")}
     return OptionFile(path, contents["system"], values, frozenset(usual))
-
-
-def _check_code(path: Path, contents: Row, given: Collection[str]) -> None:
-    """Raises UserError: the run was made elsewhere, and code that it names would be executed."""
-
-    def named(names: Callable[[str], bool]) -> bool:
-        own = {part: {k: v for k, v in contents[part].items() if names(k)} for part in ("config", "options")}
-        return bool(code_of(own))
-
-    if not named(lambda name: name not in given):
-        return
-    try:
-        check_trust(path, contents, False)
-    except UserError as e:
-        text = str(e).removeprefix("RUN: ").partition(": read that")[0]
-        values = {k: v for k, v in {**contents["config"], **contents["options"]}.items() if k not in given}
-        words = {k: " ".join(map(str, v)) if isinstance(v, list | dict) else str(v) for k, v in values.items()}
-        code = [k for k in ("env", "network", "vary", "wrapper", "hosts") if k in values and named(k.__eq__)]
-        anew = " ".join(f"{flag(k)} {words[k]}" for k in code)
-        raise UserError(f"--config: {text}: read that, then give {anew} as well") from None
 
 
 ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # of a system's options, what may differ when a run goes on
@@ -422,15 +387,15 @@ def parse(
         name, base = _preset(page, named)
         base, wishes = _presets.with_fastest(base, serial="serial" in words)
         groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
-        about = f"Defaults follow from --env. Below: preset {name}, for {base.env}"
-        about += ".\n" if "env" in named else f"; `{command} --env ID --help` shows those of ID.\n"
-        about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
+        about = (
+            f"Defaults follow from --env. Below: preset {name}, for {base.env}; `{command} --env ID --help` shows those"
+        )
+        about += f" of ID.\nPresets: {', '.join(_presets.names(page))}.\n{MORE}"
         if other := getattr(page, "OVER", None):
-            about += "\nThe options of population are its own; all others are its members', as in "
-            about += f"`polyplay train {name_of(other)}`: those of the system of --over, and of every run."
+            about += f"\nThe options of population are its own; others are as in `polyplay train {name_of(other)}`."
         about += "\n" + " ".join((page.PRESETS[name].__doc__ or "").split()) if name in page.PRESETS else ""
         flags.show_help([base, RunOptions(preset=name, **wishes)], groups, command, about)
-    return _with_file(page, flags.parse_values(words, types), "command line", file)
+    return _choose(page, flags.parse_values(words, types), "command line", file)
 
 
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
@@ -442,39 +407,32 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
         overrides["env_kwargs"] = own | dict(overrides.get("env_kwargs", {}))  # type: ignore[call-overload]
     if isinstance(given := overrides.get("env_kwargs"), Mapping):
         overrides["env_kwargs"] = tuple(f"{k}={v!r}" for k, v in given.items())
-    return _with_file(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)
+    return _choose(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)
 
 
-def _with_file(
+def _choose(
     page: Page, given: Mapping[str, object], source: str, file: OptionFile | None
 ) -> tuple[Settings, RunOptions, Sources]:
-    """As `_choices`. A value of the file that was a default there, and is one here, stays one."""
-    if file is None:
-        return _choices(page, given, source)
-    values = file.checked(flags.option_types(page.Config, RunOptions), given)
-    decisive = {k: v for k, v in {**values, **given}.items() if k in ("preset", "env", "serial")}
-    base, plain, _ = _choices(page, decisive, source)
-    usual = {**vars(base), **vars(plain)}
-    values = {k: v for k, v in values.items() if k not in file.usual or v != usual[k]}
-    settings, options, sources = _choices(page, {**values, **given}, source)
-    return settings, options, sources | dict.fromkeys(values, file.source)
-
-
-def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Settings, RunOptions, Sources]:
-    """The values given, and the preset's or the defaults for all others. A source is a preset only where that differs
-    from the defaults.
+    """The values given, else the file's, else the preset's or the defaults. A source is a preset only where that
+    differs from the defaults. A value of the file that was a default there, and is one here, stays one.
     """
-    _check_length(given)
-    name, base = _preset(page, given)
-    base, wishes = _presets.with_fastest(base, serial=bool(given.get("serial")))
+    types = flags.option_types(page.Config, RunOptions)
+    written = file.checked(types, given) if file else {}
+    _check_length({**written, **given})
+    name, base = _preset(page, {**written, **given})
+    base, wishes = _presets.with_fastest(base, serial=bool({**written, **given}.get("serial")))
     plain, options = page.Config(), _replace_known(RunOptions(preset=name), wishes)
-    sources = dict.fromkeys(flags.option_types(page.Config, RunOptions), "default")
+    sources = dict.fromkeys(types, "default")
     changed = {k for k, value in vars(base).items() if value != getattr(plain, k)}
     sources |= dict.fromkeys([*changed, *wishes], f"preset {name}")
+    if file:
+        usual = {**vars(base), **vars(options)}
+        written = {k: v for k, v in written.items() if k not in file.usual or v != usual[k]}
+        sources |= dict.fromkeys(written, file.source)
     sources |= dict.fromkeys(given, source)
-    given = {k: v for k, v in given.items() if k != "preset"}
-    settings, options = _replace_known(base, given), _replace_known(options, given)
-    if "network" not in given and given.get("core", "none") != "none":
+    asked = {k: v for k, v in {**written, **given}.items() if k != "preset"}
+    settings, options = _replace_known(base, asked), _replace_known(options, asked)
+    if "network" not in asked and asked.get("core", "none") != "none":
         settings = _presets.use_shared_torso(settings)
     if options.hidden or options.activation:
         settings = _with_layers(settings, options)
@@ -600,7 +558,7 @@ def _replace_known(base: T, given: Mapping[str, object]) -> T:
 
 
 FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
-ROUNDS = 8  # wishes that are given up, one after the other
+MOST_LEFT_OUT = 8  # wishes that are given up
 
 
 def _rounded(value: int, text: str) -> int:
@@ -647,17 +605,12 @@ def left_out(text: str, settings: Settings, sources: Sources) -> dict[str, Any]:
 
 
 def attributed(text: str, settings: Settings, sources: Sources) -> str:
-    """A message that begins with an option that nobody gave, with its value and whose it is instead."""
-    begin = re.match(FLAG.pattern + "(:? )", text)
+    """A message that begins with an option that nobody gave, with its value and whose it is."""
+    begin = FLAG.match(text)
     name = begin[1].replace("-", "_") if begin else ""
-    if begin is None or not hasattr(settings, name) or is_order(name, sources):
+    if not hasattr(settings, name) or is_order(name, sources):
         return text
-    value, rest = str(getattr(settings, name)), text[begin.end() :]
-    if rest.startswith("nothing given"):
-        return text
-    given = rest.startswith(value)
-    rest = rest.removeprefix(value).removeprefix(" given") if given else f"{begin[2].rstrip()} {rest}"
-    return f"{begin[1]} {value} ({sources.get(name, 'default')}){rest}"
+    return f"{text} ({name} {getattr(settings, name)}: {sources.get(name, 'default')})"
 
 
 def fitted(
@@ -667,20 +620,14 @@ def fitted(
     left out. Raises UserError.
     """
     lines = list[tuple[str, str]]()
-    for _ in range(ROUNDS):
+    while True:
         try:
             return settings, wire(settings), lines
         except UserError as e:
-            found = left_out(str(e), settings, sources)
+            found = left_out(str(e), settings, sources) if len(lines) < MOST_LEFT_OUT else {}
             if not found:
                 raise UserError(attributed(str(e), settings, sources)) from None
-            lines += [("left out", _line(name, settings, sources, value, str(e))) for name, value in found.items()]
+            for name, value in found.items():
+                whose = f"{name} {getattr(settings, name)} ({sources.get(name, 'default')})"
+                lines.append(("left out", f"{whose}: {str(e).partition(';')[0]}; {value} instead"))
             settings = replace(settings, **found)
-    return settings, wire(settings), lines
-
-
-def _line(name: str, settings: Settings, sources: Sources, value: Any, why: str) -> str:
-    """Of the plan: what is left out, whose it was, why, and what is taken instead."""
-    before = getattr(settings, name)
-    reason = why.removeprefix(flag(name)).lstrip(": ").removeprefix(f"{before}").lstrip(": ").partition(";")[0]
-    return f"{name} {before} ({sources.get(name, 'default')}): {reason}; {value} instead"

@@ -57,7 +57,7 @@ def train(
     if options.resume == "auto" and (there / "config.json").exists():
         changes = load.changes_given(run_options.name_of(page), settings, options, sources) | load.objects_of(settings)
         own = {"config": run_options.to_json(settings), "options": run_options.to_json(options)}
-        same = run_files.names_same_code(run_files.read_config(there, population=True), own)
+        same = run_files.code_of(run_files.read_config(there, population=True)) == run_files.code_of(own)
         return resume(there, changes, same, callbacks)
     from polyplay.runs import population
 
@@ -89,8 +89,6 @@ def begin_run(
         run_files.write_config(directory, setup.description)
         write_json(directory / pool.FILE, pool.spec_to_json(wired.envs.spec))
         load.remember(directory, settings)
-        if why := run_files.unsigned(run_files.read_config(directory)):
-            _warn(why)
         return _go(replace(setup, lock=lock))
 
 
@@ -171,7 +169,7 @@ def _resume(
     setup = RunSetup(*made, *how, **part)
     if why := load.finished(directory, found, plan, counters, options, changes):
         print(f"polyplay: {why}")
-        return RunResult(directory, 0, why, load.read_summary(directory), settings)
+        return RunResult(directory, 0, why, run_files.read_summary(directory), settings)
     if lock is None:
         return _dry_run(setup)
     checkpoint.remove_partial(directory)
