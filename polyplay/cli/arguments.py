@@ -23,13 +23,6 @@ EXAMPLES = (
     "a2c --env ALE/Pong-v5 --preset quick",
     "impala --env CartPole-v1 --hidden 128 128",
 )
-COMMON = (
-    "  --env ID             ALE/NAME, a Gymnasium id, module:callable, or toy:NAME",
-    "  --lanes N            parallel environments, also --num-envs",
-    "  --network NAME       auto, mlp, nature, impala, …, or module:callable",
-    "  --learning-rate X    at the start",
-    "  --preset NAME        named set of defaults; chosen by --env if not given",
-)
 BEGIN = "begin with ppo (any actions), dqn (discrete actions) or impala (many cores)"
 
 
@@ -74,17 +67,19 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
     if systems.is_population(page):
         from polyplay.runs.load import page_of
 
-        page = page_of(words[0], _value_of("over", rest) or over)
+        given = take_option(rest, "over")[1]
+        page = page_of(words[0], given[-1] if given else over)
     return words[0], page, rest
 
 
-def _value_of(name: str, words: Sequence[str]) -> str | None:
-    """The last value that is given for an option, if any is."""
-    found = None
-    for word, following in zip(words, [*words, ""][1:], strict=True):
-        if word.partition("=")[0] == f"--{name}":
-            found = word.partition("=")[2] or following
-    return found
+def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:
+    """The words without --NAME and its values, and those values; None: it was not given."""
+    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), None)
+    if at is None:
+        return list(words), None
+    end = next((i for i in range(at + 1, len(words)) if words[i].startswith("-")), len(words))
+    _, equals, value = words[at].partition("=")
+    return [*words[:at], *words[end:]], [*([value] if equals else []), *words[at + 1 : end]]
 
 
 def _show_general_help(verb: str) -> NoReturn:
@@ -93,15 +88,10 @@ def _show_general_help(verb: str) -> NoReturn:
     from polyplay.runs import flags
     from polyplay.runs.options import MORE, RunOptions, grouped
 
-    lines = [f"systems: {', '.join(systems.names())}", "`polyplay systems` says what each is good for.", ""]
-    lines += ["examples:", *(f"  polyplay {verb} {example}" for example in EXAMPLES), ""]
-    lines += [
-        f"options of most systems (`polyplay {verb} ppo --help` lists all of ppo's):",
-        *COMMON,
-        "",
-        *MORE.split("\n"),
-    ]
-    lines += ["The options below are the same for every system."]
+    lines = [f"systems: {', '.join(systems.names())}; `polyplay systems` says what each is good for.", "examples:"]
+    lines += [f"  polyplay {verb} {example}" for example in EXAMPLES]
+    lines += [MORE, "The options below are the same for every system."]
+    lines += [f"`polyplay {verb} ppo --help` lists those of ppo too: --env, --lanes, --network, --learning-rate, …"]
     groups = grouped((), flags.option_types(RunOptions))
     flags.show_help([RunOptions()], groups, f"polyplay {verb} SYSTEM", "\n".join(lines))
 

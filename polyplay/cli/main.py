@@ -48,7 +48,6 @@ FILES = {  # verbs whose function, command_VERB, stands in the file of another o
     **dict.fromkeys(("verify", "starts", "scores", "export"), "evaluate"),
     **dict.fromkeys(("diagram", "runs", "check", "new"), "systems"),
 }
-RENAMED = {"arena": "tournament"}
 RUNNING = ("train", "resume")  # verbs that see to signals themselves
 INDENT = 24  # columns of what a verb takes
 
@@ -100,8 +99,6 @@ def _dispatch(words: list[str]) -> int:
     if verb in ("--version", "-V", "version"):
         print(f"polyplay {__version__}")
         return 0
-    if verb in RENAMED:
-        raise UserError(f"{verb} is called {RENAMED[verb]} now: polyplay {RENAMED[verb]} {VERBS[RENAMED[verb]][0]}")
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"

@@ -19,6 +19,7 @@ import shutil
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from itertools import zip_longest
 from typing import Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -67,7 +68,6 @@ SCALE = {"k": 10**3, "m": 10**6, "b": 10**9}
 BOOLS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 NONE = type(None)
 UNIONS = (Union, types.UnionType)  # of a type and None
-METAVARS: dict[object, str] = {int: "INT", float: "FLOAT"}
 TYPE_NAMES: dict[object, str] = {bool: "true or false", int: "a whole number", float: "a finite number", str: "text"}
 
 
@@ -156,21 +156,22 @@ def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[s
         words = ["true"] if hint is bool and not words else words
         if not words or (words == [""] and not several and hint is not bool):
             raise UserError(f"{label} needs a value: {allowed(hint)}" + f"; {label}= for none" * several)
-        parts = [Word(part) for word in words for part in split_items(word)]
-        values[name] = check_value(label, parts if several else Word(words[0]), hint, " ".join(words))
+        parts = [part for word in words for part in Word(word).parts()]
+        values[name] = check_value(label, parts if several else Word(words[0]), hint)
     return values
 
 
-def split_items(word: str) -> list[str]:
-    """The values in one word: a,b is two, and so is x=1,2,y=3, since a value behind = may have commas."""
-    return [part for part in re.split(ASSIGNED if "=" in word else ",", word) if part]
-
-
 class Word(str):
-    """Text from a command line, where a Python value is still to be read from it."""
+    """Text from a command line or a file, where a Python value is still to be read from it."""
+
+    def parts(self) -> list[Word]:
+        """The values in it: a,b is two, and so is x=1,2,y=3, since a value behind = may have commas."""
+        return [Word(part) for part in re.split(ASSIGNED if "=" in self else ",", self) if part]
 
     def read(self, hint: object) -> object:
-        """A value of a type that is no union and no tuple, or text that does not fit it. Raises ValueError."""
+        """A value of a type that is no union, or text that does not fit it. Raises ValueError."""
+        if get_origin(hint) is tuple:
+            return self.parts()
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:
@@ -202,18 +203,16 @@ def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str
     return values
 
 
-def check_value(label: str, value: object, hint: object, given: object = None) -> object:
+def check_value(label: str, value: object, hint: object) -> object:
     """`value` as `hint` wants it, else UserError of one line: the option, what was given, what is allowed, and the
-    nearest choice. Ints pass as floats, lists as tuples, callables as str. given: what the message shows, if not the
-    value.
+    nearest choice. Ints pass as floats, lists as tuples, callables as str.
     """
     try:
         return _fit(value, hint)
     except (ArithmeticError, TypeError, ValueError):  # also a whole number that no float holds
-        text = str(value if given is None else given)
-        choices = [str(a) for a in get_args(hint)] if get_origin(hint) is Literal else []
-        shown, near = " ".join(text.split()), did_you_mean(text, choices)
-        raise UserError(f"{label}: '{shown}' given, allowed: {allowed(hint)}{near}") from None
+        text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        near = did_you_mean(text, map(str, get_args(hint)) if get_origin(hint) is Literal else [])
+        raise UserError(f"{label}: '{' '.join(text.split())}' given, allowed: {allowed(hint)}{near}") from None
 
 
 def _fit(value: object, hint: object) -> object:
@@ -223,8 +222,6 @@ def _fit(value: object, hint: object) -> object:
         if value is None or (isinstance(value, Word) and value.lower() == "none"):
             return None
         return _fit(value, next(kind for kind in get_args(hint) if kind is not NONE))
-    if origin is tuple:
-        return _items(value, hint)
     if origin is Annotated:
         kind, numbers = get_args(hint)
         fitted = _fit(value, kind)
@@ -232,6 +229,8 @@ def _fit(value: object, hint: object) -> object:
             raise ValueError
         return fitted
     value = value.read(hint) if isinstance(value, Word) else value
+    if origin is tuple:
+        return _items(value, hint)
     if origin is Literal:
         fits = any(type(choice) is type(value) and choice == value for choice in get_args(hint))
     elif hint is int or hint is float:
@@ -310,16 +309,17 @@ def show_help(
         values |= vars(instance)
         types |= option_types(type(instance))
         texts |= meanings(type(instance))
-    columns, indent = min(shutil.get_terminal_size().columns, 100), " " * 6
-    print(f"usage: {command} [--OPTION VALUE …]\n")
-    print("\n".join(textwrap.fill(line, columns, subsequent_indent="  ") for line in about.splitlines()))
+    columns = min(shutil.get_terminal_size().columns, 100)
+    fill = partial(textwrap.fill, width=columns, subsequent_indent=" " * 6, break_on_hyphens=False)
+    print(f"usage: {command} [--OPTION VALUE …]\n", *map(fill, about.splitlines()), sep="\n")
     for title, names in groups.items():
         print(f"\n{title} options")
         for name in names:
-            takes = f"or {flag('no_' + name)}" if types[name] is bool else _metavar(types[name])
-            print(f"  {flag(name)} {takes}")
-            text = f"{texts.get(name, '')} ({_default(values[name], types[name])})"
-            print(textwrap.fill(text, columns, initial_indent=indent, subsequent_indent=indent, break_on_hyphens=False))
+            value = values[name]
+            default = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            default = {"": "none", "None": "none", "True": "on", "False": "off"}.get(default, default)
+            print(fill(f"{flag(name)}: {allowed(types[name])}", initial_indent="  "))
+            print(fill(f"{texts.get(name, '')} (default: {default})", initial_indent=" " * 6))
     raise SystemExit(0)
 
 
@@ -328,21 +328,3 @@ def range_of(hint: object) -> Range | None:
     if get_origin(hint) is Annotated:
         return next((x for x in get_args(hint) if isinstance(x, Range)), None)
     return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None
-
-
-def _default(value: object, hint: object) -> str:
-    """The default and the range of an option, in words."""
-    shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-    shown = {"": "none", "None": "none", "True": "on", "False": "off"}.get(shown, shown)
-    numbers = range_of(hint)
-    return f"default: {shown}; {numbers.in_short}" if numbers else f"default: {shown}"
-
-
-def _metavar(hint: object) -> str:
-    """The values of an option: INT, FLOAT, STR, {one,of,these}, or several of them."""
-    args = get_args(hint)
-    if get_origin(hint) is Literal:
-        return f"{{{','.join(map(str, args))}}}"
-    if get_origin(hint) is tuple:
-        return f"[{_metavar(args[0])} …]" if args[-1] is ... else " ".join(map(_metavar, args))
-    return _metavar(args[0]) if args else METAVARS.get(hint, "STR")

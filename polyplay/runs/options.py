@@ -9,7 +9,6 @@ here knows any system: functions take the page, `polyplay.systems.load(name)`. I
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import math
 import re
@@ -18,7 +17,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin
+from typing import Any, Literal, TypeVar
 
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
 from polyplay.core.files import Row
@@ -31,42 +30,30 @@ from polyplay.systems import _presets
 # Options by what they are about, as `--help` lists them. Imports no torch.
 
 
-DURATION, POPULATION, ALGORITHM, RUN = "duration", "population", "algorithm", "run"
-GROUPS: dict[str, tuple[str, ...]] = {  # what none names belongs to the algorithm, or to the run
-    DURATION: ("frames", "steps", "minutes", "until_return"),
-    POPULATION: ("over", "population", "every", "vary", "exploit", "explore", "score", "at_once"),
-    "environment": (
-        *("env", "lanes", "atari", "env_kwargs", "wrapper", "life_loss", "inputs", "actions", "reward", "reward_scale"),
-        *("env_workers", "groups", "step_timeout", "max_restarts"),
-    ),
-    "network": ("network", "hidden", "activation", "core", "core_size", "width", "head", "dueling", "init"),
-    ALGORITHM: (),
-    "optimizer": (
-        *("learning_rate", "anneal", "change", "optimizer", "optimizer_eps", "decay", "max_grad_norm", "reduction"),
-    ),
-    "exploration": ("entropy_cost", "epsilon", "epsilon_decay_steps", "sigma", "noise"),
-    "replay": (
-        *("ratio", "capacity", "learning_starts", "evict_every", "alpha", "beta", "prefetch", "replay_workers"),
-        *("sequence", "burn_in"),
-    ),
-    "worker": (
-        *("actors", "learners", "replicas", "workers", "agents", "predictors", "trainers", "shards", "slots", "lag"),
-        *("sync", "pull", "schedule", "predict_batch", "min_batch", "queue", "stale", "outlier", "correction"),
-        *("serial", "on", "cores", "device", "actors_on", "precision"),
-    ),
-    RUN: (),
-    "evaluation": ("eval_every", "eval_episodes", "eval_protocol", "eval_epsilon"),
+GROUPS = {  # what none names belongs to the algorithm, or to the run
+    "duration": "frames steps minutes until_return",
+    "population": "over population every vary exploit explore score at_once",
+    "environment": "env lanes atari env_kwargs wrapper life_loss inputs actions reward reward_scale env_workers groups "
+    "step_timeout max_restarts",
+    "network": "network hidden activation core core_size width head dueling init",
+    "algorithm": "",
+    "optimizer": "learning_rate anneal change optimizer optimizer_eps decay max_grad_norm reduction",
+    "exploration": "entropy_cost epsilon epsilon_decay_steps sigma noise",
+    "replay": "ratio capacity learning_starts evict_every alpha beta prefetch replay_workers sequence burn_in",
+    "worker": "actors learners replicas workers agents predictors trainers shards slots lag sync pull schedule "
+    "predict_batch min_batch queue stale outlier correction serial on cores device actors_on precision",
+    "run": "",
+    "evaluation": "eval_every eval_episodes eval_protocol eval_epsilon",
 }
 
 
 def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
     """Group → the options of a page and of every run in it, in the order above; no group is empty."""
-    page, run = list(page), list(run)
-    home = {name: group for group, names in GROUPS.items() for name in names}
-    rest = {**dict.fromkeys(page, ALGORITHM), **dict.fromkeys(run, RUN)}
-    order = [name for names in GROUPS.values() for name in names]
-    names = sorted([*page, *run], key=lambda name: order.index(name) if name in home else len(order))
-    found = {group: [name for name in names if home.get(name, rest[name]) == group] for group in GROUPS}
+    home = {name: group for group, names in GROUPS.items() for name in names.split()}
+    order, others = list(home), {**dict.fromkeys(page, "algorithm"), **dict.fromkeys(run, "run")}
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    for name in sorted(others, key=lambda name: order.index(name) if name in home else len(order)):
+        found[home.get(name, others[name])].append(name)
     return {group: members for group, members in found.items() if members}
 
 
@@ -89,8 +76,8 @@ def made_from(env: Any) -> tuple[str, dict[str, Any]]:
         given = type(getattr(env, "unwrapped", env)).__name__
         cure = "give a function that makes one: env=lambda: …, or an id with wrapper=(…,)"
         raise UserError(f"env: an instance of {given} given, which workers cannot make again; {cure}")
-    usual = gymnasium.registry[spec.id].max_episode_steps
-    limit = {} if spec.max_episode_steps == usual else {"max_episode_steps": spec.max_episode_steps}
+    limited = spec.max_episode_steps != gymnasium.registry[spec.id].max_episode_steps
+    limit = {"max_episode_steps": spec.max_episode_steps} if limited else {}
     return spec.id, {**{k: v for k, v in spec.kwargs.items() if k != "render_mode"}, **limit}
 
 
@@ -107,10 +94,8 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
     for word in words:
         name, equals, rest = str(word).partition("=")
         name = name.replace("-", "_")
-        if not equals or not name.isidentifier():
-            raise UserError(f"--change: {word} given, allowed: {FORM}")
-        if name in found:
-            raise UserError(f"--change: {name} given twice: give all its values in one, {FORM}")
+        if not equals or not name.isidentifier() or name in found:
+            raise UserError(f"--change: {word} given, allowed: each NAME once, with all its values, {FORM}")
         found[name] = HyperparameterSchedule(name, tuple(_point(str(word), part) for part in rest.split(",")))
     return tuple(found.values())
 
@@ -159,7 +144,7 @@ def scheduled_names(words: Iterable[str]) -> set[str]:
     return {schedule.name for schedule in parse_changes(words)}
 
 
-# Options from a file: a run's config.json, or TOML, JSON or YAML with a line for each option.
+# Options from a file: a run's config.json, or TOML or JSON with a line for each option.
 #
 # Imports no torch.
 
@@ -193,15 +178,8 @@ class OptionFile:
         """The values of options that were not given otherwise, text read as on a command line. Raises UserError: a name
         or value that does not fit.
         """
-        values, where = {}, f"--config: {self.path}"
-        for key, value in self.values.items():
-            name = flags.ALIASES.get(key.replace("-", "_"), key.replace("-", "_"))
-            if name not in types:
-                raise UserError(f"{where}: unknown option {key}{flags.nearest_flag(name, types, str)}")
-            if isinstance(value, str):
-                several = get_origin(types[name]) is tuple
-                value = [*map(flags.Word, flags.split_items(value))] if several else flags.Word(value)
-            values[name] = flags.check_value(f"{where}: {name}", value, types[name])
+        spelled = {k.replace("-", "_"): flags.Word(v) if isinstance(v, str) else v for k, v in self.values.items()}
+        values = flags.check_keywords(spelled, types, f"--config: {self.path}")
         taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
         return {name: value for name, value in values.items() if name not in taken}
 
@@ -220,30 +198,16 @@ def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFil
 
 
 def _read(path: Path) -> Row:
-    parsers: dict[str, Callable[[str], Any]] = {".json": json.loads, ".toml": tomllib.loads}
-    parsers |= dict.fromkeys((".yaml", ".yml"), _yaml)
-    if path.suffix.lower() not in parsers:
-        raise UserError(f"--config: {path} given, allowed: a file .json, .toml or .yaml, or the directory of a run")
+    parse: Callable[[str], Any] = tomllib.loads if path.suffix.lower() == ".toml" else json.loads
     try:
-        contents = parsers[path.suffix.lower()](path.read_text("utf-8"))
+        contents = parse(path.read_text("utf-8"))
     except (OSError, ValueError, RecursionError) as e:
         why = e.strerror if isinstance(e, OSError) else e
-        raise UserError(f"--config: {path} cannot be read: {why}; a line for each option, as in lanes = 8") from None
-    if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
+        cure = "give a run's directory, a file .json, or a file .toml of lines such as lanes = 8"
+        raise UserError(f"--config: {path} cannot be read: {why}; {cure}") from None
+    if not isinstance(contents, dict):
         raise UserError(f"--config: {path} has no options: write a line for each, name and value")
     return contents
-
-
-def _yaml(text: str) -> Any:
-    """Raises ValueError, and UserError: PyYAML is not installed."""
-    if importlib.util.find_spec("yaml") is None:
-        raise UserError("--config: YAML needs PyYAML, which is not installed: pip install pyyaml, or write TOML")
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as e:
-        raise ValueError(e) from None
 
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
@@ -257,7 +221,7 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
 
 ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # of a system's options, what may differ when a run goes on
 MORE = """--seeds 0..4 trains once per seed.
---config FILE reads options from config.json, YAML or TOML; flags override them."""
+--config FILE reads options from config.json, JSON or TOML; flags override them."""
 SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
 LIMITS = ("steps", "minutes", "until_return")
 HOSTS = ("hosts", "place", "ship", "host_timeout", "host_wait")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -126,67 +126,53 @@ def resume(
 
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
     """Go on with a run of one agent. how, part: callbacks and the part of RunSetup, if not to its end."""
-    if changes.get("dry_run"):
-        return _resume(directory, changes, trust, None)
     run_files.read_config(directory)
-    with closing(DirectoryLock(directory)) as lock:
-        return _resume(directory, changes, trust, lock, *how, **part)
-
-
-def _resume(
-    directory: Path,
-    changes: Mapping[str, Any],
-    trust: bool,
-    lock: DirectoryLock | None,
-    *how: Any,
-    **part: Any,
-) -> RunResult:
-    given = load.objects_of(changes)
-    changes = {name: value for name, value in changes.items() if name not in given}
-    page, settings, options, config = load.load_run(directory, trust, given=given)
-    before = settings
-    settings, others = run_options.adjust(page, settings, changes)
-    for name in sorted(() if "change" in changes else run_options.scheduled_names(options.change) & {*changes}):
-        text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
-        raise UserError(f"{text}: leave it out, or give --change anew too")
-    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
-    options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
-    sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
-    found, counters = load.find_checkpoint(directory, _warn)
-    crew = load.crew_of(options)
-    if counters["steps"] or counters["updates"]:
-        crew.resume, crew.resumes = found, len(config["resumed"]) + 1
-    wired = load.wire_system(page, settings, crew)
-    load.check_spaces(directory, wired.envs)
-    saved = load.saved_sizes(config, before, counters["steps"])
-    crew.anew = bool(sizes := load.sizes_changed(before, settings, crew, saved))
-    if crew.resume is not None:
-        replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
-    plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
-    if sizes:
-        plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
-    made = config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock
-    setup = RunSetup(*made, *how, **part)
-    if why := load.finished(directory, found, plan, counters, options, changes):
-        print(f"polyplay: {why}")
-        return RunResult(directory, 0, why, run_files.read_summary(directory), settings)
-    if lock is None:
-        return _dry_run(setup)
-    checkpoint.remove_partial(directory)
-    checkpoint.set_aside(directory, found)
-    if crew.resume is None:
-        _warn("the run had made no update: it starts again at update 0")
-    elif setup.part is None and (lost := _lost_lanes(crew)):
-        _warn(lost)
-    if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
-        more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
-        _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
-    run_files.rewind(directory, counters, _warn)
-    load.remember(directory, settings)
-    was = load.sizes_of(before)
-    noted = {"steps": counters["steps"], "sizes": was} if was != load.sizes_of(settings) else None
-    run_files.amend_config(directory, setup.description, noted)
-    return _go(setup)
+    with nullcontext() if changes.get("dry_run") else closing(DirectoryLock(directory)) as lock:
+        given = load.objects_of(changes)
+        changes = {name: value for name, value in changes.items() if name not in given}
+        page, settings, options, config = load.load_run(directory, trust, given=given)
+        before = settings
+        settings, others = run_options.adjust(page, settings, changes)
+        for name in sorted(() if "change" in changes else run_options.scheduled_names(options.change) & {*changes}):
+            text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
+            raise UserError(f"{text}: leave it out, or give --change anew too")
+        elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
+        options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
+        sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
+        found, counters = load.find_checkpoint(directory, _warn)
+        crew = load.crew_of(options)
+        if counters["steps"] or counters["updates"]:
+            crew.resume, crew.resumes = found, len(config["resumed"]) + 1
+        wired = load.wire_system(page, settings, crew)
+        load.check_spaces(directory, wired.envs)
+        crew.anew = bool(sizes := load.sizes_changed(config, before, settings, crew, counters["steps"]))
+        if crew.resume is not None:
+            replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
+        plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
+        if sizes:
+            plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
+        made = config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock
+        setup = RunSetup(*made, *how, **part)
+        if why := load.finished(directory, found, plan, counters, options, changes):
+            print(f"polyplay: {why}")
+            return RunResult(directory, 0, why, run_files.read_summary(directory), settings)
+        if lock is None:
+            return _dry_run(setup)
+        checkpoint.remove_partial(directory)
+        checkpoint.set_aside(directory, found)
+        if crew.resume is None:
+            _warn("the run had made no update: it starts again at update 0")
+        elif setup.part is None and (lost := _lost_lanes(crew)):
+            _warn(lost)
+        if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
+            more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
+            _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
+        run_files.rewind(directory, counters, _warn)
+        load.remember(directory, settings)
+        was = load.sizes_of(before)
+        noted = {"steps": counters["steps"], "sizes": was} if was != load.sizes_of(settings) else None
+        run_files.amend_config(directory, setup.description, noted)
+        return _go(setup)
 
 
 def _lost_lanes(crew: Crew) -> str:
@@ -201,14 +187,14 @@ def _lost_lanes(crew: Crew) -> str:
 
 
 def diagram(system: str, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
-    """The figure of a system, drawn from its wiring. Without sources all settings are as they are to be."""
+    """The figure of a system, drawn from its wiring."""
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options)
         systems.load(system).build(other, crew)
         return crew.diagram()
 
-    return draw(settings) if sources is None else str(run_options.fitted(settings, sources, draw)[1])
+    return str(run_options.fitted(settings, sources or {}, draw)[1])
 
 
 def complete_plan(
