@@ -27,16 +27,16 @@ PICTURE = "seeds.png"
 
 def parse_seeds(words: Sequence[str]) -> list[int]:
     """Each seed once, in the order given. Raises UserError."""
-    seeds: dict[int, None] = {}
+    seeds = list[int]()
     for part in [part for word in words for part in word.split(",")]:
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)
-        if match is None or int(match[2] or match[1]) < int(match[1]):
-            hint = f"; a range goes up: {match[2]}..{match[1]}" if match else ""
-            raise errors.UserError(f"--seeds: '{' '.join(words)}' given, {ALLOWED}{hint}")
-        seeds |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
+        found = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
+        if not found:
+            raise errors.UserError(f"--seeds: '{' '.join(words)}' given, {ALLOWED}")
+        seeds += found
     if not seeds:
         raise errors.UserError(f"--seeds needs a value: {ALLOWED.removeprefix('allowed: ')}")
-    return list(seeds)
+    return list(dict.fromkeys(seeds))
 
 
 def train_seeds(seeds: Sequence[int], train: Callable[[int], RunResult], directory: str | None) -> int:

@@ -24,9 +24,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, parse_json, read_lines, read_object, write_bytes, write_json
@@ -80,34 +80,20 @@ class DirectoryLock:
     def take(self) -> None:
         """Also where the directory was deleted and made again."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            _lock(fd)
-        except BlockingIOError:
+        if not _lock(fd, fcntl.LOCK_EX) and not _lock(fd, fcntl.LOCK_EX, MOMENT):
             holder = os.pread(fd, 4096, 0).decode(errors="replace") or "another process"
             os.close(fd)
             text = f"RUN: {self.path.parent} is being written by {holder}: wait until that has ended, or end it"
-            raise UserError(text) from None
-        except OSError as e:
-            if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # file systems without locks
-                os.close(fd)
-                raise
+            raise UserError(text)
         self.close()
         self.fd = fd
         self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
         if not self.held:  # deleted between open and lock
-            self.take()
-            return
-        self._sign()
-
-    def _sign(self) -> None:
-        """Write down who we are."""
-        program = Path(sys.argv[0]).name or "python"
-        command = " ".join(["polyplay" if program == "__main__.py" else program, *sys.argv[1:]])[:200]
-        os.ftruncate(self.fd, 0)
+            return self.take()
+        who = f"process {os.getpid()} on {socket.gethostname()}, since {now()}"
         with contextlib.suppress(OSError):  # a full disk: it is locked nonetheless
-            os.pwrite(
-                self.fd, f"process {os.getpid()} on {socket.gethostname()} (`{command}`, since {now()})".encode(), 0
-            )
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, who.encode(), 0)
 
     @property
     def held(self) -> bool:
@@ -139,27 +125,23 @@ class DirectoryLock:
 def is_locked(directory: Path) -> bool:
     """Whether a process holds the lock on a directory. Writes nothing."""
     try:
-        fd = os.open(directory / LOCK_FILE, os.O_RDONLY)
+        with open(directory / LOCK_FILE, "rb") as file:
+            return not _lock(file.fileno(), fcntl.LOCK_SH)
     except OSError:
         return False
+
+
+def _lock(fd: int, how: int, after: float = 0.0) -> bool:
+    """Whether an open file is locked now: `is_locked` of another process may hold it for a moment. Raises OSError."""
+    time.sleep(after)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    except OSError:  # file systems without locks
         return False
-    finally:
-        os.close(fd)
-    return False
-
-
-def _lock(fd: int) -> None:
-    """Lock an open file; `is_locked` of another process may hold it for a moment. Raises OSError."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        time.sleep(MOMENT)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks: it goes on
+            raise
+    return True
 
 
 def _same(path: Path, fd: int) -> bool:
@@ -242,16 +224,9 @@ def _executed(name: str) -> str:
 
 
 def module_file(module: str) -> str:
-    """The file that importing `module` would execute, found without executing anything."""
-    places: Any = [os.getcwd(), *sys.path]
-    found: ModuleSpec | None = None
-    parts = module.split(".")
-    for i in range(len(parts)):
-        found = PathFinder.find_spec(".".join(parts[: i + 1]), places)
-        if found is None:
-            return f"the module {module}, which is not found here,"
-        places = found.submodule_search_locations or []
-    return str(found.origin if found and found.origin else f"the module {module}")
+    """The file that importing `module` would execute, of a package its __init__.py; nothing is executed."""
+    spec = PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path])
+    return f"the module {module}, which is not found here," if spec is None else f"{module} of {spec.origin}"
 
 
 def signature(config: Row) -> str | None:
@@ -312,23 +287,36 @@ SHOWN = 3  # members of a population that a message names
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
 STANDS_FOR = "games"  # in a line of episodes.jsonl: games that it stands for, itself included; left out: 1
-SHAPE = {  # of config.json: what every part of it is
-    **dict.fromkeys(("config", "options", "sources", "environment", "versions", "machine"), dict),
-    "system": str,
-    "started": str,
-    "seed": int,
-    "resumed": list,
+Shape = Mapping[str, Callable[[Any], bool]]  # name in a file → whether a value is as a run writes it
+
+
+def _a(kind: type, of: type = object) -> Callable[[Any], bool]:
+    """Whether a value is of a kind, and all that it holds of another."""
+
+    def fits(value: Any) -> bool:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return isinstance(value, kind) and all(isinstance(v, of) for v in inner)
+
+    return fits
+
+
+SHAPE: Shape = {  # of config.json
+    **dict.fromkeys(("config", "options", "versions", "machine"), _a(dict)),
+    **dict.fromkeys(("sources", "environment"), _a(dict, str)),
+    **{"system": _a(str), "started": _a(str), "seed": _a(int), "resumed": _a(list, dict)},
 }
 
 
-class RunDescription(TypedDict):
-    """What a run is, as config.json has it."""
+def check_shape(path: Path, contents: Row, shape: Shape) -> Row:
+    """The contents of a file. Raises UserError: they are of another version, or not as a run writes them."""
+    if contents.get("schema") != SCHEMA:
+        raise UserError(f"{path} has not schema {SCHEMA}, which this version reads: use the version it names")
+    if wrong := sorted(name for name, fits in shape.items() if not fits(contents.get(name))):
+        raise UserError(f"{path} is damaged: no {', '.join(wrong)} as a run writes it; put back a copy of it")
+    return contents
 
-    system: str
-    config: Row
-    options: Row
-    sources: Mapping[str, str]
-    environment: Mapping[str, str]
+
+RunDescription = Mapping[str, Any]  # system, config, options, sources and environment, as config.json has them
 
 
 def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
@@ -469,7 +457,7 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
     """
     path = Path(directory) / "config.json"
     try:
-        contents = check_config(path, read_object(path), whole)
+        contents = read_object(path)
     except OSError:
         neighbours = {p.parent.name: p.parent for p in path.parent.parent.glob("*/config.json")}
         near = difflib.get_close_matches(path.parent.name, neighbours, 1)
@@ -477,24 +465,10 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
         raise UserError(f"no run at {directory} (it has no config.json); {hint}") from None
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None
+    needed = SHAPE if whole else {k: v for k, v in SHAPE.items() if k in contents or k in ("system", "config")}
+    check_shape(path, contents, needed)
     if not population and has_members(contents):
         raise UserError(f"RUN: {directory} is a population, name one of its members: {_best_members(Path(directory))}")
-    return contents
-
-
-def check_config(path: Path, contents: Row, whole: bool) -> Row:
-    """The contents of a config.json. Raises UserError: they are of another version, or not as a run writes them."""
-    if contents.get("schema") != SCHEMA:
-        raise UserError(f"{path} has not schema {SCHEMA}, which this version reads: use the version it names")
-    needed = SHAPE if whole else {"system", "config", *SHAPE.keys() & contents.keys()}
-    wrong = [name for name in needed if not isinstance(contents.get(name), SHAPE[name])]
-    if not wrong:
-        parts = {"sources": str, "environment": str, "resumed": dict}
-        values = {name: contents.get(name, []) for name in parts}
-        every = {name: value.values() if isinstance(value, dict) else value for name, value in values.items()}
-        wrong = [name for name, kind in parts.items() if not all(isinstance(v, kind) for v in every[name])]
-    if wrong:
-        raise UserError(f"{path} is damaged: no {', '.join(sorted(wrong))} as a run writes it; put back a copy of it")
     return contents
 
 
@@ -535,39 +509,31 @@ def origin(directory: Path) -> Row:
 # population.json, for those who show a population. Imports no torch.
 
 
-POPULATION_SHAPE = {"over": str, "exploit": str, "explore": str, "score": str, "vary": dict}
-NUMBERS = ("member", "steps", "wall_seconds")  # that a member has at least
-
-
-def read_population(directory: Path) -> Row:
-    """population.json of a run, also of one that goes on. Raises UserError: it is no population, or damaged."""
-    path = directory / FILE
-    if not path.exists():
-        raise _no_population(directory)
-    population = Store(directory).read()
-    wrong = [name for name, kind in POPULATION_SHAPE.items() if not isinstance(population.get(name), kind)]
-    wrong += [name for name in ("every", "total") if not is_number(population.get(name))]
-    wrong += [] if population["members"] and all(map(_is_member, population["members"])) else ["members"]
-    if wrong:
-        raise UserError(f"{path} is damaged: no {', '.join(wrong)} as a population writes it; put back a copy of it")
-    return population
+def _are_members(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_member, value))
 
 
 def _is_member(value: Any) -> bool:
-    if not is_row(value, NUMBERS) or not isinstance(value.get("values"), dict):
+    if not is_row(value, ("member", "steps", "wall_seconds")) or not isinstance(value.get("values"), dict):
         return False
     return isinstance(value.get("state"), str) and (value.get("score") is None or is_number(value["score"]))
 
 
-def _no_population(directory: Path) -> UserError:
+POPULATION_SHAPE: Shape = {
+    **dict.fromkeys(("over", "exploit", "explore", "score"), _a(str)),
+    **{"vary": _a(dict), "every": is_number, "total": is_number, "members": _are_members},
+}
+
+
+def read_population(directory: Path) -> Row:
+    """population.json of a run, also of one that goes on. Raises UserError: it is no population, or damaged."""
+    if (directory / FILE).exists():
+        return check_shape(directory / FILE, Store(directory).read(), POPULATION_SHAPE)
     above = directory.resolve().parent.parent
     if (above / FILE).exists():
-        return UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
-    config = read_config(directory, population=True)
-    if has_members(config):
-        return UserError(f"RUN: {directory} has lost its {FILE}: put back a copy of it")
-    what = f"a run of {config['system']}, no population"
-    return UserError(f"RUN: {directory} is {what}: name one that `polyplay train pbt` made")
+        raise UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
+    what = f"a run of {read_config(directory, population=True)['system']}, no population"
+    raise UserError(f"RUN: {directory} is {what}: name one that `polyplay train pbt` made, with its {FILE}")
 
 
 # Runs as a list: what each directory says of the run in it, read without changing anything.
@@ -625,14 +591,12 @@ def describe_run(directory: Path) -> Row:
 
 def state_of(directory: Path, summary: Row) -> str:
     """running, done, stopped (by a signal, a callback, or killed) or failed. summary: summary.json, {} if none."""
+    code, reason = summary.get("exit_code"), str(summary.get("reason", ""))
     if is_locked(directory):
         return "running"
-    if not summary:
-        return "stopped"
-    code, stopped = summary.get("exit_code"), str(summary.get("reason", "")).startswith("stopped")
-    if not is_number(code) or code in (1, 2):
+    if summary and (not is_number(code) or code in (1, 2)):
         return "failed"
-    return "stopped" if code or stopped else "done"
+    return "stopped" if not summary or code or reason.startswith("stopped") else "done"
 
 
 def read_summary(directory: Path) -> Row:

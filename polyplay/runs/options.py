@@ -23,7 +23,7 @@ from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whol
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.runs import flags
-from polyplay.runs.directory import check_config, check_trust
+from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
 from polyplay.systems import _presets
 
@@ -55,30 +55,6 @@ def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
     for name in sorted(others, key=lambda name: order.index(name) if name in home else len(order)):
         found[home.get(name, others[name])].append(name)
     return {group: members for group, members in found.items() if members}
-
-
-# An environment that was made already, given as `env=`: workers make their own, by what it was made from.
-
-
-def is_instance(env: object) -> bool:
-    """Whether it is an environment, and not what makes one."""
-    return not isinstance(env, str | type) and hasattr(env, "reset") and hasattr(env, "step")
-
-
-def made_from(env: Any) -> tuple[str, dict[str, Any]]:
-    """The id that Gymnasium made it by, and the keyword arguments. Raises UserError: it was not made so, or has been
-    wrapped since.
-    """
-    import gymnasium
-
-    spec = getattr(env, "spec", None)
-    if spec is None or spec.additional_wrappers or spec.id not in gymnasium.registry:
-        given = type(getattr(env, "unwrapped", env)).__name__
-        cure = "give a function that makes one: env=lambda: …, or an id with wrapper=(…,)"
-        raise UserError(f"env: an instance of {given} given, which workers cannot make again; {cure}")
-    limited = spec.max_episode_steps != gymnasium.registry[spec.id].max_episode_steps
-    limit = {"max_episode_steps": spec.max_episode_steps} if limited else {}
-    return spec.id, {**{k: v for k, v in spec.kwargs.items() if k != "render_mode"}, **limit}
 
 
 # `--change NAME=VALUE@AT,…`: read from words, checked against a wired crew, told in its plan. Imports no torch.
@@ -190,7 +166,7 @@ def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFil
     path = path / "config.json" if of_run else path
     contents = _read(path)
     if "schema" in contents or of_run:
-        return _of_run(path, check_config(path, contents, whole=True), given)
+        return _of_run(path, check_shape(path, contents, SHAPE), given)
     system = contents.pop("system", None)
     if system is not None and not isinstance(system, str):
         raise UserError(f"--config: {path}: system: '{system}' given, allowed: the name of a system")
@@ -347,18 +323,16 @@ def parse(
     command = f"polyplay {verb} {spoken_name(page)}"
     words = flags.split_flags(args, types, command)
     if flags.wants_help(args):
-        named = {k: words[k][0] for k in ("preset", "env") if words.get(k)}
-        name, base = _preset(page, named)
-        base, wishes = _presets.with_fastest(base, serial="serial" in words)
-        groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
-        about = (
-            f"Defaults follow from --env. Below: preset {name}, for {base.env}; `{command} --env ID --help` shows those"
-        )
-        about += f" of ID.\nPresets: {', '.join(_presets.names(page))}.\n{MORE}"
+        named = flags.parse_values({k: words[k] for k in ("preset", "env", "serial") if k in words}, types)
+        settings, options, _ = _choose(page, named, "command line", None)
+        about = f"Defaults follow from --env. Below: preset {options.preset}, for {settings.env}; with --env ID before"
+        about += f" --help, those of ID.\nPresets: {', '.join(_presets.names(page))}.\n{MORE}"
         if other := getattr(page, "OVER", None):
             about += f"\nThe options of population are its own; others are as in `polyplay train {name_of(other)}`."
-        about += "\n" + " ".join((page.PRESETS[name].__doc__ or "").split()) if name in page.PRESETS else ""
-        flags.show_help([base, RunOptions(preset=name, **wishes)], groups, command, about)
+        if options.preset in page.PRESETS:
+            about += "\n" + " ".join((page.PRESETS[options.preset].__doc__ or "").split())
+        groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
+        flags.show_help([settings, options], groups, command, about)
     return _choose(page, flags.parse_values(words, types), "command line", file)
 
 
@@ -366,9 +340,9 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
     types = flags.option_types(page.Config, RunOptions)
     overrides = {k: v for k, v in overrides.items() if (k, v) != ("frames", None)}
-    if is_instance(overrides.get("env")):
-        overrides["env"], own = made_from(overrides["env"])
-        overrides["env_kwargs"] = own | dict(overrides.get("env_kwargs", {}))  # type: ignore[call-overload]
+    if not isinstance(env := overrides.get("env"), str | type) and hasattr(env, "reset"):
+        cure = "give its id and env_kwargs=, or a function that makes one: env=lambda: …"
+        raise UserError(f"env: an instance of {type(env).__name__} given, which workers cannot make again; {cure}")
     if isinstance(given := overrides.get("env_kwargs"), Mapping):
         overrides["env_kwargs"] = tuple(f"{k}={v!r}" for k, v in given.items())
     return _choose(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)
@@ -466,16 +440,15 @@ def new_directory(system: str, env: object, options: RunOptions) -> Path:
     """
     place = getattr(env, "__name__", None) or str(env)
     slug = re.sub(r"[^A-Za-z0-9_.]+", "-", place.removeprefix("ALE/")).strip("-.") or "env"
-    stem = options.run or f"runs/{system}-{slug}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, again = Path(stem), 1
+    path = stem = Path(options.run or f"runs/{system}-{slug}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+    again = 1
     while options.run is None and path.exists():  # two runs begun within one second
         again += 1
         path = Path(f"{stem}-{again}")
     refuse_begun(path)
-    if options.dry_run:
-        return path
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if not options.dry_run:
+            path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise UserError(f"--run: cannot make the directory {path}: {e.strerror}; name another") from None
     return path
@@ -525,16 +498,11 @@ FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
 MOST_LEFT_OUT = 8  # wishes that are given up
 
 
-def _rounded(value: int, text: str) -> int:
-    """Up to the multiple that a message asks for."""
-    found = re.findall(r"multiples? of (?:the |--[a-z]+ )?(\d+)", text)
-    return -(-value // int(found[-1])) * int(found[-1]) if found and int(found[-1]) else value
-
-
-def _lowered(value: int, text: str) -> int:
-    """To the number of rows that a message says there are."""
-    found = re.search(r"(\d+) (?:transitions|trajectories)", text)
-    return min(value, int(found[1])) if found and int(found[1]) else value
+def _number(value: int, text: str) -> int:
+    """Up to the multiple that a message asks for, or down to the number of rows that it says there are."""
+    multiple = re.findall(r"multiples? of (?:the |--[a-z]+ )?([1-9]\d*)", text)
+    rows = re.findall(r"([1-9]\d*) (?:transitions|trajectories)", text)
+    return -(-value // int(multiple[-1])) * int(multiple[-1]) if multiple else min([value, *map(int, rows[:1])])
 
 
 def _fewer(value: str, text: str) -> str:
@@ -547,7 +515,7 @@ def _fewer(value: str, text: str) -> str:
 WISHES: dict[str, Any] = {  # what is taken instead of a value that a message refuses, or a function that finds it
     **{"inputs": "raw", "core": "none", "previous": False, "correction": "none", "auxiliary": _fewer},
     **{"event_rewards": (), "rewards": "game"},
-    **{"lanes": _rounded, "minibatches": _lowered, "reward": lambda value, text: "none" if value == "scale" else value},
+    **{"lanes": _number, "minibatches": _number, "reward": lambda value, text: "none" if value == "scale" else value},
 }
 
 
