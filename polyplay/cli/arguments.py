@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -60,8 +59,7 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
         _show_general_help(verb)
     if not words or words[0].startswith("-"):
         given = f"'{words[0]}' given" if words else "nothing given"
-        example = shlex.join(words) if words else "--env CartPole-v1"
-        text = f"{verb} takes a system first, {given}: polyplay {verb} ppo {example}; {BEGIN}"
+        text = f"{verb} takes a system first, {given}: polyplay {verb} {EXAMPLES[0]}; {BEGIN}"
         raise UserError(f"{text}; allowed: {', '.join(systems.names())}")
     page, rest = systems.load(words[0]), list(words[1:])
     if systems.is_population(page):

@@ -330,11 +330,10 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's own match is played again
 
     def cut(name: str, numbers: tuple[str, ...], stays: Callable[[Row], bool]) -> None:
-        _cut(directory / name, lambda row: is_row(row, numbers), stays, say)
+        _cut(directory / name, lambda row: is_row(row, numbers), lambda row: row if stays(row) else None, say)
 
-    cut("metrics.jsonl", METRICS, lambda row: row["steps"] <= steps)
-    cut("decisions.jsonl", ("steps",), lambda row: row["steps"] <= steps)
-    cut("evaluations.jsonl", ("steps",), lambda row: row["steps"] <= steps)
+    for name, numbers in (("metrics", METRICS), ("decisions", ("steps",)), ("evaluations", ("steps",))):
+        cut(f"{name}.jsonl", numbers, lambda row: row["steps"] <= steps)
     if not has_league(directory):  # a league's matches were played, wherever learning goes on from
         cut(LOG, ("steps", "candidate"), lambda row: row["candidate"] < played)
 
@@ -348,25 +347,31 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
         last = learnt.get(path.stem.partition("-")[2] or "0", 0)
         cut(path.name, ("update",), lambda row, last=last: row["update"] <= last)  # type: ignore[misc]
     _cut_games(directory / "episodes.jsonl", counters, say)
+
+    def delivery_stays(line: Any) -> Any:
+        return line if (line["from"] if isinstance(line, dict) else line[0]) <= updates else None
+
     for path in directory.glob("deliveries-*.jsonl"):
-        _cut(path, _delivery, lambda line: (line["from"] if isinstance(line, dict) else line[0]) <= updates, say)
+        _cut(path, _delivery, delivery_stays, say)
 
 
 def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    totals = {k: counters[k] for k in ("frames", "steps")}
     games, found, kept = counters.get("games", {}), Counter[str](), Counter[str]()
     owner = {lane: worker for worker in games for lane in worker_lanes(worker)}
 
-    def stays(row: Row) -> bool:
+    def bounded(row: Row) -> Row | None:
         worker = owner.get(row["lane"])
-        if worker is None:
-            return row["frames"] <= totals["frames"]
-        found[worker] += games_of(row)
-        if found[worker] <= games[worker]:
+        if worker is not None:
+            found[worker] += games_of(row)
+            if found[worker] > games[worker]:
+                return None
             kept[worker] = found[worker]
-        return found[worker] <= games[worker]
+        elif row["frames"] > counters["frames"]:
+            return None
+        most = {k: min(row[k], counters[k]) for k in ("frames", "steps")}
+        return row if most.items() <= row.items() else row | most
 
-    _cut(path, lambda row: is_row(row, GAME), stays, say, totals)
+    _cut(path, lambda row: is_row(row, GAME), bounded, say)
     if missing := +(Counter(games) - kept):
         _let_stand(path, owner, missing)
 
@@ -401,30 +406,17 @@ def _delivery(line: Any) -> bool:
     return is_row(line, ("from",)) or (isinstance(line, list) and bool(line) and is_number(line[0]))
 
 
-def _cut(
-    path: Path,
-    whole: Callable[[Any], bool],
-    stays: Callable[[Any], bool],
-    say: Callable[[str], None],
-    most: Mapping[str, int] | None = None,
-) -> None:
-    """Rewrite a file of JSON lines without those that are not whole or do not stay; `most` bounds numbers of others."""
+def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], say: Callable[[str], None]) -> None:
+    """Rewrite a file of JSON lines without those that are not whole. keep: a line as it stays; None: it does not."""
     if not path.is_file():
         return
     before, after, damaged = path.read_bytes(), [], 0
     for line in before.splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            continue
         row = parse_json(line)
-        if not whole(row):
+        if line.endswith(b"\n") and not whole(row):
             damaged += 1
-            continue
-        if not stays(row):
-            continue
-        if most and any(row[k] > n for k, n in most.items()):
-            row |= {k: min(row[k], n) for k, n in most.items()}
-            line = (json.dumps(row) + "\n").encode()
-        after.append(line)
+        elif line.endswith(b"\n") and (kept := keep(row)) is not None:
+            after.append(line if kept is row else (json.dumps(kept) + "\n").encode())
     if damaged:
         say(f"{path.name}: {damaged} damaged line{'s' * (damaged > 1)} left out")
     if b"".join(after) != before:
@@ -572,17 +564,11 @@ def describe_run(directory: Path) -> Row:
             if not (counters.get(name) is None or is_number(counters[name])):
                 raise ValueError(f"{name} is {counters[name]!r}, and no number")
         full = [r["episodic_return_mean"] for r in reports if is_row(r, FULL) and r["episodes"] >= 100]
-        return row | {
-            "system": config["system"],
-            "env": str(config["config"].get("env", "")),
-            "seed": config.get("seed"),
-            "started": str(config.get("started", "")),
-            "state": state_of(directory, summary),
-            **{name: counters.get(name) for name in COUNTERS},
-            "return": counters.get("episodic_return_mean", counters.get("best_score")),
-            "return_best": max(full, default=None),
-            "reason": summary.get("reason"),
-        }
+        row |= {name: counters.get(name) for name in COUNTERS}
+        row |= {"system": config["system"], "env": str(config["config"].get("env", "")), "seed": config.get("seed")}
+        row |= {"return": counters.get("episodic_return_mean", counters.get("best_score"))}
+        row |= {"return_best": max(full, default=None), "reason": summary.get("reason")}
+        return row | {"started": str(config.get("started", "")), "state": state_of(directory, summary)}
     except (UserError, OSError) as e:
         return row | {"error": str(e)}
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:

@@ -91,14 +91,8 @@ def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "")
 
 def option_types(*classes: type) -> OptionTypes:
     """Every option of some dataclasses and its type."""
-    options: dict[str, object] = {}
-    for cls in classes:
-        hints = get_type_hints(cls, include_extras=True)
-        for f in dataclasses.fields(cls):
-            if f.name in options:
-                raise ValueError(f"{cls.__name__}.{f.name}: another group has this option, rename the field")
-            options[f.name] = hints[f.name]
-    return options
+    types = {name: hint for cls in classes for name, hint in get_type_hints(cls, include_extras=True).items()}
+    return {f.name: types[f.name] for cls in classes for f in dataclasses.fields(cls)}
 
 
 # From words to values

@@ -84,21 +84,15 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     """The checkpoint that `which` names: best, its name or its update; None: the newest whole one. Raises UserError."""
     if which is None:
         return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
-    if which == "best":
-        found = checkpoint.best(directory)
-        if found is None:
-            why = "has none: it has no return yet, or its agents play each other"
-            raise UserError(f"--checkpoint: {directory} {why}; leave the option out for the newest")
-    else:
-        there = checkpoint.everything(directory)
-        match = [p for p in there if which == p.name or (which.isdecimal() and int(which) == checkpoint.update_of(p))]
-        if not match:
-            names = ", ".join(p.name for p in there) or "none there yet"
-            raise UserError(f"--checkpoint: {which!r} given, allowed: best, {names}")
-        found = match[0]
-    if wrong := checkpoint.flaw(found):
-        raise UserError(f"--checkpoint: {found.name} cannot be used: {wrong}")
-    return found
+    there, best = checkpoint.everything(directory), checkpoint.best(directory)
+    match = [p for p in there if which == p.name or (which.isdecimal() and int(which) == checkpoint.update_of(p))]
+    match += [best] if best and which == "best" else []
+    if not match:
+        names = ", ".join([*["best"] * (best is not None), *(p.name for p in there)]) or "none there yet"
+        raise UserError(f"--checkpoint: {which!r} given, allowed: {names}")
+    if wrong := checkpoint.flaw(match[0]):
+        raise UserError(f"--checkpoint: {match[0].name} cannot be used: {wrong}")
+    return match[0]
 
 
 def choose_agent(directory: Path, found: Path, which: str | None, option: str = "--agent") -> int:
@@ -158,13 +152,10 @@ def check_spaces(directory: Path, envs: Envs) -> None:
     now = pool.spec_from_json(pool.spec_to_json(envs.spec), envs.title)
     (seen, acted), (before, taken) = pool.network_view(now), pool.network_view(was)
     shown, actions = pool.describe_views(now, was)
-    parts = [
-        ("shows", *shown, seen != before),
-        ("takes", *actions, acted != taken or now.action != was.action),
-        ("has action masks:", now.mask is not None, was.mask is not None, now.mask != was.mask),
-    ]
-    for what, is_, other, differ in parts:
-        if differ:
+    masked = [text + " with masks" * (spec.mask is not None) for text, spec in zip(actions, (now, was), strict=True)]
+    same = (acted, now.action, now.mask) == (taken, was.action, was.mask)
+    for what, (is_, other), equal in (("shows", shown, seen == before), ("takes", masked, same)):
+        if not equal:
             trained = f"{directory} was trained on {other} ({path.name})"
             cure = f"give them another name and `polyplay surgery {directory} --out RUN2 --env NAME`"
             raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")

@@ -94,16 +94,14 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
     if not crew.schedules:
         return []
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    known = [name for name in spec.hyperparameters.configured if name != REMAINING]
-    copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}
+    copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}  # agents copy each other's
+    known = [name for name in spec.hyperparameters.configured if name not in (REMAINING, *copied)]
     lines = []
     for schedule in crew.schedules:
         name = schedule.name
         if name not in known:
             near = flags.did_you_mean(name, known)
             raise UserError(f"--change: {name} given, allowed here: {', '.join(known)}{near}")
-        if name in copied:
-            raise UserError(f"--change: {name} given, but agents copy each other's: leave it out, or let none copy")
         for point in schedule.points:
             flags.check_value(f"--change {name}", point.value, types.get(name, float))
         steps = [point.steps(spec.total) for point in schedule.points]
@@ -415,12 +413,12 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
     UserError: what its system does not have, or what cannot change any more.
     """
     _check_length(changes)
-    types, able = flags.option_types(page.Config), (*ADJUSTABLE, *SIZES)
+    types = flags.option_types(page.Config)
+    able = [name for name in (*ADJUSTABLE, *SIZES) if name in types]
     for name in changes:
-        if name in types and name not in able:
-            raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(able)}")
-        if name in able and name not in types:
-            raise UserError(f"{flag(name)}: {name_of(page)} has no such option")
+        if name in {*types, *ADJUSTABLE, *SIZES}.difference(able):
+            what = f"it cannot change when a run of {name_of(page)} goes on"
+            raise UserError(f"{flag(name)}: {what}; what can: {', '.join(able)}")
     changes = {k: v for k, v in changes.items() if (k, v) != ("frames", None)}
     own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
     others = {k: v for k, v in changes.items() if k not in types}
@@ -468,10 +466,8 @@ def to_json(value: Any) -> Row:
 def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.json") -> T:
     """The inverse of `to_json`; UserError names every unknown, missing or wrongly typed field."""
     types = flags.option_types(cls)
-    unknown, missing = sorted(set(data) - set(types)), sorted(set(types) - set(data))
-    wrong = [f"{word} {', '.join(names)}" for word, names in (("unknown", unknown), ("missing", missing)) if names]
-    if wrong:
-        raise UserError(f"{where} does not fit {cls.__name__} of this version: {'; '.join(wrong)}")
+    if wrong := sorted(set(data) ^ set(types)):
+        raise UserError(f"{where} does not fit {cls.__name__} of this version: unknown or missing: {', '.join(wrong)}")
     return cls(**{k: flags.check_value(f"{where}: {k}", v, types[k]) for k, v in data.items()})
 
 

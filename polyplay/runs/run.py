@@ -73,7 +73,7 @@ def begin_run(
     page = systems.load(system)
     reporter.check_wandb(options.wandb)
     given = settings
-    wire = partial(_wire, page, options, sources)
+    wire = partial(_wire, page, options)
     settings, (crew, wired), left = run_options.fitted(settings, sources, wire)
     plan = complete_plan(page, crew, wired, settings, options)
     plan = replace(plan, lines=left + plan.lines)
@@ -92,19 +92,12 @@ def begin_run(
         return _go(replace(setup, lock=lock))
 
 
-def _wire(page: Page, options: RunOptions, sources: Sources, settings: Settings) -> tuple[Crew, System]:
-    """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError, about
-    the preset where it is the preset's network that does not fit.
-    """
+def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, System]:
+    """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError."""
     crew = load.crew_of(options)
     crew.measures = True
-    wrong = _presets.warning(page, options.preset, settings.env, **run_options.how_made(options))
-    try:
-        wired = load.wire_system(page, settings, crew)
-    except UserError as e:
-        own = sources.get("network") in ("default", f"preset {options.preset}") and str(e).startswith("--network")
-        raise UserError(wrong) if wrong and own else e from None
-    if wrong:
+    wired = load.wire_system(page, settings, crew)
+    if wrong := _presets.warning(page, options.preset, settings.env, **run_options.how_made(options)):
         _warn(wrong)
     return crew, wired
 
@@ -239,12 +232,10 @@ def complete_plan(
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
     """Raises UserError: an option that takes a run's mean return for its strength, in a run of several agents."""
-    if not any(role.in_league for role in crew.roles):
-        return
-    for name in ("eval_every", "until_return"):
-        if (value := getattr(options, name)) is not None:
-            given = f"{flag(name)} {value} given, but agents that play each other have no return to be judged by"
-            raise UserError(f"{given}: leave it out; `polyplay tournament` rates them")
+    given = [name for name in ("eval_every", "until_return") if getattr(options, name) is not None]
+    if given and any(role.in_league for role in crew.roles):
+        text = f"{flag(given[0])} {getattr(options, given[0])} given, but agents that play each other have no return"
+        raise UserError(f"{text} to be judged by: leave it out; `polyplay tournament` rates them")
 
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> list[tuple[str, str]]:

@@ -61,7 +61,7 @@ def wired(name, **given):
     """(settings, lines about what was left out) of a system as keywords give it; nothing is started."""
     page = systems.load(name)
     settings, how, sources = options.resolve(page, serial=True, **given)
-    wire = partial(run._wire, page, how, sources)
+    wire = partial(run._wire, page, how)
     fit, _, lines = fitted(settings, sources, wire)
     return fit, [text for _, text in lines]
 
