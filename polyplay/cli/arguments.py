@@ -65,8 +65,8 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
     if systems.is_population(page):
         from polyplay.runs.load import page_of
 
-        given = take_option(rest, "over")[1]
-        page = page_of(words[0], given[-1] if given else over)
+        named = take_option(rest, "over")[1]
+        page = page_of(words[0], named[-1] if named else over)
     return words[0], page, rest
 
 

@@ -21,22 +21,19 @@ from polyplay.runs.terminal import default_console
 # `polyplay train SYSTEM --seeds …`: a run for each seed, one after the other, and what they come to together.
 
 
-ALLOWED = "allowed: whole numbers from 0, as 0..4, 0,1,2 or 0 1 2"
 PICTURE = "seeds.png"
 
 
 def parse_seeds(words: Sequence[str]) -> list[int]:
     """Each seed once, in the order given. Raises UserError."""
-    seeds = list[int]()
-    for part in [part for word in words for part in word.split(",")]:
+    seeds = dict[int, None]()
+    for part in ",".join(words).split(","):
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)
-        found = range(int(match[1]), int(match[2] or match[1]) + 1) if match else ()
-        if not found:
-            raise errors.UserError(f"--seeds: '{' '.join(words)}' given, {ALLOWED}")
-        seeds += found
-    if not seeds:
-        raise errors.UserError(f"--seeds needs a value: {ALLOWED.removeprefix('allowed: ')}")
-    return list(dict.fromkeys(seeds))
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            allowed = "allowed: whole numbers from 0, as 0..4, 0,1,2 or 0 1 2"
+            raise errors.UserError(f"--seeds: '{' '.join(words)}' given, {allowed}")
+        seeds |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
+    return list(seeds)
 
 
 def train_seeds(seeds: Sequence[int], train: Callable[[int], RunResult], directory: str | None) -> int:
@@ -55,7 +52,7 @@ def train_seeds(seeds: Sequence[int], train: Callable[[int], RunResult], directo
         status = max(status, run.exit_code)
         if run.exit_code >= 128:
             break
-    print_seeds(runs, Path(directory or (runs or ["."])[0]) / PICTURE)
+    print_seeds(runs, Path(directory or (runs or [Path()])[0]) / PICTURE)
     return status
 
 
@@ -84,11 +81,9 @@ def command(words: list[str]) -> int:
     words, seeds = take_option(words, "seeds")
     file = None
     if config is not None:
-        if len(config) != 1:
-            text = f"--config: '{' '.join(config)}' given, allowed: one file, or the directory of a run"
-            raise errors.UserError(text)
+        path = Path(" ".join(config))
         given = [w.partition("=")[0].lstrip("-").replace("-", "_") for w in words if w.startswith("--")]
-        file = options.read_option_file(config[0], given)
+        file = options.read_option_file(path, given)
         named = bool(words) and not words[0].startswith("-")
         words = [file.choose_system(words[0] if named else None), *words[named:]]
     if words and words[0].lower() in systems.names():
@@ -213,9 +208,8 @@ def command_surgery(words: list[str]) -> None:
     report = grow_run(directory, Path(options.out), changes, options.freeze_until, options.trust)
     for name, shapes in report["tensors"].items():
         print(f"{name}: {'new' if shapes['was'] is None else list(shapes['was'])} → {list(shapes['is'])}")
-    for part in report["taken_away"]:
-        print(f"{part}: taken away, as if it were always 0")
-    for what in report["not_carried"]:
-        print(f"not carried: {what}")
+    lines = [f"{part}: taken away, as if it were always 0" for part in report["taken_away"]]
+    for line in [*lines, *(f"not carried: {what}" for what in report["not_carried"])]:
+        print(line)
     print_result(report)
     print(f"`polyplay resume {shlex.quote(options.out)}` goes on")

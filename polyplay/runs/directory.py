@@ -174,8 +174,7 @@ def check_trust(
     if code and not trust and not is_ours(config):
         executed = " and ".join(f"its {flag(option)} {name} would execute {_executed(name)}" for option, name in code)
         raise UserError(f"{where}: {directory} was made elsewhere, and {executed}: {word}")
-    files = [(option, name) for option, name in code if option != "hosts" and not name.startswith(f"{MAIN}:")]
-    return [f"the run's {flag(option)} {name} executes {_executed(name)}" for option, name in files]
+    return [f"the run's {flag(option)} {name} executes {_executed(name)}" for option, name in code]
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
@@ -255,28 +254,18 @@ def _is_signed(given: object, what: list[Any]) -> bool:
 
 
 def _sign(what: list[Any], make: bool = True) -> str | None:
-    """None: there is no key. make: one, where there is none yet."""
-    key = _key(make)
-    return None if key is None else hmac.new(key, json.dumps(what).encode(), hashlib.sha256).hexdigest()
-
-
-def _key(make: bool) -> bytes | None:
-    """The user's own; None: there is none."""
-    path = _key_file()
+    """By the user's own key; None: there is none. make: one, where there is none yet."""
+    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # as it is, where there is no home
+    path = Path(home) / "polyplay" / "key"
     try:
         if make and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             with contextlib.suppress(FileExistsError), open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
                 file.write(secrets.token_bytes(32))
-        return path.read_bytes() or None
+        key = path.read_bytes()
     except OSError:
         return None
-
-
-def _key_file() -> Path:
-    data = os.environ.get("XDG_DATA_HOME")
-    home = Path(data) if data else Path(os.path.expanduser("~/.local/share"))  # as it is, where there is no home
-    return home / "polyplay" / "key"
+    return hmac.new(key, json.dumps(what).encode(), hashlib.sha256).hexdigest() if key else None
 
 
 SCHEMA = 1
@@ -290,7 +279,7 @@ STANDS_FOR = "games"  # in a line of episodes.jsonl: games that it stands for, i
 Shape = Mapping[str, Callable[[Any], bool]]  # name in a file → whether a value is as a run writes it
 
 
-def _a(kind: type, of: type = object) -> Callable[[Any], bool]:
+def _of_kind(kind: type, of: type = object) -> Callable[[Any], bool]:
     """Whether a value is of a kind, and all that it holds of another."""
 
     def fits(value: Any) -> bool:
@@ -301,9 +290,9 @@ def _a(kind: type, of: type = object) -> Callable[[Any], bool]:
 
 
 SHAPE: Shape = {  # of config.json
-    **dict.fromkeys(("config", "options", "versions", "machine"), _a(dict)),
-    **dict.fromkeys(("sources", "environment"), _a(dict, str)),
-    **{"system": _a(str), "started": _a(str), "seed": _a(int), "resumed": _a(list, dict)},
+    **dict.fromkeys(("config", "options", "versions", "machine"), _of_kind(dict)),
+    **dict.fromkeys(("sources", "environment"), _of_kind(dict, str)),
+    **{"system": _of_kind(str), "started": _of_kind(str), "seed": _of_kind(int), "resumed": _of_kind(list, dict)},
 }
 
 
@@ -372,22 +361,18 @@ def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], Non
         return row if most.items() <= row.items() else row | most
 
     _cut(path, lambda row: is_row(row, GAME), bounded, say)
-    if missing := +(Counter(games) - kept):
+    if path.is_file() and (missing := +(Counter(games) - kept)):
         _let_stand(path, owner, missing)
 
 
 def _let_stand(path: Path, owner: Mapping[int, str], missing: Counter[str]) -> None:
     """Add games that have no line to the last line of their worker."""
-    before = path.read_bytes() if path.is_file() else b""
-    lines = before.splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True)
     for i in reversed(range(len(lines))):
         row = parse_json(lines[i])
         if more := missing.pop(owner.get(row["lane"], ""), 0):
             lines[i] = (json.dumps(row | {STANDS_FOR: games_of(row) + more}) + "\n").encode()
-        if not missing:
-            break
-    if b"".join(lines) != before:
-        write_bytes(path, b"".join(lines))
+    write_bytes(path, b"".join(lines))
 
 
 def games_of(row: Row) -> int:
@@ -512,8 +497,8 @@ def _is_member(value: Any) -> bool:
 
 
 POPULATION_SHAPE: Shape = {
-    **dict.fromkeys(("over", "exploit", "explore", "score"), _a(str)),
-    **{"vary": _a(dict), "every": is_number, "total": is_number, "members": _are_members},
+    **dict.fromkeys(("over", "exploit", "explore", "score"), _of_kind(str)),
+    **{"vary": _of_kind(dict), "every": is_number, "total": is_number, "members": _are_members},
 }
 
 

@@ -102,33 +102,23 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
     """Option → the words given for it. If a flag comes twice the last counts, but for ADDED."""
     given: dict[str, list[str]] = {}
     current = None
-    for arg in args:
-        if arg in HELP:
-            continue
+    for arg in (arg for arg in args if arg not in HELP):
         if arg.startswith("-") and not NUMBER.match(arg):
             head, equals, value = arg.partition("=")
-            current, off = _option(head, options, command)
-            if off and equals:
-                raise UserError(f"{head} takes no value, '{value}' given: write {flag(current)}={value}")
+            word = head.lstrip("-").replace("-", "_")
+            current = ALIASES.get(word, word)
+            if word.startswith("no_") and not equals and options.get(word[3:]) is bool:
+                current, equals, value = word[3:], "=", "false"
+            elif current not in options or not (head.startswith("--") or head == "-n"):
+                raise UserError(f"unknown option {head} for {command}{nearest_flag(word, options, flag)}")
             before = given.get(current, []) if current in ADDED else []
-            given[current] = ["false"] if off else [*before, value] if equals else [*before]
+            given[current] = [*before, value] if equals else [*before]
         elif current is None or (given[current] and get_origin(options[current]) is not tuple):
             hint = f"; did you mean --env {arg}?" if "env" in options and current is None else ""
             raise UserError(f"unexpected '{arg}' for {command}: options begin with --{hint}")
         else:
             given[current].append(arg)
     return given
-
-
-def _option(head: str, options: OptionTypes, command: str) -> tuple[str, bool]:
-    """One flag as typed → (option, whether it was spelled --no-option)."""
-    word = head.lstrip("-").replace("-", "_")
-    name = ALIASES.get(word, word)
-    if name in options and (head.startswith("--") or head == "-n"):
-        return name, False
-    if word.startswith("no_") and options.get(word[3:]) is bool:
-        return word[3:], True
-    raise UserError(f"unknown option {head} for {command}{nearest_flag(word, options, flag)}")
 
 
 def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:

@@ -20,13 +20,13 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, read_lines, read_object
 from polyplay.core.user_modules import look_up
 from polyplay.envs import pool
-from polyplay.envs.pool import Envs
 from polyplay.runs import options as run_options
 from polyplay.runs.directory import MAIN, check_trust, read_config, read_summary
 from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, minutes_over
 from polyplay.systems import System
+from polyplay.systems._presets import composed
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.hosts.engines import LINKS, Engine, PretendedMachines, RayMachines
@@ -140,7 +140,7 @@ def load_run(
     return page, settings, run_options.from_json(RunOptions, options), config
 
 
-def check_spaces(directory: Path, envs: Envs) -> None:
+def check_spaces(directory: Path, envs: pool.Envs) -> None:
     """Raises UserError: an environment shows or takes something else than what the run was trained on."""
     path = directory / pool.FILE
     try:
@@ -164,11 +164,7 @@ def check_spaces(directory: Path, envs: Envs) -> None:
 def page_of(system: str, over: object = None) -> Any:
     """The page of a system; of a population over another that of both. Raises UserError."""
     page = systems.load(system)
-    if not systems.is_population(page):
-        return page
-    from polyplay.systems._presets import composed
-
-    return composed(page, str(over or page.Config().over))
+    return composed(page, str(over or page.Config().over)) if systems.is_population(page) else page
 
 
 CREW = ("seed", "on", "serial", "trace", "steps", "step_timeout", "max_restarts", "reuse", "host_wait")

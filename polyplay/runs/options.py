@@ -166,22 +166,20 @@ def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFil
     if "schema" in contents or of_run:
         return _of_run(path, check_shape(path, contents, SHAPE), given)
     system = contents.pop("system", None)
-    if system is not None and not isinstance(system, str):
-        raise UserError(f"--config: {path}: system: '{system}' given, allowed: the name of a system")
-    return OptionFile(path, system, contents)
+    return OptionFile(path, None if system is None else str(system), contents)
 
 
 def _read(path: Path) -> Row:
     parse: Callable[[str], Any] = tomllib.loads if path.suffix.lower() == ".toml" else json.loads
     try:
         contents = parse(path.read_text("utf-8"))
+        if not isinstance(contents, dict):
+            raise ValueError("it has no names")
+        return contents
     except (OSError, ValueError, RecursionError) as e:
         why = e.strerror if isinstance(e, OSError) else e
         cure = "give a run's directory, a file .json, or a file .toml of lines such as lanes = 8"
         raise UserError(f"--config: {path} cannot be read: {why}; {cure}") from None
-    if not isinstance(contents, dict):
-        raise UserError(f"--config: {path} has no options: write a line for each, name and value")
-    return contents
 
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
@@ -198,9 +196,8 @@ MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options from config.json, JSON or TOML; flags override them."""
 SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
 LIMITS = ("steps", "minutes", "until_return")
-HOSTS = ("hosts", "place", "ship", "host_timeout", "host_wait")
-REPORTS = ("report_every", "checkpoint_every", "keep")
-CHANGEABLE = (*ADJUSTABLE, *SIZES, "change", *LIMITS, *REPORTS, "device", *HOSTS)  # of all
+CHANGEABLE = (*ADJUSTABLE, *SIZES, *LIMITS, "change", "report_every", "checkpoint_every", "keep", "device")
+CHANGEABLE += ("hosts", "place", "ship", "host_timeout", "host_wait")
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
@@ -288,8 +285,6 @@ class RunOptions:
     dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
 
     def __post_init__(self) -> None:
-        if self.quiet and self.verbose:
-            raise UserError("--quiet and --verbose contradict each other: give one of them")
         if self.resume == "auto" and self.run is None:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
         flags.read_assignments("env_kwargs", self.env_kwargs)
@@ -325,8 +320,6 @@ def parse(
         settings, options, _ = _choose(page, named, "command line", None)
         about = f"Defaults follow from --env. Below: preset {options.preset}, for {settings.env}; with --env ID before"
         about += f" --help, those of ID.\nPresets: {', '.join(_presets.names(page))}.\n{MORE}"
-        if other := getattr(page, "OVER", None):
-            about += f"\nThe options of population are its own; others are as in `polyplay train {name_of(other)}`."
         if options.preset in page.PRESETS:
             about += "\n" + " ".join((page.PRESETS[options.preset].__doc__ or "").split())
         groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
@@ -521,41 +514,33 @@ def is_order(name: str, sources: Sources) -> bool:
     return not (source in ("default", "chosen") or source.startswith("preset "))
 
 
-def left_out(text: str, settings: Settings, sources: Sources) -> dict[str, Any]:
-    """What the wishes that a message names are changed to, so that it does not apply any more; {}: it names none."""
+def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the wishes that a message names are changed to, so that it does not apply any more; {}: none can be."""
     found = dict[str, Any]()
-    for name in (word.replace("-", "_") for word in FLAG.findall(text)):
-        if name in WISHES and hasattr(settings, name) and not is_order(name, sources):
-            value, other = getattr(settings, name), WISHES[name]
-            other = other(value, text) if callable(other) else other
-            found |= {name: other} if other != value else {}
+    for name, value in wishes.items():
+        other = WISHES.get(name, value)
+        other = other(value, text) if callable(other) else other
+        found |= {name: other} if other != value else {}
     return found
-
-
-def attributed(text: str, settings: Settings, sources: Sources) -> str:
-    """A message that begins with an option that nobody gave, with its value and whose it is."""
-    begin = FLAG.match(text)
-    name = begin[1].replace("-", "_") if begin else ""
-    if not hasattr(settings, name) or is_order(name, sources):
-        return text
-    return f"{text} ({name} {getattr(settings, name)}: {sources.get(name, 'default')})"
 
 
 def fitted(
     settings: Settings, sources: Sources, wire: Callable[[Settings], Any]
 ) -> tuple[Settings, Any, list[tuple[str, str]]]:
     """The settings without the wishes that do not apply, what `wire` made of them, and lines of the plan about what was
-    left out. Raises UserError.
+    left out. Raises UserError: with the value and the source of each option that it names and that nobody gave.
     """
     lines = list[tuple[str, str]]()
     while True:
         try:
             return settings, wire(settings), lines
         except UserError as e:
-            found = left_out(str(e), settings, sources) if len(lines) < MOST_LEFT_OUT else {}
+            named = [word.replace("-", "_") for word in FLAG.findall(str(e))]
+            wishes = {n: v for n, v in vars(settings).items() if n in named and not is_order(n, sources)}
+            whose = {name: f"{name} {value} ({sources.get(name, 'default')})" for name, value in wishes.items()}
+            found = left_out(str(e), wishes) if len(lines) < MOST_LEFT_OUT else {}
             if not found:
-                raise UserError(attributed(str(e), settings, sources)) from None
-            for name, value in found.items():
-                whose = f"{name} {getattr(settings, name)} ({sources.get(name, 'default')})"
-                lines.append(("left out", f"{whose}: {str(e).partition(';')[0]}; {value} instead"))
+                raise UserError(f"{e}; {', '.join(whose.values())}" if whose else str(e)) from None
+            reason = str(e).partition(";")[0]
+            lines += [("left out", f"{whose[name]}: {reason}; {value} instead") for name, value in found.items()]
             settings = replace(settings, **found)

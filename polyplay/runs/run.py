@@ -14,14 +14,12 @@ from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers import replay as replay_files
 from polyplay.core import checkpoint, worker
-from polyplay.core.checkpoint import self_files, self_flaw
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.envs import atari, pool
 from polyplay.runs import directory as run_files
 from polyplay.runs import load, reporter, terminal
 from polyplay.runs import options as run_options
-from polyplay.runs.directory import DirectoryLock
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed, predict_memory
@@ -84,7 +82,7 @@ def begin_run(
     setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
     if options.dry_run:
         return _dry_run(setup)
-    with closing(DirectoryLock(directory)) as lock:
+    with closing(run_files.DirectoryLock(directory)) as lock:
         run_options.refuse_begun(directory)
         run_files.write_config(directory, setup.description)
         write_json(directory / pool.FILE, pool.spec_to_json(wired.envs.spec))
@@ -120,7 +118,7 @@ def resume(
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
     """Go on with a run of one agent. how, part: callbacks and the part of RunSetup, if not to its end."""
     run_files.read_config(directory)
-    with nullcontext() if changes.get("dry_run") else closing(DirectoryLock(directory)) as lock:
+    with nullcontext() if changes.get("dry_run") else closing(run_files.DirectoryLock(directory)) as lock:
         given = load.objects_of(changes)
         changes = {name: value for name, value in changes.items() if name not in given}
         page, settings, options, config = load.load_run(directory, trust, given=given)
@@ -157,7 +155,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
             _warn("the run had made no update: it starts again at update 0")
         elif setup.part is None and (lost := _lost_lanes(crew)):
             _warn(lost)
-        if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
+        if damaged := [f"{p} {wrong}" for p in checkpoint.self_files(directory) if (wrong := checkpoint.self_flaw(p))]:
             more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
             _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
         run_files.rewind(directory, counters, _warn)
