@@ -196,8 +196,8 @@ MORE = """--seeds 0..4 trains once per seed.
 --config FILE reads options from config.json, JSON or TOML; flags override them."""
 SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
 LIMITS = ("steps", "minutes", "until_return")
-CHANGEABLE = (*ADJUSTABLE, *SIZES, *LIMITS, "change", "report_every", "checkpoint_every", "keep", "device")
-CHANGEABLE += ("hosts", "place", "ship", "host_timeout", "host_wait")
+CHANGEABLE: tuple[str, ...] = (*ADJUSTABLE, *SIZES, *LIMITS, "change", "report_every", "checkpoint_every", "keep")
+CHANGEABLE += ("device", "hosts", "place", "ship", "host_timeout", "host_wait")
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
