@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import importlib.util
-import shlex
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,13 +21,6 @@ EXAMPLES = (
     "ppo --env CartPole-v1",
     "a2c --env ALE/Pong-v5 --preset quick",
     "impala --env CartPole-v1 --hidden 128 128",
-)
-COMMON = (
-    "  --env ID             ALE/NAME, a Gymnasium id, module:callable, or toy:NAME",
-    "  --lanes N            parallel environments, also --num-envs",
-    "  --network NAME       auto, mlp, nature, impala, …, or module:callable",
-    "  --learning-rate X    at the start",
-    "  --preset NAME        named set of defaults; chosen by --env if not given",
 )
 BEGIN = "begin with ppo (any actions), dqn (discrete actions) or impala (many cores)"
 
@@ -67,24 +59,25 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
         _show_general_help(verb)
     if not words or words[0].startswith("-"):
         given = f"'{words[0]}' given" if words else "nothing given"
-        example = shlex.join(words) if words else "--env CartPole-v1"
-        text = f"{verb} takes a system first, {given}: polyplay {verb} ppo {example}; {BEGIN}"
+        text = f"{verb} takes a system first, {given}: polyplay {verb} {EXAMPLES[0]}; {BEGIN}"
         raise UserError(f"{text}; allowed: {', '.join(systems.names())}")
     page, rest = systems.load(words[0]), list(words[1:])
     if systems.is_population(page):
         from polyplay.runs.load import page_of
 
-        page = page_of(words[0], _value_of("over", rest) or over)
+        named = take_option(rest, "over")[1]
+        page = page_of(words[0], named[-1] if named else over)
     return words[0], page, rest
 
 
-def _value_of(name: str, words: Sequence[str]) -> str | None:
-    """The last value that is given for an option, if any is."""
-    found = None
-    for word, following in zip(words, [*words, ""][1:], strict=True):
-        if word.partition("=")[0] == f"--{name}":
-            found = word.partition("=")[2] or following
-    return found
+def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:
+    """The words without --NAME and its values, and those values; None: it was not given."""
+    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), None)
+    if at is None:
+        return list(words), None
+    end = next((i for i in range(at + 1, len(words)) if words[i].startswith("-")), len(words))
+    _, equals, value = words[at].partition("=")
+    return [*words[:at], *words[end:]], [*([value] if equals else []), *words[at + 1 : end]]
 
 
 def _show_general_help(verb: str) -> NoReturn:
@@ -93,15 +86,10 @@ def _show_general_help(verb: str) -> NoReturn:
     from polyplay.runs import flags
     from polyplay.runs.options import MORE, RunOptions, grouped
 
-    lines = [f"systems: {', '.join(systems.names())}", "`polyplay systems` says what each is good for.", ""]
-    lines += ["examples:", *(f"  polyplay {verb} {example}" for example in EXAMPLES), ""]
-    lines += [
-        f"options of most systems (`polyplay {verb} ppo --help` lists all of ppo's):",
-        *COMMON,
-        "",
-        *MORE.split("\n"),
-    ]
-    lines += ["The options below are the same for every system."]
+    lines = [f"systems: {', '.join(systems.names())}; `polyplay systems` says what each is good for.", "examples:"]
+    lines += [f"  polyplay {verb} {example}" for example in EXAMPLES]
+    lines += [MORE, "The options below are the same for every system."]
+    lines += [f"`polyplay {verb} ppo --help` lists those of ppo too: --env, --lanes, --network, --learning-rate, …"]
     groups = grouped((), flags.option_types(RunOptions))
     flags.show_help([RunOptions()], groups, f"polyplay {verb} SYSTEM", "\n".join(lines))
 
@@ -111,16 +99,6 @@ def _show_general_help(verb: str) -> NoReturn:
 
 STYLES = {"ok": "green", "warning": "bold yellow", "failed": "bold red", "unseen": "bright_black"}
 WORDS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "unseen": "–"}
-
-
-def _grouped(findings: Sequence[Finding]) -> list[Finding]:
-    """Findings that are unseen for the same reason become one."""
-    rows: list[Finding] = []
-    for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
-        names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
-        name = names[0] if len(names) == 1 else f"{len(names)} others"
-        rows.append(Finding(name, "unseen", text if len(names) == 1 else f"{text}: {', '.join(names)}"))
-    return [f for f in findings if f.level != "unseen"] + rows
 
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
@@ -137,7 +115,12 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
     table.add_column(heading, no_wrap=True, style="bold")
     table.add_column("", no_wrap=True)
     table.add_column("seen", overflow="fold")
-    for f in _grouped(findings):
+    unseen: dict[str, list[str]] = {}  # by the reason
+    for f in findings:
+        if f.level == "unseen":
+            unseen.setdefault(f.seen, []).append(f.name)
+    together = [Finding("unseen", "unseen", f"{why}: {', '.join(names)}") for why, names in unseen.items()]
+    for f in [*(f for f in findings if f.level != "unseen"), *together]:
         seen = Text(f.seen)
         if f.fix and f.level in ("warning", "failed"):
             seen.append("\nfix: ", style="bold").append(f.fix)

@@ -18,6 +18,7 @@ from polyplay import __version__
 from polyplay.cli.arguments import EXAMPLES
 from polyplay.core import processes
 from polyplay.core.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.core.files import refusal_text
 
 VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
     "train": ("SYSTEM", "train an agent"),
@@ -48,7 +49,6 @@ FILES = {  # verbs whose function, command_VERB, stands in the file of another o
     **dict.fromkeys(("verify", "starts", "scores", "export"), "evaluate"),
     **dict.fromkeys(("diagram", "runs", "check", "new"), "systems"),
 }
-RENAMED = {"arena": "tournament"}
 RUNNING = ("train", "resume")  # verbs that see to signals themselves
 INDENT = 24  # columns of what a verb takes
 
@@ -59,36 +59,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _dispatch(words)
     except UserError as e:
-        return _complain("\n".join([f"error: {' '.join(str(e).split())}", *_notes(e)]), 2)
+        return _complain(f"error: {' '.join(str(e).split())}", 2, e)
     except KeyboardInterrupt as e:
         number = e.number if isinstance(e, processes.Stopped) else signal.SIGINT
-        return _complain(f"ended by {processes.name(number)}", 128 + number)
+        return _complain(f"ended by {processes.name(number)}", 128 + number, e)
     except BrokenPipeError:  # `polyplay systems | head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (EnvFailure, WorkerLost, NotFinite, Diverged, OSError) as e:  # OSError: a full disk, another's directory
-        return _complain("\n".join([f"failed: {_reason(e)}", *_notes(e)]), 1)
+    except (EnvFailure, WorkerLost, NotFinite, Diverged) as e:
+        return _complain(f"failed: {e}", 1, e)
+    except OSError as e:  # a full disk, another's directory
+        return _complain(f"failed: {f'{e.filename}: ' if e.filename else ''}{refusal_text(e)}", 1, e)
     except SystemExit as e:
         return e.code if isinstance(e.code, int) else 0
 
 
-def _reason(e: Exception) -> str:
-    if not isinstance(e, OSError):
-        return str(e)
-    from polyplay.core.files import refusal_text
-
-    return f"{e.filename}: {refusal_text(e)}" if e.filename else refusal_text(e)
-
-
-def _notes(e: Exception) -> list[str]:
-    """The last of them names the command that goes on with a run that failed."""
-    return getattr(e, "__notes__", [])
-
-
-def _complain(text: str, status: int) -> int:
+def _complain(text: str, status: int, e: BaseException) -> int:
+    """Print a line, and the notes of what was raised, the last of which names the command that goes on."""
     with contextlib.suppress(OSError):
-        print(f"polyplay: {text}", file=sys.stderr, flush=True)
+        print("\n".join([f"polyplay: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
     return status
 
 
@@ -100,8 +90,6 @@ def _dispatch(words: list[str]) -> int:
     if verb in ("--version", "-V", "version"):
         print(f"polyplay {__version__}")
         return 0
-    if verb in RENAMED:
-        raise UserError(f"{verb} is called {RENAMED[verb]} now: polyplay {RENAMED[verb]} {VERBS[RENAMED[verb]][0]}")
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"

@@ -9,38 +9,30 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from rich import box
-from rich.table import Table
-
-from polyplay.cli.arguments import page_and_words, print_result, run_and_options
+from polyplay.cli.arguments import page_and_words, print_result, run_and_options, take_option
 from polyplay.core import errors
 from polyplay.core.numbers import mean_interval
+from polyplay.runs.directory import describe_run
 from polyplay.runs.run import RunResult
 from polyplay.runs.terminal import default_console
-
-if TYPE_CHECKING:
-    from polyplay.runs.options import OptionFile
 
 # `polyplay train SYSTEM --seeds …`: a run for each seed, one after the other, and what they come to together.
 
 
-ALLOWED = "allowed: whole numbers from 0, as 0..4, 0,1,2 or 0 1 2"
 PICTURE = "seeds.png"
 
 
 def parse_seeds(words: Sequence[str]) -> list[int]:
     """Each seed once, in the order given. Raises UserError."""
-    seeds: dict[int, None] = {}
-    for part in [part for word in words for part in word.split(",")]:
+    seeds = dict[int, None]()
+    for part in ",".join(words).split(","):
         match = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            hint = f"; a range goes up: {match[2]}..{match[1]}" if match else ""
-            raise errors.UserError(f"--seeds: '{' '.join(words)}' given, {ALLOWED}{hint}")
+            allowed = "allowed: whole numbers from 0, as 0..4, 0,1,2 or 0 1 2"
+            raise errors.UserError(f"--seeds: '{' '.join(words)}' given, {allowed}")
         seeds |= dict.fromkeys(range(int(match[1]), int(match[2] or match[1]) + 1))
-    if not seeds:
-        raise errors.UserError(f"--seeds needs a value: {ALLOWED.removeprefix('allowed: ')}")
     return list(seeds)
 
 
@@ -48,55 +40,35 @@ def train_seeds(seeds: Sequence[int], train: Callable[[int], RunResult], directo
     """Train one seed after the other until a signal ends a run, and print the summary; the worst exit status. train:
     from a seed. directory: of all runs together (None: each has its own).
     """
-    runs: dict[int, RunResult | None] = {}  # None: it failed
-    status = 0
+    runs, status = list[Path](), 0
     for seed in seeds:
         try:
-            run = runs[seed] = train(seed)
+            run = train(seed)
         except (errors.EnvFailure, errors.WorkerLost, errors.NotFinite) as e:
-            runs[seed], status = None, max(status, 1)
+            status = max(status, 1)
             print("\n".join([f"polyplay: failed: {e}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
             continue
+        runs.append(run.directory)
         status = max(status, run.exit_code)
         if run.exit_code >= 128:
             break
-    default_console().print(table_of_seeds(runs))
-    ended = [run for run in runs.values() if run is not None]
-    if ended and find_spec("matplotlib") is not None:
-        _draw_picture(ended, Path(directory) if directory else ended[0].directory)
+    print_seeds(runs, Path(directory or (runs or [Path()])[0]) / PICTURE)
     return status
 
 
-def table_of_seeds(runs: dict[int, RunResult | None]) -> Table:
-    """A line for each seed, then the mean return with its 95 % interval over seeds."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in ("seed", "return", "frames", "minutes"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("ended", overflow="fold")
-    returns = []
-    for seed, run in runs.items():
-        summary = run.summary if run else {}
-        mean, seconds = summary.get("episodic_return_mean", summary.get("best_score")), summary.get("wall_seconds")
-        returns += [] if mean is None else [mean]
-        shown = "–" if mean is None else f"{mean:,.2f}"
-        minutes = "–" if seconds is None else f"{seconds / 60:.1f}"
-        frames = f"{summary['frames']:,}" if "frames" in summary else "–"
-        table.add_row(str(seed), shown, frames, minutes, str(summary.get("reason", "failed")))
+def print_seeds(runs: Sequence[Path], picture: Path) -> None:
+    """Print a line for each run, the mean return with its 95 % interval over seeds, and draw their curves."""
+    from polyplay.cli import plot, systems
+
+    rows = [describe_run(run) for run in runs]
+    default_console().print(systems.table_of(rows))
+    returns = {Path(row["run"]): row["return"] for row in rows if row.get("return") is not None}
     if returns:
-        interval = mean_interval(returns)
+        interval = mean_interval([*returns.values()])
         about = "95 % interval {:,.2f} to {:,.2f}".format(*interval) if interval else "no interval: it is of one seed"
-        table.add_section()
-        table.add_row("mean", f"{sum(returns) / len(returns):,.2f}", "", "", about)
-    return table
-
-
-def _draw_picture(runs: Sequence[RunResult], directory: Path) -> None:
-    """Leaves it out where no game has ended yet."""
-    from polyplay.cli import plot
-
-    drawn = [run.directory for run in runs if run.summary.get("episodic_return_mean") is not None]
-    if drawn:
-        print(plot.curves(drawn, directory / PICTURE))
+        print(f"mean return {sum(returns.values()) / len(returns):,.2f}, {about}")
+    if returns and find_spec("matplotlib") is not None:
+        print(plot.curves([*returns], picture))
 
 
 def command(words: list[str]) -> int:
@@ -109,7 +81,11 @@ def command(words: list[str]) -> int:
     words, seeds = take_option(words, "seeds")
     file = None
     if config is not None:
-        file, words = _read_file(_one(config), words)
+        path = Path(" ".join(config))
+        given = [w.partition("=")[0].lstrip("-").replace("-", "_") for w in words if w.startswith("--")]
+        file = options.read_option_file(path, given)
+        named = bool(words) and not words[0].startswith("-")
+        words = [file.choose_system(words[0] if named else None), *words[named:]]
     if words and words[0].lower() in systems.names():
         process.start_early(word.partition("=")[0].lstrip("-") for word in words)
     system, page, rest = page_and_words(words, "train", None if file is None else file.values.get("over"))
@@ -131,33 +107,6 @@ def command(words: list[str]) -> int:
     if chosen.dry_run:
         return train(several[0]).exit_code
     return train_seeds(several, train, chosen.run)
-
-
-def _read_file(path: str, words: list[str]) -> tuple[OptionFile, list[str]]:
-    """A file of options, and the words with its system first where they have none."""
-    from polyplay.runs.options import read_option_file
-
-    given = [w.partition("=")[0].lstrip("-").replace("-", "_") for w in words if w.startswith("--")]
-    file = read_option_file(path, given)
-    system = words[0] if words and not words[0].startswith("-") else None
-    return file, [file.choose_system(system), *words[system is not None :]]
-
-
-def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:
-    """The words without --NAME and its values, and those values; None: it was not given."""
-    flag = f"--{name}"
-    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == flag), None)
-    if at is None:
-        return list(words), None
-    end = next((i for i in range(at + 1, len(words)) if words[i].startswith("-")), len(words))
-    _, equals, value = words[at].partition("=")
-    return [*words[:at], *words[end:]], [*([value] if equals else []), *words[at + 1 : end]]
-
-
-def _one(values: Sequence[str]) -> str:
-    if len(values) != 1:
-        raise errors.UserError(f"--config: '{' '.join(values)}' given, allowed: one file, or the directory of a run")
-    return values[0]
 
 
 # `polyplay resume`.
@@ -259,9 +208,8 @@ def command_surgery(words: list[str]) -> None:
     report = grow_run(directory, Path(options.out), changes, options.freeze_until, options.trust)
     for name, shapes in report["tensors"].items():
         print(f"{name}: {'new' if shapes['was'] is None else list(shapes['was'])} → {list(shapes['is'])}")
-    for part in report["taken_away"]:
-        print(f"{part}: taken away, as if it were always 0")
-    for what in report["not_carried"]:
-        print(f"not carried: {what}")
+    lines = [f"{part}: taken away, as if it were always 0" for part in report["taken_away"]]
+    for line in [*lines, *(f"not carried: {what}" for what in report["not_carried"])]:
+        print(line)
     print_result(report)
     print(f"`polyplay resume {shlex.quote(options.out)}` goes on")

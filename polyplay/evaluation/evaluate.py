@@ -35,7 +35,7 @@ from polyplay.envs.atari import Starts
 from polyplay.envs.pool import Envs, Pool
 from polyplay.evaluation.scores import FILE, read_scores, training_score
 from polyplay.runs import load
-from polyplay.runs.directory import READ_ONLY, config_hash, is_read_only, program_signature
+from polyplay.runs.directory import READ_ONLY, config_hash, is_read_only, program_signature, read_summary
 from polyplay.runs.options import Settings
 from polyplay.systems import System
 from polyplay.workers import process
@@ -490,7 +490,7 @@ def file_name(options: EvaluateOptions, found: str, label: str) -> str:
 
 def final(directory: Path) -> str | None:
     """The checkpoint that a run ended with; None: it goes on, or failed."""
-    summary = load.read_summary(directory)
+    summary = read_summary(directory)
     return summary.get("checkpoint") if summary.get("exit_code") == 0 else None
 
 

@@ -21,11 +21,12 @@ import secrets
 import socket
 import sys
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from importlib.machinery import ModuleSpec, PathFinder
+from functools import partial
+from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, parse_json, read_lines, read_object, write_bytes, write_json
@@ -33,6 +34,7 @@ from polyplay.core.machine import now, stamp
 from polyplay.population.league_log import LOG, has_league
 from polyplay.population.ratings import RATINGS
 from polyplay.population.store import FILE, MEMBERS, Store, best_member, rank_members
+from polyplay.runs.flags import flag
 
 # What a run wrote down line by line, as a table of columns.
 
@@ -78,35 +80,20 @@ class DirectoryLock:
     def take(self) -> None:
         """Also where the directory was deleted and made again."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            _lock(fd)
-        except BlockingIOError:
-            holder = _describe(os.pread(fd, 4096, 0))
+        if not _lock(fd, fcntl.LOCK_EX) and not _lock(fd, fcntl.LOCK_EX, MOMENT):
+            holder = os.pread(fd, 4096, 0).decode(errors="replace") or "another process"
             os.close(fd)
             text = f"RUN: {self.path.parent} is being written by {holder}: wait until that has ended, or end it"
-            raise UserError(text) from None
-        except OSError as e:
-            if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # file systems without locks
-                os.close(fd)
-                raise
+            raise UserError(text)
         self.close()
         self.fd = fd
         self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
         if not self.held:  # deleted between open and lock
-            self.take()
-            return
-        self._sign()
-
-    def _sign(self) -> None:
-        """Write down who we are."""
-        program = Path(sys.argv[0]).name or "python"
-        command = " ".join(["polyplay" if program == "__main__.py" else program, *sys.argv[1:]])[:200]
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "command": command, "since": now()}
-        os.ftruncate(self.fd, 0)
-        try:
-            os.pwrite(self.fd, (json.dumps(who) + "\n").encode(), 0)
-        except OSError:  # a full disk: it is locked nonetheless
-            os.ftruncate(self.fd, 0)
+            return self.take()
+        who = f"process {os.getpid()} on {socket.gethostname()}, since {now()}"
+        with contextlib.suppress(OSError):  # a full disk: it is locked nonetheless
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, who.encode(), 0)
 
     @property
     def held(self) -> bool:
@@ -138,27 +125,23 @@ class DirectoryLock:
 def is_locked(directory: Path) -> bool:
     """Whether a process holds the lock on a directory. Writes nothing."""
     try:
-        fd = os.open(directory / LOCK_FILE, os.O_RDONLY)
+        with open(directory / LOCK_FILE, "rb") as file:
+            return not _lock(file.fileno(), fcntl.LOCK_SH)
     except OSError:
         return False
+
+
+def _lock(fd: int, how: int, after: float = 0.0) -> bool:
+    """Whether an open file is locked now: `is_locked` of another process may hold it for a moment. Raises OSError."""
+    time.sleep(after)
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        fcntl.flock(fd, how | fcntl.LOCK_NB)
     except BlockingIOError:
-        return True
-    except OSError:  # file systems without locks
         return False
-    finally:
-        os.close(fd)
-    return False
-
-
-def _lock(fd: int) -> None:
-    """Lock an open file; `is_locked` of another process may hold it for a moment. Raises OSError."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        time.sleep(MOMENT)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+        if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks: it goes on
+            raise
+    return True
 
 
 def _same(path: Path, fd: int) -> bool:
@@ -166,14 +149,6 @@ def _same(path: Path, fd: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except OSError:
         return False
-
-
-def _describe(written: bytes) -> str:
-    who = parse_json(written)
-    if not isinstance(who, dict):
-        return "another process"
-    pid, host, command, since = (who.get(k, "?") for k in ("pid", "host", "command", "since"))
-    return f"process {pid} on {host} (`{command}`, since {since})"
 
 
 # Whose run it is. A run whose files name code executes that wherever it is opened: modules of its environment, network
@@ -189,17 +164,17 @@ NAMED = re.compile(r"[^\W\d][\w.]*:[^\W\d][\w.]*")  # module:callable
 WORD = "read that, then say --trust"
 
 
-def check_trust(directory: Path, config: Row, trust: bool, given: Collection[str] = ()) -> list[str]:
-    """A line for every file that this run executes by name. config: config.json. given: of env and network those that
-    are the caller's own. Raises UserError: the run was made elsewhere, and `trust` was not given.
+def check_trust(
+    directory: Path, config: Row, trust: bool, given: Collection[str] = (), word: str = WORD, where: str = "RUN"
+) -> list[str]:
+    """A line for every file that this run executes by name. config: config.json. given: options that are the caller's
+    own. Raises UserError: the run was made elsewhere, and `trust` was not given.
     """
-    own = {"environment" if name == "env" else name for name in given}
-    code = {what: name for what, name in code_of(config).items() if what not in own}
+    code = [(option, name) for option, name in code_of(config) if option not in given]
     if code and not trust and not is_ours(config):
-        executed = [f"its {what} {name} would execute {_executed(what, name)}" for what, name in code.items()]
-        raise UserError(f"RUN: {directory} was made elsewhere, and {' and '.join(executed)}: {WORD}")
-    files = {what: name for what, name in code.items() if what != "cluster" and not name.startswith(f"{MAIN}:")}
-    return [f"the run's {what} {name} executes {_executed(what, name)}" for what, name in files.items()]
+        executed = " and ".join(f"its {flag(option)} {name} would execute {_executed(name)}" for option, name in code)
+        raise UserError(f"{where}: {directory} was made elsewhere, and {executed}: {word}")
+    return [f"the run's {flag(option)} {name} executes {_executed(name)}" for option, name in code]
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
@@ -214,72 +189,48 @@ def check_program(path: Path, record: Row, trust: bool) -> None:
 
 def check_named(where: Path, other: Row, config: Row) -> None:
     """Raises UserError: the `config` and `options` of another file of a run name code that its config.json does not."""
-    known = {*code_of(config).values()}
-    for what, name in code_of(other).items():
+    known = {name for _, name in code_of(config)}
+    for option, name in code_of(other):
         if name not in known:
-            raise UserError(f"{where} is damaged: its {what} {name} is not the run's own; put back a copy of it")
+            raise UserError(f"{where} is damaged: its {option} {name} is not the run's own; put back a copy of it")
 
 
-def names_same_code(config: Row, own: Row) -> bool:
-    """Whether a run with `own` configuration and options, begun here, would execute the same, so no word is needed."""
-    return code_of(config) == code_of(own)
+def code_of(config: Row) -> list[tuple[str, str]]:
+    """(option, name) of everything that a run executes by name. config: config.json, or its `config` and `options`."""
+    values = {**config["config"], **config.get("options", {})}
+    words = {name: list(map(str, v if isinstance(v, list | dict) else [v])) for name, v in values.items()}
+    found = [("env", name) for name in words.get("env", ()) if runs_code(name)]
+    found += [(option, name) for option in ("network", "wrapper") for name in words.get(option, ()) if ":" in name]
+    for word in words.get("env_kwargs", ()):  # some environments build others by name
+        found += [("env_kwargs", name) for name in NAMED.findall(word.partition("=")[2])]
+    for word in words.get("vary", ()):  # networks and environments that a population may choose from
+        if word.startswith(("env=", "network=")):
+            found += [("vary", name) for name in word.partition("=")[2].split(",") if ":" in name]
+    return found + [("hosts", name) for name in words.get("hosts", ()) if name.startswith(CLUSTER) and name != CLUSTER]
 
 
-def code_of(config: Row) -> dict[str, str]:
-    """What a run executes by name, by what that is. config: config.json, or its `config` and `options`."""
-    settings, options = config["config"], config.get("options", {})
-    found: dict[str, Any] = {"network": settings.get("network"), **_wrappers(options)}
-    for word in _words(options, "env_kwargs"):  # values that an environment is built with: some build others by name
-        name, _, value = str(word).partition("=")
-        found |= {f"argument {name} {i}": code for i, code in enumerate(NAMED.findall(value))}
-    for word in _words(settings, "vary"):  # networks and environments that a population may choose from
-        name, _, choices = str(word).partition("=")
-        varied = choices.split(",") if name in ("env", "network") else []
-        found |= {f"varied {name} {i}": choice for i, choice in enumerate(varied)}
-    found = {what: name for what, name in found.items() if isinstance(name, str) and ":" in name}
-    if isinstance(hosts := options.get("hosts"), str) and hosts.startswith(CLUSTER) and hosts != CLUSTER:
-        found["cluster"] = hosts
-    return ({"environment": settings["env"]} if runs_code(settings.get("env")) else {}) | found
-
-
-def _wrappers(options: Row) -> dict[str, Any]:
-    return {f"wrapper {i}": name for i, name in enumerate(_words(options, "wrapper"))}
-
-
-def _words(values: Row, name: str) -> Any:
-    """Those of an option of several, also where a damaged file has something else."""
-    return words if isinstance(words := values.get(name), list | dict) else []
-
-
-def runs_code(env: object) -> bool:
+def runs_code(env: str) -> bool:
     """Whether an environment of this name is a module's."""
-    return isinstance(env, str) and ":" in env.removeprefix("toy:") and not env.startswith(OWN)
+    return ":" in env.removeprefix("toy:") and not env.startswith(OWN)
 
 
-def _executed(what: str, name: str) -> str:
+def _executed(name: str) -> str:
     """What is executed by that name, in words."""
-    if what == "cluster":
+    module, _, attribute = name.removeprefix("toy:").partition(":")
+    if name.startswith(CLUSTER):
         return "what its machines send"
-    module, _, attribute = (name.removeprefix("toy:") if what == "environment" else name).partition(":")
     return f"{attribute} of the program that runs" if module == MAIN else module_file(module)
 
 
 def module_file(module: str) -> str:
-    """The file that importing `module` would execute, found without executing anything."""
-    places: Any = [os.getcwd(), *sys.path] if os.getcwd() not in sys.path else sys.path
-    found: ModuleSpec | None = None
-    parts = module.split(".")
-    for i in range(len(parts)):
-        found = PathFinder.find_spec(".".join(parts[: i + 1]), places)
-        if found is None:
-            return f"the module {module}, which is not found here,"
-        places = found.submodule_search_locations or []
-    return str(found.origin if found and found.origin else f"the module {module}")
+    """The file that importing `module` would execute, of a package its __init__.py; nothing is executed."""
+    spec = PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path])
+    return f"the module {module}, which is not found here," if spec is None else f"{module} of {spec.origin}"
 
 
 def signature(config: Row) -> str | None:
     """By which a run is known as made here; None: it needs none, or the key cannot be kept."""
-    return _sign(_what(config)) if code_of(config) else None
+    return _sign([code_of(config), config.get("started")]) if code_of(config) else None
 
 
 def program_signature(record: Row) -> str | None:
@@ -289,21 +240,7 @@ def program_signature(record: Row) -> str | None:
 
 def is_ours(config: Row) -> bool:
     """Whether no word is needed to open a run: it executes nothing by name, or is signed."""
-    return not code_of(config) or _is_signed(config.get("signature"), _what(config))
-
-
-def unsigned(config: Row) -> str:
-    """Why this run, begun here, will seem made elsewhere; empty: it will not."""
-    if "signature" in config or not code_of(config):
-        return ""
-    return f"{_key_file()} cannot be written, so this run is not signed: whoever opens it says --trust"
-
-
-def _what(config: Row) -> list[Any]:
-    """What is signed of a run."""
-    settings, wrappers = config["config"], _wrappers(config.get("options", {}))
-    names = {"environment": settings.get("env"), "network": settings.get("network"), **wrappers}
-    return [names | code_of(config), config.get("started")]
+    return not code_of(config) or _is_signed(config.get("signature"), [code_of(config), config.get("started")])
 
 
 def _played(record: Row) -> list[Any]:
@@ -317,29 +254,18 @@ def _is_signed(given: object, what: list[Any]) -> bool:
 
 
 def _sign(what: list[Any], make: bool = True) -> str | None:
-    """None: there is no key. make: one, where there is none yet."""
-    key = _key(make)
-    return None if key is None else hmac.new(key, json.dumps(what).encode(), hashlib.sha256).hexdigest()
-
-
-def _key(make: bool) -> bytes | None:
-    """The user's own; None: there is none."""
-    path = _key_file()
-    with contextlib.suppress(OSError):
+    """By the user's own key; None: there is none. make: one, where there is none yet."""
+    home = os.environ.get("XDG_DATA_HOME") or os.path.expanduser("~/.local/share")  # as it is, where there is no home
+    path = Path(home) / "polyplay" / "key"
+    try:
         if make and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileExistsError):
-                fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-                with os.fdopen(fd, "wb") as file:
-                    file.write(secrets.token_bytes(32))
-        return path.read_bytes() or None
-    return None
-
-
-def _key_file() -> Path:
-    data = os.environ.get("XDG_DATA_HOME")
-    home = Path(data) if data else Path(os.path.expanduser("~/.local/share"))  # as it is, where there is no home
-    return home / "polyplay" / "key"
+            with contextlib.suppress(FileExistsError), open(path, "xb", opener=partial(os.open, mode=0o600)) as file:
+                file.write(secrets.token_bytes(32))
+        key = path.read_bytes()
+    except OSError:
+        return None
+    return hmac.new(key, json.dumps(what).encode(), hashlib.sha256).hexdigest() if key else None
 
 
 SCHEMA = 1
@@ -350,23 +276,36 @@ SHOWN = 3  # members of a population that a message names
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
 STANDS_FOR = "games"  # in a line of episodes.jsonl: games that it stands for, itself included; left out: 1
-SHAPE = {  # of config.json: what every part of it is
-    **dict.fromkeys(("config", "options", "sources", "environment", "versions", "machine"), dict),
-    "system": str,
-    "started": str,
-    "seed": int,
-    "resumed": list,
+Shape = Mapping[str, Callable[[Any], bool]]  # name in a file → whether a value is as a run writes it
+
+
+def _of_kind(kind: type, of: type = object) -> Callable[[Any], bool]:
+    """Whether a value is of a kind, and all that it holds of another."""
+
+    def fits(value: Any) -> bool:
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        return isinstance(value, kind) and all(isinstance(v, of) for v in inner)
+
+    return fits
+
+
+SHAPE: Shape = {  # of config.json
+    **dict.fromkeys(("config", "options", "versions", "machine"), _of_kind(dict)),
+    **dict.fromkeys(("sources", "environment"), _of_kind(dict, str)),
+    **{"system": _of_kind(str), "started": _of_kind(str), "seed": _of_kind(int), "resumed": _of_kind(list, dict)},
 }
 
 
-class RunDescription(TypedDict):
-    """What a run is, as config.json has it."""
+def check_shape(path: Path, contents: Row, shape: Shape) -> Row:
+    """The contents of a file. Raises UserError: they are of another version, or not as a run writes them."""
+    if contents.get("schema") != SCHEMA:
+        raise UserError(f"{path} has not schema {SCHEMA}, which this version reads: use the version it names")
+    if wrong := sorted(name for name, fits in shape.items() if not fits(contents.get(name))):
+        raise UserError(f"{path} is damaged: no {', '.join(wrong)} as a run writes it; put back a copy of it")
+    return contents
 
-    system: str
-    config: Row
-    options: Row
-    sources: Mapping[str, str]
-    environment: Mapping[str, str]
+
+RunDescription = Mapping[str, Any]  # system, config, options, sources and environment, as config.json has them
 
 
 def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
@@ -380,11 +319,10 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's own match is played again
 
     def cut(name: str, numbers: tuple[str, ...], stays: Callable[[Row], bool]) -> None:
-        _cut(directory / name, lambda row: is_row(row, numbers), stays, say)
+        _cut(directory / name, lambda row: is_row(row, numbers), lambda row: row if stays(row) else None, say)
 
-    cut("metrics.jsonl", METRICS, lambda row: row["steps"] <= steps)
-    cut("decisions.jsonl", ("steps",), lambda row: row["steps"] <= steps)
-    cut("evaluations.jsonl", ("steps",), lambda row: row["steps"] <= steps)
+    for name, numbers in (("metrics", METRICS), ("decisions", ("steps",)), ("evaluations", ("steps",))):
+        cut(f"{name}.jsonl", numbers, lambda row: row["steps"] <= steps)
     if not has_league(directory):  # a league's matches were played, wherever learning goes on from
         cut(LOG, ("steps", "candidate"), lambda row: row["candidate"] < played)
 
@@ -398,41 +336,43 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
         last = learnt.get(path.stem.partition("-")[2] or "0", 0)
         cut(path.name, ("update",), lambda row, last=last: row["update"] <= last)  # type: ignore[misc]
     _cut_games(directory / "episodes.jsonl", counters, say)
+
+    def delivery_stays(line: Any) -> Any:
+        return line if (line["from"] if isinstance(line, dict) else line[0]) <= updates else None
+
     for path in directory.glob("deliveries-*.jsonl"):
-        _cut(path, _delivery, lambda line: (line["from"] if isinstance(line, dict) else line[0]) <= updates, say)
+        _cut(path, _delivery, delivery_stays, say)
 
 
 def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    totals = {k: counters[k] for k in ("frames", "steps")}
     games, found, kept = counters.get("games", {}), Counter[str](), Counter[str]()
     owner = {lane: worker for worker in games for lane in worker_lanes(worker)}
 
-    def stays(row: Row) -> bool:
+    def bounded(row: Row) -> Row | None:
         worker = owner.get(row["lane"])
-        if worker is None:
-            return row["frames"] <= totals["frames"]
-        found[worker] += games_of(row)
-        if found[worker] <= games[worker]:
+        if worker is not None:
+            found[worker] += games_of(row)
+            if found[worker] > games[worker]:
+                return None
             kept[worker] = found[worker]
-        return found[worker] <= games[worker]
+        elif row["frames"] > counters["frames"]:
+            return None
+        most = {k: min(row[k], counters[k]) for k in ("frames", "steps")}
+        return row if most.items() <= row.items() else row | most
 
-    _cut(path, lambda row: is_row(row, GAME), stays, say, totals)
-    if missing := +(Counter(games) - kept):
+    _cut(path, lambda row: is_row(row, GAME), bounded, say)
+    if path.is_file() and (missing := +(Counter(games) - kept)):
         _let_stand(path, owner, missing)
 
 
 def _let_stand(path: Path, owner: Mapping[int, str], missing: Counter[str]) -> None:
     """Add games that have no line to the last line of their worker."""
-    before = path.read_bytes() if path.is_file() else b""
-    lines = before.splitlines(keepends=True)
+    lines = path.read_bytes().splitlines(keepends=True)
     for i in reversed(range(len(lines))):
         row = parse_json(lines[i])
         if more := missing.pop(owner.get(row["lane"], ""), 0):
             lines[i] = (json.dumps(row | {STANDS_FOR: games_of(row) + more}) + "\n").encode()
-        if not missing:
-            break
-    if b"".join(lines) != before:
-        write_bytes(path, b"".join(lines))
+    write_bytes(path, b"".join(lines))
 
 
 def games_of(row: Row) -> int:
@@ -451,30 +391,17 @@ def _delivery(line: Any) -> bool:
     return is_row(line, ("from",)) or (isinstance(line, list) and bool(line) and is_number(line[0]))
 
 
-def _cut(
-    path: Path,
-    whole: Callable[[Any], bool],
-    stays: Callable[[Any], bool],
-    say: Callable[[str], None],
-    most: Mapping[str, int] | None = None,
-) -> None:
-    """Rewrite a file of JSON lines without those that are not whole or do not stay; `most` bounds numbers of others."""
+def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], say: Callable[[str], None]) -> None:
+    """Rewrite a file of JSON lines without those that are not whole. keep: a line as it stays; None: it does not."""
     if not path.is_file():
         return
     before, after, damaged = path.read_bytes(), [], 0
     for line in before.splitlines(keepends=True):
-        if not line.endswith(b"\n"):
-            continue
         row = parse_json(line)
-        if not whole(row):
+        if line.endswith(b"\n") and not whole(row):
             damaged += 1
-            continue
-        if not stays(row):
-            continue
-        if most and any(row[k] > n for k, n in most.items()):
-            row |= {k: min(row[k], n) for k, n in most.items()}
-            line = (json.dumps(row) + "\n").encode()
-        after.append(line)
+        elif line.endswith(b"\n") and (kept := keep(row)) is not None:
+            after.append(line if kept is row else (json.dumps(kept) + "\n").encode())
     if damaged:
         say(f"{path.name}: {damaged} damaged line{'s' * (damaged > 1)} left out")
     if b"".join(after) != before:
@@ -515,16 +442,8 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
         raise UserError(f"no run at {directory} (it has no config.json); {hint}") from None
     except ValueError as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None
-    if contents.get("schema") != SCHEMA:
-        raise UserError(f"{path} has not schema {SCHEMA}, which this version reads: use the version it names")
-    needed = SHAPE if whole else {"system", "config", *SHAPE.keys() & contents.keys()}
-    wrong = [name for name in needed if not isinstance(contents.get(name), SHAPE[name])]
-    for name, kind in (("sources", str), ("environment", str), ("resumed", dict)):
-        parts = contents.get(name, ())
-        if not wrong and not all(isinstance(v, kind) for v in (parts.values() if isinstance(parts, dict) else parts)):
-            wrong.append(name)
-    if wrong:
-        raise UserError(f"{path} is damaged: no {', '.join(sorted(wrong))} as a run writes it; put back a copy of it")
+    needed = SHAPE if whole else {k: v for k, v in SHAPE.items() if k in contents or k in ("system", "config")}
+    check_shape(path, contents, needed)
     if not population and has_members(contents):
         raise UserError(f"RUN: {directory} is a population, name one of its members: {_best_members(Path(directory))}")
     return contents
@@ -567,45 +486,38 @@ def origin(directory: Path) -> Row:
 # population.json, for those who show a population. Imports no torch.
 
 
-POPULATION_SHAPE = {"over": str, "exploit": str, "explore": str, "score": str, "vary": dict}
-NUMBERS = ("member", "steps", "wall_seconds")  # that a member has at least
-
-
-def read_population(directory: Path) -> Row:
-    """population.json of a run, also of one that goes on. Raises UserError: it is no population, or damaged."""
-    path = directory / FILE
-    if not path.exists():
-        raise _no_population(directory)
-    population = Store(directory).read()
-    wrong = [name for name, kind in POPULATION_SHAPE.items() if not isinstance(population.get(name), kind)]
-    wrong += [name for name in ("every", "total") if not is_number(population.get(name))]
-    wrong += [] if population["members"] and all(map(_is_member, population["members"])) else ["members"]
-    if wrong:
-        raise UserError(f"{path} is damaged: no {', '.join(wrong)} as a population writes it; put back a copy of it")
-    return population
+def _are_members(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(_is_member, value))
 
 
 def _is_member(value: Any) -> bool:
-    if not is_row(value, NUMBERS) or not isinstance(value.get("values"), dict):
+    if not is_row(value, ("member", "steps", "wall_seconds")) or not isinstance(value.get("values"), dict):
         return False
     return isinstance(value.get("state"), str) and (value.get("score") is None or is_number(value["score"]))
 
 
-def _no_population(directory: Path) -> UserError:
+POPULATION_SHAPE: Shape = {
+    **dict.fromkeys(("over", "exploit", "explore", "score"), _of_kind(str)),
+    **{"vary": _of_kind(dict), "every": is_number, "total": is_number, "members": _are_members},
+}
+
+
+def read_population(directory: Path) -> Row:
+    """population.json of a run, also of one that goes on. Raises UserError: it is no population, or damaged."""
+    if (directory / FILE).exists():
+        return check_shape(directory / FILE, Store(directory).read(), POPULATION_SHAPE)
     above = directory.resolve().parent.parent
     if (above / FILE).exists():
-        return UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
-    config = read_config(directory, population=True)
-    if has_members(config):
-        return UserError(f"RUN: {directory} has lost its {FILE}: put back a copy of it")
-    what = f"a run of {config['system']}, no population"
-    return UserError(f"RUN: {directory} is {what}: name one that `polyplay train pbt` made")
+        raise UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
+    what = f"a run of {read_config(directory, population=True)['system']}, no population"
+    raise UserError(f"RUN: {directory} is {what}: name one that `polyplay train pbt` made, with its {FILE}")
 
 
 # Runs as a list: what each directory says of the run in it, read without changing anything.
 
 
 COUNTERS = ("frames", "steps", "wall_seconds")
+FULL = ("episodes", "episodic_return_mean")  # numbers of a report of full games
 
 
 def list_runs(places: Sequence[Path]) -> list[Row]:
@@ -629,58 +541,41 @@ def describe_run(directory: Path) -> Row:
     row: Row = {"run": str(directory), "started": "", "state": "damaged"}
     try:
         config = read_config(directory, population=True)
-        summary = _summary(directory)
-        metrics = directory / "metrics.jsonl"
-        counters = summary or (_of_members(directory) if has_members(config) else _last_report(metrics))
-        full = (row for row in read_lines(metrics, "episodes", "episodic_return_mean") if row["episodes"] >= 100)
-        return row | {
-            "system": config["system"],
-            "env": str(config["config"].get("env", "")),
-            "seed": config.get("seed"),
-            "started": str(config.get("started", "")),
-            "state": state_of(directory, summary),
-            **{name: counters.get(name) for name in COUNTERS},
-            "return": counters.get("episodic_return_mean", counters.get("best_score")),
-            "return_best": max((row["episodic_return_mean"] for row in full), default=None),
-            "reason": summary.get("reason"),
-        }
+        counters = summary = read_summary(directory)
+        reports = list(read_lines(directory / "metrics.jsonl", *METRICS))
+        if not summary:
+            counters = _of_members(directory) if has_members(config) else {**reports[-1]} if reports else {}
+        for name in (*COUNTERS, "episodic_return_mean", "best_score"):
+            if not (counters.get(name) is None or is_number(counters[name])):
+                raise ValueError(f"{name} is {counters[name]!r}, and no number")
+        full = [r["episodic_return_mean"] for r in reports if is_row(r, FULL) and r["episodes"] >= 100]
+        row |= {name: counters.get(name) for name in COUNTERS}
+        row |= {"system": config["system"], "env": str(config["config"].get("env", "")), "seed": config.get("seed")}
+        row |= {"return": counters.get("episodic_return_mean", counters.get("best_score"))}
+        row |= {"return_best": max(full, default=None), "reason": summary.get("reason")}
+        return row | {"started": str(config.get("started", "")), "state": state_of(directory, summary)}
     except (UserError, OSError) as e:
         return row | {"error": str(e)}
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:
-        return row | {"error": f"{directory} is damaged: {type(e).__name__}: {e}"}
+        return row | {"error": f"{directory} is damaged: {e}"}
 
 
 def state_of(directory: Path, summary: Row) -> str:
     """running, done, stopped (by a signal, a callback, or killed) or failed. summary: summary.json, {} if none."""
+    code, reason = summary.get("exit_code"), str(summary.get("reason", ""))
     if is_locked(directory):
         return "running"
-    if not summary:
-        return "stopped"
-    code, stopped = summary.get("exit_code"), str(summary.get("reason", "")).startswith("stopped")
-    if not is_number(code) or code in (1, 2):
+    if summary and (not is_number(code) or code in (1, 2)):
         return "failed"
-    return "stopped" if code or stopped else "done"
+    return "stopped" if not summary or code or reason.startswith("stopped") else "done"
 
 
-def _summary(directory: Path) -> Row:
-    path = directory / "summary.json"
+def read_summary(directory: Path) -> Row:
+    """summary.json; empty where the run has not ended, or that is damaged."""
     try:
-        return _checked(read_object(path), path) if path.exists() else {}
-    except ValueError as e:
-        raise UserError(f"{path} is damaged: {e}") from None
-
-
-def _checked(row: Row, path: Path) -> Row:
-    """Raises UserError: a value that is shown as a number is none."""
-    for name in (*COUNTERS, "episodic_return_mean", "best_score"):
-        if not (row.get(name) is None or is_number(row[name])):
-            raise UserError(f"{path} is damaged: {name} is {row[name]!r}, and no number; put back a copy of it")
-    return row
-
-
-def _last_report(path: Path) -> Row:
-    rows = deque(read_lines(path, *METRICS), maxlen=1)
-    return _checked(rows[0], path) if rows else {}
+        return read_object(directory / "summary.json")
+    except (OSError, ValueError):
+        return {}
 
 
 def _of_members(directory: Path) -> Row:

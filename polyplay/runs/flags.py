@@ -2,7 +2,7 @@
 
 The words of a command line: flags, their values, and one line about what is wrong with them.
 
-Knows dataclasses only. Every mistake is a UserError of one line; tyro writes the help. Imports no torch.
+Knows dataclasses only. Every mistake is a UserError of one line; Imports no torch.
 """
 
 from __future__ import annotations
@@ -21,12 +21,9 @@ import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from polyplay.core.errors import Range, UserError
-
-if TYPE_CHECKING:
-    from tyro.constructors import PrimitiveConstructorSpec, PrimitiveTypeInfo
 
 # What the source of a dataclass says of its fields: for the command's help, and for the documentation.
 
@@ -55,18 +52,12 @@ T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
 ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs": "lanes"}
-ELSEWHERE = {  # names in other libraries, and before 0.1.0: only to suggest, never accepted
+ELSEWHERE = {  # names in other libraries: only to suggest, never accepted
     "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_dir": "run",
     "train_for_env_steps": "steps", "experiment": "run", "serial_mode": "serial", "discount": "gamma",
     "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity",
-    "start": "learning_starts", "target": "target_update", "weighting": "beta", "epsilon_over": "epsilon_decay_steps",
-    "warm": "temperature_plies", "cheap": "fast_simulations", "considered": "gumbel_actions",
-    "rein": "saturation_cost", "slope": "dqda_clip", "bound": "v_max", "trim": "evict_every",
-    "code": "variant", "rated": "rate_every", "points": "event_rewards", "matches": "games_per_matchup",
-    "selves": "snapshot_every", "copies": "exploit_every", "memories": "replay_workers",
-    "priority": "alpha", "alpha": "decay", "budget": "frames",
 }  # fmt: skip
 HELP = ("-h", "--help")
 ADDED = ("change",)  # options whose values add up, if they are given several times
@@ -100,14 +91,8 @@ def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "")
 
 def option_types(*classes: type) -> OptionTypes:
     """Every option of some dataclasses and its type."""
-    options: dict[str, object] = {}
-    for cls in classes:
-        hints = get_type_hints(cls, include_extras=True)
-        for f in dataclasses.fields(cls):
-            if f.name in options:
-                raise ValueError(f"{cls.__name__}.{f.name}: another group has this option, rename the field")
-            options[f.name] = hints[f.name]
-    return options
+    types = {name: hint for cls in classes for name, hint in get_type_hints(cls, include_extras=True).items()}
+    return {f.name: types[f.name] for cls in classes for f in dataclasses.fields(cls)}
 
 
 # From words to values
@@ -117,16 +102,17 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
     """Option → the words given for it. If a flag comes twice the last counts, but for ADDED."""
     given: dict[str, list[str]] = {}
     current = None
-    for arg in args:
-        if arg in HELP:
-            continue
+    for arg in (arg for arg in args if arg not in HELP):
         if arg.startswith("-") and not NUMBER.match(arg):
             head, equals, value = arg.partition("=")
-            current, off = _option(head, options, command)
-            if off and equals:
-                raise UserError(f"{head} takes no value, '{value}' given: write {flag(current)}={value}")
+            word = head.lstrip("-").replace("-", "_")
+            current = ALIASES.get(word, word)
+            if word.startswith("no_") and not equals and options.get(word[3:]) is bool:
+                current, equals, value = word[3:], "=", "false"
+            elif current not in options or not (head.startswith("--") or head == "-n"):
+                raise UserError(f"unknown option {head} for {command}{nearest_flag(word, options, flag)}")
             before = given.get(current, []) if current in ADDED else []
-            given[current] = ["false"] if off else [*before, value] if equals else [*before]
+            given[current] = [*before, value] if equals else [*before]
         elif current is None or (given[current] and get_origin(options[current]) is not tuple):
             hint = f"; did you mean --env {arg}?" if "env" in options and current is None else ""
             raise UserError(f"unexpected '{arg}' for {command}: options begin with --{hint}")
@@ -135,67 +121,41 @@ def split_flags(args: Sequence[str], options: OptionTypes, command: str) -> dict
     return given
 
 
-def _option(head: str, options: OptionTypes, command: str) -> tuple[str, bool]:
-    """One flag as typed → (option, whether it was spelled --no-option)."""
-    word = head.lstrip("-").replace("-", "_")
-    name = ALIASES.get(word, word)
-    if name in options and (head.startswith("--") or head == "-n"):
-        return name, False
-    if word.startswith("no_") and options.get(word[3:]) is bool:
-        return word[3:], True
-    raise UserError(f"unknown option {head} for {command}{nearest_flag(word, options, flag)}")
-
-
 def nearest_flag(word: str, names: Iterable[str], spell: Callable[[str], str]) -> str:
     """The end of a line about an unknown `word`: the name probably meant, or where all are listed."""
     names = list(names)
     known = [*names, *(a for a in ALIASES if ALIASES[a] in names)]
-    found = [ELSEWHERE[word]] if ELSEWHERE.get(word) in names else []
-    few = len(names) <= 24  # then listing them beats guessing
-    found = found or [n for n in known if abbreviates(word, n)]
-    found = found or difflib.get_close_matches(word, known, 1, 0.6 if few else 0.5)
-    found = found or [n for n in names if len(word) > 2 and (word in n or n in word.split("_"))]
+    found = [ELSEWHERE[word]] if ELSEWHERE.get(word) in names else difflib.get_close_matches(word, known, 1, 0.5)
     if found:
         return f"; did you mean {spell(found[0])}?"
-    return f"; it takes {', '.join(map(spell, names))}" if few else "; --help lists all options"
-
-
-def abbreviates(word: str, name: str) -> bool:
-    """Whether `word` is made of the beginnings of an option's words, where it has several: lrate of learning_rate."""
-    parts = name.split("_")
-    beginning = "_?".join(part[0] + "".join(f"(?:{c}" for c in part[1:]) + ")?" * len(part[1:]) for part in parts)
-    return len(parts) > 1 and re.fullmatch(beginning, word) is not None
+    return f"; it takes {', '.join(map(spell, names))}" if len(names) <= 24 else "; --help lists all options"
 
 
 def parse_values(given: Mapping[str, list[str]], options: OptionTypes) -> dict[str, object]:
     """The values that `split_flags` found words for. Raises UserError."""
-    return {name: _parse(flag(name), words, options[name]) for name, words in given.items()}
-
-
-def _parse(label: str, words: list[str], hint: object) -> object:
-    if get_origin(hint) is tuple:
-        if not words:
-            example = f", as in {label} 256 256" if range_of(hint) else ""
-            raise UserError(f"{label} needs a value: {allowed(hint)}{example}; {label}= for none")
-        words = [part for word in words for part in split_items(word)]
-        return check_value(label, [Word(word) for word in words], hint, " ".join(words))
-    if hint is bool:
-        words = words or ["true"]
-    if words in ([], [""]) and hint is not bool:
-        raise UserError(f"{label} needs a value: {allowed(hint)}")
-    return check_value(label, Word(words[0]), hint)
-
-
-def split_items(word: str) -> list[str]:
-    """The values in one word: a,b is two, and so is x=1,2,y=3, since a value behind = may have commas."""
-    return [part for part in re.split(ASSIGNED if "=" in word else ",", word) if part]
+    values: dict[str, object] = {}
+    for name, words in given.items():
+        hint, label = options[name], flag(name)
+        several = get_origin(hint) is tuple
+        words = ["true"] if hint is bool and not words else words
+        if not words or (words == [""] and not several and hint is not bool):
+            raise UserError(f"{label} needs a value: {allowed(hint)}" + f"; {label}= for none" * several)
+        parts = [part for word in words for part in Word(word).parts()]
+        values[name] = check_value(label, parts if several else Word(words[0]), hint)
+    return values
 
 
 class Word(str):
-    """Text from a command line, where a Python value is still to be read from it."""
+    """Text from a command line or a file, where a Python value is still to be read from it."""
+
+    def parts(self) -> list[Word]:
+        """The values in it: a,b is two, and so is x=1,2,y=3, since a value behind = may have commas."""
+        return [Word(part) for part in re.split(ASSIGNED if "=" in self else ",", self) if part]
 
     def read(self, hint: object) -> object:
-        """A value of a type that is no union and no tuple, or text that does not fit it. Raises ValueError."""
+        """A value of a type that is no union, or text that does not fit it. Raises ValueError."""
+        if get_origin(hint) is tuple:
+            return self.parts()
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:
@@ -227,18 +187,16 @@ def check_keywords(given: Mapping[str, object], options: OptionTypes, where: str
     return values
 
 
-def check_value(label: str, value: object, hint: object, given: object = None) -> object:
+def check_value(label: str, value: object, hint: object) -> object:
     """`value` as `hint` wants it, else UserError of one line: the option, what was given, what is allowed, and the
-    nearest choice. Ints pass as floats, lists as tuples, callables as str. given: what the message shows, if not the
-    value.
+    nearest choice. Ints pass as floats, lists as tuples, callables as str.
     """
     try:
         return _fit(value, hint)
     except (ArithmeticError, TypeError, ValueError):  # also a whole number that no float holds
-        text = str(value if given is None else given)
-        choices = [str(a) for a in get_args(hint)] if get_origin(hint) is Literal else []
-        shown, near = " ".join(text.split()), did_you_mean(text, choices)
-        raise UserError(f"{label}: '{shown}' given, allowed: {allowed(hint)}{near}") from None
+        text = " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        near = did_you_mean(text, map(str, get_args(hint)) if get_origin(hint) is Literal else [])
+        raise UserError(f"{label}: '{' '.join(text.split())}' given, allowed: {allowed(hint)}{near}") from None
 
 
 def _fit(value: object, hint: object) -> object:
@@ -248,8 +206,6 @@ def _fit(value: object, hint: object) -> object:
         if value is None or (isinstance(value, Word) and value.lower() == "none"):
             return None
         return _fit(value, next(kind for kind in get_args(hint) if kind is not NONE))
-    if origin is tuple:
-        return _items(value, hint)
     if origin is Annotated:
         kind, numbers = get_args(hint)
         fitted = _fit(value, kind)
@@ -257,6 +213,8 @@ def _fit(value: object, hint: object) -> object:
             raise ValueError
         return fitted
     value = value.read(hint) if isinstance(value, Word) else value
+    if origin is tuple:
+        return _items(value, hint)
     if origin is Literal:
         fits = any(type(choice) is type(value) and choice == value for choice in get_args(hint))
     elif hint is int or hint is float:
@@ -329,30 +287,23 @@ def allowed(hint: object) -> str:
 def show_help(
     defaults: Sequence[object], groups: Mapping[str, Sequence[str]], command: str, about: str = ""
 ) -> NoReturn:
-    """Print tyro's help for instances of dataclasses, whose options stand in groups, and raise SystemExit(0)."""
-    import tyro
-
-    # tyro joins lines that begin with a letter, and wraps none
-    columns = min(shutil.get_terminal_size().columns, 100)
-    indented = partial(textwrap.fill, width=columns, initial_indent=" ", subsequent_indent=" ")
-    described, values, made = dict[str, object](), dict[str, object](), dict[str, object]()
+    """Print the options of instances of dataclasses, which stand in groups, and raise SystemExit(0)."""
+    values, types, texts = dict[str, object](), dict[str, object](), dict[str, str]()
     for instance in defaults:
-        cls = type(instance)
-        said, ranges = meanings(cls), {name: range_of(hint) for name, hint in option_types(cls).items()}
-        for name, hint in get_type_hints(cls).items():  # what it means in one piece, the default and the range
-            default = partial(_default, ranges[name])
-            described[name] = Annotated[hint, tyro.conf.arg(help=said.get(name), help_behavior_hint=default)]
         values |= vars(instance)
+        types |= option_types(type(instance))
+        texts |= meanings(type(instance))
+    columns = min(shutil.get_terminal_size().columns, 100)
+    fill = partial(textwrap.fill, width=columns, subsequent_indent=" " * 6, break_on_hyphens=False)
+    print(f"usage: {command} [--OPTION VALUE …]\n", *map(fill, about.splitlines()), sep="\n")
     for title, names in groups.items():
-        group = dataclasses.make_dataclass("Group", [(name, described[name]) for name in names], frozen=True)
-        group.__doc__ = ""
-        made[title] = group(**{name: values[name] for name in names})
-    options = dataclasses.make_dataclass("Options", [(title, type(v)) for title, v in made.items()], frozen=True)
-    registry = tyro.constructors.ConstructorRegistry()
-    registry.primitive_rule(_optional)
-    text, omit = "\n".join(map(indented, about.splitlines())), (tyro.conf.OmitArgPrefixes,)
-    default = options(**made)
-    tyro.cli(options, prog=command, description=text, args=["--help"], default=default, config=omit, registry=registry)
+        print(f"\n{title} options")
+        for name in names:
+            value = values[name]
+            default = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            default = {"": "none", "None": "none", "True": "on", "False": "off"}.get(default, default)
+            print(fill(f"{flag(name)}: {allowed(types[name])}", initial_indent="  "))
+            print(fill(f"{texts.get(name, '')} (default: {default})", initial_indent=" " * 6))
     raise SystemExit(0)
 
 
@@ -361,26 +312,3 @@ def range_of(hint: object) -> Range | None:
     if get_origin(hint) is Annotated:
         return next((x for x in get_args(hint) if isinstance(x, Range)), None)
     return next(filter(None, map(range_of, get_args(hint))), None) if get_origin(hint) in (*UNIONS, tuple) else None
-
-
-def _default(numbers: Range | None, default: str) -> str:
-    shown = {"": "none", "None": "none", "True": "on", "False": "off"}.get(default, default)
-    return f"(default: {shown}; {numbers.in_short})" if numbers else f"(default: {shown})"
-
-
-def _optional(info: PrimitiveTypeInfo) -> PrimitiveConstructorSpec[object] | None:
-    """tyro's rule for `int | None` and its like: the help says INT, or the choices, and `none` for None."""
-    from tyro.constructors import PrimitiveConstructorSpec
-
-    args = get_args(info.type)
-    kinds = [k for k in args if k in (int, float, str) or get_origin(k) is Literal]
-    if len(kinds) != 1 or set(args) != {NONE, *kinds}:
-        return None
-    named = get_args(kinds[0])
-    return PrimitiveConstructorSpec(
-        nargs=1,
-        metavar=f"{{none,{','.join(named)}}}" if named else kinds[0].__name__.upper(),
-        instance_from_str=lambda words: words[0],
-        is_instance=lambda value: True,
-        str_from_instance=lambda value: ["none" if value is None else str(value)],
-    )

@@ -20,17 +20,16 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, read_lines, read_object
 from polyplay.core.user_modules import look_up
 from polyplay.envs import pool
-from polyplay.envs.pool import Envs
-from polyplay.population.league_log import has_league
 from polyplay.runs import options as run_options
-from polyplay.runs.directory import MAIN, check_trust, read_config
+from polyplay.runs.directory import MAIN, check_trust, read_config, read_summary
 from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, minutes_over
 from polyplay.systems import System
+from polyplay.systems._presets import composed
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts.engines import LINKS, Engine
+from polyplay.workers.hosts.engines import LINKS, Engine, PretendedMachines, RayMachines
 from polyplay.workers.role import Placement
 
 if TYPE_CHECKING:
@@ -59,26 +58,14 @@ def find_objects(directory: Path, config: Row) -> dict[str, Any]:
     """Those that the program that runs has, and for those that nobody can find a function that says so when it is
     called: acting and looking at a run may need neither. config: of config.json.
     """
-    found = {}
+    found: dict[str, Any] = {}
     for name in FIELDS:
-        text = config.get(name)
-        if isinstance(text, str) and (text.startswith(f"{MAIN}:") or "<" in text or text == "functools:partial"):
-            found[name] = _in_main(text) or _lost(directory, name, text)  # no import finds what has such a name
+        text = str(config.get(name))
+        if text.startswith(f"{MAIN}:") or "<" in text or text == "functools:partial":  # no import finds these
+            found[name] = _lost(directory, name, text)
+            with contextlib.suppress(AttributeError):
+                found[name] = look_up(sys.modules[MAIN], text.removeprefix(f"{MAIN}:"))
     return found
-
-
-def recall_objects(directory: Path, config: Row) -> dict[str, Any]:
-    """Those that `remember` was told of this run. config: of config.json."""
-    known = _given.get(directory.resolve(), {})
-    return {name: thing for name, thing in known.items() if run_options.json_value(thing) == config.get(name)}
-
-
-def _in_main(name: str) -> Any:
-    module, _, attribute = name.partition(":")
-    with contextlib.suppress(AttributeError):
-        found = look_up(sys.modules[MAIN], attribute) if module == MAIN else None
-        return found if callable(found) else None
-    return None
 
 
 def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
@@ -93,31 +80,19 @@ def _lost(directory: Path, field: str, name: str) -> Callable[..., Any]:
     return lost
 
 
-BEFORE = {"actions": "clip"}  # of settings that are newer than a run: what was done before there were such
-
-
 def choose_checkpoint(directory: Path, which: str | None) -> Path:
     """The checkpoint that `which` names: best, its name or its update; None: the newest whole one. Raises UserError."""
     if which is None:
         return checkpoint.newest(directory, lambda text: print(f"polyplay: {text}", file=sys.stderr))
-    if which == "best":
-        found = checkpoint.best(directory)
-        if found is None:
-            none = "has none with a return yet, or plays itself without a gate"
-            if has_league(directory):
-                none = "is a league, which has no best one: its agents play each other"
-            raise UserError(f"--checkpoint: {directory} {none}; leave the option out for the newest")
-    else:
-        there = checkpoint.everything(directory)
-        match = [p for p in there if which == p.name or (which.isdecimal() and int(which) == checkpoint.update_of(p))]
-        if not match:
-            names = ", ".join(p.name for p in there) or "none there yet"
-            raise UserError(f"--checkpoint: {which!r} given, allowed: best, {names}")
-        found = match[0]
-    wrong = checkpoint.flaw(found)
-    if wrong is not None:
-        raise UserError(f"--checkpoint: {found.name} cannot be used: {wrong}")
-    return found
+    there, best = checkpoint.everything(directory), checkpoint.best(directory)
+    match = [p for p in there if which == p.name or (which.isdecimal() and int(which) == checkpoint.update_of(p))]
+    match += [best] if best and which == "best" else []
+    if not match:
+        names = ", ".join([*["best"] * (best is not None), *(p.name for p in there)]) or "none there yet"
+        raise UserError(f"--checkpoint: {which!r} given, allowed: {names}")
+    if wrong := checkpoint.flaw(match[0]):
+        raise UserError(f"--checkpoint: {match[0].name} cannot be used: {wrong}")
+    return match[0]
 
 
 def choose_agent(directory: Path, found: Path, which: str | None, option: str = "--agent") -> int:
@@ -128,20 +103,14 @@ def choose_agent(directory: Path, found: Path, which: str | None, option: str = 
     if which is None:
         return min(there, default=0)  # none in a damaged manifest: who reads the weights says so
     if which == "best":
-        rated = _ratings(directory)
+        rated: dict[int, float] = {}
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # no league: the first
+            players = read_object(directory / "league.json")["players"]
+            rated = {row["agent"]: float(row["elo"]) for row in players if row["kind"] == "agent"}
         return max(there, key=lambda agent: rated.get(agent, 0.0))
     if not which.isdecimal() or int(which) not in there:
         raise UserError(f"{option}: {which!r} given, allowed: best, {', '.join(map(str, there))}")
     return int(which)
-
-
-def _ratings(directory: Path) -> dict[int, float]:
-    """The Elo of each agent of a league; empty where there is none."""
-    try:
-        players = read_object(directory / "league.json").get("players", [])
-        return {row["agent"]: float(row["elo"]) for row in players if row["kind"] == "agent"}
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}
 
 
 def split_checkpoint(path: Path) -> tuple[Path, str | None]:
@@ -159,18 +128,19 @@ def load_run(
     `trust`, or is a population, unless that may be.
     """
     config = read_config(directory, whole=True, population=population)
-    objects = {**recall_objects(directory, config["config"]), **(given or {})}
-    for line in check_trust(directory, config, trust, objects):
+    known = _given.get(directory.resolve(), {})
+    own = {name: v for name, v in known.items() if run_options.json_value(v) == config["config"].get(name)}
+    own |= given or {}
+    for line in check_trust(directory, config, trust, own):
         print(f"polyplay: {line}", file=sys.stderr)
     page: Page = page_of(config["system"], config["config"].get("over"))
     options = run_options.to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
-    known = {k: v for k, v in BEFORE.items() if k in page.Config.__dataclass_fields__}
-    settings = run_options.from_json(page.Config, known | config["config"])
-    objects = {**find_objects(directory, config["config"]), **objects}
-    return page, replace(settings, **objects), run_options.from_json(RunOptions, options), config
+    settings = run_options.from_json(page.Config, config["config"])
+    settings = replace(settings, **{**find_objects(directory, config["config"]), **own})
+    return page, settings, run_options.from_json(RunOptions, options), config
 
 
-def check_spaces(directory: Path, envs: Envs) -> None:
+def check_spaces(directory: Path, envs: pool.Envs) -> None:
     """Raises UserError: an environment shows or takes something else than what the run was trained on."""
     path = directory / pool.FILE
     try:
@@ -182,13 +152,10 @@ def check_spaces(directory: Path, envs: Envs) -> None:
     now = pool.spec_from_json(pool.spec_to_json(envs.spec), envs.title)
     (seen, acted), (before, taken) = pool.network_view(now), pool.network_view(was)
     shown, actions = pool.describe_views(now, was)
-    parts = [
-        ("shows", *shown, seen != before),
-        ("takes", *actions, acted != taken or now.action != was.action),
-        ("has action masks:", now.mask is not None, was.mask is not None, now.mask != was.mask),
-    ]
-    for what, is_, other, differ in parts:
-        if differ:
+    masked = [text + " with masks" * (spec.mask is not None) for text, spec in zip(actions, (now, was), strict=True)]
+    same = (acted, now.action, now.mask) == (taken, was.action, was.mask)
+    for what, (is_, other), equal in (("shows", shown, seen == before), ("takes", masked, same)):
+        if not equal:
             trained = f"{directory} was trained on {other} ({path.name})"
             cure = f"give them another name and `polyplay surgery {directory} --out RUN2 --env NAME`"
             raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
@@ -197,11 +164,7 @@ def check_spaces(directory: Path, envs: Envs) -> None:
 def page_of(system: str, over: object = None) -> Any:
     """The page of a system; of a population over another that of both. Raises UserError."""
     page = systems.load(system)
-    if not systems.is_population(page):
-        return page
-    from polyplay.systems._presets import composed
-
-    return composed(page, str(over or page.Config().over))
+    return composed(page, str(over or page.Config().over)) if systems.is_population(page) else page
 
 
 CREW = ("seed", "on", "serial", "trace", "steps", "step_timeout", "max_restarts", "reuse", "host_wait")
@@ -232,8 +195,6 @@ def fleet_of(options: RunOptions) -> Fleet | None:
     if options.serial or options.on == "thread":
         how = "--serial" if options.serial else "--on thread"
         raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
-    if not sys.platform.startswith("linux"):
-        raise UserError(f"--hosts: {hosts} given, but it needs Linux, and this is {sys.platform}; leave it out")
     from polyplay.workers.hosts.agent import pack_modules
     from polyplay.workers.hosts.fleet import Fleet
     from polyplay.workers.hosts.places import parse_places
@@ -246,12 +207,12 @@ def fleet_of(options: RunOptions) -> Fleet | None:
 def engine_of(hosts: str) -> Engine:
     """What starts agents on the machines that `--hosts` names. Raises UserError."""
     kind, _, rest = hosts.partition(":")
-    if kind != "ray" and not (kind == "pretend" and rest.isdigit() and 1 <= int(rest) <= LINKS):
-        allowed = f"none, ray, ray:HOST:PORT, or pretend:N with N from 1 to {LINKS}"
-        raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
-    from polyplay.workers.hosts.engines import PretendedMachines, RayMachines
-
-    return RayMachines(rest) if kind == "ray" else PretendedMachines(int(rest))
+    if kind == "ray":
+        return RayMachines(rest)
+    if kind == "pretend" and rest.isdigit() and 1 <= int(rest) <= LINKS:
+        return PretendedMachines(int(rest))
+    allowed = f"none, ray, ray:HOST:PORT, or pretend:N with N from 1 to {LINKS}"
+    raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
@@ -301,26 +262,15 @@ def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path |
     every one passed over. Raises UserError: none of those there are is whole, or all are gone of a run that has learnt.
     """
     if not checkpoint.everything(directory):
-        if told := _told_updates(directory):
-            folder = checkpoint.checkpoints_dir(directory)
-            lost = f"RUN: {directory} has no checkpoint, but {told}: put back {folder}"
+        learnt = any(row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates"))
+        lines = any(any(read_lines(directory / name)) for name in ("episodes.jsonl", "updates.jsonl"))
+        folder = checkpoint.checkpoints_dir(directory)  # there is one without a checkpoint after a kill at once
+        if learnt or read_summary(directory).get("checkpoint") or (lines and not folder.exists()):
+            lost = f"RUN: {directory} has no checkpoint, but its files tell of updates: put back {folder}"
             raise UserError(f"{lost}; to begin it again, name another --run or move {directory} away")
         return None, BEGINNING
     found = checkpoint.newest(directory, say, checkpoint.resume_flaw)
     return found, checkpoint.manifest(found)["counters"]
-
-
-def _told_updates(directory: Path) -> str:
-    """Say which file of a run without checkpoints tells that it had some; empty: none does."""
-    made = max((row["updates"] for row in read_lines(directory / "metrics.jsonl", "updates")), default=0)
-    if made:
-        return f"its metrics.jsonl tells of {made:,.0f} updates"
-    if last := read_summary(directory).get("checkpoint"):
-        return f"its summary.json names {last}"
-    if checkpoint.checkpoints_dir(directory).exists():  # as a run leaves it that was killed at once
-        return ""
-    found = [name for name in ("episodes", "updates") if any(read_lines(directory / f"{name}.jsonl"))]
-    return f"its {found[0]}.jsonl has lines" if found else ""
 
 
 def steps_learnt(found: Path | None) -> float:
@@ -332,14 +282,6 @@ def steps_learnt(found: Path | None) -> float:
     return 0.0
 
 
-def read_summary(directory: Path) -> Row:
-    """summary.json; empty where the run has not ended, or that is damaged."""
-    try:
-        return read_object(directory / "summary.json")
-    except (OSError, ValueError):
-        return {}
-
-
 def finished(
     directory: Path, found: Path | None, plan: Plan, counters: Row, options: RunOptions, changes: Mapping[str, Any]
 ) -> str:
@@ -347,18 +289,19 @@ def finished(
     and not learnt from are left to do. found: the checkpoint to go on from.
     """
     summary = read_summary(directory)
+    seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
     if summary.get("exit_code") != 0:
         return ""
-    seconds = summary["wall_seconds"] if is_row(summary, ("wall_seconds",)) else 0.0
-    why, longer = "", ""
     if steps_learnt(found) * counters["frames"] >= plan.frames * max(counters["steps"], 1):
         why, longer = f"{counters['frames']:,} of {plan.frames:,} frames are done", "--frames N (or --steps N)"
     elif options.minutes is not None and seconds >= 60.0 * options.minutes:
         why, longer = minutes_over(options.minutes), "--minutes N"
     elif "mean return" in str(summary.get("reason")) and changes.get("until_return") is None:
         why, longer = str(summary["reason"]), "--until-return N"
+    else:
+        return ""
     command = f"polyplay resume {shlex.quote(str(directory))} {longer}"
-    return f"{directory} is finished: {why}; `{command}` with a larger N lengthens it" if why else ""
+    return f"{directory} is finished: {why}; `{command}` with a larger N lengthens it"
 
 
 def sizes_of(settings: Settings) -> Row:
@@ -366,21 +309,15 @@ def sizes_of(settings: Settings) -> Row:
     return {name: value for name, value in vars(settings).items() if name in run_options.SIZES}
 
 
-def saved_sizes(config: Row, before: Settings, steps: int) -> Row:
-    """The same of a checkpoint at so many steps: before the run was resumed there, or later, with others."""
-    found = sizes_of(before)
-    for entry in reversed(config["resumed"]):
-        if isinstance(was := entry.get("sizes"), dict) and is_number(entry.get("steps")) and entry["steps"] >= steps:
-            found |= {name: was[name] for name in found if name in was}
-    return found
-
-
-def sizes_changed(before: Settings, now: Settings, crew: Crew, saved: Row | None = None) -> str:
-    """What a run that goes on has other numbers of, in words; empty: nothing. saved: the numbers of its checkpoint, if
-    that is not of `before`. Raises UserError: its replay is by lanes.
+def sizes_changed(config: Row, before: Settings, now: Settings, crew: Crew, steps: int) -> str:
+    """What a run that goes on from a checkpoint at so many steps has other numbers of than were saved there, in words;
+    empty: nothing. Raises UserError: its replay is by lanes.
     """
-    both = [(name, was, sizes_of(now).get(name)) for name, was in (saved or sizes_of(before)).items()]
-    found = [(name, was, is_) for name, was, is_ in both if was != is_]
+    saved = sizes_of(before)
+    for entry in reversed(config["resumed"]):  # what a later resumption changed
+        if isinstance(was := entry.get("sizes"), dict) and is_number(entry.get("steps")) and entry["steps"] >= steps:
+            saved |= {name: was[name] for name in saved if name in was}
+    found = [(name, was, sizes_of(now)[name]) for name, was in saved.items() if was != sizes_of(now)[name]]
     if found and any(role.held_replay for role in crew.roles):
         name, was, is_ = found[0]
         raise UserError(f"{flag(name)}: {is_} given, but the replay holds the rows of each lane ({was}): leave it out")

@@ -9,7 +9,6 @@ here knows any system: functions take the page, `polyplay.systems.load(name)`. I
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 import json
 import math
 import re
@@ -18,80 +17,44 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_origin
+from typing import Any, Literal, TypeVar
 
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.runs import flags
-from polyplay.runs.directory import SCHEMA, check_trust, code_of
+from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
 from polyplay.systems import _presets
 
 # Options by what they are about, as `--help` lists them. Imports no torch.
 
 
-DURATION, POPULATION, ALGORITHM, RUN = "duration", "population", "algorithm", "run"
-GROUPS: dict[str, tuple[str, ...]] = {  # what none names belongs to the algorithm, or to the run
-    DURATION: ("frames", "steps", "minutes", "until_return"),
-    POPULATION: ("over", "population", "every", "vary", "exploit", "explore", "score", "at_once"),
-    "environment": (
-        *("env", "lanes", "atari", "env_kwargs", "wrapper", "life_loss", "inputs", "actions", "reward", "reward_scale"),
-        *("env_workers", "groups", "step_timeout", "max_restarts"),
-    ),
-    "network": ("network", "hidden", "activation", "core", "core_size", "width", "head", "dueling", "init"),
-    ALGORITHM: (),
-    "optimizer": (
-        *("learning_rate", "anneal", "change", "optimizer", "optimizer_eps", "decay", "max_grad_norm", "reduction"),
-    ),
-    "exploration": ("entropy_cost", "epsilon", "epsilon_decay_steps", "sigma", "noise"),
-    "replay": (
-        *("ratio", "capacity", "learning_starts", "evict_every", "alpha", "beta", "prefetch", "replay_workers"),
-        *("sequence", "burn_in"),
-    ),
-    "worker": (
-        *("actors", "learners", "replicas", "workers", "agents", "predictors", "trainers", "shards", "slots", "lag"),
-        *("sync", "pull", "schedule", "predict_batch", "min_batch", "queue", "stale", "outlier", "correction"),
-        *("serial", "on", "cores", "device", "actors_on", "precision"),
-    ),
-    RUN: (),
-    "evaluation": ("eval_every", "eval_episodes", "eval_protocol", "eval_epsilon"),
+GROUPS = {  # what none names belongs to the algorithm, or to the run
+    "duration": "frames steps minutes until_return",
+    "population": "over population every vary exploit explore score at_once",
+    "environment": "env lanes atari env_kwargs wrapper life_loss inputs actions reward reward_scale env_workers groups "
+    "step_timeout max_restarts",
+    "network": "network hidden activation core core_size width head dueling init",
+    "algorithm": "",
+    "optimizer": "learning_rate anneal change optimizer optimizer_eps decay max_grad_norm reduction",
+    "exploration": "entropy_cost epsilon epsilon_decay_steps sigma noise",
+    "replay": "ratio capacity learning_starts evict_every alpha beta prefetch replay_workers sequence burn_in",
+    "worker": "actors learners replicas workers agents predictors trainers shards slots lag sync pull schedule "
+    "predict_batch min_batch queue stale outlier correction serial on cores device actors_on precision",
+    "run": "",
+    "evaluation": "eval_every eval_episodes eval_protocol eval_epsilon",
 }
 
 
 def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
     """Group → the options of a page and of every run in it, in the order above; no group is empty."""
-    page, run = list(page), list(run)
-    home = {name: group for group, names in GROUPS.items() for name in names}
-    rest = {**dict.fromkeys(page, ALGORITHM), **dict.fromkeys(run, RUN)}
-    order = [name for names in GROUPS.values() for name in names]
-    names = sorted([*page, *run], key=lambda name: order.index(name) if name in home else len(order))
-    found = {group: [name for name in names if home.get(name, rest[name]) == group] for group in GROUPS}
+    home = {name: group for group, names in GROUPS.items() for name in names.split()}
+    order, others = list(home), {**dict.fromkeys(page, "algorithm"), **dict.fromkeys(run, "run")}
+    found: dict[str, list[str]] = {group: [] for group in GROUPS}
+    for name in sorted(others, key=lambda name: order.index(name) if name in home else len(order)):
+        found[home.get(name, others[name])].append(name)
     return {group: members for group, members in found.items() if members}
-
-
-# An environment that was made already, given as `env=`: workers make their own, by what it was made from.
-
-
-def is_instance(env: object) -> bool:
-    """Whether it is an environment, and not what makes one."""
-    return not isinstance(env, str | type) and hasattr(env, "reset") and hasattr(env, "step")
-
-
-def made_from(env: Any) -> tuple[str, dict[str, Any]]:
-    """The id that Gymnasium made it by, and the keyword arguments. Raises UserError: it was not made so, or has been
-    wrapped since.
-    """
-    import gymnasium
-
-    spec = getattr(env, "spec", None)
-    if spec is None or spec.additional_wrappers or spec.id not in gymnasium.registry:
-        given = type(getattr(env, "unwrapped", env)).__name__
-        cure = "give a function that makes one: env=lambda: …, or an id with wrapper=(…,)"
-        raise UserError(f"env: an instance of {given} given, which workers cannot make again; {cure}")
-    usual = gymnasium.registry[spec.id].max_episode_steps
-    limit = {} if spec.max_episode_steps == usual else {"max_episode_steps": spec.max_episode_steps}
-    return spec.id, {**{k: v for k, v in spec.kwargs.items() if k != "render_mode"}, **limit}
 
 
 # `--change NAME=VALUE@AT,…`: read from words, checked against a wired crew, told in its plan. Imports no torch.
@@ -107,10 +70,8 @@ def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
     for word in words:
         name, equals, rest = str(word).partition("=")
         name = name.replace("-", "_")
-        if not equals or not name.isidentifier():
-            raise UserError(f"--change: {word} given, allowed: {FORM}")
-        if name in found:
-            raise UserError(f"--change: {name} given twice: give all its values in one, {FORM}")
+        if not equals or not name.isidentifier() or name in found:
+            raise UserError(f"--change: {word} given, allowed: each NAME once, with all its values, {FORM}")
         found[name] = HyperparameterSchedule(name, tuple(_point(str(word), part) for part in rest.split(",")))
     return tuple(found.values())
 
@@ -133,16 +94,14 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
     if not crew.schedules:
         return []
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    known = [name for name in spec.hyperparameters.configured if name != REMAINING]
-    copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}
+    copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}  # agents copy each other's
+    known = [name for name in spec.hyperparameters.configured if name not in (REMAINING, *copied)]
     lines = []
     for schedule in crew.schedules:
         name = schedule.name
         if name not in known:
             near = flags.did_you_mean(name, known)
             raise UserError(f"--change: {name} given, allowed here: {', '.join(known)}{near}")
-        if name in copied:
-            raise UserError(f"--change: {name} given, but agents copy each other's: leave it out, or let none copy")
         for point in schedule.points:
             flags.check_value(f"--change {name}", point.value, types.get(name, float))
         steps = [point.steps(spec.total) for point in schedule.points]
@@ -159,18 +118,12 @@ def scheduled_names(words: Iterable[str]) -> set[str]:
     return {schedule.name for schedule in parse_changes(words)}
 
 
-# Options from a file: a run's config.json, or TOML, JSON or YAML with a line for each option.
+# Options from a file: a run's config.json, or TOML or JSON with a line for each option.
 #
 # Imports no torch.
 
 
 OF_ONE_RUN = ("run", "resume", "dry_run", "quiet", "verbose")  # in config.json, and of no meaning for another run
-EXAMPLES = {
-    ".toml": 'env = "CartPole-v1", a line for each, text in quotes',
-    ".json": '{"env": "CartPole-v1", "lanes": 8}',
-    ".yaml": "env: CartPole-v1, a line for each",
-    ".yml": "env: CartPole-v1, a line for each",
-}
 SAME_LIMIT = ("frames", "steps")  # one of them overrides the other
 
 
@@ -199,15 +152,8 @@ class OptionFile:
         """The values of options that were not given otherwise, text read as on a command line. Raises UserError: a name
         or value that does not fit.
         """
-        values, where = {}, f"--config: {self.path}"
-        for key, value in self.values.items():
-            name = flags.ALIASES.get(key.replace("-", "_"), key.replace("-", "_"))
-            if name not in types:
-                raise UserError(f"{where}: unknown option {key}{flags.nearest_flag(name, types, str)}")
-            if isinstance(value, str):
-                several = get_origin(types[name]) is tuple
-                value = [*map(flags.Word, flags.split_items(value))] if several else flags.Word(value)
-            values[name] = flags.check_value(f"{where}: {name}", value, types[name])
+        spelled = {k.replace("-", "_"): flags.Word(v) if isinstance(v, str) else v for k, v in self.values.items()}
+        values = flags.check_keywords(spelled, types, f"--config: {self.path}")
         taken = {*given, *(SAME_LIMIT if any(given.get(k) is not None for k in SAME_LIMIT) else ())}
         return {name: value for name, value in values.items() if name not in taken}
 
@@ -218,86 +164,40 @@ def read_option_file(path: str | Path, given: Collection[str] = ()) -> OptionFil
     path = path / "config.json" if of_run else path
     contents = _read(path)
     if "schema" in contents or of_run:
-        return _of_run(path, contents, given)
+        return _of_run(path, check_shape(path, contents, SHAPE), given)
     system = contents.pop("system", None)
-    if system is not None and not isinstance(system, str):
-        raise UserError(f"--config: {path}: system: '{system}' given, allowed: the name of a system")
-    return OptionFile(path, system, contents)
+    return OptionFile(path, None if system is None else str(system), contents)
 
 
 def _read(path: Path) -> Row:
-    suffix = path.suffix.lower()
-    if suffix not in EXAMPLES:
-        raise UserError(f"--config: {path} given, allowed: a file .json, .toml or .yaml, or the directory of a run")
-    parse: Callable[[str], Any] = {".json": json.loads, ".toml": tomllib.loads}.get(suffix, _yaml)
+    parse: Callable[[str], Any] = tomllib.loads if path.suffix.lower() == ".toml" else json.loads
     try:
         contents = parse(path.read_text("utf-8"))
-    except OSError as e:
-        raise UserError(f"--config: {path} cannot be read: {e.strerror}") from None
-    except (ValueError, RecursionError) as e:
-        kind = suffix[1:].upper()
-        raise UserError(f"--config: {path} is no {kind}: {e}; write options as in {EXAMPLES[suffix]}") from None
-    if not isinstance(contents, dict) or not all(isinstance(key, str) for key in contents):
-        raise UserError(f"--config: {path} has no options: write a line for each, name and value")
-    return contents
-
-
-def _yaml(text: str) -> Any:
-    """Raises ValueError, and UserError: PyYAML is not installed."""
-    if importlib.util.find_spec("yaml") is None:
-        raise UserError("--config: YAML needs PyYAML, which is not installed: pip install pyyaml, or write TOML")
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as e:
-        raise ValueError(e) from None
+        if not isinstance(contents, dict):
+            raise ValueError("it has no names")
+        return contents
+    except (OSError, ValueError, RecursionError) as e:
+        why = e.strerror if isinstance(e, OSError) else e
+        cure = "give a run's directory, a file .json, or a file .toml of lines such as lanes = 8"
+        raise UserError(f"--config: {path} cannot be read: {why}; {cure}") from None
 
 
 def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
-    """What a run wrote; an environment or network of a module only where the run was made here, or it is given anew."""
-    if contents.get("schema") != SCHEMA:
-        text = f"--config: {path} has schema {contents.get('schema', 'none')}, this version reads {SCHEMA}"
-        raise UserError(f"{text}: use the version that wrote it")
-    config, options, sources = contents.get("config"), contents.get("options"), contents.get("sources")
-    whole = isinstance(contents.get("system"), str) and isinstance(contents.get("started"), str)
-    if not (whole and isinstance(config, dict) and isinstance(options, dict) and isinstance(sources, dict)):
-        raise UserError(f"--config: {path} is damaged: no system, config, options and sources as a run writes them")
-    _check_code(path, contents, given)
-    config = {k: v for k, v in config.items() if k != "frames" or options.get("steps") is None}
-    values = {**config, **{k: v for k, v in options.items() if k not in OF_ONE_RUN}}
-    usual = {k for k, source in sources.items() if str(source).partition(" ")[0] in ("default", "preset")}
+    """What a run wrote. Raises UserError: it was made elsewhere, and what is not given anew would execute code."""
+    check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
+    config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
+    values = config | {k: v for k, v in contents["options"].items() if k not in OF_ONE_RUN}
+    usual = {k for k, source in contents["sources"].items() if source.partition(" ")[0] in ("default", "preset")}
     return OptionFile(path, contents["system"], values, frozenset(usual))
-
-
-def _check_code(path: Path, contents: Row, given: Collection[str]) -> None:
-    """Raises UserError: the run was made elsewhere, and code that it names would be executed."""
-
-    def named(names: Callable[[str], bool]) -> bool:
-        own = {part: {k: v for k, v in contents[part].items() if names(k)} for part in ("config", "options")}
-        return bool(code_of(own))
-
-    if not named(lambda name: name not in given):
-        return
-    try:
-        check_trust(path, contents, False)
-    except UserError as e:
-        text = str(e).removeprefix("RUN: ").partition(": read that")[0]
-        values = {k: v for k, v in {**contents["config"], **contents["options"]}.items() if k not in given}
-        words = {k: " ".join(map(str, v)) if isinstance(v, list | dict) else str(v) for k, v in values.items()}
-        code = [k for k in ("env", "network", "vary", "wrapper", "hosts") if k in values and named(k.__eq__)]
-        anew = " ".join(f"{flag(k)} {words[k]}" for k in code)
-        raise UserError(f"--config: {text}: read that, then give {anew} as well") from None
 
 
 ADJUSTABLE = ("learning_rate", "entropy_cost", "frames")  # of a system's options, what may differ when a run goes on
 MORE = """--seeds 0..4 trains once per seed.
---config FILE reads options from config.json, YAML or TOML; flags override them."""
+--config FILE reads options from config.json, JSON or TOML; flags override them."""
 SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
 LIMITS = ("steps", "minutes", "until_return")
-HOSTS = ("hosts", "place", "ship", "host_timeout", "host_wait")
-REPORTS = ("report_every", "checkpoint_every", "keep")
-CHANGEABLE = (*ADJUSTABLE, *SIZES, "change", *LIMITS, *REPORTS, "device", *HOSTS)  # of all
+CHANGEABLE: tuple[str, ...] = (*ADJUSTABLE, *SIZES, *LIMITS, "change", "report_every", "checkpoint_every", "keep")
+CHANGEABLE += ("device", "hosts", "place", "ship", "host_timeout", "host_wait")
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
@@ -385,8 +285,6 @@ class RunOptions:
     dry_run: bool = False  # print the plan, measure the speed for two seconds, write nothing
 
     def __post_init__(self) -> None:
-        if self.quiet and self.verbose:
-            raise UserError("--quiet and --verbose contradict each other: give one of them")
         if self.resume == "auto" and self.run is None:
             raise UserError("--resume: auto given, but it takes a directory to find again: give --run DIR")
         flags.read_assignments("env_kwargs", self.env_kwargs)
@@ -418,63 +316,52 @@ def parse(
     command = f"polyplay {verb} {spoken_name(page)}"
     words = flags.split_flags(args, types, command)
     if flags.wants_help(args):
-        named = {k: words[k][0] for k in ("preset", "env") if words.get(k)}
-        name, base = _preset(page, named)
-        base, wishes = _presets.with_fastest(base, serial="serial" in words)
+        named = flags.parse_values({k: words[k] for k in ("preset", "env", "serial") if k in words}, types)
+        settings, options, _ = _choose(page, named, "command line", None)
+        about = f"Defaults follow from --env. Below: preset {options.preset}, for {settings.env}; with --env ID before"
+        about += f" --help, those of ID.\nPresets: {', '.join(_presets.names(page))}.\n{MORE}"
+        if options.preset in page.PRESETS:
+            about += "\n" + " ".join((page.PRESETS[options.preset].__doc__ or "").split())
         groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
-        about = f"Defaults follow from --env. Below: preset {name}, for {base.env}"
-        about += ".\n" if "env" in named else f"; `{command} --env ID --help` shows those of ID.\n"
-        about += f"Presets: {', '.join(_presets.names(page))}.\n{MORE}"
-        if other := getattr(page, "OVER", None):
-            about += "\nThe options of population are its own; all others are its members', as in "
-            about += f"`polyplay train {name_of(other)}`: those of the system of --over, and of every run."
-        about += "\n" + " ".join((page.PRESETS[name].__doc__ or "").split()) if name in page.PRESETS else ""
-        flags.show_help([base, RunOptions(preset=name, **wishes)], groups, command, about)
-    return _with_file(page, flags.parse_values(words, types), "command line", file)
+        flags.show_help([settings, options], groups, command, about)
+    return _choose(page, flags.parse_values(words, types), "command line", file)
 
 
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
     types = flags.option_types(page.Config, RunOptions)
     overrides = {k: v for k, v in overrides.items() if (k, v) != ("frames", None)}
-    if is_instance(overrides.get("env")):
-        overrides["env"], own = made_from(overrides["env"])
-        overrides["env_kwargs"] = own | dict(overrides.get("env_kwargs", {}))  # type: ignore[call-overload]
+    if not isinstance(env := overrides.get("env"), str | type) and hasattr(env, "reset"):
+        cure = "give its id and env_kwargs=, or a function that makes one: env=lambda: …"
+        raise UserError(f"env: an instance of {type(env).__name__} given, which workers cannot make again; {cure}")
     if isinstance(given := overrides.get("env_kwargs"), Mapping):
         overrides["env_kwargs"] = tuple(f"{k}={v!r}" for k, v in given.items())
-    return _with_file(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)
+    return _choose(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)
 
 
-def _with_file(
+def _choose(
     page: Page, given: Mapping[str, object], source: str, file: OptionFile | None
 ) -> tuple[Settings, RunOptions, Sources]:
-    """As `_choices`. A value of the file that was a default there, and is one here, stays one."""
-    if file is None:
-        return _choices(page, given, source)
-    values = file.checked(flags.option_types(page.Config, RunOptions), given)
-    decisive = {k: v for k, v in {**values, **given}.items() if k in ("preset", "env", "serial")}
-    base, plain, _ = _choices(page, decisive, source)
-    usual = {**vars(base), **vars(plain)}
-    values = {k: v for k, v in values.items() if k not in file.usual or v != usual[k]}
-    settings, options, sources = _choices(page, {**values, **given}, source)
-    return settings, options, sources | dict.fromkeys(values, file.source)
-
-
-def _choices(page: Page, given: Mapping[str, object], source: str) -> tuple[Settings, RunOptions, Sources]:
-    """The values given, and the preset's or the defaults for all others. A source is a preset only where that differs
-    from the defaults.
+    """The values given, else the file's, else the preset's or the defaults. A source is a preset only where that
+    differs from the defaults. A value of the file that was a default there, and is one here, stays one.
     """
-    _check_length(given)
-    name, base = _preset(page, given)
-    base, wishes = _presets.with_fastest(base, serial=bool(given.get("serial")))
+    types = flags.option_types(page.Config, RunOptions)
+    written = file.checked(types, given) if file else {}
+    _check_length({**written, **given})
+    name, base = _preset(page, {**written, **given})
+    base, wishes = _presets.with_fastest(base, serial=bool({**written, **given}.get("serial")))
     plain, options = page.Config(), _replace_known(RunOptions(preset=name), wishes)
-    sources = dict.fromkeys(flags.option_types(page.Config, RunOptions), "default")
+    sources = dict.fromkeys(types, "default")
     changed = {k for k, value in vars(base).items() if value != getattr(plain, k)}
     sources |= dict.fromkeys([*changed, *wishes], f"preset {name}")
+    if file:
+        usual = {**vars(base), **vars(options)}
+        written = {k: v for k, v in written.items() if k not in file.usual or v != usual[k]}
+        sources |= dict.fromkeys(written, file.source)
     sources |= dict.fromkeys(given, source)
-    given = {k: v for k, v in given.items() if k != "preset"}
-    settings, options = _replace_known(base, given), _replace_known(options, given)
-    if "network" not in given and given.get("core", "none") != "none":
+    asked = {k: v for k, v in {**written, **given}.items() if k != "preset"}
+    settings, options = _replace_known(base, asked), _replace_known(options, asked)
+    if "network" not in asked and asked.get("core", "none") != "none":
         settings = _presets.use_shared_torso(settings)
     if options.hidden or options.activation:
         settings = _with_layers(settings, options)
@@ -519,12 +406,12 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
     UserError: what its system does not have, or what cannot change any more.
     """
     _check_length(changes)
-    types, able = flags.option_types(page.Config), (*ADJUSTABLE, *SIZES)
+    types = flags.option_types(page.Config)
+    able = [name for name in (*ADJUSTABLE, *SIZES) if name in types]
     for name in changes:
-        if name in types and name not in able:
-            raise UserError(f"{name}: it cannot change when a run goes on; what can: {', '.join(able)}")
-        if name in able and name not in types:
-            raise UserError(f"{flag(name)}: {name_of(page)} has no such option")
+        if name in {*types, *ADJUSTABLE, *SIZES}.difference(able):
+            what = f"it cannot change when a run of {name_of(page)} goes on"
+            raise UserError(f"{flag(name)}: {what}; what can: {', '.join(able)}")
     changes = {k: v for k, v in changes.items() if (k, v) != ("frames", None)}
     own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
     others = {k: v for k, v in changes.items() if k not in types}
@@ -544,16 +431,15 @@ def new_directory(system: str, env: object, options: RunOptions) -> Path:
     """
     place = getattr(env, "__name__", None) or str(env)
     slug = re.sub(r"[^A-Za-z0-9_.]+", "-", place.removeprefix("ALE/")).strip("-.") or "env"
-    stem = options.run or f"runs/{system}-{slug}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}"
-    path, again = Path(stem), 1
+    path = stem = Path(options.run or f"runs/{system}-{slug}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+    again = 1
     while options.run is None and path.exists():  # two runs begun within one second
         again += 1
         path = Path(f"{stem}-{again}")
     refuse_begun(path)
-    if options.dry_run:
-        return path
     try:
-        path.mkdir(parents=True, exist_ok=True)
+        if not options.dry_run:
+            path.mkdir(parents=True, exist_ok=True)
     except OSError as e:
         raise UserError(f"--run: cannot make the directory {path}: {e.strerror}; name another") from None
     return path
@@ -573,10 +459,8 @@ def to_json(value: Any) -> Row:
 def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.json") -> T:
     """The inverse of `to_json`; UserError names every unknown, missing or wrongly typed field."""
     types = flags.option_types(cls)
-    unknown, missing = sorted(set(data) - set(types)), sorted(set(types) - set(data))
-    wrong = [f"{word} {', '.join(names)}" for word, names in (("unknown", unknown), ("missing", missing)) if names]
-    if wrong:
-        raise UserError(f"{where} does not fit {cls.__name__} of this version: {'; '.join(wrong)}")
+    if wrong := sorted(set(data) ^ set(types)):
+        raise UserError(f"{where} does not fit {cls.__name__} of this version: unknown or missing: {', '.join(wrong)}")
     return cls(**{k: flags.check_value(f"{where}: {k}", v, types[k]) for k, v in data.items()})
 
 
@@ -600,19 +484,14 @@ def _replace_known(base: T, given: Mapping[str, object]) -> T:
 
 
 FLAG = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
-ROUNDS = 8  # wishes that are given up, one after the other
+MOST_LEFT_OUT = 8  # wishes that are given up
 
 
-def _rounded(value: int, text: str) -> int:
-    """Up to the multiple that a message asks for."""
-    found = re.findall(r"multiples? of (?:the |--[a-z]+ )?(\d+)", text)
-    return -(-value // int(found[-1])) * int(found[-1]) if found and int(found[-1]) else value
-
-
-def _lowered(value: int, text: str) -> int:
-    """To the number of rows that a message says there are."""
-    found = re.search(r"(\d+) (?:transitions|trajectories)", text)
-    return min(value, int(found[1])) if found and int(found[1]) else value
+def _number(value: int, text: str) -> int:
+    """Up to the multiple that a message asks for, or down to the number of rows that it says there are."""
+    multiple = re.findall(r"multiples? of (?:the |--[a-z]+ )?([1-9]\d*)", text)
+    rows = re.findall(r"([1-9]\d*) (?:transitions|trajectories)", text)
+    return -(-value // int(multiple[-1])) * int(multiple[-1]) if multiple else min([value, *map(int, rows[:1])])
 
 
 def _fewer(value: str, text: str) -> str:
@@ -625,7 +504,7 @@ def _fewer(value: str, text: str) -> str:
 WISHES: dict[str, Any] = {  # what is taken instead of a value that a message refuses, or a function that finds it
     **{"inputs": "raw", "core": "none", "previous": False, "correction": "none", "auxiliary": _fewer},
     **{"event_rewards": (), "rewards": "game"},
-    **{"lanes": _rounded, "minibatches": _lowered, "reward": lambda value, text: "none" if value == "scale" else value},
+    **{"lanes": _number, "minibatches": _number, "reward": lambda value, text: "none" if value == "scale" else value},
 }
 
 
@@ -635,52 +514,33 @@ def is_order(name: str, sources: Sources) -> bool:
     return not (source in ("default", "chosen") or source.startswith("preset "))
 
 
-def left_out(text: str, settings: Settings, sources: Sources) -> dict[str, Any]:
-    """What the wishes that a message names are changed to, so that it does not apply any more; {}: it names none."""
+def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
+    """What the wishes that a message names are changed to, so that it does not apply any more; {}: none can be."""
     found = dict[str, Any]()
-    for name in (word.replace("-", "_") for word in FLAG.findall(text)):
-        if name in WISHES and hasattr(settings, name) and not is_order(name, sources):
-            value, other = getattr(settings, name), WISHES[name]
-            other = other(value, text) if callable(other) else other
-            found |= {name: other} if other != value else {}
+    for name, value in wishes.items():
+        other = WISHES.get(name, value)
+        other = other(value, text) if callable(other) else other
+        found |= {name: other} if other != value else {}
     return found
-
-
-def attributed(text: str, settings: Settings, sources: Sources) -> str:
-    """A message that begins with an option that nobody gave, with its value and whose it is instead."""
-    begin = re.match(FLAG.pattern + "(:? )", text)
-    name = begin[1].replace("-", "_") if begin else ""
-    if begin is None or not hasattr(settings, name) or is_order(name, sources):
-        return text
-    value, rest = str(getattr(settings, name)), text[begin.end() :]
-    if rest.startswith("nothing given"):
-        return text
-    given = rest.startswith(value)
-    rest = rest.removeprefix(value).removeprefix(" given") if given else f"{begin[2].rstrip()} {rest}"
-    return f"{begin[1]} {value} ({sources.get(name, 'default')}){rest}"
 
 
 def fitted(
     settings: Settings, sources: Sources, wire: Callable[[Settings], Any]
 ) -> tuple[Settings, Any, list[tuple[str, str]]]:
     """The settings without the wishes that do not apply, what `wire` made of them, and lines of the plan about what was
-    left out. Raises UserError.
+    left out. Raises UserError: with the value and the source of each option that it names and that nobody gave.
     """
     lines = list[tuple[str, str]]()
-    for _ in range(ROUNDS):
+    while True:
         try:
             return settings, wire(settings), lines
         except UserError as e:
-            found = left_out(str(e), settings, sources)
+            named = [word.replace("-", "_") for word in FLAG.findall(str(e))]
+            wishes = {n: v for n, v in vars(settings).items() if n in named and not is_order(n, sources)}
+            whose = {name: f"{name} {value} ({sources.get(name, 'default')})" for name, value in wishes.items()}
+            found = left_out(str(e), wishes) if len(lines) < MOST_LEFT_OUT else {}
             if not found:
-                raise UserError(attributed(str(e), settings, sources)) from None
-            lines += [("left out", _line(name, settings, sources, value, str(e))) for name, value in found.items()]
+                raise UserError(f"{e}; {', '.join(whose.values())}" if whose else str(e)) from None
+            reason = str(e).partition(";")[0]
+            lines += [("left out", f"{whose[name]}: {reason}; {value} instead") for name, value in found.items()]
             settings = replace(settings, **found)
-    return settings, wire(settings), lines
-
-
-def _line(name: str, settings: Settings, sources: Sources, value: Any, why: str) -> str:
-    """Of the plan: what is left out, whose it was, why, and what is taken instead."""
-    before = getattr(settings, name)
-    reason = why.removeprefix(flag(name)).lstrip(": ").removeprefix(f"{before}").lstrip(": ").partition(";")[0]
-    return f"{name} {before} ({sources.get(name, 'default')}): {reason}; {value} instead"

@@ -137,15 +137,34 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         stack.enter_context(compute_threads(logs[0].threads))  # with another number sums may have other last bits
-        acts = [replace(ctx, role="act", index=p, row=p) for p in range(queue.producers)]
-        actors = [ActorReplay(acting, history, context) for context in acts]
+        actors = [
+            ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
+        ]
         kw = {**learning.arguments(0), "params": history}
         replica = replace(ctx, role="learn", n=learning.n, directory=scratch)
         contexts = [replace(replica, index=c, row=queue.producers + c) for c in range(learning.n)]
         learners = [cast(Worker, learn(context, **kw)) for context in contexts]
         for close in (*(a.close for a in actors), *(w.close for w in learners)):
             stack.callback(close)
-        return _go(actors, learners, history, logs, ReproductionCheck(directory, scratch, wired, spec.agent))
+
+        def turn() -> None:
+            for learner in learners:
+                if next(learner, learner) is learner:
+                    raise UserError(f"RUN: it went on after its end, at update {history.version}: not reproducible")
+
+        turn()
+        check = ReproductionCheck(directory, scratch, wired, spec.agent)
+        check.check_weights(0, history)
+        for batch in range(len(logs[0].batches)):
+            for rollout in [rollout for log in logs for rollout in log.batches[batch]]:
+                actors[rollout.actor].make(rollout, turn)
+            last = (batch + 1) * per_batch
+            while history.version < last:
+                turn()
+            for update in range(last - per_batch, last):
+                check.check_loss(update + 1)
+            check.check_weights(last, history)
+    return {"updates": last, "losses_equal": check.losses_equal, "checkpoints_equal": check.checkpoints_equal}
 
 
 def _read_logs(directory: Path, learning: Role, per_batch: int, updates: int | None) -> list[DeliveryLog]:
@@ -159,43 +178,10 @@ def _read_logs(directory: Path, learning: Role, per_batch: int, updates: int | N
 
 
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
-    """The actors and learners of a system whose rollouts are logged. Raises UserError: why it has none."""
-    if any(role.asynchronous for role in crew.roles):
-        why = "change the weights without a lock or in any order, and no log has that order: it cannot be done again"
-        raise UserError(f"RUN: {system}'s workers {why}; a run with --serial repeats itself exactly with the same seed")
+    """The actors and learners of a system whose rollouts are logged. Raises UserError: it has no log."""
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
-    if not acting or not learning:
-        raise UserError(f"RUN: {system} is synchronous: training with the same seed does it again")
-    if len(acting) > 1 or len(learning) > 1:
-        raise UserError(f"RUN: {system} has several roles of actors or learners; only one of each can be done again")
-    if not isinstance(learning[0].source, RolloutBatches):
-        raise UserError(f"RUN: {system} learns from a memory, and no log has what was drawn: it cannot be done again")
+    logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, RolloutBatches)
+    if not logged or any(role.asynchronous for role in crew.roles):
+        why = "has no log of what one role of learners got from one role of actors, as impala and appo have"
+        raise UserError(f"RUN: {system} {why}; a run with --serial repeats itself exactly with the same seed")
     return acting[0], learning[0]
-
-
-def _go(
-    actors: list[ActorReplay],
-    learners: list[Worker],
-    history: WeightHistory,
-    logs: list[DeliveryLog],
-    check: ReproductionCheck,
-) -> dict[str, int]:
-    def turn() -> None:
-        for learner in learners:
-            if next(learner, learner) is learner:
-                raise UserError(f"RUN: it went on after its end, at update {history.version}: not reproducible")
-
-    turn()
-    check.check_weights(0, history)
-    for batch in range(len(logs[0].batches)):
-        for log in logs:
-            for rollout in log.batches[batch]:
-                actors[rollout.actor].make(rollout, turn)
-        last = (batch + 1) * history.updates_per_batch
-        while history.version < last:
-            turn()
-        for update in range(last - history.updates_per_batch, last):
-            check.check_loss(update + 1)
-        check.check_weights(last, history)
-    updates = len(logs[0].batches) * history.updates_per_batch
-    return {"updates": updates, "losses_equal": check.losses_equal, "checkpoints_equal": check.checkpoints_equal}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -14,14 +14,12 @@ from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers import replay as replay_files
 from polyplay.core import checkpoint, worker
-from polyplay.core.checkpoint import self_files, self_flaw
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.envs import atari, pool
 from polyplay.runs import directory as run_files
 from polyplay.runs import load, reporter, terminal
 from polyplay.runs import options as run_options
-from polyplay.runs.directory import DirectoryLock
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed, predict_memory
@@ -57,7 +55,7 @@ def train(
     if options.resume == "auto" and (there / "config.json").exists():
         changes = load.changes_given(run_options.name_of(page), settings, options, sources) | load.objects_of(settings)
         own = {"config": run_options.to_json(settings), "options": run_options.to_json(options)}
-        same = run_files.names_same_code(run_files.read_config(there, population=True), own)
+        same = run_files.code_of(run_files.read_config(there, population=True)) == run_files.code_of(own)
         return resume(there, changes, same, callbacks)
     from polyplay.runs import population
 
@@ -73,7 +71,7 @@ def begin_run(
     page = systems.load(system)
     reporter.check_wandb(options.wandb)
     given = settings
-    wire = partial(_wire, page, options, sources)
+    wire = partial(_wire, page, options)
     settings, (crew, wired), left = run_options.fitted(settings, sources, wire)
     plan = complete_plan(page, crew, wired, settings, options)
     plan = replace(plan, lines=left + plan.lines)
@@ -84,29 +82,20 @@ def begin_run(
     setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
     if options.dry_run:
         return _dry_run(setup)
-    with closing(DirectoryLock(directory)) as lock:
+    with closing(run_files.DirectoryLock(directory)) as lock:
         run_options.refuse_begun(directory)
         run_files.write_config(directory, setup.description)
         write_json(directory / pool.FILE, pool.spec_to_json(wired.envs.spec))
         load.remember(directory, settings)
-        if why := run_files.unsigned(run_files.read_config(directory)):
-            _warn(why)
         return _go(replace(setup, lock=lock))
 
 
-def _wire(page: Page, options: RunOptions, sources: Sources, settings: Settings) -> tuple[Crew, System]:
-    """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError, about
-    the preset where it is the preset's network that does not fit.
-    """
+def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, System]:
+    """A crew and the page's system, with a warning where its preset is for other environments. Raises UserError."""
     crew = load.crew_of(options)
     crew.measures = True
-    wrong = _presets.warning(page, options.preset, settings.env, **run_options.how_made(options))
-    try:
-        wired = load.wire_system(page, settings, crew)
-    except UserError as e:
-        own = sources.get("network") in ("default", f"preset {options.preset}") and str(e).startswith("--network")
-        raise UserError(wrong) if wrong and own else e from None
-    if wrong:
+    wired = load.wire_system(page, settings, crew)
+    if wrong := _presets.warning(page, options.preset, settings.env, **run_options.how_made(options)):
         _warn(wrong)
     return crew, wired
 
@@ -128,67 +117,53 @@ def resume(
 
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
     """Go on with a run of one agent. how, part: callbacks and the part of RunSetup, if not to its end."""
-    if changes.get("dry_run"):
-        return _resume(directory, changes, trust, None)
     run_files.read_config(directory)
-    with closing(DirectoryLock(directory)) as lock:
-        return _resume(directory, changes, trust, lock, *how, **part)
-
-
-def _resume(
-    directory: Path,
-    changes: Mapping[str, Any],
-    trust: bool,
-    lock: DirectoryLock | None,
-    *how: Any,
-    **part: Any,
-) -> RunResult:
-    given = load.objects_of(changes)
-    changes = {name: value for name, value in changes.items() if name not in given}
-    page, settings, options, config = load.load_run(directory, trust, given=given)
-    before = settings
-    settings, others = run_options.adjust(page, settings, changes)
-    for name in sorted(() if "change" in changes else run_options.scheduled_names(options.change) & {*changes}):
-        text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
-        raise UserError(f"{text}: leave it out, or give --change anew too")
-    elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
-    options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
-    sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
-    found, counters = load.find_checkpoint(directory, _warn)
-    crew = load.crew_of(options)
-    if counters["steps"] or counters["updates"]:
-        crew.resume, crew.resumes = found, len(config["resumed"]) + 1
-    wired = load.wire_system(page, settings, crew)
-    load.check_spaces(directory, wired.envs)
-    saved = load.saved_sizes(config, before, counters["steps"])
-    crew.anew = bool(sizes := load.sizes_changed(before, settings, crew, saved))
-    if crew.resume is not None:
-        replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
-    plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
-    if sizes:
-        plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
-    made = config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock
-    setup = RunSetup(*made, *how, **part)
-    if why := load.finished(directory, found, plan, counters, options, changes):
-        print(f"polyplay: {why}")
-        return RunResult(directory, 0, why, load.read_summary(directory), settings)
-    if lock is None:
-        return _dry_run(setup)
-    checkpoint.remove_partial(directory)
-    checkpoint.set_aside(directory, found)
-    if crew.resume is None:
-        _warn("the run had made no update: it starts again at update 0")
-    elif setup.part is None and (lost := _lost_lanes(crew)):
-        _warn(lost)
-    if damaged := [f"{path} {wrong}" for path in self_files(directory) if (wrong := self_flaw(path))]:
-        more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
-        _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
-    run_files.rewind(directory, counters, _warn)
-    load.remember(directory, settings)
-    was = load.sizes_of(before)
-    noted = {"steps": counters["steps"], "sizes": was} if was != load.sizes_of(settings) else None
-    run_files.amend_config(directory, setup.description, noted)
-    return _go(setup)
+    with nullcontext() if changes.get("dry_run") else closing(run_files.DirectoryLock(directory)) as lock:
+        given = load.objects_of(changes)
+        changes = {name: value for name, value in changes.items() if name not in given}
+        page, settings, options, config = load.load_run(directory, trust, given=given)
+        before = settings
+        settings, others = run_options.adjust(page, settings, changes)
+        for name in sorted(() if "change" in changes else run_options.scheduled_names(options.change) & {*changes}):
+            text = f"{flag(name)}: {changes[name]} given, but --change of {directory} says when it has what value"
+            raise UserError(f"{text}: leave it out, or give --change anew too")
+        elsewhere = {"place": None, "ship": None} if "hosts" in changes else {}  # which were of other machines
+        options = run_options.override(options, {"run": str(directory), **elsewhere, **others})
+        sources = {**config["sources"], **dict.fromkeys(changes, "resume")}
+        found, counters = load.find_checkpoint(directory, _warn)
+        crew = load.crew_of(options)
+        if counters["steps"] or counters["updates"]:
+            crew.resume, crew.resumes = found, len(config["resumed"]) + 1
+        wired = load.wire_system(page, settings, crew)
+        load.check_spaces(directory, wired.envs)
+        crew.anew = bool(sizes := load.sizes_changed(config, before, settings, crew, counters["steps"]))
+        if crew.resume is not None:
+            replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
+        plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
+        if sizes:
+            plan = replace(plan, lines=[*plan.lines, ("sizes", f"{sizes}: not bitwise, all lanes begin anew")])
+        made = config["system"], settings, options, sources, crew, wired, directory, plan, counters, lock
+        setup = RunSetup(*made, *how, **part)
+        if why := load.finished(directory, found, plan, counters, options, changes):
+            print(f"polyplay: {why}")
+            return RunResult(directory, 0, why, run_files.read_summary(directory), settings)
+        if lock is None:
+            return _dry_run(setup)
+        checkpoint.remove_partial(directory)
+        checkpoint.set_aside(directory, found)
+        if crew.resume is None:
+            _warn("the run had made no update: it starts again at update 0")
+        elif setup.part is None and (lost := _lost_lanes(crew)):
+            _warn(lost)
+        if damaged := [f"{p} {wrong}" for p in checkpoint.self_files(directory) if (wrong := checkpoint.self_flaw(p))]:
+            more = f", and so are {len(damaged) - 1} others" if damaged[1:] else ""
+            _warn(f"past agent {damaged[0]}{more}: put back a copy; the run ends where it would play")
+        run_files.rewind(directory, counters, _warn)
+        load.remember(directory, settings)
+        was = load.sizes_of(before)
+        noted = {"steps": counters["steps"], "sizes": was} if was != load.sizes_of(settings) else None
+        run_files.amend_config(directory, setup.description, noted)
+        return _go(setup)
 
 
 def _lost_lanes(crew: Crew) -> str:
@@ -203,14 +178,14 @@ def _lost_lanes(crew: Crew) -> str:
 
 
 def diagram(system: str, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
-    """The figure of a system, drawn from its wiring. Without sources all settings are as they are to be."""
+    """The figure of a system, drawn from its wiring."""
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options)
         systems.load(system).build(other, crew)
         return crew.diagram()
 
-    return draw(settings) if sources is None else str(run_options.fitted(settings, sources, draw)[1])
+    return str(run_options.fitted(settings, sources or {}, draw)[1])
 
 
 def complete_plan(
@@ -255,12 +230,10 @@ def complete_plan(
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
     """Raises UserError: an option that takes a run's mean return for its strength, in a run of several agents."""
-    if not any(role.in_league for role in crew.roles):
-        return
-    for name in ("eval_every", "until_return"):
-        if (value := getattr(options, name)) is not None:
-            given = f"{flag(name)} {value} given, but agents that play each other have no return to be judged by"
-            raise UserError(f"{given}: leave it out; `polyplay tournament` rates them")
+    given = [name for name in ("eval_every", "until_return") if getattr(options, name) is not None]
+    if given and any(role.in_league for role in crew.roles):
+        text = f"{flag(given[0])} {getattr(options, given[0])} given, but agents that play each other have no return"
+        raise UserError(f"{text} to be judged by: leave it out; `polyplay tournament` rates them")
 
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> list[tuple[str, str]]:

@@ -338,7 +338,7 @@ def test_a_strangers_wrapper_is_not_executed_without_a_word(here, monkeypatch):
     options = {"steps": 64, "serial": True, "run": "run", "tensorboard": False}
     polyplay.train("a2c", env="CartPole-v1", wrapper=("my_wrappers:halved",), **options)
     monkeypatch.setenv("XDG_DATA_HOME", str(here / "another"))
-    with pytest.raises(UserError, match=r"its wrapper 0 my_wrappers:halved would execute .*my_wrappers\.py"):
+    with pytest.raises(UserError, match=r"its --wrapper my_wrappers:halved would execute .*my_wrappers\.py"):
         polyplay.evaluate("run", episodes=1)
     with pytest.raises(UserError, match="was made elsewhere"):
         polyplay.train("a2c", env="CartPole-v1", resume="auto", **options)

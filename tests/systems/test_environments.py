@@ -162,7 +162,7 @@ BOTH = pytest.mark.parametrize(("system", "given"), [("ftw", FTW), ("five", FIVE
 def wired(system: str, given: dict[str, Any]) -> tuple[Any, Any, list[tuple[str, str]]]:
     page = systems.load(system)
     settings, how, sources = options.resolve(page, serial=True, **given)
-    return fitted(settings, sources, partial(run._wire, page, how, sources))
+    return fitted(settings, sources, partial(run._wire, page, how))
 
 
 @BOTH

@@ -100,11 +100,9 @@ def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPat
     assert main.main(["train", name, "--help"]) == 0
     out = capsys.readouterr().out
     assert max(map(len, out.splitlines()[3:])) <= 80  # the first lines name the presets, and the terminal folds them
-    said = " ".join(out.replace("│", " ").split())
+    said = " ".join(out.split())
     for field, numbers, _ in [*ranges(systems.load(name).Config), *ranges(RunOptions)]:
-        found = re.search(rf"{flags.flag(field)} (?:\[?INT|FLOAT).*?\(default: [^;]+; (.*?)\)", said)
-        assert found is not None, field
-        assert found[1] == numbers.in_short
+        assert re.search(rf" {flags.flag(field)}: [a-z, ]*number {re.escape(numbers.whole)}", said), field
 
 
 @pytest.mark.parametrize(
