@@ -213,7 +213,6 @@ class Plan:
     checkpoint: int  # bytes of one
     frames: int  # in all
     left: float  # agent steps to go
-    passes: int = 1  # updates from one rollout, at most
     warning: str = ""  # why nothing will be learnt
     lines: list[tuple[str, str]] = field(default_factory=list)
     refused: str = ""  # why it can't be done here
@@ -263,8 +262,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
 
         lines += [] if CompileState.uncached or compiled.is_compiled(replay_kernels.append) else [("once", COMPILES)]
     left = max(0.0, total - done)
-    passes = spec.passes.updates if spec.passes else 1
-    return Plan(parts, limit, checkpoint, int(total * skip), left, passes, _warning(crew, total), lines)
+    return Plan(parts, limit, checkpoint, int(total * skip), left, _warning(crew, total), lines)
 
 
 # ----------------------------------------------------------------------------------------------------- in words

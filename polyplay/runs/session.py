@@ -407,7 +407,7 @@ class Session:
         self.checkpoints = CheckpointCompleter(self.directory, self.metrics, self.reporter, keep, self._warn, games)
         self.callbacks = Callbacks(setup.callbacks, self.directory, self._finish)
         self.reporter.listen, self.checkpoints.listen = self.callbacks.line, self.callbacks.checkpoint
-        self.terminal = Terminal(self.reporter, total_frames=setup.plan.frames, passes=setup.plan.passes)
+        self.terminal = Terminal(self.reporter, setup.plan.frames)
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
 
     def _make_reporter(self, before: dict[str, int]) -> Reporter:
@@ -659,10 +659,12 @@ class Session:
     # -------------------------------------------------------------------------------------------- reporting
 
     def _report(self) -> None:
-        row = self.reporter.report(self.metrics.snapshot())
-        self.terminal.report(row)
-        for line in self.alarms.look(row):
-            self._warn(line)
+        row = self.reporter.report(*self.metrics.read())
+        self.terminal.report(row, self.metrics.roles)
+        for kind, line in self.alarms.look(row):
+            if kind not in self.told:
+                self._warn(line)
+            self.told.add(kind)
 
     def log(self, kind: str, text: str) -> None:
         """A worker's message: a decision, an evaluation, a match or a game as JSON, why something is unsaved, a note, a

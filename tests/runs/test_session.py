@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -28,7 +29,6 @@ from polyplay.runs import directory, session
 from polyplay.runs.directory import DirectoryLock, read_config
 from polyplay.runs.options import RunOptions
 from polyplay.runs.session import Callbacks, Session
-from polyplay.runs.terminal import Output
 from polyplay.workers.crew import Crew
 from tests.reports import rows
 
@@ -41,16 +41,16 @@ def told(capfd: pytest.CaptureFixture) -> str:
 @pytest.mark.timeout(60)
 def test_a_signal_while_a_line_is_written_stops_the_run(tmp_path, monkeypatch, capfd):
     """The handler runs in the thread that holds the console's lock."""
-    real, sent = Output.flush, []
+    real, sent = sys.stdout.flush, []
 
-    def flush(self: Output) -> None:
+    def flush() -> None:
         if signal.getsignal(signal.SIGTERM) is not handler and not sent:
             sent.append(os.kill(os.getpid(), signal.SIGTERM))
             assert signal.getsignal(signal.SIGTERM)  # a few instructions more: it is handled here
-        real(self)
+        real()
 
     handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(Output, "flush", flush)
+    monkeypatch.setattr(sys.stdout, "flush", flush)
     words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
     assert main.main([*words.split(), str(tmp_path / "run")]) == 143
     assert len(sent) == 1
