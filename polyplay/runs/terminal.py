@@ -138,8 +138,8 @@ BRIEF = ("workers", "network")  # of a plan, the first clause of each, and those
 CHOICES = ("networks in ", "inputs ", "self-play by ")  # how these begin
 LAST = "length"  # with the memory
 DETAILS = (  # if --verbose
-    *("settings", "search", "cores", "gradient", "memory", "disk", "updates"),
-    *("repeat", "resume", "episodes", "actions", "once"),
+    *("settings", "search", "cores", "memory", "disk", "updates"),
+    *("repeat", "resume", "episodes", "actions"),
 )
 
 
