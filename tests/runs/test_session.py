@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import polyplay
 from polyplay import systems
@@ -110,7 +109,7 @@ def asked_twice(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
     ("gap", "owner", "name", "value", "code", "says", "count"),
     [
         (0.0, processes, "AGAIN", 0.5, 143, "at once: what was learnt since the last checkpoint is lost", 3),
-        (0.0, session, "PATIENCE", 0.5, 1, "not saved: learners did not end within 0 s", 2),
+        (0.0, session.Session, "patience", 0.5, 1, "not saved: learners did not end within 0 s", 2),
         (60.0, session.Session, "_learning", lambda self: False, 143, "before anything was learnt", 1),
     ],
     ids=["another one a second later", "together", "before any learner has begun"],
@@ -207,15 +206,15 @@ def enough(run: Any, row: dict[str, Any]) -> bool:
 @pytest.mark.parametrize(
     ("answer", "stops"),
     [
-        *((answer, True) for answer in (False, np.False_, np.array(False), torch.tensor(False))),
-        *((answer, False) for answer in (True, None, 0, 0.0, "", [], np.True_, torch.tensor(True), np.zeros(2, bool))),
-        *((answer, False) for answer in (np.float64(0.0), torch.tensor(0))),
+        *((answer, True) for answer in (False, np.False_)),
+        *((answer, False) for answer in (True, None, 0, 0.0, "", [], np.True_, np.zeros(2, bool))),
+        *((answer, False) for answer in (np.float64(0.0),)),
     ],
 )
 def test_whatever_is_false_stops_and_nothing_else(answer: Any, stops: bool):
     ends: list[str] = []
     found = Callbacks([lambda run, row: answer], Path("run"), ends.append)
-    found.line("metrics", {})
+    found.add("metrics", {})
     found.call()
     assert ends == ["stopped by callback <lambda>"] * stops
 
