@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -164,7 +163,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 INK, FAINT = "#333333", "#e4e4e4"
 PICTURES = (".png", ".svg", ".pdf")
 ACROSS = {"frames": "frames", "steps": "agent steps", "minutes": "minutes of wall time", "hours": "hours of wall time"}
-FONTS, MOST = (10, 8, 6), 0.4  # sizes of the legend; the part of a panel that it may take
+LINE = 0.18  # inches of a line of the legend, below the panels
 
 
 @dataclass(frozen=True)
@@ -250,7 +249,9 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
             _draw(panel, axis, name, colour, group, options.pool)
         up = f"mean return of the last {options.games} full games" if panel is panels[0] else ""
         dress(panel, ACROSS[axis], title if up else "", up, counts=axis in ("frames", "steps"))
-    place_legend(figure, panels[0])
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.set_figheight(figure.get_figheight() + LINE * len(names))
+    figure.legend(handles, names, loc="outside lower left", fontsize=8, frameon=False, labelcolor=INK)
     return figure
 
 
@@ -264,28 +265,6 @@ def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[
         raise UserError(f"--label: {given}; {fix}")
     named = zip(labels, by_run, strict=True)
     return [[replace(curve, label=label, env="", settings={}) for curve in found] for label, found in named]
-
-
-def place_legend(figure: Figure, axes: Axes) -> None:
-    """The legend within its panel: its lines folded, and as small as need be; below the panels where it would hide
-    much of the curves.
-    """
-    handles, names = axes.get_legend_handles_labels()
-    look: dict[str, Any] = {"framealpha": 0.8, "edgecolor": "none", "labelcolor": INK}
-    for size in FONTS:
-        width = max(10, int(72 * figure.get_figwidth() / len(figure.axes) * 0.75 / (0.55 * size)))
-        folded = ["\n".join(textwrap.wrap(name, width)) for name in names]
-        if sum(1 + name.count("\n") for name in folded) * 1.2 * size > 72 * figure.get_figheight():
-            continue
-        legend = axes.legend(handles, folded, loc="best", fontsize=size, **look)
-        figure.draw_without_rendering()
-        room, taken = axes.get_window_extent(), legend.get_window_extent()
-        within = taken.width <= room.width and taken.height <= room.height
-        if within and taken.width * taken.height <= MOST * room.width * room.height:
-            return
-        legend.remove()
-    figure.set_figheight(figure.get_figheight() + len(names) * 1.5 * FONTS[-1] / 72)
-    figure.legend(handles, names, loc="outside lower left", fontsize=FONTS[-1], **look)
 
 
 def blank_figure(what: str, height: float) -> Figure:

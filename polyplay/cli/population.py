@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GAMES = 10  # of a mean, at least: as many as a score is of
+GAMES = 10  # of a mean: as many as a score is of, or more in a long run
 WINDOWS = 40  # means of a member's curve that have no game in common, at most
 POINTS = 400  # of a curve, at most
 GREY, WINNER, COPY = "#b0b0b0", COLOURS[0], COLOURS[1]
@@ -50,9 +50,10 @@ def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: 
         games, column = False, "score"
         found = [row for row in rows if row["member"] == member and row.get("score") is not None]
     curve = np.array([(row["steps"], row[column]) for row in found], float).reshape(-1, 2)
-    if games:
-        curve[:, 1] = trailing_means(curve[:, 1], max(GAMES, len(curve) // WINDOWS))
-        curve = curve[max(0, min(GAMES, len(curve)) - 1) :]
+    if games:  # since a member's last copy
+        copies = [row["steps"] for row in rows if row["member"] == member and row["donor"] is not None]
+        for piece in np.split(curve, np.searchsorted(curve[:, 0], copies, side="right")):
+            piece[:, 1] = trailing_means(piece[:, 1], max(GAMES, len(curve) // WINDOWS))
     return curve[thin(curve[:, 0], POINTS)]
 
 

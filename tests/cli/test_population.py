@@ -112,13 +112,9 @@ def test_a_curve_is_of_games_of_evaluations_or_of_decisions(tmp_path: Path):
     run = make_population(tmp_path / "run", turns=9, members=3, exploit="none")
     rows, population, member = read_lineage(run), read_population(run), run / "members/01"
     games = [json.loads(line) for line in (member / "episodes.jsonl").read_text().splitlines()]
-    curve = member_curve(run, population, rows, 1)
-    last = {
-        game["steps"]: np.mean([g["episodic_return"] for g in games[max(0, i - 9) : i + 1]])
-        for i, game in enumerate(games)
-        if i >= GAMES - 1
-    }  # of the games that ended at a step
-    assert curve.tolist() == pytest.approx(np.array(list(last.items())))
+    returns = [game["episodic_return"] for game in games]
+    means = {game["steps"]: np.mean(returns[max(0, i - GAMES + 1) : i + 1]) for i, game in enumerate(games)}
+    assert member_curve(run, population, rows, 1).tolist() == pytest.approx(np.array(list(means.items())))
     (member / "episodes.jsonl").unlink()
     own = [[row["steps"], row["score"]] for row in rows if row["member"] == 1 and row["score"] is not None]
     assert member_curve(run, population, rows, 1).tolist() == own
