@@ -264,12 +264,6 @@ class CrewMetrics:
             "cpu": None if first else cpu,
         }
 
-    def histograms(self) -> dict[str, dict[int, int]]:
-        """How often how many were served, and learnt, at once, since the beginning."""
-        named = zip(("predict_batch", "train_batch"), self._rows(), strict=True)
-        counts = {name: self.counters.sizes[rows].sum(0) for name, rows in named}
-        return {name: {int(i): int(n[i]) for i in np.flatnonzero(n)} for name, n in counts.items() if n.any()}
-
     def _rows(self) -> tuple[list[int], list[int]]:
         """The counters' rows of workers that act, and of those that only learn; also of those that have left, so that
         nothing that was counted is missing afterwards.

@@ -27,7 +27,7 @@ import numpy as np
 from polyplay.buffers import actor_checkpoint
 from polyplay.core import checkpoint, processes
 from polyplay.core.errors import Closed, UserError
-from polyplay.core.files import LogWrites, Row, parse_json, read_lines, read_object, refusal_text, write_json
+from polyplay.core.files import LogWrites, Row, parse_json, read_lines, refusal_text, write_json
 from polyplay.runs import directory as run_files
 from polyplay.runs.crew_metrics import CrewMetrics, SelfPlayAlarms
 from polyplay.runs.load import BEGINNING, steps_learnt
@@ -224,12 +224,9 @@ class CheckpointCompleter:
 
     def _take(self, version: int, failed: bool) -> None:
         """Make a checkpoint of parts that are all there; failed: one of them could not be written."""
-        if failed:
+        if failed or not (checkpoint.partial(self.directory, version) / POLICY).exists():
             checkpoint.discard(self.directory, version)
-            return
-        if not (checkpoint.partial(self.directory, version) / POLICY).exists():
-            checkpoint.discard(self.directory, version)
-            self.failure = f"not saved: the parts of checkpoint {version} were deleted"
+            self.failure = self.failure if failed else f"not saved: the parts of checkpoint {version} were deleted"
             return
         try:
             checkpoint.complete(self.directory, version, self._counters(version))
@@ -517,11 +514,15 @@ class Session(Supervisor):
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
 
     def _make_reporter(self, before: dict[str, int]) -> Reporter:
-        options, wall = self.options, self.setup.counters.get("wall_seconds", 0.0)
-        start = {**before, "frames": before["steps"] * self.setup.frames_per_step, "wall_seconds": wall}
+        options, counters = self.options, self.setup.counters
+        start = {**before, "frames": self.metrics.frames_per_step * before["steps"]}
+        start |= {
+            "episodes": sum(counters.get("games", {}).values()),
+            "wall_seconds": counters.get("wall_seconds", 0.0),
+        }
         return Reporter(
             self.directory,
-            start={**start, "episodes": sum(self.setup.counters.get("games", {}).values())},
+            start=start,
             tensorboard=options.tensorboard,
             warn=self._warn,
             style=options.metrics_style,
@@ -547,8 +548,6 @@ class Session(Supervisor):
         if self.crew.serial and self.options.minutes is not None:  # no tick within a rollout
             self.crew.control.over = self._time_is_over
         self._watch()
-        if self.crew.control.over is not None and self._time_is_over():
-            self._finish(minutes_over(self.options.minutes or 0.0))
         self._look()  # all learners have ended: their last parts are there, or never will be
         self._report()
         self.last_reported = True
@@ -572,18 +571,15 @@ class Session(Supervisor):
         """
         if (moved := lock.moved_to) is not None:
             return self._follow(moved, lock)
-        same, ours = lock.in_place, False
+        same, config = lock.in_place, self.directory / "config.json"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock.take()
-            there = (self.directory / "config.json").exists()
-            with contextlib.suppress(ValueError):
-                ours = there and read_object(self.directory / "config.json") == self.config
-            if there and not ours:
+            if (there := config.exists()) and parse_json(config.read_bytes()) != self.config:
                 lock.close()
                 raise UserError(f"RUN: another command has written to {self.directory} since: this run leaves it alone")
             if not there:
-                write_json(self.directory / "config.json", self.config)
+                write_json(config, self.config)
         except OSError as e:
             self.writes.fail(str(self.directory), refusal_text(e))
             return
@@ -623,8 +619,7 @@ class Session(Supervisor):
             self.next_save = now + self.options.checkpoint_every
             self.crew.control.save()
         goal = self.options.until_return
-        if self._time_is_over():
-            self._finish(minutes_over(self.options.minutes or 0.0))
+        self._time_is_over()
         if goal is not None and self.reporter.reached(goal):
             self._finish(f"the mean return of 100 games reached {goal:g}")
         if self.stopping is not None and (why := self.stopping()):
@@ -642,8 +637,12 @@ class Session(Supervisor):
             self._finish(why, 1)
 
     def _time_is_over(self) -> bool:
+        """Then it ends."""
         minutes = self.options.minutes
-        return minutes is not None and self.reporter.wall_seconds >= 60.0 * minutes
+        if minutes is None or self.reporter.wall_seconds < 60.0 * minutes:
+            return False
+        self._finish(minutes_over(minutes))
+        return True
 
     def _rescue(self) -> bool:
         def dropped() -> bool:
@@ -662,9 +661,7 @@ class Session(Supervisor):
     def _close(self) -> Row:
         """Report for the last time where that is not done, stop the crew, write the summary."""
         self.closing = True
-        sizes: dict[str, dict[int, int]] = {}
         with contextlib.suppress(Exception):
-            sizes = self.metrics.histograms()
             self.metrics.report_games(self.reporter, self._warn)
             if not self.last_reported:
                 self._report()
@@ -681,9 +678,8 @@ class Session(Supervisor):
         if self.checkpoints.failure:
             ended = f"{self.reason}; " * bool(self.exit_code)
             self.exit_code, self.reason = self.exit_code if self.failed else 1, ended + self.checkpoints.failure
-        last = saved[-1].name if saved else None
         self.reporter.closed = not self.owns_directory
-        summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes)
+        summary = self.reporter.close(self.reason, self.exit_code, checkpoint=saved[-1].name if saved else None)
         self.terminal.end(summary, self.failed)
         return summary
 

@@ -141,7 +141,6 @@ def test_a_service_is_measured_where_it_is_served_and_learnt(crew, metrics):
     wanted |= {"predict_batch_p10": 1.0, "predict_batch_p50": 3.0, "predict_batch_p90": 9.0, "agent_wait_ms": 100.0}
     wanted |= {"agents": 6, "predictors": 1, "trainers": 2, "cpu": None}  # of cpu there is nothing to compare with yet
     assert {k: found[k] for k in wanted} == pytest.approx(wanted)
-    assert metrics.histograms() == {"predict_batch": {1: 2, 2: 1, 3: 5, 9: 1, 256: 1}}
     again = read(metrics, after=4.0)
     assert {k: again[k] for k in ("pps", "tps", "predict_batch", "train_batch")} == {
         "pps": 0.0,
@@ -162,7 +161,6 @@ def test_what_workers_counted_who_have_left_stays_counted(crew, metrics):
     act.at, act.left = [0], []
     crew.counters.row(0).served(5)
     assert read(metrics)["pps"] == 2.5
-    assert metrics.histograms()["predict_batch"] == {4: 1, 5: 1}
 
 
 def test_the_time_of_processes_that_ended_stays_counted(metrics):
