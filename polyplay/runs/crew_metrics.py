@@ -169,8 +169,9 @@ class CrewMetrics:
             self.reported[row] = count
         several = any(role.served for role in self.crew.roles)
         for (return_, length, lane, agent, _), row in sorted(games, key=lambda game: float(game[0][-1])):
-            whose = int(agent) if several else None
-            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane), whose, row)
+            game = {"frames": self.frames, "steps": self.steps, "episodic_return": float(return_)}
+            game |= {"episodic_length": int(length), "lane": int(lane), **({"agent": int(agent)} if several else {})}
+            reporter.episode(game, row)
 
     def read(self) -> tuple[Row, dict[str, float]]:
         """A report's numbers; and what learners report, means since the last time."""

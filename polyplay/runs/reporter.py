@@ -75,7 +75,7 @@ def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
     """A finished game; SB3 only shows means."""
-    return {} if style == "sb3" else {f"charts/{k}": v for k, v in game.items()}
+    return {} if style == "sb3" else {f"charts/{k}": game[k] for k in ("episodic_return", "episodic_length")}
 
 
 def of_evaluation(style: str, row: Scalars) -> Scalars:
@@ -277,7 +277,7 @@ class Reporter:
         for game in read_lines(self.directory / "episodes.jsonl", *GAME):
             wall = max(wall, game["wall_seconds"])
             if game["frames"] <= row["frames"]:
-                self._count(game["episodic_return"], game["episodic_length"], game.get("agent"), games_of(game))
+                self._count(game)
         self.episodes = max(self.episodes, int(start.get("episodes", 0)))
         return row, wall
 
@@ -291,37 +291,31 @@ class Reporter:
         """Mean return of the last 100 finished full games; None before the first."""
         return _mean(self.returns)
 
-    @property
-    def agent_returns(self) -> dict[str, float | None]:
-        """Of each agent of several, the mean return of its last 100 finished games."""
-        return {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
+    def _means(self) -> Row:
+        """How many games were finished, and means of the last 100, also of each agent of several."""
+        agents = {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
+        return {
+            "episodes": self.episodes,
+            "episodic_return_mean": self.return_mean,
+            "episodic_length_mean": _mean(self.lengths),
+            **({"agent_return_means": agents} if agents else {}),
+        }
 
     def reached(self, target: float) -> bool:
         """Whether 100 games have been finished and the mean return of the last 100 is at least `target`."""
         mean = self.return_mean
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
-    def episode(
-        self,
-        return_: float,
-        length: int,
-        frames: int,
-        steps: int,
-        lane: int | str,
-        agent: int | None = None,
-        worker: int = 0,
-    ) -> None:
-        """A full game ended: unclipped return, length in agent steps, the run's counters, where it was; in a run of
-        several agents also whose it was.
+    def episode(self, game: Row, worker: int = 0) -> None:
+        """A full game ended: the run's frames and steps then, its unclipped return, its length in agent steps, its
+        lane; in a run of several agents also whose it was.
         """
-        game = {"episodic_return": float(return_), "episodic_length": int(length)}
-        self._count(float(return_), int(length), agent)
-        own = {"lane": lane, **({} if agent is None else {"agent": agent})}
-        row = self._line({"frames": int(frames), "steps": int(steps), **game, **own})
+        self._count(game)
+        row = self._line(game)
         line = self.thinned.take(row, worker, self.episodes)
         if line is not None:
             self._write("episodes", line)
-            self._event(int(steps), of_episode(self.style, game))
+            self._event(game["steps"], of_episode(self.style, game))
         elif not self.is_thinned and self.thinned.bound:
             self.is_thinned = True
             self.warn(THINNED.format(self.thinned.bound))
@@ -356,15 +350,8 @@ class Reporter:
 
     def report(self, numbers: Row, losses: Scalars | None = None) -> Row:
         """Write one report; its line of metrics.jsonl. numbers: of the crew; losses: what its learners report."""
-        row = {
-            **numbers,
-            "episodes": self.episodes,
-            "episodic_return_mean": self.return_mean,
-            "episodic_length_mean": _mean(self.lengths),
-            **({"agent_return_means": self.agent_returns} if self.agents else {}),
-        }
         losses = losses or {}
-        self.row = self._append("metrics", {**row, **losses})
+        self.row = self._append("metrics", {**numbers, **self._means(), **losses})
         self._event(self.row["steps"], of_report(self.style, self.row, losses))
         return self.row
 
@@ -383,11 +370,8 @@ class Reporter:
                 "directory": str(self.directory),
                 "wall_seconds": round(self.wall_seconds, 3),
                 **{k: self.row[k] for k in TOTALS},
-                "episodes": self.episodes,
-                "episodic_return_mean": self.return_mean,
+                **self._means(),
                 "episodic_return_mean_best": self.return_best,
-                "episodic_length_mean": _mean(self.lengths),
-                **({"agent_return_means": self.agent_returns} if self.agents else {}),
                 **({"agent_elo": self.row["agent_elo"]} if "agent_elo" in self.row else {}),
                 "restarts": self.row.get("restarts", 0),
                 "finished": now(),
@@ -407,13 +391,12 @@ class Reporter:
                 self.tracker.close(summary)
         return summary
 
-    def _count(self, return_: float, length: int, agent: int | None = None, games: int = 1) -> None:
-        """games: that this one stands for, itself included."""
-        self.episodes += games
-        if agent is not None:
-            self.agents.setdefault(agent, deque(maxlen=WINDOW)).append(return_)
-        self.returns.append(return_)
-        self.lengths.append(length)
+    def _count(self, game: Row) -> None:
+        self.episodes += games_of(game)
+        if "agent" in game:
+            self.agents.setdefault(game["agent"], deque(maxlen=WINDOW)).append(game["episodic_return"])
+        self.returns.append(game["episodic_return"])
+        self.lengths.append(game["episodic_length"])
         mean = self.return_mean
         if len(self.returns) == WINDOW and mean is not None:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)

@@ -104,11 +104,12 @@ def test_games_are_reported_once_and_those_missed_are_counted(crew, metrics):
     row = crew.counters.row(0)
     games: list[tuple] = []
     warnings: list[str] = []
-    reporter: Any = SimpleNamespace(episode=lambda *game: games.append(game))
+    reporter: Any = SimpleNamespace(episode=lambda game, row: games.append((game, row)))
     row.episode(1.5, 20, 7)
     for _ in range(2):
         metrics.report_games(reporter, warnings.append)
-    assert (games, warnings) == ([(1.5, 20, 400, 100, 7, None, 0)], [])
+    game = {"frames": 400, "steps": 100, "episodic_return": 1.5, "lane": 7, "episodic_length": 20}
+    assert (games, warnings) == ([(game, 0)], [])
     for _ in range(EPISODES + 3):
         row.episode(0.0, 1, 0)
     metrics.report_games(reporter, warnings.append)

@@ -40,6 +40,11 @@ def numbers(frames: int = 4, **more: Any) -> dict[str, Any]:
     return {"frames": frames, "steps": frames // 4, "updates": frames // 8, "restarts": 0, **more}
 
 
+def game(reporter: Reporter, mean: float, length: int, frames: int, steps: int, lane: Any, worker: int = 0) -> None:
+    at = {"frames": frames, "steps": steps}
+    reporter.episode({**at, "episodic_return": mean, "episodic_length": length, "lane": lane}, worker)
+
+
 def metrics(directory: Path) -> list[dict[str, Any]]:
     return list(read_lines(directory / "metrics.jsonl"))
 
@@ -85,13 +90,13 @@ def test_evaluations_and_decisions_are_lines_of_their_own(tmp_path: Path, clock:
 def test_returns_are_over_the_last_100_full_games(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
     for i in range(99):
-        reporter.episode(float(i), 10, 4 * i, i, lane=i % 3)
+        game(reporter, float(i), 10, 4 * i, i, lane=i % 3)
     assert (reporter.return_mean, reporter.return_best, reporter.reached(0.0)) == (49.0, None, False)
-    reporter.episode(99.0, 20, 400, 100, lane="0")
+    game(reporter, 99.0, 20, 400, 100, lane="0")
     assert (reporter.return_mean, reporter.return_best) == (49.5, 49.5)
     assert reporter.reached(49.5)
     assert not reporter.reached(49.6)
-    reporter.episode(-100.0, 20, 404, 101, lane=0)
+    game(reporter, -100.0, 20, 404, 101, lane=0)
     row = reporter.report(numbers())
     assert (row["episodes"], row["episodic_return_mean"], row["episodic_length_mean"]) == (101, 48.5, 10.2)
     assert reporter.return_best == 49.5
@@ -100,7 +105,7 @@ def test_returns_are_over_the_last_100_full_games(tmp_path: Path, clock: Clock):
 def test_episodes_lines(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
     clock.now += 1.5
-    reporter.episode(-21.0, 1000, 4000, 1000, lane=7)
+    game(reporter, -21.0, 1000, 4000, 1000, lane=7)
     numbers = {"wall_seconds": 1.5, "frames": 4000, "steps": 1000, "episodic_return": -21.0, "episodic_length": 1000}
     assert list(read_lines(tmp_path / "episodes.jsonl")) == [{**numbers, "lane": 7}]
 
@@ -112,10 +117,10 @@ def test_a_resumed_run_goes_on_without_the_games_after_its_checkpoint(start, gam
     first = make(tmp_path, clock)
     for frames in (100, 200, 300):
         clock.now += 10
-        first.episode(float(frames), 5, frames, frames // 4, lane=0)
+        game(first, float(frames), 5, frames, frames // 4, lane=0)
         first.report(numbers(frames))
     clock.now += 3
-    first.episode(15.0, 5, 300, 75, lane=0)
+    game(first, 15.0, 5, 300, 75, lane=0)
     with (tmp_path / "metrics.jsonl").open("a") as file:
         file.write('{"wall_sec')
     later = Clock()
@@ -129,7 +134,7 @@ def test_a_resumed_run_goes_on_without_the_games_after_its_checkpoint(start, gam
 
 def test_summary_is_written_once_at_the_end_and_goes_when_the_run_goes_on(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock)
-    reporter.episode(3.0, 5, 4, 1, lane=0)
+    game(reporter, 3.0, 5, 4, 1, lane=0)
     clock.now += 7
     reporter.report(numbers())
     summary = reporter.close("the frames were reached", 0, checkpoint="12")
@@ -150,7 +155,7 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path, clock: Clock):
     reporter = make(tmp_path, clock, tensorboard=True)
     for i in range(3):
         clock.now += 1
-        reporter.episode(i * 2.0, 10 + i, 400 * i, 100 * i, lane=0)
+        game(reporter, i * 2.0, 10 + i, 400 * i, 100 * i, lane=0)
         losses = {"policy_loss": 0.5 * i, "value_loss": math.nan, "learning_rate": 1e-3}
         reporter.report(numbers(400 * i, sps=9.0), losses)
     events = EventAccumulator(str(tmp_path / "tensorboard"))
@@ -217,7 +222,7 @@ def play(reporter: Reporter, games: int, first: int = 0) -> None:
     """Lanes that all end together, in two workers. Game i returns i, at step i."""
     for i in range(first, first + games):
         lane = i % (WORKERS * LANES)
-        reporter.episode(float(i), 10, i, i, lane, worker=lane // LANES)
+        game(reporter, float(i), 10, i, i, lane, worker=lane // LANES)
 
 
 def make_thinned(directory: Path, bound: int, **more: Any) -> Reporter:
@@ -345,7 +350,7 @@ def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
     wandb, warned = fake_wandb(), []
     tracker = report.WandbLogger("mine", run, warned.append, wandb)
     reporter = Reporter(run, tensorboard=False, style="cleanrl", tracker=tracker)
-    reporter.episode(3.0, 9, 40, 10, lane=0)
+    game(reporter, 3.0, 9, 40, 10, lane=0)
     reporter.report(numbers(80), {"policy_loss": 0.5})
     reporter.close("done", 0, checkpoint="000000000002")
     begun = wandb.init.call_args.kwargs
@@ -355,8 +360,8 @@ def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
     wandb.Settings.assert_called_once_with(console="off", silent=True)
     wandb.login.assert_called_once_with(prompt=False)
     wandb.run.define_metric.assert_called_once_with("*", step_metric="global_step")
-    game, row = (call.args[0] for call in wandb.run.log.call_args_list)
-    assert game == {"global_step": 10, "charts/episodic_return": 3.0, "charts/episodic_length": 9}
+    ended, row = (call.args[0] for call in wandb.run.log.call_args_list)
+    assert ended == {"global_step": 10, "charts/episodic_return": 3.0, "charts/episodic_length": 9}
     assert (row["global_step"], row["losses/policy_loss"], row["polyplay/frames"]) == (20, 0.5, 80)
     summary = wandb.run.summary.update.call_args.args[0]
     assert (summary["reason"], summary["episodes"]) == ("done", 1)
