@@ -13,7 +13,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 MB = 2**20
 Parts = Mapping[str, float]  # bytes by what they are for
-SHRINKS = {  # of each part: what may be halved to make it smaller, in the order in which that is tried
-    "replay": ("capacity", "learners batch capacity"),
-    "rollouts": ("lanes", "batch", "lanes batch", "unroll", "slots", "actors", "actors batch", "learners"),
-    "weights": ("learners", "replicas", "learners batch", "learners batch capacity", "actors", "actors batch"),
+SIZES = {  # of each part: the options that it grows with
+    "replay": ("capacity",),
+    "rollouts": ("lanes", "unroll", "slots", "actors", "learners"),
+    "weights": ("learners", "replicas", "actors"),
 }
-HALVINGS = 60  # at most
 PROPOSED = 0.75  # of the memory: what a proposal counts; the rest is for what is not counted
 
 
@@ -90,29 +89,6 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
         parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
-
-
-def nearest_fit(parts: Parts, limit: int, settings: Any, again: Callable[[Any], Parts]) -> dict[str, int]:
-    """The settings to change and their values, so that all fits; {}: none were found. What the largest part follows
-    from is halved until all fits. again: the parts of other settings, or UserError.
-    """
-    changed = dict[str, int]()
-    for _ in range(HALVINGS):
-        part = max(parts, key=lambda name: parts[name])
-        for names in SHRINKS.get(part, ()):
-            numbers: list[Any] = [(vars(settings) | changed).get(name) for name in names.split()]
-            if all(type(n) is int and n > 1 for n in numbers):
-                halved = changed | {name: n // 2 for name, n in zip(names.split(), numbers, strict=True)}
-                with contextlib.suppress(UserError):
-                    smaller = again(replace(settings, **halved))
-                    if smaller[part] < parts[part]:
-                        changed, parts = halved, smaller
-                        break
-        else:
-            return {}
-        if sum(parts.values()) <= limit:
-            return changed
-    return {}
 
 
 def bytes_of(net: Any) -> int:
@@ -443,16 +419,19 @@ def _number(text: str | None) -> str:
 # ------------------------------------------------------------------------------------------------------ refusal
 
 
-def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Mapping[str, float]]) -> Plan:
-    """The plan itself, or UserError if it needs more memory than there is. again: what other settings need."""
+def check_plan(plan: Plan, settings: Any) -> Plan:
+    """The plan itself, or UserError if it needs more memory than there is: what the largest part grows with, in
+    proportion.
+    """
     if plan.needs <= plan.limit:
         return plan
     most = max(plan.memory, key=lambda k: plan.memory[k])
     needs, part, limit = size_text(plan.needs), size_text(plan.memory[most]), size_text(plan.limit)
     what = f"memory: this takes at least {needs} ({most} {part}), there are {limit}"
-    found = nearest_fit(plan.memory, int(PROPOSED * plan.limit), settings, again)
-    given = " ".join(f"{flag(k)} {v}" for k, v in found.items())
-    raise UserError(f"{what}; {f'what fits: {given}' if found else 'no smaller setting fits: take a larger machine'}")
+    share = (PROPOSED * plan.limit - plan.needs) / plan.memory[most] + 1
+    found = {name: n for name in SIZES.get(most, ()) if type(n := vars(settings).get(name)) is int}
+    fits = [f"{flag(name)} to about {int(share * n):,}" for name, n in found.items() if share * n >= 1]
+    raise UserError(f"{what}; {f'lower {fits[0]}' if fits else 'no smaller setting fits: take a larger machine'}")
 
 
 # -------------------------------------------------------------------------------------------------- measured
