@@ -149,7 +149,10 @@ class MemberRunner:
     def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
         """How a session ended, and why."""
         if (directory / "config.json").exists():
-            amend_values(directory, m["values"])
+            contents = run_files.read_config(directory)
+            if any(contents["config"].get(name) != value for name, value in m["values"].items()):
+                contents["config"] |= m["values"]
+                write_json(directory / "config.json", contents)
             if learnt(directory) >= part.until:  # it was killed between its last checkpoint and the decision
                 return "ready", ""
             result = run.continue_run(directory, {**self.changes, **load.objects_of(self.settings)}, True, part=part)
@@ -183,14 +186,6 @@ class WarningReader(io.TextIOBase):
                 with contextlib.redirect_stdout(self.before[0]), contextlib.redirect_stderr(self.before[1]):
                     self.warn(found)
         return len(text)
-
-
-def amend_values(directory: Path, values: Mapping[str, Any]) -> None:
-    """Write hyperparameters that now hold into a member's configuration. Raises OSError."""
-    contents = run_files.read_config(directory)
-    if any(contents["config"].get(name) != value for name, value in values.items()):
-        contents["config"] |= values
-        write_json(directory / "config.json", contents)
 
 
 def learnt(directory: Path) -> float:
@@ -324,16 +319,14 @@ def train(
             raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
     directory = run_options.new_directory(title, f"{settings.over}-{settings.env}", options)
 
-    def begin() -> None:
+    def begin(about: Row) -> None:
         run_options.refuse_begun(directory)
         states.Store(directory).begin(evolution.about(), evolution.founders())
-        about = {"system": title, "config": run_options.to_json(settings), "options": run_options.to_json(options)}
-        about |= {"sources": sources, "environment": wire_member(settings, crew)[1].envs.spec.describe}
+        about |= {"system": title, "environment": wire_member(settings, crew)[1].envs.spec.describe}
         run_files.write_config(directory, about)  # type: ignore[arg-type]
         load.remember(directory, settings)
 
-    runner = _runner(directory, settings, options, sources, {})
-    return _go(RunResult(directory, 0, "dry run", {}, settings), crew, runner, left + lines, options, begin)
+    return _go(directory, settings, options, sources, crew, left + lines, begin)
 
 
 def resume(
@@ -354,17 +347,15 @@ def resume(
     crew, evolution, lines = _wire(page, settings, options)
     sources = {**config["sources"], **{k: "resume" for k in changes if k not in load.FREE}}
 
-    def begin() -> None:
+    def begin(about: Row) -> None:
         store.repair()
-        about = {k: config[k] for k in ("system", "environment")} | {"config": run_options.to_json(settings)}
-        about |= {"sources": sources, "options": run_options.to_json(options)}
+        about |= {k: config[k] for k in ("system", "environment")}
         run_files.amend_config(directory, about)  # type: ignore[arg-type]
         _extend(store, evolution, changes)
 
     now, unused = vars(options) | {"frames": settings.frames}, "steps" if options.steps is None else "frames"
     changed = {k: now[k] for k, source in sources.items() if source == "resume" and k != unused}  # now or before
-    runner = _runner(directory, settings, options, sources, changed)
-    return _go(RunResult(directory, 0, "dry run", {}, settings), crew, runner, lines, options, begin)
+    return _go(directory, settings, options, sources, crew, lines, begin, changed)
 
 
 def _check_code(store: states.Store, config: Row) -> None:
@@ -428,35 +419,32 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
     return crew, evolution, lines
 
 
-def _runner(
-    directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
-) -> MemberRunner:
-    own: Settings = member_settings(settings)
-    names, options = flags.option_types(type(own), RunOptions), replace(options, **OWN)
-    kept = {name: source for name, source in sources.items() if name in names}
-    return MemberRunner(directory, settings.over, own, options, kept, settings.score, changes)
-
-
 def _go(
-    result: RunResult,
-    crew: Crew,
-    runner: MemberRunner,
-    lines: list[tuple[str, str]],
+    directory: Path,
+    settings: Any,
     options: RunOptions,
-    begin: Callable[[], None],
+    sources: Sources,
+    crew: Crew,
+    lines: list[tuple[str, str]],
+    begin: Callable[[Row], None],
+    changes: Mapping[str, Any] | None = None,
 ) -> RunResult:
     """begin: writes what the population begins or goes on with, under the lock of its directory."""
     if options.dry_run:
         console = terminal.default_console()
-        shown = [("run", f"{result.directory} (dry run: nothing is written)"), *lines]
+        shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
         terminal.print_all(console, terminal.fact_lines(shown, console))
-        return result
-    with closing(run_files.DirectoryLock(result.directory)):
-        begin()
-        crew.roles[0].settings["run"], crew.directory = runner, result.directory
+        return RunResult(directory, 0, "dry run", {}, settings)
+    own: Settings = member_settings(settings)
+    kept = {name: source for name, source in sources.items() if name in flags.option_types(type(own), RunOptions)}
+    about = own, replace(options, **OWN), kept, settings.score, changes or {}
+    with closing(run_files.DirectoryLock(directory)):
+        config, given = run_options.to_json(settings), run_options.to_json(options)
+        begin({"config": config, "options": given, "sources": sources})
+        crew.roles[0].settings["run"] = MemberRunner(directory, settings.over, *about)
         lines = lines if options.verbose else terminal.short_facts(lines)
-        summary = PopulationSession(crew, result.directory, lines, options.quiet).go()
-    return replace(result, exit_code=summary["exit_code"], reason=summary["reason"], summary=summary)
+        summary = PopulationSession(crew, directory, lines, options.quiet).go()
+    return RunResult(directory, summary["exit_code"], summary["reason"], summary, settings)
 
 
 def _refuse_callbacks(callbacks: Sequence[object]) -> None:
