@@ -92,16 +92,10 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
         raise UserError(f"{run} has no finished game yet, in {GAMES} or {REPORTS}: {cure}")
     counted = [name for name in ("frames", "steps", "wall_seconds") if all(name in row for row in rows)]
     across = {name: np.array([row[name] for row in rows], float) for name in counted}
-    kept = thin(across["frames"], POINTS)
+    across |= {"minutes": across["wall_seconds"] / 60, "hours": across["wall_seconds"] / 3600}
+    kept, settings = thin(across["frames"], POINTS), config["config"]
     across = {name: x[kept] for name, x in across.items()}
-    minutes = across.pop("wall_seconds") / 60
-    return Curve(
-        label=config["system"],
-        env=str(config["config"].get("env", "")),
-        settings=config["config"],
-        across={**across, "minutes": minutes, "hours": minutes / 60},
-        returns=returns[kept],
-    )
+    return Curve(config["system"], str(settings.get("env", "")), settings, across, returns[kept])
 
 
 def thin(x: np.ndarray, most: int) -> np.ndarray:
