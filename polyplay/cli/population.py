@@ -138,9 +138,9 @@ def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes
 FEW = 8  # agents whose lines have colours of their own
 
 
-def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row], levels: Mapping[str, float]) -> Figure:
+def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row]) -> Figure:
     """Ratings and copies over matches, and below the agents' hyperparameters. first: those that each agent began with,
-    {} where they are not known. levels: Elo of opponents.
+    {} where they are not known.
     """
     names = list(first[0]) if first else []
     figure, ratings, panels = _panels(len(names), 3, LOW)
@@ -151,7 +151,6 @@ def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row], l
     for copy in history.copies:
         ends = [copy["before"]["elo"], copy["donor_elo"]]
         ratings.plot([copy["match"]] * 2, ends, color=INK, linewidth=THIN, linestyle=":")
-    draw_levels(ratings, levels)
     if agents <= FEW:
         ratings.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)
     title = f"{agents} agents, {len(history.copies)} copies (dotted) · {_env(directory)}"
@@ -171,14 +170,6 @@ def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row], l
     return figure
 
 
-def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
-    """Dashed lines with names, of who is no agent of the run."""
-    for name, level in levels.items():
-        axes.axhline(level, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
-        text = axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom")
-        text.set(color=INK, fontsize=8)
-
-
 def draw_ratings(directory: Path, rated: Sequence[RatedVersion], references: Mapping[str, float]) -> Figure:
     """TrueSkill of versions over agent steps, and references as lines. A band is μ ± 2σ."""
     figure = blank_figure("--picture", 4.2)
@@ -186,13 +177,13 @@ def draw_ratings(directory: Path, rated: Sequence[RatedVersion], references: Map
     mu, sigma = np.array([version.skill for version in rated]).T
     axes.fill_between(steps, mu - 2 * sigma, mu + 2 * sigma, color=COLOURS[0], alpha=0.18, linewidth=0)
     axes.plot(steps, mu, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3)
-    draw_levels(axes, references)
+    for name, level in references.items():
+        axes.axhline(level, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
+        look: dict[str, Any] = {"ha": "right", "va": "bottom", "color": INK, "fontsize": 8}
+        axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **look)
     title = f"{len(rated)} versions, {_matches(rated):,} matches · {_env(directory)}"
     dress(axes, "agent steps", title, "TrueSkill, ± 2σ", counts=True)
     return figure
-
-
-MATCHES = 40  # of every two, to find levels
 
 
 @dataclass(frozen=True)
@@ -204,15 +195,10 @@ class RankingOptions:
     picture: str | None = None
     """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
     over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]"""
-    levels: tuple[str, ...] = ()
-    """with --picture, of a league: whose Elo it shows as lines, by 40 matches of every two of them and its best agent:
-    random, bot:NAME, or other runs"""
 
     def __post_init__(self) -> None:
         if self.picture is not None:
             check_name(self.picture, "--picture")
-        elif self.levels:
-            raise UserError(f"--levels {' '.join(self.levels)} given, allowed: with --picture FILE, which shows them")
 
 
 Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # a title, what is below it, the picture
@@ -222,9 +208,9 @@ def command(words: list[str]) -> None:
     """Prints the table, and the name of the picture."""
     directory, options, _ = run_and_options(RankingOptions, words, "population")
     if rated := read_rated(directory):
-        title, lines, draw = _show_ratings(directory, rated, options.levels)
+        title, lines, draw = _show_ratings(directory, rated)
     elif has_league(directory):
-        title, lines, draw = _show_league(directory, options.levels)
+        title, lines, draw = _show_league(directory)
     else:
         population, rows = read_population(directory), read_lineage(directory)
         title, lines = population_title(population), population_report(directory, population, rows)
@@ -242,10 +228,7 @@ def _matches(rated: Sequence[RatedVersion]) -> int:
     return sum(version.matches for version in rated)
 
 
-def _show_ratings(directory: Path, rated: Sequence[RatedVersion], levels: tuple[str, ...]) -> Shown:
-    if levels:
-        given = f"--levels {' '.join(levels)} given, but versions of {directory} are rated against references"
-        raise UserError(f"{given}, which the picture shows: leave it out")
+def _show_ratings(directory: Path, rated: Sequence[RatedVersion]) -> Shown:
     references, last = read_references(directory), rated[-1]
     mu, sigma = last.skill
     newest = f"TrueSkill {mu:.1f} ± {2 * sigma:.1f} after {last.version:,} updates, {last.steps:,} agent steps"
@@ -257,7 +240,7 @@ def _show_ratings(directory: Path, rated: Sequence[RatedVersion], levels: tuple[
     return title, [table], lambda: draw_ratings(directory, rated, references)
 
 
-def _show_league(directory: Path, levels: tuple[str, ...]) -> Shown:
+def _show_league(directory: Path) -> Shown:
     history = read_history(directory)
     agents, rated = history.elo.shape[1], int(history.matches[-1])
     table = _table("agent", "Elo", "copied", "was copied")
@@ -267,25 +250,8 @@ def _show_league(directory: Path, levels: tuple[str, ...]) -> Shown:
         times = sum(copy["donor"] == agent for copy in history.copies)
         table.add_row(str(agent), f"{history.elo[-1, agent]:,.0f}", last, f"{times} times")
 
-    def draw() -> Figure:
-        shown = _levels(directory, history, levels) if levels else {}
-        return draw_league(directory, history, _first_values(directory, history), shown)
-
-    return f"{agents} agents · {rated:,} matches · {len(history.copies)} copies", [table], draw
-
-
-def _levels(directory: Path, history: LeagueHistory, names: tuple[str, ...]) -> dict[str, float]:
-    """Elo of opponents on the league's scale, where its best agent has the Elo that it has in the league."""
-    from polyplay.evaluation.tournament import TournamentOptions, play_tournament
-
-    best = int(history.elo[-1].argmax())
-    agent = f"{directory}:{best}"
-    try:
-        found = play_tournament([agent, *names], TournamentOptions(matches=MATCHES, anchor=agent))
-    except UserError as e:
-        raise UserError(str(e).replace("tournament:", "--levels:")) from None
-    at = float(history.elo[-1, best])
-    return {player["name"]: at + player["elo"] for player in found["players"][1:]}
+    title = f"{agents} agents · {rated:,} matches · {len(history.copies)} copies"
+    return title, [table], lambda: draw_league(directory, history, _first_values(directory, history))
 
 
 def _first_values(directory: Path, history: LeagueHistory) -> list[Row]:

@@ -446,19 +446,14 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
 
     if plan.refused:
         return []
-    counted, first, each = "steps", "updates", 1.0
-    if (role := search_role(crew)) is not None:  # a move may take minutes: positions are counted
-        options = role.settings["options"]
-        counted = first = "simulations"
-        fast = options.fast_simulations
-        each = options.simulations + (fast / options.full - fast if fast else 0.0)
+    first = "updates" if search_role(crew) is None else "steps"
     crew.log = lambda kind, text: None if kind == "game" else print(text, file=sys.stderr)
     crew.start(metrics)
     try:
         _until(crew, lambda: crew.counters.column(first).max() >= 1, PATIENCE)
-        before, done = time.monotonic(), float(crew.counters.column(counted).sum())
+        before, done = time.monotonic(), float(crew.counters.column("steps").sum())
         _until(crew, lambda: False, SECONDS)
-        rate = (float(crew.counters.column(counted).sum()) - done) / (time.monotonic() - before) / each
+        rate = (float(crew.counters.column("steps").sum()) - done) / (time.monotonic() - before)
         used = memory_mb()
     finally:
         crew.stop()

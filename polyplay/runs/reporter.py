@@ -222,8 +222,6 @@ def _standing_for(row: Row, games: int) -> Row:
 
 WINDOW = 100  # full games the means are over
 TOTALS = ("frames", "steps", "updates")
-THINNED = """episodes.jsonl: after {:,} games (--log-games) about every 2nd is written, later every 4th, 8th, …; \
-`games` in a line says how many it stands for"""
 
 
 class Reporter:
@@ -255,8 +253,7 @@ class Reporter:
         self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
         self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
         (self.directory / "summary.json").unlink(missing_ok=True)
-        self.warn, self.thinned, self.is_thinned = warn, ThinnedGames(log_games), False
-        self.closed = False
+        self.thinned, self.closed = ThinnedGames(log_games), False
         self.listen: Callable[[str, Row], None] = lambda file, row: None  # called with every line
         self.episodes = 0
         self.return_best: float | None = None
@@ -316,9 +313,6 @@ class Reporter:
         if line is not None:
             self._write("episodes", line)
             self._event(game["steps"], of_episode(self.style, game))
-        elif not self.is_thinned and self.thinned.bound:
-            self.is_thinned = True
-            self.warn(THINNED.format(self.thinned.bound))
         self.listen("episodes", row)
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:

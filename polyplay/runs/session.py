@@ -65,11 +65,11 @@ def check_callbacks(callbacks: Sequence[object]) -> None:
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or objects")
     for callback in callbacks:
         name, functions = _name(callback), _functions(callback)
-        if not functions:
-            text = f"callbacks: {name} given, allowed: a function, or an object with one of"
-            raise UserError(f"{text} {', '.join(METHODS)}")
-        if isinstance(callback, type):
-            raise UserError(f"callbacks: the class {name} given, allowed: an object of it, {name}()")
+        if not functions or isinstance(callback, type):
+            given = f"the class {name}" if isinstance(callback, type) else name
+            raise UserError(
+                f"callbacks: {given} given, allowed: a function, or an object with one of {', '.join(METHODS)}"
+            )
         for function in functions.values():
             if inspect.iscoroutinefunction(function):
                 raise UserError(f"callbacks: {name} is async, allowed: def, which is called and waited for")
@@ -566,11 +566,21 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """The run's directory was moved, or deleted: write it anew, with all lines, and then a checkpoint. If only its
-        lock was, lock it again. Raises UserError: another run is there now, or was.
+        """The run's directory was moved: go on there, by a link at its old place. It was deleted: write it anew, with
+        all lines, and then a checkpoint. If only its lock was, lock it again. Raises UserError: something else is there.
         """
         if (moved := lock.moved_to) is not None:
-            return self._follow(moved, lock)
+            try:
+                self.directory.parent.mkdir(parents=True, exist_ok=True)
+                self.directory.symlink_to(moved)
+            except OSError as e:
+                lock.close()
+                how = f"`polyplay resume {moved}` goes on from its last checkpoint"
+                raise UserError(f"RUN: {self.directory} was moved to {moved} ({refusal_text(e)}): {how}") from None
+            self._warn(
+                f"{self.directory} was moved to {moved}: the run goes on there, and its old name is a link to it"
+            )
+            return
         same, config = lock.in_place, self.directory / "config.json"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -590,19 +600,6 @@ class Session(Supervisor):
         self._warn(f"{self.directory} was deleted: it is written anew{lost}")
         self.reporter.restore()
         self.crew.control.save()
-
-    def _follow(self, there: Path, lock: run_files.DirectoryLock) -> None:
-        """Go on in the place that the directory was moved to, by a link at the old one. Raises UserError: there can be
-        none, and files of the run would be in two places.
-        """
-        try:
-            self.directory.parent.mkdir(parents=True, exist_ok=True)
-            self.directory.symlink_to(there)
-        except OSError as e:
-            lock.close()
-            how = f"`polyplay resume {there}` goes on from its last checkpoint"
-            raise UserError(f"RUN: {self.directory} was moved to {there} ({refusal_text(e)}): {how}") from None
-        self._warn(f"{self.directory} was moved to {there}: the run goes on there, and its old name is a link to it")
 
     def _tick(self) -> None:
         now = time.monotonic()

@@ -14,7 +14,6 @@ from polyplay.cli.population import (
     GAMES,
     WINNER,
     _first_values,
-    _levels,
     draw_league,
     draw_population,
     draw_ratings,
@@ -22,7 +21,6 @@ from polyplay.cli.population import (
 )
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_object
-from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.population.league_log import CopyRule, read_history
 from polyplay.population.ratings import RATINGS, REFERENCES, read_rated, read_references
 from polyplay.population.store import best_member, rank_members, read_lineage
@@ -202,29 +200,13 @@ def test_table_and_picture(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     history = read_history(run)
     assert f"{len(history.copies)} copies" in printed(run, capsys, "--picture", str(tmp_path / "league.png"))
     assert (tmp_path / "league.png").stat().st_size > 10_000
-    figure = draw_league(run, history, _first_values(run, history), {"random": 1012.0})
+    figure = draw_league(run, history, _first_values(run, history))
     assert [axes.get_title(loc="left") for axes in figure.axes[1:]] == ["learning_rate", "entropy_cost"]
-    assert [text.get_text() for text in figure.axes[0].texts] == ["random"]
     last, end = history.copies[-1], history.matches[-1]
     begins, values = figure.axes[1].lines[last["agent"]].get_xydata().T
     own = [copy["match"] for copy in history.copies if copy["agent"] == last["agent"]]
     assert begins.tolist() == [0, *own, end]
     assert (values[0], values[-1]) == (1e-3, last["values"]["learning_rate"])
-
-
-def test_levels_of_opponents_are_on_the_leagues_scale(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    history = read_history(run)
-    best = int(history.elo[-1].argmax())
-    levels = _levels(run, history, ("random", f"{run}:{1 - min(best, 1)}"))
-    assert list(levels) == ["random", f"{run}:{1 - min(best, 1)}"]
-    points = play_tournament([f"{run}:{best}", *levels], TournamentOptions(matches=40))
-    assert levels["random"] == pytest.approx(history.elo[-1, best] + points["players"][1]["elo"])
-    assert "--levels random given, allowed: with --picture FILE" in refused(
-        capsys, "population", run, "--levels", "random"
-    )
-    assert "--levels: bot:nobody given, allowed for toy:rps: random" in refused(
-        capsys, "population", run, "--picture", tmp_path / "a.png", "--levels", "bot:nobody"
-    )
 
 
 def test_a_damaged_log_is_said_in_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -263,5 +245,3 @@ def test_table_and_picture_of_rated_versions(rated_run, tmp_path, capsys):
     assert axes.lines[0].get_xydata().tolist() == [[version.steps, version.skill[0]] for version in rated]
     assert [text.get_text() for text in axes.texts] == ["random", "focus"]
     assert axes.get_title(loc="left") == "3 versions, 7 matches · toy:catch"
-    words = "--picture", str(tmp_path / "a.png"), "--levels", "random"
-    assert "--levels random given, but versions of" in refused(capsys, "population", rated_run, *words)

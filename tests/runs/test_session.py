@@ -255,7 +255,7 @@ class Later:
     [
         ([3], "callbacks: int given, allowed: a function, or an object with one of on_report"),
         (enough, "callbacks: enough given, allowed: a list"),
-        ([Stopper], r"the class Stopper given, allowed: an object of it, Stopper\(\)"),
+        ([Stopper], "the class Stopper given, allowed: a function, or an object with one of on_report"),
         ([lambda row: False], r"<lambda> is called with \(run, row\).*too many positional arguments"),
         ([lambda run, row, more: False], r"missing a required argument: 'more'"),
         ([Later()], "Later is async"),
