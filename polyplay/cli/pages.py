@@ -49,8 +49,7 @@ class LocalOnly:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 more = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
-                others = [h for h in message["headers"] if h[0].decode().lower() not in HEADERS]
-                message = {**message, "headers": [*others, *more]}
+                message = {**message, "headers": [*message["headers"], *more]}
             await send(message)
 
         local = len(hosts) == 1 and hosts[0].lower() in self.hosts
@@ -61,7 +60,8 @@ class LocalOnly:
 def page_application(folder: Path, routes: Sequence[Route], port: int) -> Starlette:
     """A page's own files, index.html at its root, the files that all pages share, and these routes."""
     files = [*sorted(path for path in folder.iterdir() if path.is_file()), *SHARED]
-    found = [Route("/" if path.name == INDEX else f"/{path.name}", _file(path), methods=["GET"]) for path in files]
+    names = {path: "/" if path.name == INDEX else f"/{path.name}" for path in files}
+    found = [Route(name, lambda request, path=path: FileResponse(path)) for path, name in names.items()]
     found.append(Route("/favicon.ico", lambda request: Response(status_code=204)))  # browsers ask for it by themselves
     return Starlette(routes=[*found, *routes], middleware=[Middleware(LocalOnly, port=port)])
 
@@ -75,18 +75,15 @@ def answer_if_new(request: Request, state: object) -> Response:
     return Response(text, media_type="application/json", headers={"etag": tag})
 
 
-def _file(path: Path) -> Callable[[Request], Response]:
-    def page(request: Request) -> Response:
-        return FileResponse(path)
-
-    return page
-
-
 # The page's server: this machine only, the page, its numbers as JSON, and two requests behind a token.
 
 
 PAGE = Path(__file__).parent / "page" / "watch"
 TOKEN = "x-polyplay-token"
+ASKS: dict[str, tuple[Callable[[Path], bool], str]] = {
+    "stop": (request_end, "it saves a checkpoint and ends"),
+    "checkpoint": (request_save, "it saves a checkpoint at its next update"),
+}
 
 
 class Runs:
@@ -102,29 +99,20 @@ class Runs:
             state = [reader.state() for reader in self.readers]
         return answer_if_new(request, state)
 
-    def end(self, request: Request) -> Response:
-        return self._ask(request, request_end, "it saves a checkpoint and ends")
-
-    def save(self, request: Request) -> Response:
-        return self._ask(request, request_save, "it saves a checkpoint at its next update")
-
-    def _ask(self, request: Request, ask: Callable[[Path], bool], done: str) -> Response:
+    def ask(self, request: Request) -> Response:
+        """A request to a run, by ASKS."""
         if not hmac.compare_digest(request.headers.get(TOKEN, "").encode(), self.token.encode()):
             return JSONResponse({"answer": "the token is missing or wrong: open the URL that was printed"}, 403)
-        index = request.path_params["index"]
-        if index >= len(self.readers):
+        index, asked = request.path_params["index"], ASKS.get(request.path_params["what"])
+        if index >= len(self.readers) or asked is None:
             return JSONResponse({"answer": "there is no such run"}, 404)
-        if not ask(self.readers[index].directory):
+        if not asked[0](self.readers[index].directory):
             return JSONResponse({"answer": "no process of this machine writes there"}, 409)
-        return JSONResponse({"answer": done})
+        return JSONResponse({"answer": asked[1]})
 
 
 def application(directories: list[Path], token: str, port: int) -> Starlette:
     """The page over these runs, for the given port of this machine."""
     runs = Runs(directories, token)
-    routes = [
-        Route("/state", runs.state, methods=["GET"]),
-        Route("/runs/{index:int}/stop", runs.end, methods=["POST"]),
-        Route("/runs/{index:int}/checkpoint", runs.save, methods=["POST"]),
-    ]
+    routes = [Route("/state", runs.state), Route("/runs/{index:int}/{what}", runs.ask, methods=["POST"])]
     return page_application(PAGE, routes, port)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import re
 import sys
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 POINTS = 1000  # of a curve at most
 WINDOW = 100  # games that a run's reports are over
 GAMES, REPORTS = "episodes.jsonl", "metrics.jsonl"
-FILES = ("config.json", GAMES, REPORTS)  # a run has one of them; runs made by hand have no configuration
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,12 +42,10 @@ class Curve:
 
 def find_runs(place: Path) -> list[Path]:
     """The run at `place`, or else those in it: its seeds, in order. Raises UserError: there is none."""
-    if any((place / name).is_file() for name in FILES):
-        return [place]
-    names = [f"{pattern}/{name}" for pattern in ("*", "*/seed-*") for name in FILES]
-    inside = {path.parent for name in names for path in place.glob(name)}
-    if not inside:
+    inside = {path.parent for pattern in ("*", "*/seed-*") for path in place.glob(f"{pattern}/config.json")}
+    if not inside or (place / "config.json").exists():
         read_config(place)  # says what is missing
+        return [place]
     return sorted(inside, key=_natural)
 
 
@@ -79,30 +75,19 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     """A run's curve: of all its games, or of its reports where games were not kept. Games that a resumption played
     again count once. Raises UserError: no game has ended.
     """
-    by_hand, place = not (run / "config.json").exists(), run.resolve()
-    name = place.parent.name if place.name.startswith("seed-") else place.name  # seeds have one name
-    config: Row = {"system": name, "config": {}} if by_hand else read_config(run)
-    rows = current_rows(run / GAMES, "episodic_return")
+    config, rows = read_config(run), current_rows(run / GAMES, "steps", "episodic_return")
     if rows:
         returns = trailing_means(np.array([row["episodic_return"] for row in rows], float), games)
     else:
-        rows = current_rows(run / REPORTS, "episodic_return_mean") if games == WINDOW else []
+        rows = current_rows(run / REPORTS, "steps", "episodic_return_mean") if games == WINDOW else []
         returns = np.array([row["episodic_return_mean"] for row in rows], float)
     if not rows:
-        cure = f"a line of {GAMES} needs frames, wall_seconds and episodic_return" if by_hand else "let the run go on"
-        raise UserError(f"{run} has no finished game yet, in {GAMES} or {REPORTS}: {cure}")
-    counted = [name for name in ("frames", "steps", "wall_seconds") if all(name in row for row in rows)]
-    across = {name: np.array([row[name] for row in rows], float) for name in counted}
-    kept = thin(across["frames"], POINTS)
+        raise UserError(f"{run} has no finished game yet, in {GAMES} or {REPORTS}: let the run go on")
+    across = {name: np.array([row[name] for row in rows], float) for name in ("frames", "steps", "wall_seconds")}
+    across |= {"minutes": across["wall_seconds"] / 60, "hours": across["wall_seconds"] / 3600}
+    kept, settings = thin(across["frames"], POINTS), config["config"]
     across = {name: x[kept] for name, x in across.items()}
-    minutes = across.pop("wall_seconds") / 60
-    return Curve(
-        label=config["system"],
-        env=str(config["config"].get("env", "")),
-        settings=config["config"],
-        across={**across, "minutes": minutes, "hours": minutes / 60},
-        returns=returns[kept],
-    )
+    return Curve(config["system"], str(settings.get("env", "")), settings, across, returns[kept])
 
 
 def thin(x: np.ndarray, most: int) -> np.ndarray:
@@ -164,7 +149,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 INK, FAINT = "#333333", "#e4e4e4"
 PICTURES = (".png", ".svg", ".pdf")
 ACROSS = {"frames": "frames", "steps": "agent steps", "minutes": "minutes of wall time", "hours": "hours of wall time"}
-FONTS, MOST = (10, 8, 6), 0.4  # sizes of the legend; the part of a panel that it may take
+LINE = 0.18  # inches of a line of the legend, below the panels
 
 
 @dataclass(frozen=True)
@@ -250,7 +235,9 @@ def draw_curves(runs: Sequence[Path], options: PlotOptions | None = None) -> Fig
             _draw(panel, axis, name, colour, group, options.pool)
         up = f"mean return of the last {options.games} full games" if panel is panels[0] else ""
         dress(panel, ACROSS[axis], title if up else "", up, counts=axis in ("frames", "steps"))
-    place_legend(figure, panels[0])
+    handles, names = panels[0].get_legend_handles_labels()
+    figure.set_figheight(figure.get_figheight() + LINE * len(names))
+    figure.legend(handles, names, loc="outside lower left", fontsize=8, frameon=False, labelcolor=INK)
     return figure
 
 
@@ -266,28 +253,6 @@ def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[
     return [[replace(curve, label=label, env="", settings={}) for curve in found] for label, found in named]
 
 
-def place_legend(figure: Figure, axes: Axes) -> None:
-    """The legend within its panel: its lines folded, and as small as need be; below the panels where it would hide
-    much of the curves.
-    """
-    handles, names = axes.get_legend_handles_labels()
-    look: dict[str, Any] = {"framealpha": 0.8, "edgecolor": "none", "labelcolor": INK}
-    for size in FONTS:
-        width = max(10, int(72 * figure.get_figwidth() / len(figure.axes) * 0.75 / (0.55 * size)))
-        folded = ["\n".join(textwrap.wrap(name, width)) for name in names]
-        if sum(1 + name.count("\n") for name in folded) * 1.2 * size > 72 * figure.get_figheight():
-            continue
-        legend = axes.legend(handles, folded, loc="best", fontsize=size, **look)
-        figure.draw_without_rendering()
-        room, taken = axes.get_window_extent(), legend.get_window_extent()
-        within = taken.width <= room.width and taken.height <= room.height
-        if within and taken.width * taken.height <= MOST * room.width * room.height:
-            return
-        legend.remove()
-    figure.set_figheight(figure.get_figheight() + len(names) * 1.5 * FONTS[-1] / 72)
-    figure.legend(handles, names, loc="outside lower left", fontsize=FONTS[-1], **look)
-
-
 def blank_figure(what: str, height: float) -> Figure:
     """10 inches wide. what: needs matplotlib, as UserError says if it is not installed."""
     try:
@@ -298,9 +263,6 @@ def blank_figure(what: str, height: float) -> Figure:
 
 
 def _draw(panel: Axes, axis: str, name: str, colour: str, runs: Sequence[Curve], pool: str) -> None:
-    if lacking := next((run for run in runs if axis not in run.across), None):
-        allowed = ", ".join(name for name in ("frames", "steps", "hours") if name in lacking.across)
-        raise UserError(f"--x: {axis} given, but {lacking.label} counted none; allowed: {allowed}")
     if pool != "none" and (band := pool_curves(runs, axis, pool)):
         (x, mean, low, high), label = band, f"{name} (mean of {len(runs)} runs, {BANDS[pool]})"
         panel.plot(x, mean, color=colour, linewidth=1.8, solid_capstyle="round", label=label)

@@ -23,83 +23,61 @@ from polyplay.population.league_log import LeagueHistory, has_league, read_histo
 from polyplay.population.ratings import RatedVersion, read_rated, read_references
 from polyplay.population.store import Segment, Store, best_member, read_lineage
 from polyplay.runs.directory import current_rows, read_config, read_population
-from polyplay.runs.population_report import member_name, population_report, population_title, winning_line
+from polyplay.runs.population_report import lineage_text, population_report, population_title, winning_line
 from polyplay.runs.terminal import default_console, print_all
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-GAMES = 10  # of a mean, at least: as many as a score is of
+GAMES = 10  # of a mean: as many as a score is of, or more in a long run
 WINDOWS = 40  # means of a member's curve that have no game in common, at most
-POINTS = 400  # of a piece of a curve, at most
-
-
-def score_pieces(directory: Path, population: Row, rows: Sequence[Row], member: int) -> list[np.ndarray]:
-    """A member's agent steps and scores, float64 [n, 2], from each of its copies to the next: means of games, or its
-    evaluations; where there are none, the scores of its decisions.
-    """
-    own = [row for row in rows if row["member"] == member]
-    games = population["score"] != "evaluations"
-    column = "episodic_return" if games else "episodic_return_mean"
-    file = "episodes.jsonl" if games else "evaluations.jsonl"
-    found = current_rows(Store(directory).member(member) / file, "steps", column)
-    if not found:
-        games, column = False, "score"
-        found = [row for row in own if row.get("score") is not None]
-    curve = np.array([(row["steps"], row[column]) for row in found], float).reshape(-1, 2)
-    copies = [row["steps"] for row in own if row["donor"] is not None]
-    pieces = np.split(curve, np.searchsorted(curve[:, 0], copies, side="right"))
-    return [running_mean(piece, max(GAMES, len(curve) // WINDOWS)) for piece in pieces] if games else pieces
-
-
-def running_mean(piece: np.ndarray, window: int) -> np.ndarray:
-    """Means of the last `window` games, or of as many as there are from GAMES on (of all if there are fewer); one for
-    games that ended at the same step.
-    """
-    first = max(0, min(GAMES, len(piece)) - 1)
-    means = np.column_stack([piece[:, 0], trailing_means(piece[:, 1], window)])[first:]
-    return means[thin(means[:, 0], POINTS)]
-
-
-def value_steps(rows: Sequence[Row], member: Row, name: str) -> list[tuple[int, Any]]:
-    """A hyperparameter of a member: from which of its agent steps on it had what value."""
-    own = [row for row in rows if row["member"] == member["member"] and name in row["new"]]
-    return [(row["steps"], row["new"][name]) for row in own]
-
-
+POINTS = 400  # of a curve, at most
 GREY, WINNER, COPY = "#b0b0b0", COLOURS[0], COLOURS[1]
 THIN, STRONG = 0.8, 2.2
+TOP, LOW, SQUARE = 3.4, 1.8, 2.4  # inches: heights of the uppermost panel, of a hyperparameter, of one without change
 
 
-def draw_scores(
-    axes: Axes, rows: Sequence[Row], line: Sequence[Segment], pieces: Mapping[int, Sequence[np.ndarray]]
-) -> None:
-    """Scores of members over their agent steps, and who copied whom. line: the winner's. pieces: by member."""
-    for curves in pieces.values():
-        for curve in curves:
-            axes.plot(*curve.T, color=GREY, linewidth=THIN, zorder=1)
-    copies = [row for row in rows if row["donor"] is not None and row.get("donor_score") is not None]
-    arrow: dict[str, Any] = {"color": COPY, "linewidth": THIN, "marker": "^", "markersize": 5, "alpha": 0.6}
-    for row in copies:
-        high = row["donor_score"]
-        low = high if row.get("score") is None else row["score"]
-        axes.plot([row["steps"]] * 2, [low, high], markevery=[1], zorder=2, **arrow)
+def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: int) -> np.ndarray:
+    """A member's agent steps and scores, float64 [n, 2]: running means of games, or its evaluations; where there are
+    none, the scores of its decisions.
+    """
+    games = population["score"] != "evaluations"
+    column = "episodic_return" if games else "episodic_return_mean"
+    place = Store(directory).member(member)
+    found = current_rows(place / ("episodes.jsonl" if games else "evaluations.jsonl"), "steps", column)
+    if not found:
+        games, column = False, "score"
+        found = [row for row in rows if row["member"] == member and row.get("score") is not None]
+    curve = np.array([(row["steps"], row[column]) for row in found], float).reshape(-1, 2)
+    if games:  # since a member's last copy
+        copies = [row["steps"] for row in rows if row["member"] == member and row["donor"] is not None]
+        for piece in np.split(curve, np.searchsorted(curve[:, 0], copies, side="right")):
+            piece[:, 1] = trailing_means(piece[:, 1], max(GAMES, len(curve) // WINDOWS))
+    return curve[thin(curve[:, 0], POINTS)]
+
+
+def _place(value: Any) -> Any:
+    """Where a hyperparameter is on an axis: what is no number by its name."""
+    return value if type(value) in (int, float) else str(value)
+
+
+def draw_scores(axes: Axes, rows: Sequence[Row], line: Sequence[Segment], curves: Mapping[int, np.ndarray]) -> None:
+    """Scores of members over their agent steps, and who copied whom. line: the winner's. curves: by member."""
+    for curve in curves.values():
+        axes.plot(*curve.T, color=GREY, linewidth=THIN, zorder=1)
+    for row in rows:
+        if row["donor"] is not None and row.get("donor_score") is not None:
+            ends = [row["donor_score"] if row.get("score") is None else row["score"], row["donor_score"]]
+            axes.plot([row["steps"]] * 2, ends, color=COPY, linewidth=THIN, marker="^", markevery=[1], alpha=0.6)
     for segment in line:
-        curve = np.concatenate(pieces[segment.member])
-        x, y = curve[(curve[:, 0] > segment.begin) & (curve[:, 0] <= segment.end)].T
-        axes.plot(x, y, color=WINNER, linewidth=STRONG, zorder=4)
-        if len(x):
-            middle, name = len(x) // 2, member_name(segment.member)
-            text = axes.annotate(name, (x[middle], y[middle]), (0, 7), textcoords="offset points", ha="center")
-            text.set(color=WINNER, fontweight="bold", zorder=5)
-    ancestors = ", through its ancestors" * (len({segment.member for segment in line}) > 1)
-    label = f"{member_name(line[-1].member)}, the winner{ancestors}"
+        x, y = curves[segment.member].T
+        own = (x > segment.begin) & (x <= segment.end)
+        axes.plot(x[own], y[own], color=WINNER, linewidth=STRONG, zorder=4)
+    label = f"the winner: {lineage_text(line)}"
     axes.plot([], [], color=WINNER, linewidth=STRONG, label=label)
-    axes.plot([], [], color=GREY, linewidth=THIN, label="other members")
-    if copies:
-        axes.plot([], [], label="copies another's weights", **arrow)
-    axes.legend(frameon=False, labelcolor=INK, fontsize=9, ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
+    axes.plot([], [], color=COPY, linewidth=THIN, marker="^", label="copies another's weights")
+    axes.legend(frameon=False, labelcolor=INK, fontsize=9, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
 
 
 def _draw_steps(
@@ -108,77 +86,38 @@ def _draw_steps(
     """parts: from where on there was what value."""
     if parts:
         begins, values = zip(*parts, strict=True)
-        x, y = [*begins, end], [*values, values[-1]]
+        x, y = [*begins, end], [*map(_place, values), _place(values[-1])]
         axes.plot(x, y, color=color, linewidth=width, drawstyle="steps-post", zorder=up)
-
-
-def draw_values(axes: Axes, population: Row, rows: Sequence[Row], line: Sequence[Segment], name: str) -> None:
-    """A hyperparameter over agent steps: every member thin, the winner's line strong."""
-    entries = _entries(population["vary"][name])
-    axes.yaxis.update_units(entries)
-    for member in population["members"]:
-        parts = [(begin, _place(value, entries)) for begin, value in value_steps(rows, member, name)]
-        _draw_steps(axes, parts, member["steps"], GREY, THIN)
-    own = [(segment.begin, _place(segment.values[name], entries)) for segment in line]
-    _draw_steps(axes, own, line[-1].end, WINNER, STRONG, up=4)
-    dress(axes, "", up=name)
-    if str(population["vary"][name]).startswith("log:"):
-        axes.set_yscale("log")
-
-
-def _entries(prior: object) -> list[str] | None:
-    """Of a list, as it is written; None: it is a range."""
-    return None if str(prior).startswith(("log:", "uniform:")) else str(prior).split(",")
-
-
-def _place(value: Any, entries: list[str] | None) -> Any:
-    """Where a value is on an axis: an entry of a list by its name."""
-    return value if entries is None else str(value)
-
-
-def draw_trials(axes: Axes, population: Row, winner: Row, name: str) -> None:
-    """Scores over a hyperparameter that never changes: a point for every member that has a score."""
-    entries = _entries(population["vary"][name])
-    axes.xaxis.update_units(entries)
-    for member in population["members"]:
-        if member["score"] is not None:
-            color, size = (WINNER, 8) if member is winner else (GREY, 5)
-            x = _place(member["values"][name], entries)
-            axes.plot([x], [member["score"]], marker="o", color=color, markersize=size)
-    dress(axes, name, up="score", from_zero=False)
-    if str(population["vary"][name]).startswith("log:"):
-        axes.set_xscale("log")
-
-
-HIGH, LOW, SQUARE = 3.4, 1.8, 2.4  # inches: heights of the uppermost panel, of a hyperparameter, of one without change
 
 
 def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Figure:
     """Every member thin, the winner's line strong through its ancestors; hyperparameters below. If no value ever
     changed, scores over values instead of values over steps. Raises UserError: nothing to draw yet.
     """
-    winner = best_member(population["members"])
+    members, winner = population["members"], best_member(population["members"])
     if winner is None:
         raise UserError(f"--picture: no member of {directory} has a score yet: let the population go on")
     line, names = winning_line(winner, rows), list(population["vary"])
-    found = {m["member"]: score_pieces(directory, population, rows, m["member"]) for m in population["members"]}
     changed = any(row["old"] and row["new"] != row["old"] for row in rows)
     figure, scores, panels = _panels(len(names), 1 if changed else 4, LOW if changed else SQUARE)
-    draw_scores(scores, rows, line, found)
-    for axes, name in zip(panels, names, strict=True):
-        if changed:
-            axes.sharex(scores)
-            draw_values(axes, population, rows, line, name)
-        else:
-            draw_trials(axes, population, winner, name)
+    curves = {m["member"]: member_curve(directory, population, rows, m["member"]) for m in members}
+    draw_scores(scores, rows, line, curves)
     what = "evaluations" if population["score"] == "evaluations" else "running mean of games"
-    dress(scores, "", up=f"score ({what})", counts=True)
-    title = f"{population_title(population)} · {_env(directory)}"
-    scores.set_title(title, loc="left", color=INK, fontsize=11, pad=24)
-    stacked = [scores, *panels] if changed else [scores]
-    stacked[-1].set_xlabel("agent steps of a member", color=INK)
-    for axes in stacked[:-1]:
-        axes.tick_params(labelbottom=False)
+    dress(scores, "agent steps of a member", up=f"score ({what})", counts=True)
+    scores.set_title(f"{population_title(population)} · {_env(directory)}", loc="left", color=INK, fontsize=11, pad=24)
+    for axes, name in zip(panels, names, strict=True):
+        for member in members if changed else ():
+            own = [row for row in rows if row["member"] == member["member"] and name in row["new"]]
+            _draw_steps(axes, [(row["steps"], row["new"][name]) for row in own], member["steps"], GREY, THIN)
+        for member in () if changed else members:
+            if member["score"] is not None:
+                look: dict[str, Any] = {"color": WINNER, "markersize": 8} if member is winner else {"color": GREY}
+                axes.plot([_place(member["values"][name])], [member["score"]], marker="o", **look)
+        if changed:
+            _draw_steps(axes, [(part.begin, part.values[name]) for part in line], line[-1].end, WINNER, STRONG, up=4)
+        dress(axes, "" if changed else name, up=name if changed else "score", from_zero=changed, counts=changed)
+        if str(population["vary"][name]).startswith("log:"):
+            (axes.set_yscale if changed else axes.set_xscale)("log")
     return figure
 
 
@@ -188,10 +127,10 @@ def _env(directory: Path) -> str:
 
 def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes]]:
     """A figure with a panel over its whole width and n below it, at most so many beside each other."""
+    across = max(1, min(n, across))
     down = -(-n // across)
-    across = -(-n // down) if n else 1
-    figure = blank_figure("--picture", HIGH + height * down)
-    grid = figure.add_gridspec(1 + down, across, height_ratios=[HIGH, *[height] * down])
+    figure = blank_figure("--picture", TOP + height * down)
+    grid = figure.add_gridspec(1 + down, across, height_ratios=[TOP, *[height] * down])
     top = figure.add_subplot(grid[0, :])
     return figure, top, [figure.add_subplot(grid[1 + i // across, i % across]) for i in range(n)]
 
@@ -199,9 +138,9 @@ def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes
 FEW = 8  # agents whose lines have colours of their own
 
 
-def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row], levels: Mapping[str, float]) -> Figure:
+def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row]) -> Figure:
     """Ratings and copies over matches, and below the agents' hyperparameters. first: those that each agent began with,
-    {} where they are not known. levels: Elo of opponents.
+    {} where they are not known.
     """
     names = list(first[0]) if first else []
     figure, ratings, panels = _panels(len(names), 3, LOW)
@@ -212,7 +151,6 @@ def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row], l
     for copy in history.copies:
         ends = [copy["before"]["elo"], copy["donor_elo"]]
         ratings.plot([copy["match"]] * 2, ends, color=INK, linewidth=THIN, linestyle=":")
-    draw_levels(ratings, levels)
     if agents <= FEW:
         ratings.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)
     title = f"{agents} agents, {len(history.copies)} copies (dotted) · {_env(directory)}"
@@ -232,14 +170,6 @@ def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row], l
     return figure
 
 
-def draw_levels(axes: Axes, levels: Mapping[str, float]) -> None:
-    """Dashed lines with names, of who is no agent of the run."""
-    for name, level in levels.items():
-        axes.axhline(level, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
-        text = axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), ha="right", va="bottom")
-        text.set(color=INK, fontsize=8)
-
-
 def draw_ratings(directory: Path, rated: Sequence[RatedVersion], references: Mapping[str, float]) -> Figure:
     """TrueSkill of versions over agent steps, and references as lines. A band is μ ± 2σ."""
     figure = blank_figure("--picture", 4.2)
@@ -247,13 +177,13 @@ def draw_ratings(directory: Path, rated: Sequence[RatedVersion], references: Map
     mu, sigma = np.array([version.skill for version in rated]).T
     axes.fill_between(steps, mu - 2 * sigma, mu + 2 * sigma, color=COLOURS[0], alpha=0.18, linewidth=0)
     axes.plot(steps, mu, color=COLOURS[0], linewidth=1.8, marker="o", markersize=3)
-    draw_levels(axes, references)
+    for name, level in references.items():
+        axes.axhline(level, color=INK, linewidth=0.6, linestyle="--", alpha=0.5)
+        look: dict[str, Any] = {"ha": "right", "va": "bottom", "color": INK, "fontsize": 8}
+        axes.annotate(name, (1, level), xycoords=("axes fraction", "data"), **look)
     title = f"{len(rated)} versions, {_matches(rated):,} matches · {_env(directory)}"
     dress(axes, "agent steps", title, "TrueSkill, ± 2σ", counts=True)
     return figure
-
-
-MATCHES = 40  # of every two, to find levels
 
 
 @dataclass(frozen=True)
@@ -265,15 +195,10 @@ class RankingOptions:
     picture: str | None = None
     """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
     over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]"""
-    levels: tuple[str, ...] = ()
-    """with --picture, of a league: whose Elo it shows as lines, by 40 matches of every two of them and its best agent:
-    random, bot:NAME, or other runs"""
 
     def __post_init__(self) -> None:
         if self.picture is not None:
             check_name(self.picture, "--picture")
-        elif self.levels:
-            raise UserError(f"--levels {' '.join(self.levels)} given, allowed: with --picture FILE, which shows them")
 
 
 Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # a title, what is below it, the picture
@@ -283,9 +208,9 @@ def command(words: list[str]) -> None:
     """Prints the table, and the name of the picture."""
     directory, options, _ = run_and_options(RankingOptions, words, "population")
     if rated := read_rated(directory):
-        title, lines, draw = _show_ratings(directory, rated, options.levels)
+        title, lines, draw = _show_ratings(directory, rated)
     elif has_league(directory):
-        title, lines, draw = _show_league(directory, options.levels)
+        title, lines, draw = _show_league(directory)
     else:
         population, rows = read_population(directory), read_lineage(directory)
         title, lines = population_title(population), population_report(directory, population, rows)
@@ -303,10 +228,7 @@ def _matches(rated: Sequence[RatedVersion]) -> int:
     return sum(version.matches for version in rated)
 
 
-def _show_ratings(directory: Path, rated: Sequence[RatedVersion], levels: tuple[str, ...]) -> Shown:
-    if levels:
-        given = f"--levels {' '.join(levels)} given, but versions of {directory} are rated against references"
-        raise UserError(f"{given}, which the picture shows: leave it out")
+def _show_ratings(directory: Path, rated: Sequence[RatedVersion]) -> Shown:
     references, last = read_references(directory), rated[-1]
     mu, sigma = last.skill
     newest = f"TrueSkill {mu:.1f} ± {2 * sigma:.1f} after {last.version:,} updates, {last.steps:,} agent steps"
@@ -318,7 +240,7 @@ def _show_ratings(directory: Path, rated: Sequence[RatedVersion], levels: tuple[
     return title, [table], lambda: draw_ratings(directory, rated, references)
 
 
-def _show_league(directory: Path, levels: tuple[str, ...]) -> Shown:
+def _show_league(directory: Path) -> Shown:
     history = read_history(directory)
     agents, rated = history.elo.shape[1], int(history.matches[-1])
     table = _table("agent", "Elo", "copied", "was copied")
@@ -328,25 +250,8 @@ def _show_league(directory: Path, levels: tuple[str, ...]) -> Shown:
         times = sum(copy["donor"] == agent for copy in history.copies)
         table.add_row(str(agent), f"{history.elo[-1, agent]:,.0f}", last, f"{times} times")
 
-    def draw() -> Figure:
-        shown = _levels(directory, history, levels) if levels else {}
-        return draw_league(directory, history, _first_values(directory, history), shown)
-
-    return f"{agents} agents · {rated:,} matches · {len(history.copies)} copies", [table], draw
-
-
-def _levels(directory: Path, history: LeagueHistory, names: tuple[str, ...]) -> dict[str, float]:
-    """Elo of opponents on the league's scale, where its best agent has the Elo that it has in the league."""
-    from polyplay.evaluation.tournament import TournamentOptions, play_tournament
-
-    best = int(history.elo[-1].argmax())
-    agent = f"{directory}:{best}"
-    try:
-        found = play_tournament([agent, *names], TournamentOptions(matches=MATCHES, anchor=agent))
-    except UserError as e:
-        raise UserError(str(e).replace("tournament:", "--levels:")) from None
-    at = float(history.elo[-1, best])
-    return {player["name"]: at + player["elo"] for player in found["players"][1:]}
+    title = f"{agents} agents · {rated:,} matches · {len(history.copies)} copies"
+    return title, [table], lambda: draw_league(directory, history, _first_values(directory, history))
 
 
 def _first_values(directory: Path, history: LeagueHistory) -> list[Row]:

@@ -7,10 +7,12 @@ import os
 import secrets
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import numpy as np
 
 from polyplay.cli import bench
 from polyplay.cli.arguments import check_extra, check_port, listen, parse_words, serve_page
@@ -32,31 +34,18 @@ BARS = {  # by what limits: its name on the page, and its number in a report
 SHARES = (*(f"time_{kind}" for kind in KINDS), "cpu")
 
 
-def core_time(row: Row, crowd: float = 1.0) -> dict[str, float] | None:
-    """Where the time of all cores goes, as bench.split_core_time, if other programs took none: cores are idle where
-    the workers wait, or where there are fewer workers than cores; otherwise they do what the workers do, in
-    proportion. crowd: workers per core. None where a number is missing.
-    """
-    if not is_row(row, SHARES):
-        return None
-    times = {k: float(row[f"time_{k}"]) for k in KINDS}
-    busy = sum(times[k] for k in KINDS if k != "wait")
-    if busy <= 0.0:
-        return None
-    used = min(1.0, max(row["cpu"], busy * crowd))
-    parts = {name: used * times[column.removeprefix("time_")] / busy for name, (_, column) in BARS.items()}
-    return {**parts, "others": 0.0, "idle": 1.0 - used}
-
-
 def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
     """What limits the run, with the number that its bar shows, and an option to try; "" before a report tells.
 
-    row: means of the last reports.
+    Cores are idle where the workers wait, or where there are fewer workers than cores, as if other programs took none;
+    otherwise they do what the workers do, in proportion. row: means of the last reports.
     """
-    workers = sum(role["n"] for role in wiring.get("roles", ()))
-    where = core_time(row, workers / cores() if workers else 1.0)
-    if where is None:
+    times = {name: row.get(column) or 0.0 for name, (_, column) in BARS.items()}
+    busy, workers = sum(times.values()), sum(role["n"] for role in wiring.get("roles", ()))
+    if not is_row(row, SHARES) or busy <= 0.0:
         return ""
+    used = min(1.0, max(row["cpu"], busy * (workers / cores() if workers else 1.0)))
+    where = {name: used * time / busy for name, time in times.items()} | {"others": 0.0, "idle": 1.0 - used}
     name = bench.bottleneck(where)
     change = bench.change(name, config, str(config.get("env", "")), str(wiring.get("pool", "")))
     if name == "idle":
@@ -65,71 +54,58 @@ def limit_sentence(row: Row, config: Row, wiring: Row) -> str:
     return f"{word} takes {100 * row[share]:.0f} % of the workers' time: {change}"
 
 
-POINTS = 2000  # of a curve at most
+POINTS = 1000  # of a curve that is thinned; twice as many at most
 EPISODES = 10  # the last ones
 WINDOW = 100  # games of a mean return
 REPORTS = 12  # that time shares and advice are averaged over: a minute, usually
 GAME = ("wall_seconds", "steps", "episodic_return")  # the numbers of a game that are read
-CHUNK = 1 << 20
 
 
-@dataclass
 class ThinnedCurve:
-    """Rows by report or game, thinned to every second, fourth, … where there are too many; the newest is always in."""
+    """Rows by report or game, evenly thinned over their steps where there are too many; the newest is always in."""
 
-    rows: list[tuple[Any, ...]] = field(default_factory=list)
-    every: int = 1
-    seen: int = 0
-    newest: tuple[Any, ...] | None = None
+    def __init__(self) -> None:
+        self.rows: list[tuple[Any, ...]] = []
 
     def add(self, row: tuple[Any, ...]) -> None:
-        """The first number of a row is steps: what a resumption does again takes the place of what was there."""
-        while self.rows and self.rows[-1][0] > row[0]:
+        """The first number of a row is steps: what a resumption does again takes the place of what was there, and the
+        last of games that ended at the same time that of the others.
+        """
+        while self.rows and self.rows[-1][0] >= row[0]:
             self.rows.pop()
-        if self.newest and self.newest[0] == row[0]:  # games that ended at the same time
-            self.newest = row
-            if self.rows and self.rows[-1][0] == row[0]:
-                self.rows[-1] = row
-            return
-        self.newest = row
-        if self.seen % self.every == 0:
-            self.rows.append(row)
-        self.seen += 1
-        if len(self.rows) >= POINTS:
-            self.rows, self.every = self.rows[::2], 2 * self.every
-
-    def points(self) -> list[tuple[Any, ...]]:
-        last = [self.newest] if self.newest and (not self.rows or self.rows[-1] != self.newest) else []
-        return [*self.rows, *last]
+        self.rows.append(row)
+        if len(self.rows) > 2 * POINTS:
+            steps = [found[0] for found in self.rows]
+            kept = np.searchsorted(steps, np.linspace(steps[0], steps[-1], POINTS))
+            self.rows = [self.rows[i] for i in np.unique(kept)]
 
 
 class LineReader:
-    """Lines that were added to a file of JSON lines. `read` answers None where the file was cut or made anew: all
-    that was read before is void.
+    """Passes on the lines that were added to a file of JSON lines. forget: called first where all that was read before
+    is void, because the file was cut or made anew.
     """
 
-    def __init__(self, path: Path, numbers: tuple[str, ...]):
-        self.path, self.numbers, self.offset, self.file = path, numbers, 0, (0, 0)
+    def __init__(self, path: Path, numbers: tuple[str, ...], add: Callable[[Row], None], forget: Callable[[], None]):
+        self.path, self.numbers, self.add, self.forget = path, numbers, add, forget
+        self.offset, self.file = 0, (0, 0)
 
-    def read(self) -> list[Row] | None:
-        """The next whole lines, of at most CHUNK bytes; none: there is nothing new."""
+    def read(self) -> None:
+        """The next whole lines, up to the end of the file."""
         try:
             with self.path.open("rb") as file:
                 found = os.fstat(file.fileno())
-                before, self.file = self.file, (found.st_dev, found.st_ino)
-                if self.offset and (before != self.file or found.st_size < self.offset):
-                    self.offset = 0
-                    return None
+                if self.file != (found.st_dev, found.st_ino) or found.st_size < self.offset:
+                    self.offset, self.file = 0, (found.st_dev, found.st_ino)
+                    self.forget()
                 file.seek(self.offset)
-                data = file.read(CHUNK)
+                for line in file:
+                    if line.endswith(b"\n"):  # else it is being written
+                        self.offset += len(line)
+                        if is_row(row := parse_json(line), self.numbers):
+                            self.add(row)
         except OSError:
-            void, self.offset = self.offset > 0, 0
-            return None if void else []
-        end = data.rfind(b"\n") + 1
-        if not end and len(data) == CHUNK:
-            end = CHUNK  # no line is that long
-        self.offset += end
-        return [row for line in data[:end].splitlines() if is_row(row := parse_json(line), self.numbers)]
+            self.offset = 0
+            self.forget()
 
 
 def is_self_play(values: Row) -> bool:
@@ -142,15 +118,15 @@ class RunReader:
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self.reports = LineReader(directory / "metrics.jsonl", METRICS)
-        self.games = LineReader(directory / "episodes.jsonl", GAME)
+        self.reports = LineReader(directory / "metrics.jsonl", METRICS, self._add_report, self._forget_reports)
+        self.games = LineReader(directory / "episodes.jsonl", GAME, self._add_game, self._forget_games)
         self.config = read_config(directory)
         self._forget_reports()
         self._forget_games()
 
     def state(self) -> Row:
-        self._read_all(self.reports, self._add_report, self._forget_reports)
-        self._read_all(self.games, self._add_game, self._forget_games)
+        self.reports.read()
+        self.games.read()
         with contextlib.suppress(UserError):  # it was deleted: the last one stands
             self.config = read_config(self.directory)
         summary, wiring = self._object("summary.json"), self._object(WIRING)
@@ -158,7 +134,7 @@ class RunReader:
         standing, shares = self._standing(summary), bench.weighted_means(self.recent, SHARES)
         limit = limit_sentence(shares, values, wiring) if standing["running"] else ""
         plays_itself = is_self_play(values)
-        curve = self.of_games if self.of_games.newest and not plays_itself else self.of_reports
+        curve = self.of_games if self.of_games.rows and not plays_itself else self.of_reports
         return {
             "name": self.directory.name,
             "directory": str(self.directory),
@@ -168,7 +144,7 @@ class RunReader:
             "wiring": wiring,
             "now": self.row,
             "best": summary.get("episodic_return_mean_best"),
-            "curve": curve.points(),
+            "curve": [*curve.rows],
             "shares": shares,
             "self_play": self._self_play() if plays_itself else None,
             "episodes": [*reversed(self.last)],
@@ -176,18 +152,6 @@ class RunReader:
             "limit": limit,
             "settings": self._settings(),
         }
-
-    @staticmethod
-    def _read_all(lines: LineReader, add: Callable[[Row], None], forget: Callable[[], None]) -> None:
-        """Pass on what is new, up to the end of the file."""
-        before = -1
-        while before != lines.offset:
-            before, rows = lines.offset, lines.read()
-            if rows is None:
-                forget()
-                before = -1
-            for row in rows or ():
-                add(row)
 
     def _forget_reports(self) -> None:
         self.of_reports, self.row = ThinnedCurve(), Row()

@@ -20,14 +20,15 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import psutil
 
+from polyplay.core.files import Row
 from polyplay.core.machine import cores
 from polyplay.core.worker import COLUMNS, EPISODES, Counters
-from polyplay.runs.reporter import KINDS, Growth, Reporter, Snapshot, ratio
+from polyplay.runs.reporter import KINDS, Reporter
 
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
@@ -88,24 +89,15 @@ REUSE = 4.0  # how often a position may be drawn, in the mean
 OVERFITTED = 0.7
 REPORTS = 10  # that the losses are averaged over: right after the start, fresh games are of older weights
 
-Report = Mapping[str, float | None]
-
 
 class SelfPlayAlarms:
-    """Looks at each report; a kind of warning comes once in a run."""
+    """Looks at each report, and gives kinds of warnings and their lines."""
 
     def __init__(self) -> None:
         self.losses: deque[tuple[float, float]] = deque(maxlen=REPORTS)  # in the replay, of fresh games
-        self.told: set[str] = set()
 
-    def look(self, row: Report) -> list[str]:
-        """At a line of metrics.jsonl; gives what is to be told of it."""
-        found = {kind: text for kind, text in self._checks(row) if kind not in self.told}
-        self.told |= found.keys()
-        return list(found.values())
-
-    def _checks(self, row: Report) -> Iterator[tuple[str, str]]:
-        """Kinds of warnings and their lines."""
+    def look(self, row: Mapping[str, float | None]) -> Iterator[tuple[str, str]]:
+        """At a line of metrics.jsonl."""
         fresh, learnt, reuse = (row.get(name) for name in ("fresh_value_loss", "value_loss", "replay_ratio"))
         if fresh is None:
             return
@@ -126,11 +118,15 @@ SILENCE = 120.0  # seconds without a turn of a worker before a warning
 
 
 class CrewMetrics:
-    """Totals of the run, and what is new since the last report. before: steps and updates that it is resumed with."""
+    """Totals of the run, and what is new since the last report. before: steps and updates that it is resumed with.
+    roles: where the time of each role's workers went, {role: {"workers": n, "env", "infer", "learn", "replay", "wait":
+    fraction}}.
+    """
 
     def __init__(self, crew: Crew, frames_per_step: int, before: Mapping[str, int]):
         self.crew, self.frames_per_step, self.before = crew, frames_per_step, before
-        self.growth, self.at, self.memory = Growth(), time.monotonic(), Throttled(memory_mb)
+        self.totals, self.at, self.memory = dict[str, Any](), time.monotonic(), Throttled(memory_mb)
+        self.roles: dict[str, dict[str, float]] = {}
         self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
         self.missed = False  # whether games were missed, which is said once
         self.losses = np.zeros((1, 2))  # sums and numbers at the last report
@@ -173,45 +169,62 @@ class CrewMetrics:
             self.reported[row] = count
         several = any(role.served for role in self.crew.roles)
         for (return_, length, lane, agent, _), row in sorted(games, key=lambda game: float(game[0][-1])):
-            whose = int(agent) if several else None
-            reporter.episode(float(return_), int(length), self.frames, self.steps, int(lane), whose, row)
+            game = {"frames": self.frames, "steps": self.steps, "episodic_return": float(return_)}
+            game |= {"episodic_length": int(length), "lane": int(lane), **({"agent": int(agent)} if several else {})}
+            reporter.episode(game, row)
 
-    def snapshot(self) -> Snapshot:
-        """The next report's numbers."""
-        column, roles = self.counters.column, self.crew.roles
-        rows, memory = {role.name: self.crew.rows(role, past=True) for role in roles}, self.memory()
-        sums = self.counters.metrics.sum(0)
-        new, self.losses = sums - self.losses, sums  # means since the last report
-        losses = {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
+    def read(self) -> tuple[Row, dict[str, float]]:
+        """A report's numbers; and what learners report, means since the last time."""
+        now, steps, column, roles = time.monotonic(), self.steps, self.counters.column, self.crew.roles
+        passed, self.at = now - self.at, now
+        made, lag_max = self._new("steps", steps - self.before["steps"]), self._lag_max()
+        lags, lag_sum = (self._new(name, column(name).sum()) for name in ("lag_count", "lag_sum"))
+        learners = [row for role in roles if role.learner for row in self.crew.rows(role)]
+        depths, takings = (self._growth(name, learners, "queue") for name in ("depth_sum", "depth_count"))
         league = next((role.league for role in roles if role.league is not None and role.league.begun), None)
         elo = {} if league is None else {str(i): round(float(league.elo[i]), 1) for i in range(league.agents)}
-        return Snapshot(
-            frames=self.frames,
-            steps=self.steps,
-            updates=self.updates,
-            time={name: {k: float(column(k)[rows[name]].sum()) for k in KINDS} for name in rows},
-            workers={role.name: role.n for role in roles},
-            lag_sum=float(column("lag_sum").sum()),
-            lag_count=float(column("lag_count").sum()),
-            lag_max=self._lag_max(),
-            losses=losses,
-            elo=elo,
-            hosts=self.crew.fleet.report() if self.crew.fleet is not None else {},
-            queue_depth=self._queue_depth(),
-            service=self.read_service(),
-            memory_mb=memory,
-            restarts=int(column("restarts").sum()) + sum(role.lost for role in roles),
-        )
+        hosts = self.crew.fleet.report() if self.crew.fleet is not None else {}
+        row = {
+            "frames": steps * self.frames_per_step,
+            "steps": steps,
+            "updates": self.updates,
+            "fps": ratio(made * self.frames_per_step, passed, 1),
+            "sps": ratio(made, passed, 1),
+            "lag_mean": ratio(lag_sum, lags, 4),
+            "lag_max": lag_max if lags else None,
+            **({"agent_elo": elo} if elo else {}),
+            **({"hosts": hosts} if hosts else {}),
+            **self._times(),
+            "queue_depth": ratio(depths, takings),
+            "restarts": int(column("restarts").sum()) + sum(role.lost for role in roles),
+            "memory_mb": self.memory(),
+            **self._service(passed, lags),
+        }
+        sums = self.counters.metrics.sum(0)
+        new, self.losses = sums - self.losses, sums
+        return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
 
     def _lag_max(self) -> int:
         """The largest lag since the last report; beyond the histogram's last bin, the largest ever."""
-        new = self.growth.array("lags", self.counters.lags.sum(0))
-        top = int(np.flatnonzero(new).max(initial=0))
-        return top if top < len(new) - 1 else int(self.counters.column("lag_max").max())
+        return _largest(self._new("lags", self.counters.lags.sum(0)), int(self.counters.column("lag_max").max()))
 
-    def _queue_depth(self) -> float | None:
-        rows = [row for role in self.crew.roles if role.learner for row in self.crew.rows(role)]
-        return ratio(self._growth("depth_sum", rows, "queue"), self._growth("depth_count", rows, "queue"))
+    def _times(self) -> Metrics:
+        """Sets `roles`; returns the fractions over all workers."""
+        rows = [self.crew.rows(role, past=True) for role in self.crew.roles]
+        spent = [[self.counters.column(kind)[own].sum() for kind in KINDS] for own in rows]
+        new = self._new("time", np.array(spent))
+        for role, own in zip(self.crew.roles, new, strict=True):
+            fractions = {kind: ratio(n, own.sum(), 4) or 0.0 for kind, n in zip(KINDS, own, strict=True)}
+            self.roles[role.name] = {"workers": role.n, **fractions}
+        return {f"time_{kind}": ratio(n, new.sum(), 4) for kind, n in zip(KINDS, new.sum(0), strict=True)}
+
+    def _new(self, name: str, total: Any) -> Any:
+        """How much a total, or each of an array, grew since the last time; one that fell has begun anew: by 0."""
+        before, self.totals[name] = self.totals.get(name, 0), total
+        return np.maximum(total - before, 0)
+
+    def _growth(self, column: str, rows: Iterable[int], name: str = "") -> float:
+        return float(self._new(name + column, self.counters.column(column)[list(rows)].sum()))
 
     def newly_silent(self, now: float) -> Iterator[str]:
         """A line for each worker that has stopped taking turns. Workers stamp their row at every turn: progress is what
@@ -230,15 +243,14 @@ class CrewMetrics:
 
     # ---------------------------------------------------------------------------------------------- the service
 
-    def read_service(self) -> Metrics:
-        """What is new since it was last read."""
-        now = time.monotonic()
-        passed, self.at = now - self.at, now
+    def _service(self, passed: float, learnt: float) -> Metrics:
+        """What is new in so many seconds, in which so many transitions were learnt."""
         acting, training = self._rows()
         served, calls = self._growth("served", acting), self._growth("calls", acting)
-        updates = self.growth.number("updates", self.updates - self.before["updates"])
-        learnt = self._growth("lag_count", range(self.counters.workers))
+        updates = self._new("updates", self.updates - self.before["updates"])
         searches, simulations = self.counters.column("simulations").any(), self._growth("simulations", acting)
+        games, first, time_spent = self._growth("episodes", acting), "cpu" not in self.totals, cpu_seconds()
+        cpu = ratio(self._new("cpu", time_spent), passed * cores(), 4)
         return {
             "pps": ratio(served, passed),
             "predict_batch": ratio(served, calls),
@@ -248,16 +260,10 @@ class CrewMetrics:
             **self._deciles("train_batch", training),
             **self._agents(acting),
             **({"simulations_per_second": ratio(simulations, passed)} if searches else {}),
-            **({"games_per_hour": ratio(3600 * self._growth("episodes", acting), passed)} if searches else {}),
+            **({"games_per_hour": ratio(3600 * games, passed)} if searches else {}),
             **self._parameter_servers(),
-            "cpu": self._cpu(passed),
+            "cpu": None if first else cpu,
         }
-
-    def histograms(self) -> dict[str, dict[int, int]]:
-        """How often how many were served, and learnt, at once, since the beginning."""
-        named = zip(("predict_batch", "train_batch"), self._rows(), strict=True)
-        counts = {name: self.counters.sizes[rows].sum(0) for name, rows in named}
-        return {name: {int(i): int(n[i]) for i in np.flatnonzero(n)} for name, n in counts.items() if n.any()}
 
     def _rows(self) -> tuple[list[int], list[int]]:
         """The counters' rows of workers that act, and of those that only learn; also of those that have left, so that
@@ -268,11 +274,8 @@ class CrewMetrics:
             rows[role.source is not None].extend(self.crew.rows(role, past=True))
         return rows
 
-    def _growth(self, column: str, rows: Iterable[int], name: str = "") -> float:
-        return self.growth.number(name + column, float(self.counters.column(column)[list(rows)].sum()))
-
     def _deciles(self, name: str, rows: list[int]) -> Metrics:
-        new = self.growth.array(f"{name} sizes", self.counters.sizes[rows].sum(0))
+        new = self._new(f"{name} sizes", self.counters.sizes[rows].sum(0))
         if not new.sum():
             return {}
         reached = np.cumsum(new) / new.sum()
@@ -293,8 +296,8 @@ class CrewMetrics:
         waits = [pool.waits() for pool in pools if hasattr(pool, "waits")]
         if waits:
             seconds, count = (sum(column) for column in zip(*waits, strict=True))
-            waited = 1e3 * self.growth.number("waited", seconds)
-            metrics["agent_wait_ms"] = ratio(waited, self.growth.number("waits", count))
+            waited = 1e3 * self._new("waited", seconds)
+            metrics["agent_wait_ms"] = ratio(waited, self._new("waits", count))
         return metrics
 
     def _parameter_servers(self) -> Metrics:
@@ -306,11 +309,9 @@ class CrewMetrics:
             return {}
         totals = [server.totals() for server in servers.values()]
         versions = np.concatenate([t["versions"] for t in totals])
-        lags = self.growth.array("staleness", np.sum([t["lags"] for t in totals], 0))
-        lag_sum = self.growth.number("staleness sum", float(sum(t["lag_sum"] for t in totals)))
-        found = np.flatnonzero(lags)
-        most = int(found[-1]) if found.size else 0
-        beyond = most == len(lags) - 1  # the histogram's last bin holds all that is larger
+        lags = self._new("staleness", np.sum([t["lags"] for t in totals], 0))
+        lag_sum = self._new("staleness sum", float(sum(t["lag_sum"] for t in totals)))
+        found, ever = np.flatnonzero(lags), max(t["lag_max"] for t in totals)
         return {
             "shard_updates_min": float(versions.min()),
             "shard_updates_max": float(versions.max()),
@@ -319,10 +320,16 @@ class CrewMetrics:
             "grads_discarded_outlier": float(sum(t["outlier"] for t in totals)),
             "staleness_min": float(found[0]) if found.size else None,
             "staleness_mean": ratio(lag_sum, float(lags.sum())),
-            "staleness_max": float(max(t["lag_max"] for t in totals) if beyond else most) if found.size else None,
+            "staleness_max": float(_largest(lags, ever)) if found.size else None,
         }
 
-    def _cpu(self, passed: float) -> float | None:
-        first = "cpu" not in self.growth.numbers
-        new = self.growth.number("cpu", cpu_seconds())
-        return None if first or passed <= 0 else round(new / passed / cores(), 4)
+
+def _largest(counts: np.ndarray, ever: int) -> int:
+    """Of a histogram, whose last bin holds all that is larger."""
+    top = int(np.flatnonzero(counts).max(initial=0))
+    return top if top < len(counts) - 1 else ever
+
+
+def ratio(a: float, b: float, digits: int = 3) -> float | None:
+    """None: nothing to divide by."""
+    return round(float(a) / float(b), digits) if b > 0 else None

@@ -12,8 +12,8 @@ import contextlib
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ import psutil
 from polyplay.buffers.rollout_queue import rows_of
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.core.machine import cores, split_size
+from polyplay.core.machine import cores
 from polyplay.core.processes import describe_sets
 from polyplay.envs.make import native
 from polyplay.envs.spaces import describe_scaling
@@ -38,12 +38,11 @@ if TYPE_CHECKING:
 
 MB = 2**20
 Parts = Mapping[str, float]  # bytes by what they are for
-SHRINKS = {  # of each part: what may be halved to make it smaller, in the order in which that is tried
-    "replay": ("capacity", "learners batch capacity"),
-    "rollouts": ("lanes", "batch", "lanes batch", "unroll", "slots", "actors", "actors batch", "learners"),
-    "weights": ("learners", "replicas", "learners batch", "learners batch capacity", "actors", "actors batch"),
+SIZES = {  # of each part: the options that it grows with
+    "replay": ("capacity",),
+    "rollouts": ("lanes", "unroll", "slots", "actors", "learners"),
+    "weights": ("learners", "replicas", "actors"),
 }
-ROUNDS = 12  # parts that are made smaller, one after the other
 PROPOSED = 0.75  # of the memory: what a proposal counts; the rest is for what is not counted
 
 
@@ -56,26 +55,15 @@ def size_text(n: float) -> str:
 # ------------------------------------------------------------------------------------------------- what there is
 
 
-def memory_limit() -> int:
-    """Bytes this process and its children may have: the machine's, or its control group's if that is less."""
+def memory_limit(groups: Path = Path("/sys/fs/cgroup")) -> int:
+    """Bytes this process and its children may have: the machine's, or a control group's around it if that is less."""
     found = [psutil.virtual_memory().total]
     with contextlib.suppress(OSError):
-        for line in Path("/proc/self/cgroup").read_text("utf-8").splitlines():
-            found += _of_group(*line.split(":", 2)[1:])
+        own = groups / Path("/proc/self/cgroup").read_text("utf-8").partition("::/")[2].strip()
+        for place in (own, *own.parents):
+            with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
+                found.append(int((place / "memory.max").read_text("utf-8")))
     return min(found)
-
-
-def _of_group(controllers: str, path: str, root: str = "/sys/fs/cgroup") -> list[int]:
-    """Limits of one control group and those around it: version 2 (no controllers named) or 1."""
-    if controllers not in ("", "memory"):
-        return []
-    base, name = (f"{root}/memory", "memory.limit_in_bytes") if controllers else (root, "memory.max")
-    limits = []
-    place = Path(path.lstrip("/"))
-    for at in (place, *place.parents):
-        with contextlib.suppress(OSError, ValueError):  # "max" is no number: no limit
-            limits.append(int((Path(base) / at / name).read_text("utf-8")))
-    return limits
 
 
 # ------------------------------------------------------------------------------------------------ what is needed
@@ -101,41 +89,6 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
         parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
-
-
-def nearest_fit(parts: Parts, limit: int, settings: Any, again: Callable[[Any], Parts]) -> dict[str, int]:
-    """The settings to change and their values, so that all fits; {}: none were found. What the largest part follows
-    from is halved, as often as it takes, until all fits. again: the parts of other settings, or UserError.
-    """
-    changed = dict[str, int]()
-    for _ in range(ROUNDS):
-        part = max(parts, key=lambda k: parts[k])
-        room = max(limit - sum(parts.values()) + parts[part], limit / 2)
-        halvings = max(1, math.ceil(math.log2(parts[part] / room)))
-        best = None
-        for other in _halved(vars(settings) | changed, SHRINKS.get(part, ()), halvings):
-            with contextlib.suppress(UserError):
-                smaller = again(replace(settings, **changed | other))
-                if best is None and smaller[part] < parts[part]:
-                    best = other, smaller
-                if smaller[part] <= room:
-                    best = other, smaller
-                    break
-        if best is None:
-            return {}
-        changed, parts = changed | best[0], best[1]
-        if sum(parts.values()) <= limit:
-            return changed
-    return {}
-
-
-def _halved(values: Mapping[str, Any], choices: Sequence[str], times: int) -> Iterator[dict[str, int]]:
-    """For each choice of options all of them, halved so often, but not below 1."""
-    for names in map(str.split, choices):
-        numbers: list[Any] = [values.get(name) for name in names]
-        if all(type(n) is int and n > 1 for n in numbers):
-            by = min(times, *(n.bit_length() - 1 for n in numbers))
-            yield {name: values[name] >> by for name in names}
 
 
 def bytes_of(net: Any) -> int:
@@ -176,8 +129,6 @@ def _rollouts(role: Role, net: Any) -> float:
 
 # ------------------------------------------------------------------------------------------ self-play by a search
 
-SHARE = 0.55  # moves of a game of cells of its board: 200 on 19×19
-
 
 def search_role(crew: Any) -> Any:
     """The role that plays with itself; None: there is none."""
@@ -186,21 +137,14 @@ def search_role(crew: Any) -> Any:
 
 def searching(role: Any) -> str:
     """How a move is found, and when a game is given up."""
-    options, board, resign = role.settings["options"], role.settings["board"], role.settings["resign"]
-    game = f", {options.simulations * game_length(board):,} of a game of {game_length(board)} moves" * board.placed
+    options, resign = role.settings["options"], role.settings["resign"]
     quits = "below a value that a tenth of the games teaches, which are played on" if resign.v is None else ""
     quits = "never" if resign.played_on == 1.0 else quits or f"below a value of {resign.v:g}"
-    return f"{options.simulations:,} evaluations of a move at most{game}; resigns {quits}"
-
-
-def game_length(board: Any) -> int:
-    """Moves of a game in which they fill the board."""
-    return max(1, round(SHARE * board.cells))
+    return f"{options.simulations:,} evaluations of a move at most; resigns {quits}"
 
 
 SECONDS = 2.0  # of the micro-benchmark
 PATIENCE = 120.0  # seconds to wait for the first update, or position of self-play, in it
-COMPILES = "the replay's loops are compiled first, once per machine; this takes about half a minute"
 ANEW = "environments start new episodes"
 
 
@@ -213,7 +157,6 @@ class Plan:
     checkpoint: int  # bytes of one
     frames: int  # in all
     left: float  # agent steps to go
-    passes: int = 1  # updates from one rollout, at most
     warning: str = ""  # why nothing will be learnt
     lines: list[tuple[str, str]] = field(default_factory=list)
     refused: str = ""  # why it can't be done here
@@ -236,9 +179,9 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     parts = predict_memory(crew, net)
     total, limit, weights = spec.total, memory_limit(), bytes_of(net)
     checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
-    own = any(r.asynchronous and r.learns_own for r in crew.roles)  # replays that nobody saves
     checkpoint *= max([1, *(len(r.served) for r in crew.roles)])
-    checkpoint += int(0 if own else parts["replay"])
+    if not any(r.asynchronous and r.learns_own for r in crew.roles):  # whose replays nobody saves
+        checkpoint += int(parts["replay"])
     best = "" if any(r.served for r in crew.roles) else " and the best"
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
@@ -246,7 +189,6 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         *([("network", _network(crew, wired, net))] if hasattr(wired.policy, "choice") else []),
         *([("search", searching(role))] if (role := search_role(crew)) is not None else []),
         *([("cores", crew.divided)] if crew.divided else []),
-        *([("gradient", text)] if (text := _gradient(crew, net)) else []),
         ("memory", _memory(parts, limit)),
         ("disk", f"{size_text(checkpoint)} per checkpoint without environments; {when}"),
         ("length", _length(options, total, done, skip)),
@@ -256,15 +198,8 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         ("episodes", episodes(envs)),
         *([("actions", text)] if (text := _scaling(wired)) else []),
     ]
-    if any(r.held_replay for r in crew.roles):
-        from polyplay.buffers import replay_kernels  # with numba
-        from polyplay.core import compiled
-        from polyplay.core.compiled import CompileState
-
-        lines += [] if CompileState.uncached or compiled.is_compiled(replay_kernels.append) else [("once", COMPILES)]
     left = max(0.0, total - done)
-    passes = spec.passes.updates if spec.passes else 1
-    return Plan(parts, limit, checkpoint, int(total * skip), left, passes, _warning(crew, total), lines)
+    return Plan(parts, limit, checkpoint, int(total * skip), left, _warning(crew, total), lines)
 
 
 # ----------------------------------------------------------------------------------------------------- in words
@@ -274,7 +209,7 @@ def _workers(crew: Any) -> str:
     roles = []
     for role in crew.roles:
         envs = role.envs
-        lanes = f" with {envs.lanes} lane{'s' * (envs.lanes != 1)} each{_steppers(envs)}" if envs else ""
+        lanes = f" with {_counted(envs.lanes, 'lane')} each{_steppers(envs)}" if envs else ""
         roles.append(f"{role.name} ×{role.n}{lanes}")
         if role.agents is not None:
             envs = role.agents.envs
@@ -282,13 +217,12 @@ def _workers(crew: Any) -> str:
     threads = {r.name: threads_of(r, crew) for r in crew.roles}
     how = "compute threads: " + ", ".join(f"{n} {name}" for name, n in threads.items())
     if len(set(threads.values())) == 1:
-        most = max(threads.values())
-        how = f"{most} compute thread{'s' * (most > 1)} each"
+        how = f"{_counted(max(threads.values()), 'compute thread')} each"
     if crew.serial:
         how = "all workers take turns in one thread"
     elif all(r.on == "thread" for r in crew.roles):
         how = "threads of one process, 1 compute thread each"
-    here = f"{cores()} core{'s' * (cores() != 1)}"
+    here = _counted(cores(), "core")
     return f"{', '.join(roles)}; {how}; {here}; {_computing(crew)}; a lane is one parallel environment"
 
 
@@ -303,19 +237,6 @@ def _network(crew: Any, wired: Any, net: Any) -> str:
         fastest = f"the fastest of {', '.join(names)}, measured when it starts"
         text += f"; self-play by {fastest if names[1:] else names[0]}"
     return f"{text}; {sum(p.numel() for p in net.parameters()):,} parameters"
-
-
-def _gradient(crew: Any, net: Any) -> str:
-    """How a replica's threads divide a batch, where they do (learning.threaded_gradient); "" elsewhere."""
-    for role in crew.roles:
-        replay = role.held_replay
-        filtered = getattr(role.spec and role.spec.update, "outliers", None)
-        if role.learner and replay is not None and not replay.sequence and not filtered:
-            alone = crew.serial or crew.trace or role.on == "thread" or not crew.placement.on_cpu
-            n = split_size(replay.batch, threads_of(role, crew), sum(p.numel() for p in net.parameters()))
-            if n > 1 and not alone:
-                return f"{n} threads divide each batch of {replay.batch} transitions"
-    return ""
 
 
 def _computing(crew: Any) -> str:
@@ -333,7 +254,7 @@ def _computing(crew: Any) -> str:
 
 def _steppers(envs: Any) -> str:
     n = envs.active or workers_of(envs)
-    some = {"ale": f"{n} ale-py thread{'s' * (n > 1)}", "processes": f"{n} environment process{'es' * (n > 1)}"}
+    some = {"ale": _counted(n, "ale-py thread"), "processes": _counted(n, "environment process")}
     some |= dict.fromkeys(("inline", *GAMES), "stepped by the worker itself")
     some |= {"vector": "a vector environment, stepped by the worker itself", "envpool": "EnvPool's threads"}
     return f" ({some[kind_of(envs)]})"
@@ -349,7 +270,7 @@ def _memory(parts: Mapping[str, float], limit: int) -> str:
 def _length(options: Any, total: float, done: int, skip: int) -> str:
     text = f"{int(total):,} agent steps" + f" = {int(total * skip):,} frames" * (skip > 1)
     text += f"; {done * skip:,} frames are already done" * bool(done)
-    sooner = [minutes_text(options.minutes)] if options.minutes is not None else []
+    sooner = [f"{options.minutes:g} minutes"] if options.minutes is not None else []
     sooner += [f"a return of {options.until_return:g}"] if options.until_return is not None else []
     return text + f"; or until {' or '.join(sooner)}" * bool(sooner)
 
@@ -371,16 +292,12 @@ def _updates(crew: Any, total: float) -> str:
 
 
 def _counted(n: int, noun: str) -> str:
-    plural = "es" if noun.endswith("batch") else "s"
+    plural = "es" if noun.endswith(("batch", "process")) else "s"
     return f"{n:,} {noun}{plural * (n != 1)}"
 
 
-def minutes_text(minutes: float) -> str:
-    return f"{minutes:g} minute{'s' * (minutes != 1)}"
-
-
 def minutes_over(minutes: float) -> str:
-    return f"{minutes_text(minutes)} {'is' if minutes == 1 else 'are'} over"
+    return f"{minutes:g} minute{' is' if minutes == 1 else 's are'} over"
 
 
 def rows_per_update(crew: Any) -> int:
@@ -502,16 +419,19 @@ def _number(text: str | None) -> str:
 # ------------------------------------------------------------------------------------------------------ refusal
 
 
-def check_plan(plan: Plan, settings: Any, again: Callable[[Any], Mapping[str, float]]) -> Plan:
-    """The plan itself, or UserError if it needs more memory than there is. again: what other settings need."""
+def check_plan(plan: Plan, settings: Any) -> Plan:
+    """The plan itself, or UserError if it needs more memory than there is: what the largest part grows with, in
+    proportion.
+    """
     if plan.needs <= plan.limit:
         return plan
     most = max(plan.memory, key=lambda k: plan.memory[k])
     needs, part, limit = size_text(plan.needs), size_text(plan.memory[most]), size_text(plan.limit)
     what = f"memory: this takes at least {needs} ({most} {part}), there are {limit}"
-    found = nearest_fit(plan.memory, int(PROPOSED * plan.limit), settings, again)
-    given = " ".join(f"{flag(k)} {v}" for k, v in found.items())
-    raise UserError(f"{what}; {f'what fits: {given}' if found else 'no smaller setting fits: take a larger machine'}")
+    share = (PROPOSED * plan.limit - plan.needs) / plan.memory[most] + 1
+    found = {name: n for name in SIZES.get(most, ()) if type(n := vars(settings).get(name)) is int}
+    fits = [f"{flag(name)} to about {int(share * n):,}" for name, n in found.items() if share * n >= 1]
+    raise UserError(f"{what}; {f'lower {fits[0]}' if fits else 'no smaller setting fits: take a larger machine'}")
 
 
 # -------------------------------------------------------------------------------------------------- measured
@@ -526,19 +446,14 @@ def measure_speed(crew: Any, metrics: tuple[str, ...], plan: Plan, skip: int) ->
 
     if plan.refused:
         return []
-    counted, first, each = "steps", "updates", 1.0
-    if (role := search_role(crew)) is not None:  # a move may take minutes: positions are counted
-        options = role.settings["options"]
-        counted = first = "simulations"
-        fast = options.fast_simulations
-        each = options.simulations + (fast / options.full - fast if fast else 0.0)
+    first = "updates" if search_role(crew) is None else "steps"
     crew.log = lambda kind, text: None if kind == "game" else print(text, file=sys.stderr)
     crew.start(metrics)
     try:
         _until(crew, lambda: crew.counters.column(first).max() >= 1, PATIENCE)
-        before, done = time.monotonic(), float(crew.counters.column(counted).sum())
+        before, done = time.monotonic(), float(crew.counters.column("steps").sum())
         _until(crew, lambda: False, SECONDS)
-        rate = (float(crew.counters.column(counted).sum()) - done) / (time.monotonic() - before) / each
+        rate = (float(crew.counters.column("steps").sum()) - done) / (time.monotonic() - before)
         used = memory_mb()
     finally:
         crew.stop()

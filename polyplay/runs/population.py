@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import io
-import shlex
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from polyplay import systems
 from polyplay.buffers.replay import layout
-from polyplay.core import checkpoint, processes
-from polyplay.core.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
+from polyplay.core import checkpoint
+from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
 from polyplay.core.machine import cores, now, share
 from polyplay.population import store as states
@@ -30,7 +27,7 @@ from polyplay.runs import options as run_options
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.population_report import PopulationPanel
 from polyplay.runs.run import RunResult
-from polyplay.runs.session import RunSegment
+from polyplay.runs.session import RunSegment, Supervisor
 from polyplay.systems._presets import composed, member_settings, wire_member
 from polyplay.workers.crew import Crew
 
@@ -69,7 +66,7 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
     return frozenset(anew)
 
 
-def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, Any]:
+def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What a member with these values has."""
     other, wired = wire_member(settings, crew, values)
     if wired.player is not None:
@@ -77,25 +74,28 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, Any]:
     spec = next(role.spec for role in other.roles if role.learner and role.spec)
     with load.compute_threads(1):
         network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
-    replays = [layout(role.held_replay) for role in other.roles if role.held_replay]
+    replays = {role.name: layout(role.held_replay) for role in other.roles if role.held_replay}
     rollouts = [[getattr(r.out, name, None) for name in ("T", "lanes", "slots")] for r in other.roles]
     lanes = [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.T) for r in other.roles], rollouts
-    optimizer = (spec.update.optim.name, spec.update.optim.statistics)
-    return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": lanes}
+    optimizer = {"": spec.update.optim.name, "statistics": spec.update.optim.statistics}
+    return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": {"": lanes}}
 
 
-def _refuse(what: str, own: dict[str, Any], other: dict[str, Any]) -> None:
+COPIED = {
+    "network": "the network, whose weights members copy",
+    "optimizer": "the optimizer, whose state members copy",
+    "replay": "the replay, which a member keeps",
+}
+
+
+def _refuse(what: str, own: dict[str, dict[str, Any]], other: dict[str, dict[str, Any]]) -> None:
     """Raises UserError: the members could not copy each other."""
-    mine, theirs = own["network"], other["network"]
-    for tensor in [*mine, *theirs]:
-        if mine.get(tensor) != theirs.get(tensor):
-            shapes = f"{mine.get(tensor, 'absent')} becomes {theirs.get(tensor, 'absent')}"
-            raise UserError(f"{what} changes the network, whose weights members copy: {tensor} {shapes}; leave it out")
-    if own["optimizer"] != other["optimizer"]:
-        names = f"{own['optimizer'][0]} becomes {other['optimizer'][0]}"
-        raise UserError(f"{what} changes the optimizer, whose state members copy: {names}; leave it out")
-    if own["replay"] != other["replay"]:
-        raise UserError(f"{what} changes the replay, which a member keeps: leave it out")
+    for part, meaning in COPIED.items():
+        for name in own[part] | other[part]:
+            mine, theirs = own[part].get(name, "absent"), other[part].get(name, "absent")
+            if mine != theirs:
+                text = f"{name} {mine} becomes {theirs}".strip()
+                raise UserError(f"{what} changes {meaning}: {text}; leave it out")
 
 
 # A session of one member of a population: an ordinary run, from where it is to the next decision about it.
@@ -149,7 +149,10 @@ class MemberRunner:
     def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
         """How a session ended, and why."""
         if (directory / "config.json").exists():
-            amend_values(directory, m["values"])
+            contents = run_files.read_config(directory)
+            if any(contents["config"].get(name) != value for name, value in m["values"].items()):
+                contents["config"] |= m["values"]
+                write_json(directory / "config.json", contents)
             if learnt(directory) >= part.until:  # it was killed between its last checkpoint and the decision
                 return "ready", ""
             result = run.continue_run(directory, {**self.changes, **load.objects_of(self.settings)}, True, part=part)
@@ -183,14 +186,6 @@ class WarningReader(io.TextIOBase):
                 with contextlib.redirect_stdout(self.before[0]), contextlib.redirect_stderr(self.before[1]):
                     self.warn(found)
         return len(text)
-
-
-def amend_values(directory: Path, values: Mapping[str, Any]) -> None:
-    """Write hyperparameters that now hold into a member's configuration. Raises OSError."""
-    contents = run_files.read_config(directory)
-    if any(contents["config"].get(name) != value for name, value in values.items()):
-        contents["config"] |= values
-        write_json(directory / "config.json", contents)
 
 
 def learnt(directory: Path) -> float:
@@ -233,21 +228,18 @@ def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
 # The main process of a population: starts its trainers, watches, shows and stops them. It decides nothing.
 
 
-TICK = 0.25  # seconds between two looks at trainers
-SHOW = 1.0  # and between two pictures
-PATIENCE = 60.0  # seconds that members get to save and end once the population is finishing
+SHOW = 1.0  # seconds between two pictures
 
 
-class PopulationSession:
+class PopulationSession(Supervisor):
     """One session of a population, from the start of its trainers to their end."""
 
+    patience, late, goes_on = 60.0, "members did not end", "goes on with the population"
+
     def __init__(self, crew: Crew, directory: Path, lines: Sequence[tuple[str, str]], quiet: bool):
-        self.crew, self.directory, self.store = crew, directory, states.Store(directory)
+        super().__init__(crew, directory)
+        self.store, self.shown = states.Store(directory), 0.0
         self.panel = PopulationPanel(quiet=quiet, live=False if crew.serial else None)
-        self.exit_code, self.reason = 0, "done"
-        self.finishing_since, self.waiting, self.dropping = 0.0, False, False
-        self.shown, self.said = 0.0, set[str]()
-        crew.log = self.log
         with self.store.locked():
             population = self.store.read()
             self.decisions: int = population["decisions"]
@@ -255,40 +247,8 @@ class PopulationSession:
             self.store.write(population)
         self.panel.begin([("run", str(directory)), *lines])
 
-    def go(self) -> Row:
-        """Returns the summary. Raises what ended the population, after all members have been stopped."""
-        with processes.handled(self._receive):
-            try:
-                self.crew.start()
-                while not self._poll():
-                    self._look()
-                    if self.finishing_since and time.monotonic() - self.finishing_since > PATIENCE:
-                        self.exit_code = 1
-                        self.reason += f"; members did not end within {PATIENCE:.0f} s"
-                        break
-            except Closed:
-                self.reason += " while it was starting"
-            except processes.Stopped:
-                self.reason += ", at once: what members learnt since their last checkpoints is lost"
-            except Exception as e:
-                self.exit_code, self.reason = (2 if isinstance(e, UserError) else 1), str(e).split("\n")[0]
-                e.add_note(f"`polyplay resume {shlex.quote(str(self.directory))}` goes on with the population")
-                raise
-            finally:
-                summary = self._close()
-        return summary
-
-    def _poll(self) -> bool:
-        self.waiting = True
-        try:
-            if self.dropping:
-                raise processes.Stopped(signal.SIGTERM)
-            return self.crew.poll(TICK)
-        finally:
-            self.waiting = False
-
     def _look(self, last: bool = False) -> None:
-        """Show what has happened since the last time."""
+        self._report_signals()
         if time.monotonic() - self.shown < SHOW and not last:
             return
         self.shown = time.monotonic()
@@ -300,27 +260,11 @@ class PopulationSession:
         training = [m["member"] for m in population["members"] if m["state"] == states.TRAINING]
         self.panel.show(population, {i: last_row(self.store.member(i) / "metrics.jsonl") for i in training})
 
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        """The first signal lets members save and ends the population; a second, at least a second later, drops all."""
-        if not self.finishing_since:
-            self.finishing_since = time.monotonic()
-            self.exit_code, self.reason = 128 + number, f"stopped by {processes.name(number)}"
-            self.crew.control.finish()
-        elif time.monotonic() - self.finishing_since >= processes.AGAIN and not self.dropping:
-            self.dropping = True
-            if self.waiting:
-                raise processes.Stopped(number)
-
-    def log(self, kind: str, text: str) -> None:
-        """A trainer's message; a remark is made once, a note not at all."""
-        said = bool(self.said) if kind == "remark" else text in self.said
-        if kind in ("remark", "caution"):
-            self.said.add(text)
-        if kind != "note" and not (said and kind in ("remark", "caution")):
-            self.panel.screen.warn(text)
+    def _warn(self, text: str) -> None:
+        self.panel.screen.warn(text)
 
     def _close(self) -> Row:
-        """Stop the trainers, write the summary."""
+        self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
             self._look(last=True)
@@ -375,16 +319,14 @@ def train(
             raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
     directory = run_options.new_directory(title, f"{settings.over}-{settings.env}", options)
 
-    def begin() -> None:
+    def begin(about: Row) -> None:
         run_options.refuse_begun(directory)
         states.Store(directory).begin(evolution.about(), evolution.founders())
-        about = {"system": title, "config": run_options.to_json(settings), "options": run_options.to_json(options)}
-        about |= {"sources": sources, "environment": wire_member(settings, crew)[1].envs.spec.describe}
+        about |= {"system": title, "environment": wire_member(settings, crew)[1].envs.spec.describe}
         run_files.write_config(directory, about)  # type: ignore[arg-type]
         load.remember(directory, settings)
 
-    runner = _runner(directory, settings, options, sources, {})
-    return _go(RunResult(directory, 0, "dry run", {}, settings), crew, runner, left + lines, options, begin)
+    return _go(directory, settings, options, sources, crew, left + lines, begin)
 
 
 def resume(
@@ -405,17 +347,15 @@ def resume(
     crew, evolution, lines = _wire(page, settings, options)
     sources = {**config["sources"], **{k: "resume" for k in changes if k not in load.FREE}}
 
-    def begin() -> None:
+    def begin(about: Row) -> None:
         store.repair()
-        about = {k: config[k] for k in ("system", "environment")} | {"config": run_options.to_json(settings)}
-        about |= {"sources": sources, "options": run_options.to_json(options)}
+        about |= {k: config[k] for k in ("system", "environment")}
         run_files.amend_config(directory, about)  # type: ignore[arg-type]
         _extend(store, evolution, changes)
 
     now, unused = vars(options) | {"frames": settings.frames}, "steps" if options.steps is None else "frames"
     changed = {k: now[k] for k, source in sources.items() if source == "resume" and k != unused}  # now or before
-    runner = _runner(directory, settings, options, sources, changed)
-    return _go(RunResult(directory, 0, "dry run", {}, settings), crew, runner, lines, options, begin)
+    return _go(directory, settings, options, sources, crew, lines, begin, changed)
 
 
 def _check_code(store: states.Store, config: Row) -> None:
@@ -479,35 +419,32 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
     return crew, evolution, lines
 
 
-def _runner(
-    directory: Path, settings: Any, options: RunOptions, sources: Sources, changes: Mapping[str, Any]
-) -> MemberRunner:
-    own: Settings = member_settings(settings)
-    names, options = flags.option_types(type(own), RunOptions), replace(options, **OWN)
-    kept = {name: source for name, source in sources.items() if name in names}
-    return MemberRunner(directory, settings.over, own, options, kept, settings.score, changes)
-
-
 def _go(
-    result: RunResult,
-    crew: Crew,
-    runner: MemberRunner,
-    lines: list[tuple[str, str]],
+    directory: Path,
+    settings: Any,
     options: RunOptions,
-    begin: Callable[[], None],
+    sources: Sources,
+    crew: Crew,
+    lines: list[tuple[str, str]],
+    begin: Callable[[Row], None],
+    changes: Mapping[str, Any] | None = None,
 ) -> RunResult:
     """begin: writes what the population begins or goes on with, under the lock of its directory."""
     if options.dry_run:
         console = terminal.default_console()
-        shown = [("run", f"{result.directory} (dry run: nothing is written)"), *lines]
+        shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
         terminal.print_all(console, terminal.fact_lines(shown, console))
-        return result
-    with closing(run_files.DirectoryLock(result.directory)):
-        begin()
-        crew.roles[0].settings["run"], crew.directory = runner, result.directory
+        return RunResult(directory, 0, "dry run", {}, settings)
+    own: Settings = member_settings(settings)
+    kept = {name: source for name, source in sources.items() if name in flags.option_types(type(own), RunOptions)}
+    about = own, replace(options, **OWN), kept, settings.score, changes or {}
+    with closing(run_files.DirectoryLock(directory)):
+        config, given = run_options.to_json(settings), run_options.to_json(options)
+        begin({"config": config, "options": given, "sources": sources})
+        crew.roles[0].settings["run"] = MemberRunner(directory, settings.over, *about)
         lines = lines if options.verbose else terminal.short_facts(lines)
-        summary = PopulationSession(crew, result.directory, lines, options.quiet).go()
-    return replace(result, exit_code=summary["exit_code"], reason=summary["reason"], summary=summary)
+        summary = PopulationSession(crew, directory, lines, options.quiet).go()
+    return RunResult(directory, summary["exit_code"], summary["reason"], summary, settings)
 
 
 def _refuse_callbacks(callbacks: Sequence[object]) -> None:

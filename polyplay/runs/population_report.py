@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import shlex
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from statistics import median
-from typing import Any
 
-from rich import box
 from rich.console import Console, RenderableType
 from rich.panel import Panel
 from rich.table import Table
@@ -27,7 +23,6 @@ from polyplay.runs.terminal import Fact, Screen, clock_text, fact_lines, progres
 # Tables and lines: members, best first, their decisions, and the winner's ancestors.
 
 
-MANY = 10  # columns that 80 characters do not hold with wide gaps
 STYLES = {store.TRAINING: "green", store.FAILED: "bold red"}
 
 
@@ -42,7 +37,12 @@ def population_title(population: Row) -> str:
 
 def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> Iterator[RenderableType]:
     """All members, what failed, and the winner. rows: of lineage.jsonl."""
-    yield _table(population, rows)
+    copies = {
+        r["member"]: f"{member_name(r['donor'])} at {short_count(r['steps'])}" for r in rows if r["donor"] is not None
+    }
+    members = store.rank_members(population["members"])
+    copied = {"copied": [copies.get(member["member"], "–") for member in members]} if copies else {}
+    yield members_table(members, population["vary"], copied)
     for member in population["members"]:
         if member["state"] == store.FAILED:
             why = " ".join(str(member.get("why", "")).split())
@@ -56,40 +56,23 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
     yield Text.assemble(("next     ", "bold"), f"polyplay evaluate {where}")
 
 
-def _table(population: Row, rows: Sequence[Row]) -> Table:
-    copies, members = last_copies(rows), store.rank_members(population["members"])
-    more = {"min": [f"{member['wall_seconds'] / 60:.1f}" for member in members]}
-    if copies:
-        more["copied"] = [copies.get(member["member"], "–") for member in members]
-    gap = 1 if len(population["vary"]) + len(more) + 4 < MANY else 0  # besides the one that every column has
-    return members_table(members, population["vary"], more, box=box.SIMPLE_HEAD, padding=(0, gap, 0, 0))
-
-
-def members_table(
-    members: Iterable[Row], names: Iterable[str], more: Mapping[str, Iterable[str]], box: box.Box | None, **look: Any
-) -> Table:
+def members_table(members: Iterable[Row], names: Iterable[str], more: Mapping[str, Iterable[str]]) -> Table:
     """A line for each member. names: of what varies, whose columns are cut first where a terminal is narrow. more:
     other columns, as lists of cells.
     """
-    table = Table(box=box, pad_edge=False, **look)
+    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
     for name in ("member", "state", "steps", "score"):
-        right: Any = "left" if name in ("member", "state") else "right"
-        table.add_column(name, justify=right, no_wrap=True, vertical="bottom")
+        table.add_column(name, justify="left" if name in ("member", "state") else "right", no_wrap=True)
     for name in names:
-        table.add_column(_cut(name.replace("_", "\n") if box else name), justify="right", vertical="bottom")
+        table.add_column(name, justify="right", overflow="ellipsis")
     for name in more:
-        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+        table.add_column(name, justify="right", no_wrap=True)
     for member, *cells in zip(members, *more.values(), strict=True):
         state = Text(str(member["state"]), style=STYLES.get(member["state"], ""))
-        numbers = short_count(member["steps"]), score_text(member["score"])
-        values = (_cut(value_text(member["values"].get(name))) for name in names)
-        table.add_row(member_name(member["member"]), state, *numbers, *values, *cells)
+        values = (value_text(member["values"].get(name)) for name in names)
+        steps, score = short_count(member["steps"]), score_text(member["score"])
+        table.add_row(member_name(member["member"]), state, steps, score, *values, *cells)
     return table
-
-
-def last_copies(rows: Iterable[Row]) -> dict[int, str]:
-    """Of members that copied: the last donor, and when that was."""
-    return {r["member"]: copy_text(r["donor"], r["steps"]) for r in rows if r["donor"] is not None}
 
 
 def winning_line(member: Row, rows: Sequence[Row]) -> list[store.Segment]:
@@ -103,7 +86,7 @@ def lineage_text(line: Sequence[store.Segment]) -> str:
     text = member_name(line[-1].member)
     for before, after in reversed(list(pairwise(line))):
         if before.member != after.member:
-            text += f" ← {copy_text(before.member, after.begin)}"
+            text += f" ← {member_name(before.member)} at {short_count(after.begin)}"
     return text
 
 
@@ -127,18 +110,8 @@ def member_name(member: int) -> str:
     return f"{member:02}"
 
 
-def copy_text(donor: int, steps: int) -> str:
-    """steps: of who copied."""
-    return f"{member_name(donor)} at {short_count(steps)}"
-
-
 def score_text(score: float | None) -> str:
     return "–" if score is None else f"{score:,.2f}"
-
-
-def _cut(text: str) -> Text:
-    """Cut, not folded, where its column is too narrow."""
-    return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 SUMMARY = 60.0  # seconds between two summaries, where there is no panel
@@ -176,7 +149,7 @@ class PopulationPanel:
         """
         self.population, self.training = population, training
         now = self.clock()
-        self.first = self.first or (now, self._steps()[0])
+        self.first = self.first or (now, self._steps())
         self.screen.draw(self.panel)
         if self.screen.live is None and not self.quiet and now - self.told >= SUMMARY:
             self.told = now
@@ -199,7 +172,7 @@ class PopulationPanel:
             for line in population_report(directory, self.population, store.read_lineage(directory)):
                 self.screen.print(line)
         verb = "resume" if summary["exit_code"] else "population"
-        last = f"{summary['reason']} · {short_count(self._steps()[0])} steps in {clock_text(summary['wall_seconds'])}"
+        last = f"{summary['reason']} · {short_count(self._steps())} steps in {clock_text(summary['wall_seconds'])}"
         failed = f" · {summary['failed']} of {len(self._members())} members failed" if summary["failed"] else ""
         last += f"{failed} · next: polyplay {verb} {shlex.quote(str(directory))}"
         self.screen.print(Text(last, no_wrap=True))
@@ -213,17 +186,13 @@ class PopulationPanel:
             members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], report.get("steps", 0))}
         return store.rank_members(members.values())
 
-    def _steps(self) -> tuple[int, int]:
-        """Of all members, and how many there are to be; those that failed make no more."""
-        members = self._members()
-        steps = sum(member["steps"] for member in members)
-        left = sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != store.FAILED)
-        return steps, steps + left
+    def _steps(self) -> int:
+        return sum(member["steps"] for member in self._members())
 
     def _progress(self) -> tuple[str, float, str]:
-        """What was done of what is to be, the same as a fraction, and the time."""
-        steps, goal = self._steps()
-        now = self.clock()
+        """What was done of what is to be, the same as a fraction, and the time. Members that failed do no more."""
+        members, steps, now = self._members(), self._steps(), self.clock()
+        goal = steps + sum(max(0, self.population["total"] - m["steps"]) for m in members if m["state"] != store.FAILED)
         begun, before = self.first or (now, steps)
         left = (goal - steps) * (now - begun) / (steps - before) if steps > before else None
         done = f"{short_count(steps)} of {short_count(goal)} steps"
@@ -232,11 +201,9 @@ class PopulationPanel:
     def _summary(self) -> str:
         """One line."""
         done, fraction, clock = self._progress()
-        members = self._members()
         parts = [clock, done, f"{100 * fraction:.1f} %"]
-        if best := store.best_member(members):
-            middle = median(m["score"] for m in members if m["score"] is not None)
-            parts += [f"best {member_name(best['member'])} {score_text(best['score'])}  median {score_text(middle)}"]
+        if best := store.best_member(self._members()):
+            parts.append(f"best {member_name(best['member'])} {score_text(best['score'])}")
         parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []
         return "  ".join(parts)
 
@@ -253,19 +220,12 @@ class PopulationPanel:
         members, names = self._members(), list(self.population["vary"])
         room = max(3, self.screen.console.height - AROUND - bool(self.screen.warning))
         best = [m["member"] for m in members if m["member"] not in self.training]
-        kept = set(list(self.training) + best[: max(0, room - len(self.training))])
+        kept = {*self.training, *best[: max(0, room - len(self.training))]}
         shown = [member for member in members if member["member"] in kept][:room]
         reports = [self.training.get(member["member"], {}) for member in shown]
         means, speeds = ([report.get(name) for report in reports] for name in ("episodic_return_mean", "sps"))
         live = {"return": ["" if mean is None else score_text(mean) for mean in means]}
         live["steps/s"] = ["" if speed is None else f"{speed:,.0f}" for speed in speeds]
-        yield members_table(shown, names, live, box=None, padding=(0, 2, 0, 0))
-        if hidden := [member for member in members if member not in shown]:
-            yield Text(_count_hidden(hidden), style="bright_black")
-
-
-def _count_hidden(members: Sequence[Row]) -> str:
-    states = ", ".join(f"{n} {state}" for state, n in Counter(str(m["state"]) for m in members).items())
-    scores = [m["score"] for m in members if m["score"] is not None]
-    between = f"; scores {score_text(min(scores))} to {score_text(max(scores))}" if scores else ""
-    return f"{len(members)} more: {states}{between}"
+        yield members_table(shown, names, live)
+        if len(members) > len(shown):
+            yield Text(f"{len(members) - len(shown)} more", style="bright_black")

@@ -18,38 +18,14 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any
-
-import numpy as np
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
 from polyplay.core.machine import now
 from polyplay.runs.directory import GAME, METRICS, STANDS_FOR, games_of, read_config
-
-# How much totals grew between one reading and the next. Imports no torch.
-
-
-class Growth:
-    """Remembers totals by name. One that fell has begun anew: its growth is 0."""
-
-    def __init__(self) -> None:
-        self.numbers: dict[str, float] = {}
-        self.arrays: dict[str, np.ndarray] = {}
-
-    def number(self, name: str, total: float) -> float:
-        """Since the last time; the first time all of it."""
-        before, self.numbers[name] = self.numbers.get(name, 0.0), total
-        return max(total - before, 0.0)
-
-    def array(self, name: str, total: np.ndarray) -> np.ndarray:
-        """The same for every element."""
-        before, self.arrays[name] = self.arrays.get(name, np.zeros_like(total)), total
-        return np.maximum(total - before, 0)
-
 
 # What metrics are called in TensorBoard and W&B: Polyplay's names, CleanRL's or Stable-Baselines3's.
 #
@@ -72,18 +48,14 @@ SB3 = {
     **{k: f"train/{k}" for k in ("approx_kl", "clip_fraction", "explained_variance")},
 }
 KINDS = ("env", "infer", "learn", "replay", "wait")
-CHARTS = ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate")
-RUN = ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb")
 RATES = ("pps", "tps", "predict_batch", "train_batch", "prediction_queue", "agent_wait_ms", "cpu")
-SERVICE = (*RATES, "agents", "predictors", "trainers")
-POLYPLAY = {
-    "sps": "charts/SPS",
-    "fps": "charts/FPS",
-    **{k: f"charts/{k}" for k in CHARTS},
-    **{f"time_{k}": f"time/{k}" for k in KINDS},
-    **{k: f"run/{k}" for k in RUN},
-    **{k: f"service/{k}" for k in SERVICE},
+GROUPS = {
+    "charts": ("episodic_return_mean", "episodic_length_mean", "frames", "episodes", "learning_rate"),
+    "run": ("lag_mean", "lag_max", "queue_depth", "restarts", "memory_mb"),
+    "service": (*RATES, "agents", "predictors", "trainers"),
 }
+POLYPLAY = {"sps": "charts/SPS", "fps": "charts/FPS", **{f"time_{k}": f"time/{k}" for k in KINDS}}
+POLYPLAY |= {name: f"{group}/{name}" for group, names in GROUPS.items() for name in names}
 OTHERS = ("steps", "updates", "wall_seconds")  # of a report, not shown under Polyplay's names
 
 Scalars = Mapping[str, float | None]
@@ -103,7 +75,7 @@ def of_report(style: str, row: Scalars, losses: Collection[str]) -> Scalars:
 
 def of_episode(style: str, game: Mapping[str, float]) -> Scalars:
     """A finished game; SB3 only shows means."""
-    return {} if style == "sb3" else {f"charts/{k}": v for k, v in game.items()}
+    return {} if style == "sb3" else {f"charts/{k}": game[k] for k in ("episodic_return", "episodic_length")}
 
 
 def of_evaluation(style: str, row: Scalars) -> Scalars:
@@ -212,12 +184,11 @@ class ThinnedGames:
     worker, says where its lines end. The gaps are random, because lanes that end together take turns.
 
     bound: the games that are written one by one; 0: none is written. Lines of n games: at most bound · (1 + ½ log2 (n /
-    bound)) on average, and two for each worker of a session.
+    bound)) on average, and one for each worker of a session.
     """
 
     def __init__(self, bound: int) -> None:
         self.bound, self.random = bound, random.Random(bound)
-        self.gaps: dict[int, int] = {}  # by worker: from its last line to its next one
         self.unwritten: dict[int, tuple[int, Row]] = {}  # by worker: games since its last line, and the last of them
         self.newest: Row = {}
 
@@ -227,12 +198,10 @@ class ThinnedGames:
             return None
         self.newest = row
         games = self.unwritten.pop(worker, (0, row))[0] + 1
-        if games < self.gaps.get(worker, 1):
-            self.unwritten[worker] = games, row
-            return None
-        every = stride(number, self.bound)
-        self.gaps[worker] = every // 2 + self.random.randrange(every + 1) if every > 1 else 1
-        return _standing_for(row, games)
+        if self.random.random() * stride(number, self.bound) < 1.0:
+            return _standing_for(row, games)
+        self.unwritten[worker] = games, row
+        return None
 
     def remaining(self) -> Iterator[Row]:
         """Give a line for each worker whose last games have none yet, with the counters of now: a file's rise."""
@@ -253,29 +222,6 @@ def _standing_for(row: Row, games: int) -> Row:
 
 WINDOW = 100  # full games the means are over
 TOTALS = ("frames", "steps", "updates")
-THINNED = """episodes.jsonl: after {:,} games (--log-games) about every 2nd is written, later every 4th, 8th, …; \
-`games` in a line says how many it stands for"""
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """The numbers of one report. A worker's kinds of time make up all its time; lags are in optimiser updates."""
-
-    frames: int  # of the run, as steps and updates are
-    steps: int
-    updates: int
-    time: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # role → kind → seconds of this process's run
-    workers: Mapping[str, int] = field(default_factory=dict)  # role → how many
-    lag_sum: float = 0.0  # of this process's run, as lag_count is: how many lags were measured
-    lag_count: float = 0.0
-    lag_max: int | None = None  # since the last report
-    losses: Mapping[str, float] = field(default_factory=dict)  # means since the last report
-    service: Mapping[str, float | None] = field(default_factory=dict)  # see crew_metrics
-    elo: Mapping[str, float] = field(default_factory=dict)  # of each agent of a league
-    hosts: Mapping[str, Mapping[str, float]] = field(default_factory=dict)  # of each other machine (hosts.fleet)
-    queue_depth: float | None = None
-    restarts: int = 0
-    memory_mb: float | None = None
 
 
 class Reporter:
@@ -287,9 +233,7 @@ class Reporter:
     each in episodes.jsonl, and an event (ThinnedGames); all count in reports.
     A full disk costs the reports that do not fit, never the run; `warn` is called once per file.
 
-    To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds, and
-    roles: where the time of each role's workers went since the report before the last one,
-    {role: {"workers": n, "env", "infer", "learn", "replay", "wait": fraction}}.
+    To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds.
     """
 
     def __init__(
@@ -309,20 +253,15 @@ class Reporter:
         self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
         self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
         (self.directory / "summary.json").unlink(missing_ok=True)
-        self.warn, self.thinned, self.is_thinned = warn, ThinnedGames(log_games), False
-        self.closed = False
+        self.thinned, self.closed = ThinnedGames(log_games), False
         self.listen: Callable[[str, Row], None] = lambda file, row: None  # called with every line
         self.episodes = 0
         self.return_best: float | None = None
         self.returns: deque[float] = deque(maxlen=WINDOW)
         self.lengths: deque[int] = deque(maxlen=WINDOW)
         self.agents: dict[int, deque[float]] = {}  # returns of each agent's games, in a run of several
-        self.roles: dict[str, dict[str, float]] = {}
         self.names: set[Any] | None = None  # of the games that games.jsonl has; None: not read yet
-        self.growth = Growth()
         self.row, self.base = self._earlier(start or {})
-        for key, total in {"wall": self.base, **self.row}.items():
-            self.growth.number(key, total)
         self.begun = clock()
 
     def _earlier(self, start: Mapping[str, float]) -> tuple[Row, float]:
@@ -335,7 +274,7 @@ class Reporter:
         for game in read_lines(self.directory / "episodes.jsonl", *GAME):
             wall = max(wall, game["wall_seconds"])
             if game["frames"] <= row["frames"]:
-                self._count(game["episodic_return"], game["episodic_length"], game.get("agent"), games_of(game))
+                self._count(game)
         self.episodes = max(self.episodes, int(start.get("episodes", 0)))
         return row, wall
 
@@ -349,40 +288,31 @@ class Reporter:
         """Mean return of the last 100 finished full games; None before the first."""
         return _mean(self.returns)
 
-    @property
-    def agent_returns(self) -> dict[str, float | None]:
-        """Of each agent of several, the mean return of its last 100 finished games."""
-        return {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
+    def _means(self) -> Row:
+        """How many games were finished, and means of the last 100, also of each agent of several."""
+        agents = {str(agent): _mean(self.agents[agent]) for agent in sorted(self.agents)}
+        return {
+            "episodes": self.episodes,
+            "episodic_return_mean": self.return_mean,
+            "episodic_length_mean": _mean(self.lengths),
+            **({"agent_return_means": agents} if agents else {}),
+        }
 
     def reached(self, target: float) -> bool:
         """Whether 100 games have been finished and the mean return of the last 100 is at least `target`."""
         mean = self.return_mean
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
-    def episode(
-        self,
-        return_: float,
-        length: int,
-        frames: int,
-        steps: int,
-        lane: int | str,
-        agent: int | None = None,
-        worker: int = 0,
-    ) -> None:
-        """A full game ended: unclipped return, length in agent steps, the run's counters, where it was; in a run of
-        several agents also whose it was.
+    def episode(self, game: Row, worker: int = 0) -> None:
+        """A full game ended: the run's frames and steps then, its unclipped return, its length in agent steps, its
+        lane; in a run of several agents also whose it was.
         """
-        game = {"episodic_return": float(return_), "episodic_length": int(length)}
-        self._count(float(return_), int(length), agent)
-        own = {"lane": lane, **({} if agent is None else {"agent": agent})}
-        row = self._line({"frames": int(frames), "steps": int(steps), **game, **own})
+        self._count(game)
+        row = self._line(game)
         line = self.thinned.take(row, worker, self.episodes)
         if line is not None:
             self._write("episodes", line)
-            self._event(int(steps), of_episode(self.style, game))
-        elif not self.is_thinned and self.thinned.bound:
-            self.is_thinned = True
-            self.warn(THINNED.format(self.thinned.bound))
+            self._event(game["steps"], of_episode(self.style, game))
         self.listen("episodes", row)
 
     def decision(self, decided: Mapping[str, Any], steps: int, updates: int) -> Row:
@@ -412,48 +342,12 @@ class Reporter:
             self.names.add(played["name"])
             self._append("games", {"steps": steps, "updates": updates, **played})
 
-    def report(self, snapshot: Snapshot) -> Row:
-        """Write one report; its line of metrics.jsonl."""
-        row = self._metrics(snapshot)
-        more = {**snapshot.service, **snapshot.losses}
-        self.row = self._append("metrics", row | {k: v for k, v in more.items() if k not in row})
-        self._event(self.row["steps"], of_report(self.style, self.row, snapshot.losses))
+    def report(self, numbers: Row, losses: Scalars | None = None) -> Row:
+        """Write one report; its line of metrics.jsonl. numbers: of the crew; losses: what its learners report."""
+        losses = losses or {}
+        self.row = self._append("metrics", {**numbers, **self._means(), **losses})
+        self._event(self.row["steps"], of_report(self.style, self.row, losses))
         return self.row
-
-    def _metrics(self, snapshot: Snapshot) -> Row:
-        wall = self.wall_seconds
-        passed = self.growth.number("wall", wall)
-        totals = {k: int(getattr(snapshot, k)) for k in TOTALS}
-        new = {k: self.growth.number(k, n) for k, n in totals.items()}
-        lags = self.growth.number("lag_count", snapshot.lag_count)
-        return {
-            "wall_seconds": round(wall, 3),
-            **totals,
-            "fps": ratio(new["frames"], passed, 1),
-            "sps": ratio(new["steps"], passed, 1),
-            "episodes": self.episodes,
-            "episodic_return_mean": self.return_mean,
-            "episodic_length_mean": _mean(self.lengths),
-            "lag_mean": ratio(self.growth.number("lag_sum", snapshot.lag_sum), lags, 4),
-            "lag_max": snapshot.lag_max if lags else None,
-            **({"agent_return_means": self.agent_returns} if self.agents else {}),
-            **({"agent_elo": dict(snapshot.elo)} if snapshot.elo else {}),
-            **({"hosts": {name: dict(host) for name, host in snapshot.hosts.items()}} if snapshot.hosts else {}),
-            **self._times(snapshot),
-            "queue_depth": snapshot.queue_depth,
-            "restarts": snapshot.restarts,
-            "memory_mb": snapshot.memory_mb,
-        }
-
-    def _times(self, snapshot: Snapshot) -> Row:
-        """Sets `roles`; returns the fractions over all workers."""
-        spent = dict.fromkeys(KINDS, 0.0)
-        for role, kinds in snapshot.time.items():
-            new = {k: self.growth.number(f"{role}/{k}", kinds.get(k, 0.0)) for k in KINDS}
-            fractions = {k: ratio(new[k], sum(new.values()), 4) or 0.0 for k in KINDS}
-            self.roles[role] = {"workers": snapshot.workers.get(role, 1), **fractions}
-            spent = {k: spent[k] + new[k] for k in KINDS}
-        return {f"time_{k}": ratio(spent[k], sum(spent.values()), 4) for k in KINDS}
 
     def restore(self) -> None:
         """Write anew the files that were deleted."""
@@ -470,11 +364,8 @@ class Reporter:
                 "directory": str(self.directory),
                 "wall_seconds": round(self.wall_seconds, 3),
                 **{k: self.row[k] for k in TOTALS},
-                "episodes": self.episodes,
-                "episodic_return_mean": self.return_mean,
+                **self._means(),
                 "episodic_return_mean_best": self.return_best,
-                "episodic_length_mean": _mean(self.lengths),
-                **({"agent_return_means": self.agent_returns} if self.agents else {}),
                 **({"agent_elo": self.row["agent_elo"]} if "agent_elo" in self.row else {}),
                 "restarts": self.row.get("restarts", 0),
                 "finished": now(),
@@ -494,13 +385,12 @@ class Reporter:
                 self.tracker.close(summary)
         return summary
 
-    def _count(self, return_: float, length: int, agent: int | None = None, games: int = 1) -> None:
-        """games: that this one stands for, itself included."""
-        self.episodes += games
-        if agent is not None:
-            self.agents.setdefault(agent, deque(maxlen=WINDOW)).append(return_)
-        self.returns.append(return_)
-        self.lengths.append(length)
+    def _count(self, game: Row) -> None:
+        self.episodes += games_of(game)
+        if "agent" in game:
+            self.agents.setdefault(game["agent"], deque(maxlen=WINDOW)).append(game["episodic_return"])
+        self.returns.append(game["episodic_return"])
+        self.lengths.append(game["episodic_length"])
         mean = self.return_mean
         if len(self.returns) == WINDOW and mean is not None:
             self.return_best = mean if self.return_best is None else max(self.return_best, mean)
@@ -561,8 +451,3 @@ class TensorBoardWriter:
 
 def _mean(values: deque[float] | deque[int]) -> float | None:
     return math.fsum(values) / len(values) if values else None
-
-
-def ratio(a: float, b: float, digits: int = 3) -> float | None:
-    """None: nothing to divide by."""
-    return round(a / b, digits) if b > 0 else None

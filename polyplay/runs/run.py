@@ -22,7 +22,7 @@ from polyplay.runs import load, reporter, terminal
 from polyplay.runs import options as run_options
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
-from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed, predict_memory
+from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed
 from polyplay.runs.session import RunSetup, Session, check_callbacks
 from polyplay.systems import _presets
 from polyplay.workers.diagram import describe_wiring
@@ -195,11 +195,6 @@ def complete_plan(
     resumed run has behind it. Raises UserError: what cannot work.
     """
 
-    def parts_of(other: Settings) -> Mapping[str, float]:
-        crew = load.crew_of(options)
-        wired = load.wire_system(page, other, crew)
-        return predict_memory(crew, wired.policy())
-
     from polyplay.nets.layers import outlines
 
     check_returns(crew, options)
@@ -208,11 +203,10 @@ def complete_plan(
 
         for backend in backends:  # to evaluate a run that isn't needed
             check_backend(backend)
-    resolved = replace(settings, **wired.resolved) if crew.divided else settings  # so `parts_of` measures nothing
     with outlines():  # one network for all plans
         plan = make_plan(crew, wired, options, steps)
         try:
-            plan = check_plan(plan, resolved, parts_of)
+            plan = check_plan(plan, replace(settings, **wired.resolved))
         except UserError as e:
             if not options.dry_run:
                 raise

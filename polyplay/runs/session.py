@@ -17,16 +17,17 @@ import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import psutil
+import numpy as np
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.core import checkpoint, processes
 from polyplay.core.errors import Closed, UserError
-from polyplay.core.files import LogWrites, Row, is_number, parse_json, read_lines, read_object, refusal_text, write_json
+from polyplay.core.files import LogWrites, Row, parse_json, read_lines, refusal_text, write_json
 from polyplay.runs import directory as run_files
 from polyplay.runs.crew_metrics import CrewMetrics, SelfPlayAlarms
 from polyplay.runs.load import BEGINNING, steps_learnt
@@ -41,8 +42,11 @@ from polyplay.workers.crew import Crew
 # What a user's own code is called with while a run is going: reports, games, checkpoints, evaluations, its end.
 
 
-METHODS = ("on_report", "on_episode", "on_checkpoint", "on_evaluation", "on_end")
-EVENTS = {"metrics": "on_report", "episodes": "on_episode", "evaluations": "on_evaluation"}  # by file of lines
+EVENTS = {  # by file of lines, and what else happens
+    **{"metrics": "on_report", "episodes": "on_episode", "checkpoint": "on_checkpoint"},
+    **{"evaluations": "on_evaluation", "end": "on_end"},
+}
+METHODS = tuple(EVENTS.values())
 
 
 @dataclass(frozen=True)
@@ -61,11 +65,11 @@ def check_callbacks(callbacks: Sequence[object]) -> None:
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or objects")
     for callback in callbacks:
         name, functions = _name(callback), _functions(callback)
-        if not functions:
-            text = f"callbacks: {name} given, allowed: a function, or an object with one of"
-            raise UserError(f"{text} {', '.join(METHODS)}")
-        if isinstance(callback, type):
-            raise UserError(f"callbacks: the class {name} given, allowed: an object of it, {name}()")
+        if not functions or isinstance(callback, type):
+            given = f"the class {name}" if isinstance(callback, type) else name
+            raise UserError(
+                f"callbacks: {given} given, allowed: a function, or an object with one of {', '.join(METHODS)}"
+            )
         for function in functions.values():
             if inspect.iscoroutinefunction(function):
                 raise UserError(f"callbacks: {name} is async, allowed: def, which is called and waited for")
@@ -94,15 +98,10 @@ class Callbacks:
         self.callbacks, self.directory, self.finish = callbacks, directory, finish
         self.events: deque[tuple[str, Any]] = deque()
 
-    def line(self, file: str, row: Row) -> None:
-        """A line was written to FILE.jsonl."""
-        if self.callbacks and file in EVENTS:
-            self.events.append((EVENTS[file], row))
-
-    def checkpoint(self, path: Path) -> None:
-        """A checkpoint is complete."""
-        if self.callbacks:
-            self.events.append(("on_checkpoint", path))
+    def add(self, kind: str, what: Any) -> None:
+        """Something has happened, by EVENTS: a line was written, a checkpoint is complete, the run is over."""
+        if self.callbacks and kind in EVENTS:
+            self.events.append((EVENTS[kind], what))
 
     def call(self, ended: bool = False) -> None:
         """Call the user's code with all that has happened since. Raises what it raises. ended: there is nothing left
@@ -111,30 +110,16 @@ class Callbacks:
         if ended:
             self.finish = lambda reason: None
         while self.events:
-            self._call(*self.events.popleft())
-
-    def end(self, summary: Row) -> None:
-        """The run is over; what it still wrote comes first."""
-        self.call(ended=True)
-        self._call("on_end", summary)
-
-    def _call(self, method: str, what: Any) -> None:
-        for callback in self.callbacks:
-            if (function := _functions(callback).get(method)) is None:
-                continue
-            name = _name(callback)
-            run = CurrentRun(self.directory, lambda why, name=name: self._stop(name, why))  # type: ignore[misc]
-            if _is_false(function(run, what)):
-                self._stop(name)
+            method, what = self.events.popleft()
+            for callback in self.callbacks:
+                if (function := _functions(callback).get(method)) is not None:
+                    stop = partial(self._stop, _name(callback))
+                    answer = function(CurrentRun(self.directory, stop), what)
+                    if isinstance(answer, (bool, np.bool_)) and not answer:
+                        stop()
 
     def _stop(self, name: str, why: str = "") -> None:
         self.finish(f"stopped by callback {name}" + f": {why}" * bool(why))
-
-
-def _is_false(answer: Any) -> bool:
-    """Also of NumPy and torch, whose comparisons give no `bool`."""
-    scalar = getattr(answer, "ndim", None) == 0 and str(getattr(answer, "dtype", "")).endswith("bool")
-    return (isinstance(answer, bool) or scalar) and not answer
 
 
 def _name(callback: object) -> str:
@@ -152,11 +137,10 @@ SAVE = ".save"  # in the run's directory
 
 def take_save_request(directory: Path) -> bool:
     """Whether somebody has asked for a checkpoint since the last time."""
-    try:
+    with contextlib.suppress(OSError):
         os.unlink(directory / SAVE)
-    except OSError:
-        return False
-    return True
+        return True
+    return False
 
 
 def request_save(directory: Path) -> bool:
@@ -169,30 +153,21 @@ def request_save(directory: Path) -> bool:
 
 def request_end(directory: Path) -> bool:
     """Whether a run goes on there, which now saves and ends as with Ctrl-C. Nobody else gets the signal."""
-    pid = lock_holder(directory)
-    if pid is None:
-        return False
-    try:
-        os.kill(pid, signal.SIGINT)
-    except OSError:
-        return False
-    return True
+    with contextlib.suppress(OSError):
+        if (pid := lock_holder(directory)) is not None:
+            os.kill(pid, signal.SIGINT)
+            return True
+    return False
 
 
 def lock_holder(directory: Path) -> int | None:
-    """The process that writes to a run's directory; None: nobody else on this machine does. The lock itself is not
-    tried, which could keep a run from starting: who holds it has its file open until it ends.
-    """
-    path = directory / run_files.LOCK_FILE
-    try:
-        who = parse_json(path.read_bytes())
-        if not isinstance(who, dict) or who.get("host") != socket.gethostname() or not is_number(who.get("pid")):
-            return None
-        pid = int(who["pid"])
-        opened = psutil.Process(pid).open_files() if pid > 1 and pid != os.getpid() else []
-    except (psutil.Error, OSError):
+    """The process that writes to a run's directory; None: nobody else on this machine does."""
+    who = None
+    with contextlib.suppress(OSError):
+        who = parse_json((directory / run_files.LOCK_FILE).read_bytes()) if run_files.is_locked(directory) else None
+    if not isinstance(who, dict) or who.get("host") != socket.gethostname() or not isinstance(who.get("pid"), int):
         return None
-    return pid if any(file.path == str(path.resolve()) for file in opened) else None
+    return who["pid"] if who["pid"] > 1 and who["pid"] != os.getpid() else None
 
 
 # Checkpoints of a run as its main process sees them: it completes, rescues and prunes what learners save.
@@ -249,12 +224,9 @@ class CheckpointCompleter:
 
     def _take(self, version: int, failed: bool) -> None:
         """Make a checkpoint of parts that are all there; failed: one of them could not be written."""
-        if failed:
+        if failed or not (checkpoint.partial(self.directory, version) / POLICY).exists():
             checkpoint.discard(self.directory, version)
-            return
-        if not (checkpoint.partial(self.directory, version) / POLICY).exists():
-            checkpoint.discard(self.directory, version)
-            self.failure = f"not saved: the parts of checkpoint {version} were deleted"
+            self.failure = self.failure if failed else f"not saved: the parts of checkpoint {version} were deleted"
             return
         try:
             checkpoint.complete(self.directory, version, self._counters(version))
@@ -329,6 +301,144 @@ TICK = 0.25  # seconds between two polls of the workers
 METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its loss reports
 
 
+class Supervisor:
+    """The main process of a run or of a population, from the start of its crew to its end: everything happens between
+    two polls of the crew. stopping: of a process that has more to do, and sees to signals: why to end before; "": there
+    is no reason.
+    """
+
+    patience, late, goes_on = PATIENCE, "learners did not end", "goes on from the last checkpoint"
+
+    def __init__(self, crew: Crew, directory: Path, stopping: Callable[[], str] | None = None):
+        self.crew, self.directory, self.stopping = crew, directory, stopping
+        self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended it
+        self.finishing_since, self.closing = 0.0, False  # 0: it is not finishing; closing: nothing runs any more
+        self.signals: list[str] = []  # received, and not yet reported
+        self.signalled, self.warned_at = False, 0.0  # by a signal to end; when a line said so, 0: none has yet
+        self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
+        self.told = set[str]()  # notes, cautions and remarks of workers
+        crew.directory, crew.log = directory, self.log
+
+    def go(self) -> Row:
+        """Returns the summary. Raises what ended it, after all has been saved and closed."""
+        with contextlib.nullcontext() if self.stopping else processes.handled(self._receive):
+            try:
+                self._run()
+            except Closed:
+                self.reason += " while it was starting"
+            except processes.Stopped:
+                self._look()
+                self.reason += ", at once: what was learnt since the last checkpoint is lost"
+                if self.stopping:
+                    raise
+            except Exception as e:
+                self.failed = True
+                self.exit_code, self.reason = (2 if isinstance(e, UserError) else 1), str(e).split("\n")[0]
+                if self._rescue():
+                    e.add_note(f"`polyplay resume {shlex.quote(str(self.directory))}` {self.goes_on}")
+                raise
+            finally:
+                summary = self._close()
+        return summary
+
+    def _run(self) -> None:
+        self.crew.start()
+        self._watch()
+
+    def _watch(self) -> None:
+        while not self._poll():
+            self._tick()
+            if self.finishing_since and self._overdue(time.monotonic() - self.finishing_since):
+                break
+
+    def _poll(self) -> bool:
+        """Whether the workers are done. Raises Stopped: they are not to be waited for."""
+        self.waiting = True
+        try:
+            if self.dropping:
+                raise processes.Stopped(signal.SIGTERM)
+            return self.crew.poll(TICK)
+        finally:
+            self.waiting = False
+
+    def _overdue(self, seconds: float) -> bool:
+        """Whether workers have had their time to save and end. Who has not even begun has nothing to save."""
+        if not self._learning():
+            self.reason += " before anything was learnt"
+            return True
+        if seconds > self.patience:
+            self.exit_code = 1
+            self.reason += f"; not saved: {self.late} within {self.patience:.0f} s, their last updates are lost"
+        return seconds > self.patience
+
+    def _finish(self, reason: str, exit_code: int = 0) -> None:
+        """Learners save at their next update, and end. A signal finishes anew what finishes already."""
+        if not self.finishing_since or exit_code >= 128:
+            self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
+            self.crew.control.finish()
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        """The first signal saves and ends; another one drops everything, if it comes a second or more after the line
+        about the first: schedulers send several at once. A run that has failed saves all the same, and one that has
+        ended is closed. A line written here could wait for a lock that this thread holds.
+        """
+        if self.closing or self.dropping:
+            return
+        if not self.signalled:
+            self.signalled = True
+            if not self.failed:
+                self._finish(f"stopped by {processes.name(number)}", 128 + number)
+            self.signals.append(processes.name(number))
+        elif self.warned_at and time.monotonic() - self.warned_at >= processes.AGAIN:
+            self.dropping = True
+            self.signals.append(processes.name(number))
+            if self.waiting:
+                raise processes.Stopped(number)
+
+    def _report_signals(self) -> None:
+        while self.signals and (self.warned_at or self._learning()):  # else nothing is saved: the last line says it
+            name = self.signals.pop(0)
+            if self.warned_at:
+                self._warn(f"{name} again: ending without saving")
+            else:
+                self._warn(f"{name}: saving a checkpoint; a second signal, at least 1 s later, ends without saving")
+                self.warned_at = time.monotonic()
+
+    def log(self, kind: str, text: str) -> None:
+        """A worker's message: a note, a remark, a caution, or a warning. The first remark speaks for all."""
+        told = kind if kind == "remark" else text
+        if kind in ("note", "caution", "remark"):
+            if told in self.told:
+                return
+            self.told.add(told)
+        (self._note if kind == "note" else self._warn)(text)
+
+    def _learning(self) -> bool:
+        """Whether any learner has begun."""
+        return True
+
+    def _look(self) -> None:
+        """Pass on what has happened since the last time."""
+        raise NotImplementedError
+
+    def _tick(self) -> None:
+        self._look()
+
+    def _close(self) -> Row:
+        """Stop the crew, write the summary."""
+        raise NotImplementedError
+
+    def _rescue(self) -> bool:
+        """It has failed: save what is whole. Whether it can go on."""
+        return True
+
+    def _note(self, text: str) -> None:
+        """A line that tells of no fault."""
+
+    def _warn(self, text: str) -> None:
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class RunSegment:
     """A part of a run, to so many agent steps from its start. stopping: of a process that has more to do, and sees to
@@ -383,39 +493,36 @@ class RunSetup:
         return self.wired.envs.spec.frames_per_step
 
 
-class Session:
-    """The main process of a run: everything here happens between two polls of the crew."""
+class Session(Supervisor):
+    """The main process of a run."""
 
     def __init__(self, setup: RunSetup):
-        self.setup, self.options, self.crew, self.directory = setup, setup.options, setup.crew, setup.directory
-        self.stopping = setup.part.stopping if setup.part is not None else None
-        self.exit_code, self.reason, self.failed = 0, "done", False  # failed: an exception ended it
-        self.finishing_since, self.closing = 0.0, False  # 0: it is not finishing; closing: nothing runs any more
-        self.signals: list[str] = []  # received, and not yet reported
-        self.signalled, self.warned_at = False, 0.0  # by a signal to end; when a line said so, 0: none has yet
-        self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
-        self.last_reported, self.told = False, set[str]()  # told: notes, cautions and remarks of workers
-        self.next_report = self.next_save = 0.0
+        super().__init__(setup.crew, setup.directory, setup.part.stopping if setup.part is not None else None)
+        self.setup, self.options = setup, setup.options
+        self.last_reported, self.next_report, self.next_save = False, 0.0, 0.0
         self.config, self.origin = run_files.read_config(self.directory), run_files.origin(self.directory)
-        self.lock = setup.lock
-        self.crew.directory, self.crew.log = self.directory, self.log
-        self.writes = LogWrites(self._warn)
+        self.lock, self.writes = setup.lock, LogWrites(self._warn)
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
         self.metrics, self.alarms = CrewMetrics(self.crew, setup.frames_per_step, before), SelfPlayAlarms()
         self.reporter = self._make_reporter(before)
         keep, games = self.options.keep, setup.counters.get("games", {})
         self.checkpoints = CheckpointCompleter(self.directory, self.metrics, self.reporter, keep, self._warn, games)
         self.callbacks = Callbacks(setup.callbacks, self.directory, self._finish)
-        self.reporter.listen, self.checkpoints.listen = self.callbacks.line, self.callbacks.checkpoint
-        self.terminal = Terminal(self.reporter, total_frames=setup.plan.frames, passes=setup.plan.passes)
+        self.reporter.listen = self.callbacks.add
+        self.checkpoints.listen = partial(self.callbacks.add, "checkpoint")
+        self.terminal = Terminal(self.reporter, setup.plan.frames)
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
 
     def _make_reporter(self, before: dict[str, int]) -> Reporter:
-        options, wall = self.options, self.setup.counters.get("wall_seconds", 0.0)
-        start = {**before, "frames": before["steps"] * self.setup.frames_per_step, "wall_seconds": wall}
+        options, counters = self.options, self.setup.counters
+        start = {**before, "frames": self.metrics.frames_per_step * before["steps"]}
+        start |= {
+            "episodes": sum(counters.get("games", {}).values()),
+            "wall_seconds": counters.get("wall_seconds", 0.0),
+        }
         return Reporter(
             self.directory,
-            start={**start, "episodes": sum(self.setup.counters.get("games", {}).values())},
+            start=start,
             tensorboard=options.tensorboard,
             warn=self._warn,
             style=options.metrics_style,
@@ -426,27 +533,10 @@ class Session:
     # ---------------------------------------------------------------------------------------------- the loop
 
     def go(self) -> Row:
-        """Returns the summary. Raises what ended the run, after all has been saved and closed."""
-        with contextlib.nullcontext() if self.stopping else processes.handled(self._receive):
-            try:
-                self._run()
-            except Closed:
-                self.reason += " while it was starting"
-            except processes.Stopped:
-                self._look()
-                self.reason += ", at once: what was learnt since the last checkpoint is lost"
-                if self.setup.part is not None and self.setup.part.stopping:
-                    raise
-            except Exception as e:
-                self.failed = True
-                self.exit_code, self.reason = (2 if isinstance(e, UserError) else 1), str(e).split("\n")[0]
-                self._rescue()
-                if self.owns_directory and checkpoint.everything(self.directory):
-                    e.add_note(f"`polyplay resume {shlex.quote(str(self.directory))}` goes on from the last checkpoint")
-                raise
-            finally:
-                summary = self._close()
-        self.callbacks.end(summary)
+        """As any; the user's own code has the last word."""
+        summary = super().go()
+        self.callbacks.add("end", summary)
+        self.callbacks.call(ended=True)
         return summary
 
     def _run(self) -> None:
@@ -457,39 +547,13 @@ class Session:
         self.next_report, self.next_save = now + self.options.report_every, now + self.options.checkpoint_every
         if self.crew.serial and self.options.minutes is not None:  # no tick within a rollout
             self.crew.control.over = self._time_is_over
-        while not self._poll():
-            self._tick()
-            if self.finishing_since and self._overdue(time.monotonic() - self.finishing_since):
-                break
-        if self.crew.control.over is not None and self._time_is_over():
-            self._finish(minutes_over(self.options.minutes or 0.0))
+        self._watch()
         self._look()  # all learners have ended: their last parts are there, or never will be
         self._report()
         self.last_reported = True
         self.callbacks.call(ended=True)
 
-    def _poll(self) -> bool:
-        """Whether the learners are done. Raises Stopped: they are not to be waited for."""
-        self.waiting = True
-        try:
-            if self.dropping:
-                raise processes.Stopped(signal.SIGTERM)
-            return self.crew.poll(TICK)
-        finally:
-            self.waiting = False
-
-    def _overdue(self, seconds: float) -> bool:
-        """Whether learners have had their time to save and end. Who has not even begun has nothing to save."""
-        if not self._learning():
-            self.reason += " before anything was learnt"
-            return True
-        if seconds > PATIENCE:
-            self.exit_code = 1
-            self.reason += f"; not saved: learners did not end within {PATIENCE:.0f} s, their last updates are lost"
-        return seconds > PATIENCE
-
     def _learning(self) -> bool:
-        """Whether any learner has begun."""
         stamps = self.metrics.counters.column("stamp")[self.metrics.crew.savers()]
         return bool(stamps.any()) or self.metrics.updates != self.metrics.before["updates"]
 
@@ -501,33 +565,31 @@ class Session:
         self.metrics.report_games(self.reporter, self._warn)
         self.checkpoints.complete()
 
-    def _report_signals(self) -> None:
-        while self.signals and (self.warned_at or self._learning()):  # else nothing is saved: the last line says it
-            name = self.signals.pop(0)
-            if self.warned_at:
-                self._warn(f"{name} again: ending without saving")
-            else:
-                self._warn(f"{name}: saving a checkpoint; a second signal, at least 1 s later, ends without saving")
-                self.warned_at = time.monotonic()
-
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """The run's directory was moved, or deleted: write it anew, with all lines, and then a checkpoint. If only its
-        lock was, lock it again. Raises UserError: another run is there now, or was.
+        """The run's directory was moved: go on there, by a link at its old place. It was deleted: write it anew, with
+        all lines, and then a checkpoint. If only its lock was, lock it again. Raises UserError: something else is there.
         """
         if (moved := lock.moved_to) is not None:
-            return self._follow(moved, lock)
-        same, ours = lock.in_place, False
+            try:
+                self.directory.parent.mkdir(parents=True, exist_ok=True)
+                self.directory.symlink_to(moved)
+            except OSError as e:
+                lock.close()
+                how = f"`polyplay resume {moved}` goes on from its last checkpoint"
+                raise UserError(f"RUN: {self.directory} was moved to {moved} ({refusal_text(e)}): {how}") from None
+            self._warn(
+                f"{self.directory} was moved to {moved}: the run goes on there, and its old name is a link to it"
+            )
+            return
+        same, config = lock.in_place, self.directory / "config.json"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock.take()
-            there = (self.directory / "config.json").exists()
-            with contextlib.suppress(ValueError):
-                ours = there and read_object(self.directory / "config.json") == self.config
-            if there and not ours:
+            if (there := config.exists()) and parse_json(config.read_bytes()) != self.config:
                 lock.close()
                 raise UserError(f"RUN: another command has written to {self.directory} since: this run leaves it alone")
             if not there:
-                write_json(self.directory / "config.json", self.config)
+                write_json(config, self.config)
         except OSError as e:
             self.writes.fail(str(self.directory), refusal_text(e))
             return
@@ -538,19 +600,6 @@ class Session:
         self._warn(f"{self.directory} was deleted: it is written anew{lost}")
         self.reporter.restore()
         self.crew.control.save()
-
-    def _follow(self, there: Path, lock: run_files.DirectoryLock) -> None:
-        """Go on in the place that the directory was moved to, by a link at the old one. Raises UserError: there can be
-        none, and files of the run would be in two places.
-        """
-        try:
-            self.directory.parent.mkdir(parents=True, exist_ok=True)
-            self.directory.symlink_to(there)
-        except OSError as e:
-            lock.close()
-            how = f"`polyplay resume {there}` goes on from its last checkpoint"
-            raise UserError(f"RUN: {self.directory} was moved to {there} ({refusal_text(e)}): {how}") from None
-        self._warn(f"{self.directory} was moved to {there}: the run goes on there, and its old name is a link to it")
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -567,8 +616,7 @@ class Session:
             self.next_save = now + self.options.checkpoint_every
             self.crew.control.save()
         goal = self.options.until_return
-        if self._time_is_over():
-            self._finish(minutes_over(self.options.minutes or 0.0))
+        self._time_is_over()
         if goal is not None and self.reporter.reached(goal):
             self._finish(f"the mean return of 100 games reached {goal:g}")
         if self.stopping is not None and (why := self.stopping()):
@@ -586,24 +634,21 @@ class Session:
             self._finish(why, 1)
 
     def _time_is_over(self) -> bool:
+        """Then it ends."""
         minutes = self.options.minutes
-        return minutes is not None and self.reporter.wall_seconds >= 60.0 * minutes
+        if minutes is None or self.reporter.wall_seconds < 60.0 * minutes:
+            return False
+        self._finish(minutes_over(minutes))
+        return True
 
-    def _finish(self, reason: str, exit_code: int = 0) -> None:
-        """Learners save at their next update, and end. A signal finishes anew what finishes already."""
-        if not self.finishing_since or exit_code >= 128:
-            self.finishing_since, self.reason, self.exit_code = time.monotonic(), reason, exit_code
-            self.crew.control.finish()
-
-    def _rescue(self) -> None:
-        """The run has failed: save first what is whole."""
-
+    def _rescue(self) -> bool:
         def dropped() -> bool:
             self._report_signals()
             return self.dropping
 
         if self.crew.counters is not None and self.owns_directory:
             self.checkpoints.rescue(dropped)
+        return self.owns_directory and bool(checkpoint.everything(self.directory))
 
     @property
     def owns_directory(self) -> bool:
@@ -613,9 +658,7 @@ class Session:
     def _close(self) -> Row:
         """Report for the last time where that is not done, stop the crew, write the summary."""
         self.closing = True
-        sizes: dict[str, dict[int, int]] = {}
         with contextlib.suppress(Exception):
-            sizes = self.metrics.histograms()
             self.metrics.report_games(self.reporter, self._warn)
             if not self.last_reported:
                 self._report()
@@ -632,41 +675,23 @@ class Session:
         if self.checkpoints.failure:
             ended = f"{self.reason}; " * bool(self.exit_code)
             self.exit_code, self.reason = self.exit_code if self.failed else 1, ended + self.checkpoints.failure
-        last = saved[-1].name if saved else None
         self.reporter.closed = not self.owns_directory
-        summary = self.reporter.close(self.reason, self.exit_code, checkpoint=last, batch_sizes=sizes)
+        summary = self.reporter.close(self.reason, self.exit_code, checkpoint=saved[-1].name if saved else None)
         self.terminal.end(summary, self.failed)
         return summary
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        """The first signal saves and ends the run; another one drops everything, if it comes a second or more after
-        the line about the first: schedulers send several at once. A run that has failed saves all the same, and one
-        that has ended is closed. A line written here could wait for a lock that this thread holds.
-        """
-        if self.closing or self.dropping:
-            return
-        if not self.signalled:
-            self.signalled = True
-            if not self.failed:
-                self._finish(f"stopped by {processes.name(number)}", 128 + number)
-            self.signals.append(processes.name(number))
-        elif self.warned_at and time.monotonic() - self.warned_at >= processes.AGAIN:
-            self.dropping = True
-            self.signals.append(processes.name(number))
-            if self.waiting:
-                raise processes.Stopped(number)
 
     # -------------------------------------------------------------------------------------------- reporting
 
     def _report(self) -> None:
-        row = self.reporter.report(self.metrics.snapshot())
-        self.terminal.report(row)
-        for line in self.alarms.look(row):
-            self._warn(line)
+        row = self.reporter.report(*self.metrics.read())
+        self.terminal.report(row, self.metrics.roles)
+        for kind, line in self.alarms.look(row):
+            if kind not in self.told:
+                self._warn(line)
+            self.told.add(kind)
 
     def log(self, kind: str, text: str) -> None:
-        """A worker's message: a decision, an evaluation, a match or a game as JSON, why something is unsaved, a note, a
-        remark, a caution, or a warning."""
+        """Besides, a decision, an evaluation, a match or a game as JSON, and why something is unsaved."""
         at = self.metrics.steps, self.metrics.updates
         if kind == "decision":
             self.terminal.note(describe_decision(self.reporter.decision(json.loads(text), *at)))
@@ -677,15 +702,13 @@ class Session:
         elif kind == "game":
             if (game := parse_json(text)) is not None:  # another machine cuts off what is too long
                 self.reporter.game(game, *at)
-        elif kind in ("note", "caution", "remark"):  # the first remark speaks for all
-            told = kind if kind == "remark" else text
-            if told not in self.told:
-                (self.terminal.note if kind == "note" else self._warn)(text)
-            self.told.add(told)
         elif kind == "unsaved":
             self.checkpoints.fail(text)
         else:
-            self._warn(text)
+            super().log(kind, text)
+
+    def _note(self, text: str) -> None:
+        self.terminal.note(text)
 
     def _warn(self, text: str) -> None:
         self.terminal.warn(text)

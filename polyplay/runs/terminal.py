@@ -14,11 +14,9 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
-from rich.columns import Columns
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -39,57 +37,33 @@ EVERY = 0.25  # seconds between two pictures
 LIVE: dict[str, Any] = {"auto_refresh": False, "redirect_stdout": False, "redirect_stderr": False}
 
 
-class Output:
-    """Replaces `file` behind a console. gone: the other end is closed (a terminal, a pipe). From then on everything
-    goes to /dev/null, also what others write to the file, so that the interpreter's last flush does not change the
-    exit status.
-    """
-
-    def __init__(self, file: TextIO) -> None:
-        self.file, self.gone = file, False
-
-    @property
-    def encoding(self) -> str:
-        return self.file.encoding or "utf-8"
-
-    def write(self, text: str) -> int:
-        self._try(lambda: self.file.write(text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._try(self.file.flush)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-    def _try(self, write: Callable[[], object]) -> None:
-        if self.gone:
-            return
-        try:
-            write()
-        except (OSError, ValueError):  # ValueError: it was closed
-            self.gone = True
-            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
-                os.dup2(null.fileno(), self.file.fileno())
-
-
 class Screen:
-    """`print` lines, `draw` the picture, `close`. live: with a picture (default: if the console is a terminal)."""
+    """`print` lines, `draw` the picture, `close`. live: with a picture (default: if the console is a terminal). Where
+    the other end is closed (a terminal, a pipe), all output goes to /dev/null from then on, also what others write
+    there, so that the interpreter's last flush does not change the exit status.
+    """
 
     def __init__(
         self, console: Console | None = None, live: bool | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self.console, self.clock = console or default_console(), clock
-        self.output = Output(self.console.file)  # type: ignore[arg-type] # typeshed's IO[str]
-        self.console.file = self.output  # type: ignore[assignment]
         if live is None:  # FORCE_COLOR makes rich take a log file for a terminal; a panel needs a real one
-            live = self.console.is_terminal and not self.console.is_dumb_terminal and self.output.isatty()
+            live = self.console.is_terminal and not self.console.is_dumb_terminal and self.console.file.isatty()
         self.live = Live(**LIVE, console=self.console) if live else None
         self.drawn, self.warning = -EVERY, ""
 
     def print(self, what: RenderableType) -> None:
         """A line, or several, that stay."""
-        print_all(self.console, [what])
+        with self._written():
+            print_all(self.console, [what])
+
+    @contextlib.contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError):  # ValueError: it was closed
+            with contextlib.suppress(OSError, ValueError), open(os.devnull, "wb") as null:
+                os.dup2(null.fileno(), self.console.file.fileno())
 
     def warn(self, text: str) -> None:
         """A line that stays; pictures have the last one."""
@@ -101,15 +75,17 @@ class Screen:
         if self.live is None or not (at_once or self.clock() - self.drawn >= EVERY):
             return
         self.drawn = self.clock()
-        if not self.live.is_started:
-            self.live.start()
-        self.live.update(picture(), refresh=True)
+        with self._written():
+            if not self.live.is_started:
+                self.live.start()
+            self.live.update(picture(), refresh=True)
 
     def close(self) -> None:
         """Give the terminal back. May be called again."""
         live, self.live = self.live, None
         if live is not None and live.is_started:
-            live.stop()
+            with self._written():
+                live.stop()
 
     def boxed(self, title: str, lines: Iterable[RenderableType]) -> Panel:
         """A picture of lines, of which those of text are cut at its width, with the last warning below."""
@@ -129,11 +105,18 @@ def progress_line(done: float, *texts: str) -> Table:
     return grid
 
 
+class PlainConsole(Console):
+    """Leaves a closed pipe to its caller, where rich's own ends the program."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def default_console() -> Console:
     """Standard output; 120 columns where that is no terminal and COLUMNS does not say."""
     if isinstance(sys.stdout, io.TextIOWrapper) and "utf" not in sys.stdout.encoding.lower():
         sys.stdout.reconfigure(errors="replace")
-    console = Console(highlight=False)
+    console = PlainConsole(highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = 120
     return console
@@ -155,18 +138,42 @@ BRIEF = ("workers", "network")  # of a plan, the first clause of each, and those
 CHOICES = ("networks in ", "inputs ", "self-play by ")  # how these begin
 LAST = "length"  # with the memory
 DETAILS = (  # if --verbose
-    *("settings", "search", "cores", "gradient", "memory", "disk", "updates"),
-    *("repeat", "resume", "episodes", "actions", "once"),
+    *("settings", "search", "cores", "memory", "disk", "updates"),
+    *("repeat", "resume", "episodes", "actions"),
 )
-MARKS = {"default": " ", "preset": "+", "command": "*", "keyword": "*", "resume": "*", "chosen": "="}
 
 
-def short_opening(
-    run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console
+def opening_lines(
+    run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console, whole: bool = True
 ) -> Iterator[RenderableType]:
-    """The first lines of a run: five, and one for each part of the plan that was asked for."""
-    yield _title_line(f"{run['system']} on {run['config'].get('env')}", directory, console)
-    yield from fact_lines([("settings", _changed_settings(run)), *short_facts(plan)], console)
+    """The first lines of a run: every value with its source, what the environment is, and all of the plan; or in short
+    five, and one for each part of the plan that was asked for.
+    """
+    title, where = f"polyplay {run['system']} on {run['config'].get('env')}", f"  in {directory}"
+    yield Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
+    told = settings_by_source(run)
+    named, chosen = f"preset {run['options']['preset']}", told.get("chosen for this machine")
+    if whole:
+        environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
+        facts = [*told.items(), ("playing", environment), *plan]
+    else:
+        parts = [named, told.get("given"), chosen and f"chosen for this machine: {chosen}"]
+        facts = [("settings", "; ".join(filter(None, parts))), *short_facts(plan)]
+    yield from fact_lines(facts, console)
+
+
+def settings_by_source(run: RunDescription) -> dict[str, str]:
+    """All values of the system, and the options that were set, under where they come from."""
+    values, preset = {**run["config"], **run["options"]}, f"preset {run['options']['preset']}"
+    idle = {"env", "run", "preset", *(("frames",) if values.get("steps") is not None else ())}
+    idle |= {"atari"} if not str(values.get("env")).startswith("ALE/") else set()
+    heads = {"default": "default", "preset": preset, "chosen": "chosen for this machine"}
+    found = {head: list[str]() for head in ("default", preset, "given", "chosen for this machine")}
+    for name, value in values.items():
+        kind = run["sources"].get(name, "default").partition(" ")[0]
+        if name not in idle and (name in run["config"] or kind != "default" or name == "seed"):
+            found[heads.get(kind, "given")].append(f"{name} {_short(value)}")
+    return {head: ", ".join(texts) for head, texts in found.items() if texts}
 
 
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
@@ -182,32 +189,6 @@ def short_facts(plan: Iterable[Fact]) -> list[Fact]:
     return [(k, short.get(k, text)) for k, text in whole if k not in DETAILS]
 
 
-def opening_lines(
-    run: RunDescription, directory: Path | str, plan: Iterable[Fact], console: Console
-) -> Iterator[RenderableType]:
-    """The same with every value and all of the plan; or all there is of a run that is only planned."""
-    yield _title_line(run["system"], directory, console)
-    yield settings_lines(run["config"], run["options"], run["sources"])
-    environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
-    yield from fact_lines([("playing", environment), *plan], console)
-
-
-def _title_line(what: str, directory: Path | str, console: Console) -> Text:
-    title, where = f"polyplay {what}", f"  in {directory}"
-    return Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
-
-
-def _changed_settings(run: RunDescription) -> str:
-    """What was given, and what was chosen for this machine; the rest is the preset's."""
-    values, kinds = {**run["config"], **run["options"]}, {k: _kind(v) for k, v in run["sources"].items()}
-    idle = ("env", "run", "preset", *(("frames",) if values.get("steps") is not None else ()))
-    told = {k: f"{k} {_short(values[k])}" for k in kinds if k in values and k not in idle}
-    given = ", ".join(text for k, text in told.items() if kinds[k] not in ("default", "preset", "chosen"))
-    chosen = ", ".join(text for k, text in told.items() if kinds[k] == "chosen")
-    parts = [f"preset {run['options']['preset']}", given, f"chosen for this machine: {chosen}" * bool(chosen)]
-    return "; ".join(filter(None, parts))
-
-
 def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
     """Facts about a run under their headings: folded on a terminal, one line each elsewhere."""
     if not console.is_terminal:
@@ -217,29 +198,6 @@ def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableTy
     for fact in facts:
         table.add_row(*fact)
     yield table
-
-
-def settings_lines(config: Row, options: Row, sources: Mapping[str, str]) -> RenderableType:
-    """All values of the system and the options that were set, each marked, in as many columns as fit."""
-    kinds = {name: _kind(source) for name, source in sources.items()}
-    set_options = {k: v for k, v in options.items() if kinds.get(k, "default") != "default" or k == "seed"}
-    decided = options.get("steps") is not None  # then no frames do
-    idle = {"frames" * decided, "atari" * (not str(config.get("env")).startswith("ALE/"))}
-    shown = {k: (kinds.get(k, "default"), _short(v)) for k, v in (config | set_options).items() if k not in idle}
-    name_width, cells = max(map(len, shown)), list[Text]()
-    for name, (kind, text) in shown.items():
-        mark, title = (MARKS.get(kind, "*"), "bold yellow"), (f" {name:<{name_width}} ", "bright_black")
-        cells.append(Text.assemble(mark, title, f"{text} ", no_wrap=True, overflow="ellipsis"))
-    table = Columns(cells, equal=True, column_first=True, padding=(0, 1))
-    used = {kind for kind, _ in shown.values()}
-    legend = [f"+ {s}" for s in sorted({s for s in sources.values() if s.startswith("preset")})]
-    legend += ["* given"] if used - {"default", "preset", "chosen"} else []
-    legend += ["= chosen for this machine"] if "chosen" in used else []
-    return Group(table, Text("  ".join(["  unmarked: the default", *legend]), style="bright_black"))
-
-
-def _kind(source: str) -> str:
-    return source.partition(" ")[0]
 
 
 def _short(value: object) -> str:
@@ -262,75 +220,51 @@ MOST_ROLES = 4  # keeps the panel within 12 lines
 COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yellow", "wait": "bright_black"}
 
 
-@dataclass(frozen=True)
-class RunGoal:
-    """Where the run ends: the first of these."""
-
-    frames: int | None = None
-    minutes: float | None = None
-    until_return: float | None = None
-
-    def done(self, frames: int, seconds: float) -> float | None:
-        """Fraction done, 0 to 1; None if nothing limits the length."""
-        parts = [frames / self.frames] if self.frames else []
-        parts += [seconds / 60 / self.minutes] if self.minutes else []
-        return min(1.0, max(parts)) if parts else None
-
-    def eta(self, frames: int, seconds: float, fps: float | None) -> float | None:
-        """Seconds to go at the present speed."""
-        left = [max(0, self.frames - frames) / fps] if self.frames and fps else []
-        left += [max(0.0, self.minutes * 60 - seconds)] if self.minutes else []
-        return min(left) if left else None
-
-
 class Terminal:
     """`begin`, then `report` per report, `refresh` as often as you like, `warn` when needed, `end`.
 
     live: a panel, drawn anew 4 times a second (default: if standard output is a terminal and the run not
-    serial, for a debugger's sake). passes: updates from one rollout. `close` gives the terminal back; `end` closes.
+    serial, for a debugger's sake). `close` gives the terminal back; `end` closes.
     """
 
     def __init__(
         self,
         reporter: Reporter,
+        total_frames: int,
         *,
-        total_frames: int | None = None,
-        passes: int = 1,
         live: bool | None = None,
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.reporter, self.clock = reporter, clock
+        self.reporter, self.total_frames, self.clock = reporter, total_frames, clock
         self.screen = Screen(console, live, clock)
         self.console = self.screen.console
-        self.goal, self.passes = RunGoal(total_frames), passes
         self.title, self.quiet = "", False  # quiet: nothing but warnings and the last line
+        self.minutes: float | None = None
         self.row: Row = {}
+        self.roles: Mapping[str, Mapping[str, float]] = {}
         self.below = set[str]()  # what stood below warnings, such as tracebacks
         self.begun = self.at = clock()
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
 
     def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:
-        """The first lines: where the run is, and its plan in short; with --verbose every value with its source, what
-        the environment is, and all of the plan.
-        """
+        """The first lines: in short, or with --verbose whole."""
         options = run["options"]
-        self.goal = replace(self.goal, minutes=options.get("minutes"), until_return=options.get("until_return"))
-        self.quiet = bool(options.get("quiet"))
+        self.minutes, self.quiet = options.get("minutes"), bool(options.get("quiet"))
         if options.get("serial") or self.quiet:
             self.screen.live = None
         self.title = f"{run['system']} · {run['config'].get('env', '')} · seed {options.get('seed', 0)}"
-        tell = opening_lines if options.get("verbose") else short_opening
-        for what in [] if self.quiet else tell(run, directory, plan, self.console):
-            self.screen.print(what)
+        if not self.quiet:
+            for what in opening_lines(run, directory, plan, self.console, bool(options.get("verbose"))):
+                self.screen.print(what)
 
-    def report(self, row: Row) -> None:
-        """Show a report, as `Reporter.report` returned it."""
-        self.row, self.at = row, self.clock()
+    def report(self, row: Row, roles: Mapping[str, Mapping[str, float]]) -> None:
+        """Show a report, as `Reporter.report` returned it, and where the time of workers went (CrewMetrics.roles)."""
+        self.row, self.roles, self.at = row, roles, self.clock()
         if row["fps"] is not None:
             self.speed = row["fps"] if self.speed is None else 0.7 * self.speed + 0.3 * row["fps"]
         if self.screen.live is None and not self.quiet:
-            self.screen.print(Text(report_line(row, self.goal, self.reporter.return_best, self.speed), no_wrap=True))
+            self.screen.print(Text(self._report_line(), no_wrap=True))
 
     def refresh(self, frames: int | None = None) -> None:
         """Draw the panel if it is time to; `frames` as they are now. Call it from any loop."""
@@ -355,115 +289,97 @@ class Terminal:
         """
         self.refresh(summary.get("frames"))
         line, screen = closing_line(summary, failed), self.screen.live is not None
-        self.close()
+        self.screen.close()
         if screen and len(line) > self.console.width:
             line = line.replace(" · next: ", "\nnext: ")
         self.screen.print(Text(line, no_wrap=True))
 
-    def close(self) -> None:
-        """Give the terminal back. May be called again."""
-        self.screen.close()
-
     def panel(self, frames: int | None = None) -> Panel:
         """The whole picture, at most 12 lines."""
-        lines = self._lines(frames or 0) if self.row else [Text(f"starting, {clock_text(self.clock() - self.begun)}")]
-        return self.screen.boxed(self.title, lines)
+        row = self.row
+        if not row:
+            return self.screen.boxed(self.title, [Text(f"starting, {clock_text(self.clock() - self.begun)}")])
+        frames = max(row["frames"], frames or 0)
+        seconds = row["wall_seconds"] + max(0.0, self.clock() - self.at)
+        done, eta = self._progress(frames, seconds)
+        bar = progress_line(done, f"{100 * done:.1f} %", clock_text(seconds), f"eta {eta}")
+        shares = [_shares(name, role) for name, role in list(self.roles.items())[:MOST_ROLES]]
+        return self.screen.boxed(self.title, [bar, *map(Text, self._numbers(frames)), *shares])
 
-    def _lines(self, frames: int) -> list[RenderableType]:
-        frames = max(self.row["frames"], frames)
-        numbers = map(Text, _numbers(self.row, frames, self.reporter.return_best, self.passes))
-        roles = list(self.reporter.roles.items())[:MOST_ROLES]
-        shares = [_shares(name, role, self.console.width) for name, role in roles]
-        seconds = self.row["wall_seconds"] + max(0.0, self.clock() - self.at)
-        return [self._bar(frames, seconds), *numbers, *shares]
+    def _progress(self, frames: int, seconds: float) -> tuple[float, str]:
+        """Fraction done, and the time to go at the present speed."""
+        done = frames / self.total_frames
+        left = [max(0, self.total_frames - frames) / self.speed] if self.speed else []
+        if self.minutes is not None:
+            done = max(done, seconds / 60 / self.minutes)
+            left.append(max(0.0, 60 * self.minutes - seconds))
+        return min(1.0, done), clock_text(min(left, default=None))
 
-    def _bar(self, frames: int, seconds: float) -> RenderableType:
-        done = self.goal.done(frames, seconds)
-        eta = self.goal.eta(frames, seconds, self.speed)
-        if done is None:
-            until = self.goal.until_return
-            end = f"until the return reaches {until:g}" if until is not None else "until Ctrl-C"
-            return Text(f"{clock_text(seconds)}  {end}")
-        return progress_line(done, f"{100 * done:.1f} %", clock_text(seconds), f"eta {clock_text(eta)}")
+    def _report_line(self) -> str:
+        """One report as one line whose columns stand under each other. Where a frame is a step, both are told once."""
+        row = self.row
+        done, eta = self._progress(row["frames"], row["wall_seconds"])
+        alike = row["frames"] == row["steps"]
+        parts = [
+            f"{clock_text(row['wall_seconds']):>8}",
+            f"{row['frames']:>13,} {'steps' if alike else 'frames'}",
+            f"{100 * done:5.1f} %  eta {eta:>8}",
+            "" if alike else f"{_number(row['fps'], 0):>7} frames/s",
+            f"{_number(row['sps'], 0):>7} steps/s",
+            *_returns(row, self.reporter.return_best, 9),
+            f"lag {_number(row['lag_mean']):>5}",
+            f"queue {_number(row['queue_depth'], 0):>3}",
+            f"machines {len(row['hosts'])}" if "hosts" in row else "",
+        ]
+        return "  ".join(p for p in parts if p)
+
+    def _numbers(self, frames: int) -> Iterator[str]:
+        """Lines of the panel. frames: of this moment."""
+        row, steps = self.row, self.row["steps"] * frames // max(1, self.row["frames"])
+        apart = frames != steps
+        memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
+        returns = "   ".join(_returns(row, self.reporter.return_best))
+        yield f"frames {frames:,}   " * apart + f"steps {'' if apart else ' '}{steps:,}   updates {row['updates']:,}"
+        frames_per_second = f"{_number(row['fps'], 0)} frames/s   " * apart
+        yield f"speed  {frames_per_second}{_number(row['sps'], 0)} steps/s   {memory}"
+        yield f"{returns}   length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}"
+        lags = f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most"
+        yield f"{lags}   queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}"
+        if "agents" in row:  # of systems whose agents are served (crew_metrics)
+            workers = ", ".join(f"{row[k]} {k}" for k in ("agents", "predictors", "trainers"))
+            batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
+            yield f"serves {_number(row['pps'], 0)} PPS, {_number(row['tps'], 0)} TPS   {batches}   {workers}"
+        if "hosts" in row:
+            hosts = row["hosts"].values()
+            workers, inwards, out = (sum(host[name] for host in hosts) for name in ("workers", "mb_in", "mb_out"))
+            slowest = max(host["round_trip_ms"] for host in hosts)
+            traffic = f"{inwards:,.1f} MB/s in   {out:,.1f} MB/s out   round trip {slowest:.1f} ms"
+            yield f"machines {len(hosts)} others   {workers:.0f} workers there   {traffic}"
 
 
-def report_line(row: Row, goal: RunGoal, best: float | None, speed: float | None) -> str:
-    """One report as one line whose columns stand under each other. Where a frame is a step, both are told once."""
-    done = goal.done(row["frames"], row["wall_seconds"])
-    eta = goal.eta(row["frames"], row["wall_seconds"], speed)
-    alike = row["frames"] == row["steps"]
-    parts = [
-        f"{clock_text(row['wall_seconds']):>8}",
-        f"{row['frames']:>13,} {'steps' if alike else 'frames'}",
-        f"{100 * done:5.1f} %  eta {clock_text(eta):>8}" if done is not None else "",
-        "" if alike else f"{_number(row['fps'], 0):>7} frames/s",
-        f"{_number(row['sps'], 0):>7} steps/s",
-        *_returns(row, best),
-        f"lag {_number(row['lag_mean']):>5}",
-        f"queue {_number(row['queue_depth'], 0):>3}",
-        f"machines {len(row['hosts'])}" if "hosts" in row else "",
-    ]
-    return "  ".join(p for p in parts if p)
-
-
-def _returns(row: Row, best: float | None) -> list[str]:
-    """Of one agent its return, and the best so far; of several whose is which, of many the extremes."""
+def _returns(row: Row, best: float | None, width: int = 0) -> list[str]:
+    """Of one agent its mean return, and the best so far; of several whose is which, of many the extremes."""
     means, elo = row.get("agent_return_means"), row.get("agent_elo") or {}
     if means is None:
-        return [f"return {_number(row['episodic_return_mean']):>9}", f"best {_number(best):>9}"]
+        return [f"return {_number(row['episodic_return_mean']):>{width}}", f"best {_number(best):>{width}}"]
     there = sorted((k for k in means if means[k] is not None), key=lambda k: means[k])
     shown = list(means) if len(means) <= FEW else [there[0], there[-1]] if there else []
     rated = {k: f" (Elo {elo[k]:,.0f})" if k in elo else "" for k in shown}
     return ["return " + ", ".join(f"agent {k} {_number(means[k])}{rated[k]}" for k in shown)]
 
 
-def _numbers(row: Row, frames: int, best: float | None, passes: int = 1) -> list[str]:
-    steps = row["steps"] * frames // max(1, row["frames"])  # of the same moment as `frames`
-    alone = f"return {_number(row['episodic_return_mean'])} (last 100 games)   best {_number(best)}"
-    within = f" (within a rollout: 0 to {passes - 1})" * (passes > 1)
-    memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
-    apart = frames != steps
-    return [
-        f"frames {frames:,}   " * apart + f"steps {'' if apart else ' '}{steps:,}   updates {row['updates']:,}",
-        "speed  " + f"{_number(row['fps'], 0)} frames/s   " * apart + f"{_number(row['sps'], 0)} steps/s   {memory}",
-        f"{'   '.join(_returns(row, best)) if 'agent_return_means' in row else alone}   "
-        f"length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}",
-        f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most{within}   "
-        f"queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}",
-        *([_service(row)] if "agents" in row else []),
-        *([_machines(row["hosts"])] if "hosts" in row else []),
-    ]
+CELLS = 20  # of a bar
 
 
-def _service(row: Row) -> str:
-    """Of systems whose agents are served (crew_metrics)."""
-    numbers = ", ".join(f"{row[k + 's']} {k}{'s' * (row[k + 's'] != 1)}" for k in ("agent", "predictor", "trainer"))
-    batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
-    waits = f"   wait {_number(row['agent_wait_ms'], 1)} ms" if "agent_wait_ms" in row else ""
-    return f"serves {_number(row['pps'], 0)} PPS, {_number(row['tps'], 0)} TPS   {batches}{waits}   {numbers}"
-
-
-def _machines(hosts: Mapping[str, Mapping[str, float]]) -> str:
-    """Of the others: how many there are, what crosses, and the slowest link."""
-    sums = {name: sum(host[name] for host in hosts.values()) for name in ("workers", "mb_in", "mb_out")}
-    traffic = f"{sums['mb_in']:,.1f} MB/s in   {sums['mb_out']:,.1f} MB/s out"
-    slowest = f"round trip {max(host['round_trip_ms'] for host in hosts.values()):.1f} ms"
-    return f"machines {len(hosts)} others   {sums['workers']:.0f} workers there   {traffic}   {slowest}"
-
-
-def _shares(name: str, role: Mapping[str, float], width: int) -> Text:
+def _shares(name: str, role: Mapping[str, float]) -> Text:
     """Where the time of one worker kind went: a bar of a colour for each kind, and the percentages."""
-    shown = [k for k in KINDS if k != "replay" or role[k]]
-    cells = max(4, min(30, width - 23 - sum(len(k) + 7 for k in shown)))
     text = Text(f"{name} ×{role['workers']:.0f}".ljust(13)[:13] + " ")
-    filled = 0
-    for at, kind in enumerate(KINDS):
-        upto = cells if at == len(KINDS) - 1 else round(cells * sum(role[k] for k in KINDS[: at + 1]))
-        text.append("█" * max(0, upto - filled), style=COLOURS[kind])
-        filled = max(filled, upto)
-    for kind in shown:
-        text.append(f"  {kind} ", style=COLOURS[kind])
-        text.append(f"{100 * role[kind]:.0f}%".rjust(4))
+    for kind in KINDS:
+        text.append("█" * round(CELLS * role[kind]), style=COLOURS[kind])
+    text.pad_right(14 + CELLS - len(text))
+    for kind in KINDS:
+        if kind != "replay" or role[kind]:
+            text.append(f"  {kind} ", style=COLOURS[kind]).append(f"{100 * role[kind]:.0f}%".rjust(4))
     return text
 
 
@@ -487,7 +403,7 @@ def closing_line(summary: Row, failed: bool = False) -> str:
     command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") and not failed else ""
     mean, why = summary["episodic_return_mean"], "failed" if failed else summary["reason"]
     counted = "steps" if summary["frames"] == summary.get("steps") else "frames"
-    told = f"return {_number(mean)}" if "agent_return_means" not in summary else _returns(summary, None)[0]
+    told = _returns(summary, None)[0]
     line = f"{why} · {summary['frames']:,} {counted} in {clock_text(summary['wall_seconds'])}"
     return line + f" · {told} (last 100 games)" * (mean is not None) + command
 

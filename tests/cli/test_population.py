@@ -14,24 +14,21 @@ from polyplay.cli.population import (
     GAMES,
     WINNER,
     _first_values,
-    _levels,
     draw_league,
     draw_population,
     draw_ratings,
-    running_mean,
-    score_pieces,
+    member_curve,
 )
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_object
-from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.population.league_log import CopyRule, read_history
 from polyplay.population.ratings import RATINGS, REFERENCES, read_rated, read_references
 from polyplay.population.store import best_member, rank_members, read_lineage
 from polyplay.runs.directory import read_population
-from polyplay.runs.population_report import winning_line
+from polyplay.runs.population_report import lineage_text, winning_line
 from polyplay.systems import league
 from tests import made
-from tests.populations import MadePopulation, make_population, write_run
+from tests.populations import make_population, write_run
 from tests.verbs import refused
 
 
@@ -63,7 +60,6 @@ def test_members_are_listed_best_first_then_the_winners_ancestors(copied: Path, 
     best, words = ranked[0], table(out)[0]
     assert words[1:4] == ["waiting", f"{best['steps'] / 1e6:.3g}M", f"{best['score']:.2f}"]
     assert words[4:6] == [f"{v:.3g}" for v in best["values"].values()]
-    assert float(words[6]) == round(best["wall_seconds"] / 60, 1)
     assert out.startswith("a2c · population of 8 · truncation, perturb every 500k steps\n")
     winner, weights = out.splitlines()[-2:]
     assert winner.startswith(f"winner   {best['member']:02} ← ")
@@ -110,59 +106,19 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
         assert says in refused(capsys, "population", *words)
 
 
-def slow_means(x: list[float], y: list[float], window: int) -> list[tuple[float, float]]:
-    """After each game, the mean of the last `window`; from the tenth game on, and one for each step."""
-    found: dict[float, float] = {}
-    for i in range(len(x)):
-        if i + 1 >= min(GAMES, len(x)):
-            found[x[i]] = float(np.mean(y[max(0, i + 1 - window) : i + 1]))
-    return list(found.items())
-
-
-def test_running_means_are_what_a_slow_twin_says():
-    rng = np.random.default_rng(0)
-    for n in (0, 1, 3, 9, 10, 11, 57):
-        x, y = np.sort(rng.integers(0, 40, n)).astype(float), rng.standard_normal(n)
-        for window in (10, 25):
-            found = running_mean(np.column_stack([x, y]), window)
-            assert np.allclose(found, np.reshape(slow_means(list(x), list(y), window), (-1, 2)))
-    long = running_mean(np.column_stack([np.arange(10_000.0)] * 2), 100)
-    assert (len(long), *long[0, :1], *long[-1]) == (400, 9.0, 9999.0, np.mean(np.arange(9900, 10_000)))
-
-
-@pytest.fixture(scope="module")
-def made_by(tmp_path_factory: pytest.TempPathFactory) -> tuple[MadePopulation, Path]:
-    made = MadePopulation(members=6)
-    for _ in range(40):
-        made.turn()
-    return made, made.write(tmp_path_factory.mktemp("made") / "run")
-
-
-def test_a_curve_is_cut_where_a_member_copies(made_by):
-    made, run = made_by
-    rows, population = read_lineage(run), read_population(run)
-    copies = {m: [r["steps"] for r in rows if r["member"] == m and r["donor"] is not None] for m in range(6)}
-    member = max(copies, key=lambda m: len(copies[m]))
-    steps, pieces = copies[member], score_pieces(run, population, rows, member)
-    assert len(pieces) == len(steps) + 1 > 1
-    for piece, begin, end in zip(pieces, [0, *steps], [*steps, np.inf], strict=True):
-        assert np.all((piece[:, 0] > begin) & (piece[:, 0] <= end))
-    games = [row["episodic_return"] for row in made.members[member].rows if row["steps"] <= steps[0]]
-    window = max(GAMES, len(made.members[member].rows) // 40)
-    assert pieces[0][-1, 1] == pytest.approx(np.mean(games[-window:]))
-
-
-def test_without_games_a_curve_is_that_of_decisions_and_with_evaluations_theirs(tmp_path: Path):
+def test_a_curve_is_of_games_of_evaluations_or_of_decisions(tmp_path: Path):
     run = make_population(tmp_path / "run", turns=9, members=3, exploit="none")
-    rows, population = read_lineage(run), read_population(run)
-    (run / "members/01/episodes.jsonl").unlink()
-    (piece,) = score_pieces(run, population, rows, 1)
-    own = [row for row in rows if row["member"] == 1 and row["score"] is not None]
-    assert piece.tolist() == [[row["steps"], row["score"]] for row in own]
+    rows, population, member = read_lineage(run), read_population(run), run / "members/01"
+    games = [json.loads(line) for line in (member / "episodes.jsonl").read_text().splitlines()]
+    returns = [game["episodic_return"] for game in games]
+    means = {game["steps"]: np.mean(returns[max(0, i - GAMES + 1) : i + 1]) for i, game in enumerate(games)}
+    assert member_curve(run, population, rows, 1).tolist() == pytest.approx(np.array(list(means.items())))
+    (member / "episodes.jsonl").unlink()
+    own = [[row["steps"], row["score"]] for row in rows if row["member"] == 1 and row["score"] is not None]
+    assert member_curve(run, population, rows, 1).tolist() == own
     row = {"frames": 4, "wall_seconds": 1.0, "steps": 1, "episodic_return_mean": 7.0}
-    (run / "members" / "01" / "evaluations.jsonl").write_text(json.dumps(row) + "\n")
-    (piece,) = score_pieces(run, population | {"score": "evaluations"}, rows, 1)
-    assert piece.tolist() == [[1.0, 7.0]]
+    (member / "evaluations.jsonl").write_text(json.dumps(row) + "\n")
+    assert member_curve(run, population | {"score": "evaluations"}, rows, 1).tolist() == [[1.0, 7.0]]
 
 
 def draw(run: Path) -> Any:
@@ -175,44 +131,37 @@ def of_winner(axes: Any) -> list[Any]:
     return [line.get_xydata().tolist() for line in lines if len(line.get_xdata())]
 
 
-def test_a_panel_of_scores_and_one_for_each_hyperparameter(copied: Path):
+def test_the_winners_line_leads_through_its_ancestors(copied: Path):
+    rows, population = read_lineage(copied), read_population(copied)
+    line = winning_line(best_member(population["members"]), rows)
+    assert len({segment.member for segment in line}) > 1
     scores, rate, cost = draw(copied).axes
     names = [axes.get_ylabel() for axes in (scores, rate, cost)]
     assert names == ["score (running mean of games)", "learning_rate", "entropy_cost"]
     assert (rate.get_yscale(), cost.get_yscale(), scores.get_yscale()) == ("log", "log", "linear")
     assert scores.get_title(loc="left") == "a2c · population of 8 · truncation, perturb every 500k steps · toy:chain"
-    winner, others, copies = (text.get_text() for text in scores.get_legend().get_texts())
-    assert winner.endswith(", the winner, through its ancestors")
-    assert others == "other members"
-    assert copies == "copies another's weights"
-
-
-def test_the_winners_line_leads_through_its_ancestors(copied: Path):
-    rows, population = read_lineage(copied), read_population(copied)
-    line = winning_line(best_member(population["members"]), rows)
-    assert len({segment.member for segment in line}) > 1
-    scores, rate, _ = draw(copied).axes
+    winner, copies = (text.get_text() for text in scores.get_legend().get_texts())
+    assert (winner, copies) == (f"the winner: {lineage_text(line)}", "copies another's weights")
     values = [[s.begin, s.values["learning_rate"]] for s in line]
     assert of_winner(rate) == [[*values, [line[-1].end, values[-1][1]]]]
-    assert {text.get_text() for text in scores.texts} == {f"{segment.member:02}" for segment in line}
     for part in of_winner(scores):
         assert any(s.begin <= part[0][0] and part[-1][0] <= s.end for s in line)
     assert len(rate.lines) == 1 + len(population["members"])
     arrows = [
-        line.get_xydata()[1].tolist() for line in scores.lines if line.get_marker() == "^" and line.get_markevery()
+        found.get_xydata()[1].tolist() for found in scores.lines if found.get_marker() == "^" and len(found.get_xdata())
     ]
     assert sorted(arrows) == sorted([row["steps"], row["donor_score"]] for row in rows if row["donor"] is not None)
 
 
 def test_values_that_never_change_are_drawn_against_the_score(tmp_path: Path):
-    vary = {"learning_rate": "log:1e-05:0.1", "lanes": "64,8,16"}
+    vary = {"learning_rate": "log:1e-05:0.1", "core": "lstm,none"}
     run = make_population(tmp_path / "run", turns=16, members=8, exploit="none", vary=vary)
     population = read_population(run)
-    _, rate, lanes = draw(run).axes
+    _, rate, core = draw(run).axes
     points = sorted((float(p.get_xdata()[0]), float(p.get_ydata()[0])) for p in rate.lines)
     assert points == sorted((m["values"]["learning_rate"], m["score"]) for m in population["members"])
-    assert (rate.get_xscale(), rate.get_xlabel(), lanes.get_xlabel()) == ("log", "learning_rate", "lanes")
-    assert list(lanes.xaxis.units._mapping) == ["64", "8", "16"], "in the order in which they were given"
+    assert (rate.get_xscale(), rate.get_xlabel(), core.get_xlabel()) == ("log", "learning_rate", "core")
+    assert set(core.xaxis.units._mapping) == {"lstm", "none"}
 
 
 def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -251,29 +200,13 @@ def test_table_and_picture(run: Path, tmp_path: Path, capsys: pytest.CaptureFixt
     history = read_history(run)
     assert f"{len(history.copies)} copies" in printed(run, capsys, "--picture", str(tmp_path / "league.png"))
     assert (tmp_path / "league.png").stat().st_size > 10_000
-    figure = draw_league(run, history, _first_values(run, history), {"random": 1012.0})
+    figure = draw_league(run, history, _first_values(run, history))
     assert [axes.get_title(loc="left") for axes in figure.axes[1:]] == ["learning_rate", "entropy_cost"]
-    assert [text.get_text() for text in figure.axes[0].texts] == ["random"]
     last, end = history.copies[-1], history.matches[-1]
     begins, values = figure.axes[1].lines[last["agent"]].get_xydata().T
     own = [copy["match"] for copy in history.copies if copy["agent"] == last["agent"]]
     assert begins.tolist() == [0, *own, end]
     assert (values[0], values[-1]) == (1e-3, last["values"]["learning_rate"])
-
-
-def test_levels_of_opponents_are_on_the_leagues_scale(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    history = read_history(run)
-    best = int(history.elo[-1].argmax())
-    levels = _levels(run, history, ("random", f"{run}:{1 - min(best, 1)}"))
-    assert list(levels) == ["random", f"{run}:{1 - min(best, 1)}"]
-    points = play_tournament([f"{run}:{best}", *levels], TournamentOptions(matches=40))
-    assert levels["random"] == pytest.approx(history.elo[-1, best] + points["players"][1]["elo"])
-    assert "--levels random given, allowed: with --picture FILE" in refused(
-        capsys, "population", run, "--levels", "random"
-    )
-    assert "--levels: bot:nobody given, allowed for toy:rps: random" in refused(
-        capsys, "population", run, "--picture", tmp_path / "a.png", "--levels", "bot:nobody"
-    )
 
 
 def test_a_damaged_log_is_said_in_one_line(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
@@ -312,5 +245,3 @@ def test_table_and_picture_of_rated_versions(rated_run, tmp_path, capsys):
     assert axes.lines[0].get_xydata().tolist() == [[version.steps, version.skill[0]] for version in rated]
     assert [text.get_text() for text in axes.texts] == ["random", "focus"]
     assert axes.get_title(loc="left") == "3 versions, 7 matches · toy:catch"
-    words = "--picture", str(tmp_path / "a.png"), "--levels", "random"
-    assert "--levels random given, but versions of" in refused(capsys, "population", rated_run, *words)

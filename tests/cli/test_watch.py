@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +48,6 @@ def make_run(root: Path, name: str = "run", rows: int = 3) -> Path:
     return run
 
 
-def test_only_what_is_new_is_read(tmp_path: Path):
-    run = make_run(tmp_path)
-    watched = RunReader(run)
-    assert [point[0] for point in watched.state()["curve"]] == [100, 200, 300]
-    assert watched.reports.offset == (run / "metrics.jsonl").stat().st_size
-    write_lines(run / "metrics.jsonl", [report(400)], "a")
-    assert (watched.reports.read(), watched.reports.read()) == ([report(400)], [])
-
-
 JUNK = [b'{"steps": 350}\n', b"[1]\n", b"\xff\xfe\n", b'{"ste\n\n', b"x" * 5000 + b"\n"]
 
 
@@ -66,7 +56,7 @@ JUNK = [b'{"steps": 350}\n', b"[1]\n", b"\xff\xfe\n", b'{"ste\n\n', b"x" * 5000 
 def test_what_is_read_bit_by_bit_is_what_is_read_at_once(changes: list[tuple[str, int]]):
     """Of a file that grows by lines, some damaged or not whole yet, is cut by a resumption, or made anew."""
     with tempfile.TemporaryDirectory() as place, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watch, "CHUNK", 1000)
+        patch.setattr(watch, "POINTS", 2)
         run = make_run(Path(place))
         log, watched, steps, begun = run / "metrics.jsonl", RunReader(run), 300, b""
         for what, n in changes:
@@ -84,17 +74,17 @@ def test_what_is_read_bit_by_bit_is_what_is_read_at_once(changes: list[tuple[str
                 if what == "anew":
                     os.replace(run / "new", log)
             assert watched.state() == RunReader(run).state()
+            assert watched.reports.offset == len(log.read_bytes().rpartition(b"\n")[0]) + bool(watched.reports.offset)
 
 
 def test_curves_are_thinned_and_end_with_the_newest_report():
     curve = watch.ThinnedCurve()
     for i in range(30_001):
         curve.add((i, 0.0))
-    points = [p[0] for p in curve.points()]
-    assert watch.POINTS / 4 < len(points) <= watch.POINTS
-    assert (points[0], points[-1]) == (0, 30_000)
-    gaps = {b - a for a, b in itertools.pairwise(points[:-1])}
-    assert len(gaps) == 1
+    steps = [row[0] for row in curve.rows]
+    assert watch.POINTS <= len(steps) <= 2 * watch.POINTS
+    assert (steps[0], steps[-1]) == (0, 30_000)
+    assert max(b - a for a, b in itertools.pairwise(steps)) <= 4 * 30_000 / watch.POINTS
 
 
 def test_a_run_that_has_not_begun(tmp_path: Path):
@@ -117,16 +107,6 @@ def test_a_finished_run_has_its_reason_episodes_checkpoints_and_settings(tmp_pat
     assert {"name": "actors", "value": "2", "source": "command"} in found["settings"]
 
 
-@pytest.fixture
-def going_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every run is written to."""
-    monkeypatch.setattr(watch, "lock_holder", lambda directory: 1)
-
-
-def limit_of(run: Path) -> str:
-    return RunReader(run).state()["limit"]
-
-
 @pytest.mark.parametrize(
     ("workers", "wait", "cpu", "limit"),
     [
@@ -134,36 +114,28 @@ def limit_of(run: Path) -> str:
         (2, 0.9, 0.1, "cores are idle for 90 % of the time: try --actors 3 ("),
         (2, 0.03, 0.1, "environment takes 61 % of the workers' time: "),  # the cores are full of others' work
         (6, 0.7, 0.95, "environment takes 19 % of the workers' time: "),  # waiting, since there are two cores
+        (2, 0.0, None, ""),
     ],
 )
-def test_waiting_is_advised_on_where_it_leaves_cores_idle(
-    tmp_path: Path, going_on: None, monkeypatch: pytest.MonkeyPatch, workers: int, wait: float, cpu: float, limit: str
-):
+def test_what_limits_a_run_is_what_its_cores_do(monkeypatch: pytest.MonkeyPatch, workers, wait, cpu, limit):
     monkeypatch.setattr(watch, "cores", lambda: 2)
-    run, busy = make_run(tmp_path, rows=0), (1 - wait) / 0.8
-    (run / "wiring.json").write_text(json.dumps({"roles": [{"name": "act", "n": workers, "holds": []}], "arrows": []}))
-    times = {"time_env": 0.5 * busy, "time_infer": 0.2 * busy, "time_learn": 0.1 * busy, "time_wait": wait}
-    write_lines(run / "metrics.jsonl", [report(100 * i, cpu=cpu, **times) for i in range(1, 4)])
-    assert limit_of(run).startswith(limit)
+    times = {f"time_{kind}": (1 - wait) * n / 0.8 for kind, n in (("env", 0.5), ("infer", 0.2), ("learn", 0.1))}
+    row = {**times, "time_replay": 0.0, "time_wait": wait, "cpu": cpu}
+    config, wiring = {"env": "toy:catch", "actors": 2, "lanes": 8}, {"roles": [{"name": "act", "n": workers}]}
+    assert watch.limit_sentence(row, config, wiring).startswith(limit)
+    assert bool(limit) == bool(watch.limit_sentence(row, config, wiring))
 
 
-def test_a_short_last_report_does_not_decide_the_advice(tmp_path: Path, going_on: None):
-    """A run's last report is over what is left, in which workers may only have waited."""
+def test_shares_are_weighted_by_what_reports_are_over_and_advise_a_run_that_goes_on(tmp_path: Path, monkeypatch):
+    """A run's last report is over what is left, in which workers may only have waited; one may lack a number."""
+    monkeypatch.setattr(watch, "lock_holder", lambda directory: 1)
     run = make_run(tmp_path, rows=6)
-    idle = {"time_env": 0.0, "time_infer": 0.0, "time_learn": 0.01, "time_wait": 0.99, "cpu": 0.01}
+    idle = {"time_env": 0.0, "time_infer": 0.0, "time_learn": 0.01, "time_wait": 0.99, "cpu": None}
     write_lines(run / "metrics.jsonl", [report(612, **idle)], "a")
     found = RunReader(run).state()
     assert found["limit"].startswith("environment takes 49 % of the workers' time")
     assert found["shares"]["time_wait"] == pytest.approx((60 * 0.2 + 1.2 * 0.99) / 61.2)
-    assert sum(found["shares"][f"time_{k}"] for k in ("env", "infer", "learn", "replay", "wait")) == pytest.approx(1.0)
-
-
-def test_reports_without_a_number_do_not_count_for_it(tmp_path: Path):
-    run = make_run(tmp_path, rows=0)
-    write_lines(run / "metrics.jsonl", [report(100, cpu=None), report(200, cpu=0.5), report(300, time_env="x")])
-    shares = RunReader(run).state()["shares"]
-    assert (shares["cpu"], shares["time_env"]) == (pytest.approx((0.5 + 0.9) / 2), pytest.approx(0.5))
-    assert RunReader(make_run(tmp_path, "new", rows=0)).state()["shares"]["cpu"] is None
+    assert found["shares"]["cpu"] == pytest.approx(0.9)
 
 
 def game(steps: int, ret: float) -> dict[str, float]:
@@ -199,21 +171,16 @@ def score(points: float, games: int, finished: str, against: str = "random") -> 
     return {"protocol": "versus", "against": against, "finished": finished, **mean}
 
 
-def test_self_play_has_value_accuracy_and_points_against_random(tmp_path: Path):
+def test_self_play_has_value_accuracy_and_points_against_random_or_how_to_measure_them(tmp_path: Path):
     final = {"a": score(90.0, 100, "2026-01-01"), "b": score(47.5, 50, "2026-01-02")}
-    found = RunReader(self_play(tmp_path, final=final, best={"c": score(9.0, 10, "2026-01-03", "mcts:50")})).state()
+    run = self_play(tmp_path, final=final, best={"c": score(9.0, 10, "2026-01-03", "mcts:50")})
+    found = RunReader(run).state()
     assert [point[2] for point in found["curve"]] == pytest.approx([0.6, 0.7, 0.8])
-    assert found["self_play"]["value_accuracy"] == pytest.approx(0.8)
-    assert (found["self_play"]["points"], found["self_play"]["games"]) == (47.5, 50)
-
-
-def test_self_play_without_such_a_score_says_how_to_measure_it(tmp_path: Path):
-    run = self_play(tmp_path)
-    found = RunReader(run).state()["self_play"]
-    assert found["points"] is None
-    assert found["measure"] == f"polyplay evaluate {run} --protocol versus --against random"
+    measure = f"polyplay evaluate {run} --protocol versus --against random"
+    known = {"value_accuracy": pytest.approx(0.8), "measure": measure}
+    assert found["self_play"] == {**known, "points": 47.5, "games": 50}
     (run / "scores.json").write_text("{")
-    assert RunReader(run).state()["self_play"]["points"] is None
+    assert RunReader(run).state()["self_play"] == {**known, "points": None, "games": None}
     assert RunReader(make_run(tmp_path, "plain")).state()["self_play"] is None
 
 
@@ -262,19 +229,6 @@ def client(*runs: Path):
     return testclient.TestClient(server.application(list(runs), "secret", 8765), base_url="http://127.0.0.1:8765")
 
 
-@pytest.fixture
-def pretend(tmp_path: Path) -> Iterator[tuple[Path, subprocess.Popen]]:
-    """A run's directory and a process that holds its lock."""
-    run = make_run(tmp_path)
-    with subprocess.Popen([sys.executable, "-c", PRETEND, str(run)], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"locked\n"
-        try:
-            yield run, process
-        finally:
-            process.kill()
-
-
 @pytest.mark.parametrize(
     ("path", "kind"),
     [("/", "text/html"), ("/watch.css", "text/css"), ("/watch.js", "javascript"), ("/base.js", "javascript")],
@@ -313,23 +267,27 @@ def test_a_foreign_host_is_refused(tmp_path: Path, host: str, status: int):
         assert page.post("/runs/0/stop", headers=TOKEN | headers).status_code == 403
 
 
-def test_without_the_token_nothing_happens(pretend):
-    run, process = pretend
-    for headers in ({}, {"X-Polyplay-Token": "wrong"}, {"X-Polyplay-Token": ""}):
-        for what in ("stop", "checkpoint"):
-            assert client(run).post(f"/runs/0/{what}", headers=headers).status_code == 403
-    assert not take_save_request(run)
-    assert process.poll() is None
+def test_with_the_token_a_checkpoint_is_asked_for_once_and_stop_interrupts_who_holds_the_lock(tmp_path: Path):
+    run = make_run(tmp_path)
+    page = client(run)
 
+    def ask(what: str, **headers: str) -> int:
+        return page.post(f"/runs/0/{what}", headers=headers).status_code
 
-def test_a_checkpoint_is_asked_for_once_and_stop_interrupts_who_holds_the_lock(pretend):
-    run, process = pretend
-    assert (lock_holder(run), client(run).get("/state").json()[0]["standing"]) == (process.pid, "running")
-    assert client(run).post("/runs/0/checkpoint", headers=TOKEN).status_code == 200
-    assert take_save_request(run)
-    assert not take_save_request(run)
-    assert client(run).post("/runs/0/stop", headers=TOKEN).status_code == 200
-    assert process.wait(timeout=20) == 7
+    with subprocess.Popen([sys.executable, "-c", PRETEND, str(run)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"locked\n"
+        try:
+            assert (lock_holder(run), page.get("/state").json()[0]["standing"]) == (process.pid, "running")
+            for headers in ({}, {"X-Polyplay-Token": "wrong"}, {"X-Polyplay-Token": ""}):
+                assert [ask(what, **headers) for what in ("stop", "checkpoint")] == [403, 403]
+            assert (take_save_request(run), process.poll()) == (False, None)
+            assert ask("checkpoint", **TOKEN) == 200
+            assert (take_save_request(run), take_save_request(run)) == (True, False)
+            assert ask("stop", **TOKEN) == 200
+            assert process.wait(timeout=20) == 7
+        finally:
+            process.kill()
 
 
 def test_a_process_that_only_the_file_names_is_left_alone(tmp_path: Path):

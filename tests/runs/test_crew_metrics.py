@@ -13,56 +13,103 @@ import pytest
 from polyplay.core import machine
 from polyplay.core.worker import EPISODES, Counters
 from polyplay.runs import crew_metrics
-from polyplay.runs.crew_metrics import REPORTS, SILENCE, CrewMetrics, SelfPlayAlarms
+from polyplay.runs.crew_metrics import KINDS, REPORTS, SILENCE, CrewMetrics, SelfPlayAlarms
+from tests.reports import KEYS
 
-HOLDS = {"served": (), "league": None, "source": None, "agents": None, "server": None, "held_replay": None}
+EDGES = dict.fromkeys(("league", "source", "agents", "server"))
 
 
 @pytest.fixture
-def crew() -> Any:
-    """An actor in row 0, two learner roles in rows 1 and 2."""
-    names = ("act", "learn", "learn_more")
-    workers = [{0: SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False, runs=None)} for row in range(3)]
-    roles = [
-        SimpleNamespace(name=name, n=1, learner=row > 0, lost=0, workers=workers[row], row=row, **HOLDS)
-        for row, name in enumerate(names)
-    ]
-    counters = Counters(3, ("loss", "entropy"))
-    return SimpleNamespace(counters=counters, roles=roles, fleet=None, rows=lambda role, past=False: [role.row])
+def crew(monkeypatch) -> Any:
+    """An actor, who serves 6 agents, in row 0, two learner roles in rows 1 and 2; a clock that stands still until it is
+    set.
+    """
+    now = SimpleNamespace(t=100.0)
+    monkeypatch.setattr(crew_metrics.time, "monotonic", lambda: now.t)
+    pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
+    roles = []
+    for row, name in enumerate(("act", "learn", "learn_more")):
+        workers = {0: SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False)}
+        seats = {"n": 1, "lost": 0, "workers": workers, "at": [row], "left": [], "served": ()}
+        roles.append(SimpleNamespace(name=name, learner=row > 0, **seats, **EDGES))
+    roles[0].agents = SimpleNamespace(is_open=True, pool=pool)
+    roles[1].source = roles[2].source = "chunks"
+    counters, fleet = Counters(3, ("loss", "entropy")), SimpleNamespace(report=dict)
+    rows = lambda role, past=False: role.at + role.left if past else role.at  # noqa: E731
+    return SimpleNamespace(counters=counters, roles=roles, fleet=fleet, rows=rows, now=now)
 
 
-def test_updates_of_all_learner_roles_are_added(crew):
-    metrics = CrewMetrics(crew, 4, {"steps": 100, "updates": 10})
-    crew.counters.row(0).add("steps", 7)
-    crew.counters.row(1).set("updates", 3)
-    crew.counters.row(2).set("updates", 5)
+@pytest.fixture
+def metrics(crew) -> CrewMetrics:
+    return CrewMetrics(crew, 4, {"steps": 100, "updates": 10})
+
+
+def read(metrics: CrewMetrics, after: float = 2.0) -> dict[str, Any]:
+    metrics.crew.now.t += after  # type: ignore[attr-defined]
+    row, losses = metrics.read()
+    return {**row, **losses}
+
+
+def test_totals_are_the_runs_and_rates_are_since_the_last_report(crew, metrics):
+    row = crew.counters.row
+    row(0).add("steps", 7)
+    row(1).set("updates", 3)
+    row(2).set("updates", 5)
+    row(1).losses({"loss": -2.0})
+    row(1).lag(np.array([1, 3]))
+    row(1).add("depth_sum", 6)
+    row(1).add("depth_count", 4)
+    first = read(metrics)
     assert (metrics.steps, metrics.frames, metrics.updates) == (107, 428, 18)
+    wanted = {"frames": 428, "steps": 107, "updates": 18, "fps": 14.0, "sps": 3.5, "tps": 4.0, "restarts": 0}
+    wanted |= {"loss": -2.0, "lag_mean": 2.0, "lag_max": 3, "queue_depth": 1.5}
+    assert {k: first[k] for k in wanted} == wanted
+    assert {*KEYS} - {"wall_seconds", "episodes", "episodic_return_mean", "episodic_length_mean"} <= {*first}
+    row(1).losses({"loss": -4.0, "entropy": 1.0})
+    row(1).lag(np.array([2]))
+    second = read(metrics)
+    wanted = {
+        "steps": 107,
+        "sps": 0.0,
+        "loss": -4.0,
+        "entropy": 1.0,
+        "lag_mean": 2.0,
+        "lag_max": 2,
+        "queue_depth": None,
+    }
+    assert {k: second[k] for k in wanted} == wanted
+    assert (read(metrics)["lag_max"], read(metrics, after=0.0)["fps"]) == (None, None)
 
 
-def test_losses_lags_and_queue_depth_are_since_the_last_report(crew):
-    metrics, row = CrewMetrics(crew, 1, {"steps": 0, "updates": 0}), crew.counters.row(1)
-    row.losses({"loss": -2.0})
-    row.lag(np.array([1, 3]))
-    row.add("depth_sum", 6)
-    row.add("depth_count", 4)
-    first = metrics.snapshot()
-    assert (first.losses, first.lag_max, first.queue_depth) == ({"loss": -2.0}, 3, 1.5)
-    row.losses({"loss": -4.0, "entropy": 1.0})
-    row.lag(np.array([2]))
-    second = metrics.snapshot()
-    assert (second.losses, second.lag_max, second.queue_depth) == ({"loss": -4.0, "entropy": 1.0}, 2, None)
-    assert list(second.time) == ["act", "learn", "learn_more"]
+def test_times_are_fractions_per_role_and_over_all_workers(crew, metrics):
+    for row, kind, seconds in (
+        (0, "env", 2.0),
+        (0, "infer", 4.0),
+        (0, "wait", 2.0),
+        (1, "learn", 3.0),
+        (1, "wait", 1.0),
+    ):
+        crew.counters.row(row).add(kind, seconds)
+    found = read(metrics)
+    assert [found[f"time_{k}"] for k in KINDS] == [0.1667, 0.3333, 0.25, 0.0, 0.25]
+    assert metrics.roles["act"] == {"workers": 1, "env": 0.25, "infer": 0.5, "learn": 0.0, "replay": 0.0, "wait": 0.25}
+    assert (metrics.roles["learn"]["learn"], metrics.roles["learn_more"]["learn"]) == (0.75, 0.0)
+    crew.counters.row(0).add("env", 1.0)
+    crew.counters.row(1).set("learn", 0.0)  # a total that fell has begun anew
+    found = read(metrics)
+    assert [found[f"time_{k}"] for k in KINDS] == [1.0, 0.0, 0.0, 0.0, 0.0]
 
 
-def test_games_are_reported_once_and_those_missed_are_counted(crew):
-    metrics, row = CrewMetrics(crew, 1, {"steps": 0, "updates": 0}), crew.counters.row(0)
+def test_games_are_reported_once_and_those_missed_are_counted(crew, metrics):
+    row = crew.counters.row(0)
     games: list[tuple] = []
     warnings: list[str] = []
-    reporter: Any = SimpleNamespace(episode=lambda *game: games.append(game))
+    reporter: Any = SimpleNamespace(episode=lambda game, row: games.append((game, row)))
     row.episode(1.5, 20, 7)
     for _ in range(2):
         metrics.report_games(reporter, warnings.append)
-    assert (games, warnings) == ([(1.5, 20, 0, 0, 7, None, 0)], [])
+    game = {"frames": 400, "steps": 100, "episodic_return": 1.5, "lane": 7, "episodic_length": 20}
+    assert (games, warnings) == ([(game, 0)], [])
     for _ in range(EPISODES + 3):
         row.episode(0.0, 1, 0)
     metrics.report_games(reporter, warnings.append)
@@ -70,8 +117,8 @@ def test_games_are_reported_once_and_those_missed_are_counted(crew):
     assert warnings == ["3 games ended faster than they could be counted: reports lack them and later such ones"]
 
 
-def test_a_silent_worker_is_named_once_until_it_takes_a_turn_again(crew):
-    metrics, row = CrewMetrics(crew, 1, {"steps": 0, "updates": 0}), crew.counters.row(0)
+def test_a_silent_worker_is_named_once_until_it_takes_a_turn_again(crew, metrics):
+    row = crew.counters.row(0)
     row.stamp()
     now = row.get("stamp") + SILENCE + 1
     assert list(metrics.newly_silent(now)) == [f"worker act 0 has not taken a turn for {SILENCE + 1:.0f} s"]
@@ -81,90 +128,47 @@ def test_a_silent_worker_is_named_once_until_it_takes_a_turn_again(crew):
     assert len(list(metrics.newly_silent(now + SILENCE + 1))) == 1
 
 
-@pytest.fixture
-def service_crew(monkeypatch):
-    """One predictor and two trainers, in rows 0, 1 and 2; a clock that stands still until it is set."""
-    now = SimpleNamespace(t=100.0)
-    monkeypatch.setattr(crew_metrics.time, "monotonic", lambda: now.t)
-    pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
-    agents, none = (
-        SimpleNamespace(is_open=True, pool=pool),
-        {**dict.fromkeys(("agents", "source", "server", "held_replay", "league")), "workers": {}, "served": ()},
-    )
-    act = SimpleNamespace(**none | {"agents": agents}, name="act", n=1, learner=False, at=[0], left=[])
-    learn = SimpleNamespace(**none | {"source": "chunks"}, name="learn", n=2, learner=True, at=[1, 2], left=[])
-    return SimpleNamespace(
-        counters=Counters(3),
-        roles=[act, learn],
-        rows=lambda role, past=False: role.at + role.left if past else role.at,
-        now=now,
-    )
-
-
-def test_rates_are_of_the_time_since_the_last_reading(service_crew):
-    service, counters = CrewMetrics(service_crew, 1, {"steps": 0, "updates": 0}), service_crew.counters
-    for _ in range(10):
-        counters.row(0).served(4)
+def test_a_service_is_measured_where_it_is_served_and_learnt(crew, metrics):
+    counters = crew.counters
+    for n in (1, 1, 2, 3, 3, 3, 3, 3, 9, 300):
+        counters.row(0).served(n)
     for row in (1, 2):
-        counters.row(row).set("updates", 20)  # each trainer knows of all
+        counters.row(row).set("updates", 10)
         counters.row(row).add("lag_count", 50)
     counters.row(0).add("depth_sum", 60)
     counters.row(0).add("depth_count", 10)
-    service_crew.now.t += 2.0
-    metrics = service.read_service()
-    assert metrics["pps"] == 20.0
-    assert metrics["predict_batch"] == metrics["predict_batch_p50"] == 4.0
-    assert metrics["tps"] == 10.0
-    assert metrics["train_batch"] == 5.0
-    assert metrics["prediction_queue"] == 6.0
-    assert (metrics["agents"], metrics["predictors"], metrics["trainers"]) == (6, 1, 2)
-    assert metrics["agent_wait_ms"] == pytest.approx(100.0)
-    assert metrics["cpu"] is None, "nothing to compare with yet"
-    service_crew.now.t += 4.0
-    again = service.read_service()
-    assert again["pps"] == again["tps"] == 0.0
-    assert again["predict_batch"] is again["train_batch"] is None
+    found = read(metrics)
+    wanted = {"pps": 164.0, "predict_batch": 32.8, "tps": 10.0, "train_batch": 5.0, "prediction_queue": 6.0}
+    wanted |= {"predict_batch_p10": 1.0, "predict_batch_p50": 3.0, "predict_batch_p90": 9.0, "agent_wait_ms": 100.0}
+    wanted |= {"agents": 6, "predictors": 1, "trainers": 2, "cpu": None}  # of cpu there is nothing to compare with yet
+    assert {k: found[k] for k in wanted} == pytest.approx(wanted)
+    again = read(metrics, after=4.0)
+    assert {k: again[k] for k in ("pps", "tps", "predict_batch", "train_batch")} == {
+        "pps": 0.0,
+        "tps": 0.0,
+        "predict_batch": None,
+        "train_batch": None,
+    }
     assert again["cpu"] >= 0.0
 
 
-def test_deciles_are_those_of_the_new_sizes(service_crew):
-    service = CrewMetrics(service_crew, 1, {"steps": 0, "updates": 0})
-    for n in (1, 1, 2, 3, 3, 3, 3, 3, 9, 300):
-        service_crew.counters.row(0).served(n)
-    service_crew.now.t += 1.0
-    metrics = service.read_service()
-    assert (metrics["predict_batch_p10"], metrics["predict_batch_p50"], metrics["predict_batch_p90"]) == (1.0, 3.0, 9.0)
-    assert service.histograms() == {"predict_batch": {1: 2, 2: 1, 3: 5, 9: 1, 256: 1}}
-
-
-def test_what_workers_counted_who_have_left_stays_counted(service_crew):
-    service, (act, learn) = CrewMetrics(service_crew, 1, {"steps": 0, "updates": 0}), service_crew.roles
-    service_crew.counters.row(0).served(4)
-    service_crew.counters.row(1).set("updates", 7)
-    service_crew.now.t += 1.0
-    assert (service.read_service()["pps"], service.read_service()["tps"]) == (4.0, None)
-    act.at, act.left, learn.at, learn.left = [], [0], [2], [1]
-    service_crew.counters.row(2).set("updates", 9)
-    service_crew.now.t += 1.0
-    gone = service.read_service()
-    assert (gone["pps"], gone["tps"]) == (0.0, 2.0)
+def test_what_workers_counted_who_have_left_stays_counted(crew, metrics):
+    act, learn, _ = crew.roles
+    crew.counters.row(0).served(4)
+    crew.counters.row(1).set("updates", 7)
+    assert (read(metrics)["pps"], metrics.updates) == (2.0, 17)
+    act.at, act.left, learn.at, learn.left = [], [0], [], [1]
+    assert (read(metrics)["pps"], metrics.updates) == (0.0, 17)
     act.at, act.left = [0], []
-    service_crew.counters.row(0).served(5)
-    service_crew.now.t += 1.0
-    assert service.read_service()["pps"] == 5.0
-    assert service.histograms()["predict_batch"] == {4: 1, 5: 1}
+    crew.counters.row(0).served(5)
+    assert read(metrics)["pps"] == 2.5
 
 
-def test_the_time_of_processes_that_ended_stays_counted(service_crew, monkeypatch):
-    import subprocess
-    import sys
-
-    service = CrewMetrics(service_crew, 1, {"steps": 0, "updates": 0})
-    service.read_service()
-    service_crew.now.t += 1.0
+def test_the_time_of_processes_that_ended_stays_counted(metrics):
+    read(metrics)
     busy = "import time\nwhile time.process_time() < 0.3: pass"
     subprocess.run([sys.executable, "-c", busy], check=True)  # it has ended when we look
-    assert service.read_service()["cpu"] * machine.cores() > 0.27, "the system counts in ticks of 0.01 s"
+    assert read(metrics, after=1.0)["cpu"] * machine.cores() > 0.27, "the system counts in ticks of 0.01 s"
 
 
 def test_memory_counts_the_processes_below():
@@ -197,32 +201,31 @@ def test_memory_is_looked_at_so_seldom_that_it_costs_nothing():
     assert (memory(), memory(), now[0]) == (20.0, 20.0, 25.75)
 
 
-def told(*reports: dict[str, float | None]) -> list[str]:
-    alarms = SelfPlayAlarms()
-    return [line for row in reports for line in alarms.look(row)]
-
-
 def losses(learnt: float | None, fresh: float | None, ratio: float | None = 2.0) -> dict[str, float | None]:
     return {"value_loss": learnt, "fresh_value_loss": fresh, "replay_ratio": ratio}
 
 
-def test_reuse_above_four_is_told_once():
-    assert told(*[losses(0.5, 0.5, 4.0)] * 3) == []
-    lines = told(losses(0.5, 0.5, None), *[losses(0.5, 0.5, 6.0)] * 3)
-    assert lines == ["each position is drawn 6.0 times in the mean; above 4 the network may overfit: lower --ratio"]
+REUSED = "each position is drawn 6.0 times in the mean; above 4 the network may overfit: lower --ratio"
+OVERFITS = (
+    "value loss 0.1 on the replay, 0.5 on fresh games: the network overfits the games in its replay: lower --ratio"
+)
+OVERFITS += " or raise --capacity"
 
 
-def test_a_value_loss_far_below_that_of_fresh_games_is_told_once():
-    assert told(*[losses(0.36, 0.5)] * 3 * REPORTS) == []
-    assert told(*[losses(0.1, 0.5)] * (REPORTS - 1)) == []
-    (line,) = told(*[losses(0.1, 0.5)] * 3 * REPORTS)
-    assert line.startswith("value loss 0.1 on the replay, 0.5 on fresh games: the network overfits")
-    assert "--ratio" in line
-
-
-def test_reports_without_a_loss_or_a_game_count_for_nothing():
-    assert told(*[losses(None, 0.5)] * 2 * REPORTS, *[losses(0.1, None)] * 2 * REPORTS) == []
-
-
-def test_other_systems_may_draw_more_often():
-    assert told({"value_loss": 0.1, "replay_ratio": 8.0}) == []
+@pytest.mark.parametrize(
+    ("reports", "lines"),
+    [
+        ([losses(0.5, 0.5, 4.0)] * 3, []),
+        ([losses(0.5, 0.5, None), losses(0.5, 0.5, 6.0)], [("reuse", REUSED)]),
+        ([losses(0.36, 0.5)] * 2 * REPORTS, []),
+        ([losses(0.1, 0.5)] * (REPORTS - 1), []),
+        ([losses(0.1, 0.5)] * REPORTS, [("overfitted", OVERFITS)]),
+        ([losses(None, 0.5)] * 2 * REPORTS + [losses(0.1, None)] * 2 * REPORTS, []),
+        ([{"value_loss": 0.1, "replay_ratio": 8.0}], []),  # of another system
+    ],
+)
+def test_a_network_that_overfits_its_games_is_told(
+    reports: list[dict[str, float | None]], lines: list[tuple[str, str]]
+):
+    alarms = SelfPlayAlarms()
+    assert [line for row in reports for line in alarms.look(row)] == lines

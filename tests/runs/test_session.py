@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import signal
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import polyplay
 from polyplay import systems
@@ -24,13 +24,15 @@ from polyplay.core import checkpoint, processes
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.worker import RunControl
 from polyplay.learning.learner import Learner
-from polyplay.runs import directory, session
+from polyplay.runs import directory
 from polyplay.runs.directory import DirectoryLock, read_config
 from polyplay.runs.options import RunOptions
 from polyplay.runs.session import Callbacks, Session
-from polyplay.runs.terminal import Output
 from polyplay.workers.crew import Crew
 from tests.reports import rows
+
+ENDLESS = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
+CATCH: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 4, "serial": True, "tensorboard": False}
 
 
 def told(capfd: pytest.CaptureFixture) -> str:
@@ -38,36 +40,42 @@ def told(capfd: pytest.CaptureFixture) -> str:
     return "".join(capfd.readouterr())
 
 
+def summary_of(run: Path) -> dict[str, Any]:
+    return json.loads((run / "summary.json").read_text())
+
+
+def signalled(number: int = signal.SIGTERM) -> None:
+    """Send a signal, and take a few instructions more: it is handled here."""
+    os.kill(os.getpid(), number)
+    assert signal.getsignal(number)
+
+
 @pytest.mark.timeout(60)
 def test_a_signal_while_a_line_is_written_stops_the_run(tmp_path, monkeypatch, capfd):
     """The handler runs in the thread that holds the console's lock."""
-    real, sent = Output.flush, []
+    real, sent = sys.stdout.flush, []
 
-    def flush(self: Output) -> None:
+    def flush() -> None:
         if signal.getsignal(signal.SIGTERM) is not handler and not sent:
-            sent.append(os.kill(os.getpid(), signal.SIGTERM))
-            assert signal.getsignal(signal.SIGTERM)  # a few instructions more: it is handled here
-        real(self)
+            sent.append(signalled())
+        real()
 
     handler = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(Output, "flush", flush)
-    words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
-    assert main.main([*words.split(), str(tmp_path / "run")]) == 143
+    monkeypatch.setattr(sys.stdout, "flush", flush)
+    assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 143
     assert len(sent) == 1
-    assert "SIGTERM: saving a checkpoint; a second signal, at least 1 s later, ends without saving" in "".join(
-        capfd.readouterr()
-    )
+    says = "SIGTERM: saving a checkpoint; a second signal, at least 1 s later, ends without saving"
+    assert says in told(capfd)
     assert len(checkpoint.everything(tmp_path / "run")) == 1
 
 
 @pytest.mark.timeout(60)
 def test_a_signal_while_a_run_that_failed_is_closed_changes_nothing(tmp_path, monkeypatch, capfd):
     """A worker was lost, and whoever watches the run asks it to end just then."""
-    real, run = Crew.stop, tmp_path / "run"
+    real, outside = Crew.stop, list[int]()  # outside: who would have ended the process
 
     def stop(self: Crew) -> None:
-        os.kill(os.getpid(), signal.SIGTERM)
-        assert signal.getsignal(signal.SIGTERM)  # a few instructions more
+        signalled()
         real(self)
 
     def lost(self: Crew, timeout: float) -> bool:
@@ -75,34 +83,15 @@ def test_a_signal_while_a_run_that_failed_is_closed_changes_nothing(tmp_path, mo
 
     monkeypatch.setattr(Crew, "stop", stop)
     monkeypatch.setattr(Crew, "poll", lost)
-    words = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 1M --run"
-    outside: list[int] = []  # who would have ended the process
     handler = signal.signal(signal.SIGTERM, lambda number, frame: outside.append(number))
     try:
-        assert main.main([*words.split(), str(run)]) == 1
+        assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 1
     finally:
         signal.signal(signal.SIGTERM, handler)
-    assert not outside
-    summary = json.loads((run / "summary.json").read_text())
-    assert summary["exit_code"] == 1
+    summary = summary_of(tmp_path / "run")
+    assert (outside, summary["exit_code"]) == ([], 1)
     assert summary["reason"].startswith("worker learn 0 was killed by SIGKILL")
     assert "saving a checkpoint" not in told(capfd)
-
-
-ENDLESS = "train a2c --env toy:catch --network mlp --lanes 4 --serial --steps 100M --report-every 0.1 --run"
-
-
-def asked_twice(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
-    """A run whose learners never end gets SIGTERM, and once more so many seconds after the first was told."""
-    real = session.Session._tick
-
-    def tick(self: session.Session) -> None:
-        real(self)
-        if not self.signalled or (self.warned_at and time.monotonic() - self.warned_at >= gap):
-            os.kill(os.getpid(), signal.SIGTERM)
-
-    monkeypatch.setattr(session.Session, "_tick", tick)
-    monkeypatch.setattr(RunControl, "finish", lambda self: None)
 
 
 @pytest.mark.timeout(60)
@@ -110,18 +99,25 @@ def asked_twice(monkeypatch: pytest.MonkeyPatch, gap: float) -> None:
     ("gap", "owner", "name", "value", "code", "says", "count"),
     [
         (0.0, processes, "AGAIN", 0.5, 143, "at once: what was learnt since the last checkpoint is lost", 3),
-        (0.0, session, "PATIENCE", 0.5, 1, "not saved: learners did not end within 0 s", 2),
-        (60.0, session.Session, "_learning", lambda self: False, 143, "before anything was learnt", 1),
+        (0.0, Session, "patience", 0.5, 1, "not saved: learners did not end within 0 s", 2),
+        (60.0, Session, "_learning", lambda self: False, 143, "before anything was learnt", 1),
     ],
     ids=["another one a second later", "together", "before any learner has begun"],
 )
 def test_signals_that_come_together_are_one(gap, owner, name, value, code, says, count, tmp_path, monkeypatch, capfd):
-    asked_twice(monkeypatch, gap)
+    """To a run whose learners never end; once more so many seconds after the first was told."""
+
+    def tick(self: Session, real: Any = Session._tick) -> None:
+        real(self)
+        if not self.signalled or (self.warned_at and time.monotonic() - self.warned_at >= gap):
+            signalled()
+
+    monkeypatch.setattr(Session, "_tick", tick)
+    monkeypatch.setattr(RunControl, "finish", lambda self: None)
     monkeypatch.setattr(owner, name, value)
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == code
     said = told(capfd)
-    assert said.count("SIGTERM") == count
-    assert said.count("SIGTERM again: ending without saving") == (name == "AGAIN")
+    assert (said.count("SIGTERM"), said.count("SIGTERM again: ending without saving")) == (count, name == "AGAIN")
     assert "stopped by SIGTERM" in said
     assert says in said
 
@@ -131,24 +127,23 @@ def test_a_last_save_that_fails_is_said_last_and_in_the_status(tmp_path, monkeyp
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def send(self: session.Session, real: Any = session.Session._tick) -> None:
+    def tick(self: Session, real: Any = Session._tick) -> None:
         real(self)
         if self.metrics.updates and not self.signalled:
-            os.kill(os.getpid(), signal.SIGTERM)
+            signalled()
 
     monkeypatch.setattr(checkpoint, "complete", full)
-    monkeypatch.setattr(session.Session, "_tick", send)
+    monkeypatch.setattr(Session, "_tick", tick)
     assert main.main([*ENDLESS.split(), str(tmp_path / "run")]) == 1
     last = capfd.readouterr().out.strip().splitlines()[-1]
-    assert last.startswith("stopped by SIGTERM; not saved: checkpoint of update ")
-    assert "No space left on device" in last
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_code"] == 1
+    assert re.match(r"stopped by SIGTERM; not saved: checkpoint of update \d+: No space left on device", last)
+    assert summary_of(tmp_path / "run")["exit_code"] == 1
 
 
 @pytest.mark.timeout(60)
 def test_a_signal_while_workers_start_ends_the_run_with_a_summary(tmp_path, monkeypatch, capfd):
     def start(self: Crew, role: Any, index: int) -> None:
-        os.kill(os.getpid(), signal.SIGHUP)
+        signalled(signal.SIGHUP)
         self._check_start()
         raise AssertionError("it went on")
 
@@ -157,11 +152,10 @@ def test_a_signal_while_workers_start_ends_the_run_with_a_summary(tmp_path, monk
     said = told(capfd)
     assert "stopped by SIGHUP while it was starting" in said
     assert "Traceback" not in said
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["exit_code"] == 129
+    assert summary_of(tmp_path / "run")["exit_code"] == 129
 
 
-TOY: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 8, "serial": True, "tensorboard": False}
-TOY |= {"report_every": 0.1, "quiet": True, "eval_every": 400, "eval_episodes": 1}
+TOY: dict[str, Any] = {**CATCH, "lanes": 8, "report_every": 0.1, "quiet": True}
 
 
 class Recorder:
@@ -173,7 +167,7 @@ class Recorder:
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("on_"):
             raise AttributeError(name)
-        return lambda run, what: self.rows.setdefault(name, []).append(what)
+        return lambda run, what, more=1: self.rows.setdefault(name, []).append(what)
 
 
 def test_every_line_checkpoint_and_the_end_is_passed_on(tmp_path: Path):
@@ -183,15 +177,13 @@ def test_every_line_checkpoint_and_the_end_is_passed_on(tmp_path: Path):
         assert run.directory == tmp_path / "run"
         reports.append(row)
 
-    run = polyplay.train("a2c", **TOY, steps=1600, run=tmp_path / "run", callbacks=[recorder, count])
-    written = {
-        method: [json.loads(line) for line in (run.directory / f"{name}.jsonl").read_text().splitlines()]
-        for name, method in (("metrics", "on_report"), ("episodes", "on_episode"), ("evaluations", "on_evaluation"))
-    }
-    assert {method: recorder.rows.get(method, []) for method in written} == written
-    assert reports == written["on_report"]
-    assert recorder.rows["on_checkpoint"][-1] == checkpoint.everything(run.directory)[-1]
-    assert recorder.rows["on_end"] == [run.summary]
+    more: dict[str, Any] = {"eval_every": 400, "eval_episodes": 1, "steps": 1600, "run": tmp_path / "run"}
+    run = polyplay.train("a2c", **TOY, **more, callbacks=[recorder, count])
+    named = {"metrics": "on_report", "episodes": "on_episode", "evaluations": "on_evaluation"}
+    written = {method: rows(run.directory / f"{name}.jsonl") for name, method in named.items()}
+    last = checkpoint.everything(run.directory)[-1]
+    assert recorder.rows == {**written, "on_checkpoint": recorder.rows["on_checkpoint"], "on_end": [run.summary]}
+    assert (reports, recorder.rows["on_checkpoint"][-1]) == (written["on_report"], last)
 
 
 class Stopper:
@@ -200,31 +192,23 @@ class Stopper:
             run.stop("enough")
 
 
-def enough(run: Any, row: dict[str, Any]) -> bool:
-    return not row["updates"]
+def enough(run: Any, row: dict[str, Any]) -> Any:
+    return np.bool_(not row["updates"])
 
 
-@pytest.mark.parametrize(
-    ("answer", "stops"),
-    [
-        *((answer, True) for answer in (False, np.False_, np.array(False), torch.tensor(False))),
-        *((answer, False) for answer in (True, None, 0, 0.0, "", [], np.True_, torch.tensor(True), np.zeros(2, bool))),
-        *((answer, False) for answer in (np.float64(0.0), torch.tensor(0))),
-    ],
-)
-def test_whatever_is_false_stops_and_nothing_else(answer: Any, stops: bool):
+@pytest.mark.parametrize("answer", [True, None, 0, 0.0, "", [], np.True_, np.zeros(2, bool), np.float64(0.0)])
+def test_nothing_but_false_stops(answer: Any):
     ends: list[str] = []
     found = Callbacks([lambda run, row: answer], Path("run"), ends.append)
-    found.line("metrics", {})
+    found.add("metrics", {})
     found.call()
-    assert ends == ["stopped by callback <lambda>"] * stops
+    assert ends == []
 
 
 @pytest.mark.parametrize(("callback", "name"), [(Stopper(), "Stopper: enough"), (enough, "enough")])
 def test_a_callback_ends_the_run_with_a_checkpoint(tmp_path: Path, callback: Any, name: str):
     run = polyplay.train("a2c", **TOY, steps=100_000_000, run=tmp_path / "run", callbacks=[callback])
     assert (run.exit_code, run.reason) == (0, f"stopped by callback {name}")
-    assert checkpoint.everything(run.directory)
     more = polyplay.resume(run.directory, steps=int(run.summary["steps"]) + 200, callbacks=[Recorder()])
     assert more.reason == "done"
 
@@ -241,7 +225,7 @@ def test_a_callback_that_raises_leaves_a_run_that_can_go_on(last: bool, tmp_path
     assert "broken" in [entry.name for entry in caught.traceback]
     assert caught.value.__notes__ == [f"`polyplay resume {tmp_path / 'run'}` goes on from the last checkpoint"]
     assert checkpoint.everything(tmp_path / "run")
-    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    summary = summary_of(tmp_path / "run")
     assert (summary["exit_code"], summary["reason"]) == (1, "my mistake")
     assert [row["state"] for row in directory.list_runs([tmp_path / "run"])] == ["failed"]
 
@@ -256,9 +240,9 @@ class Later:
     [
         ([3], "callbacks: int given, allowed: a function, or an object with one of on_report"),
         (enough, "callbacks: enough given, allowed: a list"),
-        ([Stopper], r"the class Stopper given, allowed: an object of it, Stopper\(\)"),
+        ([Stopper], "the class Stopper given, allowed: a function, or an object with one of on_report"),
         ([lambda row: False], r"<lambda> is called with \(run, row\).*too many positional arguments"),
-        ([lambda run, row, more: False], r"missing a required argument: 'more'"),
+        ([print, lambda run, row, more: False], r"missing a required argument: 'more'"),
         ([Later()], "Later is async"),
     ],
 )
@@ -266,11 +250,6 @@ def test_what_could_not_be_called_is_refused_before_anything_starts(callbacks: A
     with pytest.raises(UserError, match=says):
         polyplay.train("a2c", **TOY, steps=1600, run=tmp_path / "run", callbacks=callbacks)
     assert not (tmp_path / "run").exists()
-
-
-def test_what_can_be_called_is_taken():
-    run = polyplay.train("a2c", **TOY, steps=1600, callbacks=[print, lambda *both, more=1: None], dry_run=True)
-    assert (run.exit_code, run.reason) == (0, "dry run")
 
 
 FAULTY = """
@@ -335,7 +314,7 @@ def test_what_is_whole_is_saved_before_a_run_fails(system: str, kw: dict, faulty
     last = rows(run / "updates.jsonl")[-1]["update"]
     assert checkpoint.update_of(found) == last >= 30
     assert checkpoint.resume_flaw(found) is None
-    assert json.loads((run / "summary.json").read_text())["checkpoint"] == found.name
+    assert summary_of(run)["checkpoint"] == found.name
     (tmp_path / "fault").unlink()
     steps = checkpoint.manifest(found)["counters"]["steps"]
     assert polyplay.resume(run, steps=steps + 400).exit_code == 0
@@ -375,7 +354,7 @@ def test_a_rescue_is_not_waited_for_without_need(left: str, tmp_path: Path, monk
     said = told(capfd)
     assert said.count("SIGTERM again: ending without saving") == (left == "again")
     assert begun[0] >= 0.3 if left == "again" else begun[0] < 0.3
-    assert json.loads((run / "summary.json").read_text())["exit_code"] == 1
+    assert summary_of(run)["exit_code"] == 1
 
 
 @pytest.mark.parametrize(
@@ -449,8 +428,7 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, fa
     assert result.summary["checkpoint"] == found.name
     (tmp_path / "fault").unlink()
     steps = checkpoint.manifest(found)["counters"]["steps"]
-    again = polyplay.resume(run, steps=steps + 2000)
-    assert again.exit_code == 0
+    assert polyplay.resume(run, steps=steps + 900).exit_code == 0
     if system in ("a3c", "apex"):  # several write lines, or there are as many updates as there is time for
         return
     made = [row["update"] for row in rows(run / "updates.jsonl")]
@@ -469,7 +447,6 @@ def test_the_time_limit_holds_within_a_rollout(how, faulty, tmp_path):
     assert (result.exit_code, result.reason) == (0, "0.06 minutes are over")
     assert result.summary["wall_seconds"] < 30.0
     assert checkpoint.update_of(checkpoint.everything(run)[-1]) >= AT
-    assert json.loads((run / "summary.json").read_text())["exit_code"] == 0
 
 
 DISK_KW: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "lanes": 4, "serial": True, "trace": True, "seed": 3}
@@ -525,15 +502,6 @@ def endless(run: Path, system: str = "impala", **more: Any) -> Any:
     return polyplay.train(system, run=str(run), steps=100_000_000, **{**DISK_KW, **SYSTEMS[system], **more})
 
 
-def check_whole(run: Path, result: Any) -> None:
-    """All lines of a run are there, and it goes on."""
-    assert (result.exit_code, result.reason) == (0, "enough")
-    assert [row["update"] for row in rows(run / "updates.jsonl")] == list(range(1, result.summary["updates"] + 1))
-    assert len(rows(run / "episodes.jsonl")) == result.summary["episodes"]
-    assert checkpoint.flaw(checkpoint.everything(run)[-1]) is None
-    assert polyplay.resume(run, steps=result.summary["steps"] + 200).exit_code == 0
-
-
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_path, monkeypatch, at_ticks, capfd):
     run = tmp_path / "run"
@@ -544,17 +512,15 @@ def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_p
         disk.full = False
         sizes.append((run / "metrics.jsonl").stat().st_size)
 
-    at_ticks |= {8: lambda: setattr(disk, "full", True), 20: room, 30: lambda: None}
+    at_ticks |= {6: lambda: setattr(disk, "full", True), 14: room, 20: lambda: None}
     result = endless(run, system)
     assert (result.exit_code, result.reason) == (0, "enough")
     said = told(capfd)
     logs = ["metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl", "tensorboard/"]
     logs += ["deliveries-0.jsonl"] if system == "impala" else []
-    for name in logs:
-        assert (
-            said.count(f"{name}: No space left on device; the disk is full: free some space; the run continues") == 1
-        ), name
-    assert "No space left on device; the disk is full: free some space; the previous checkpoint remains" in said
+    full = "No space left on device; the disk is full: free some space; the"
+    assert [said.count(f"{name}: {full} run continues") for name in logs] == [1] * len(logs)
+    assert f"{full} previous checkpoint remains" in said
     assert (run / "metrics.jsonl").stat().st_size > sizes[0]  # written again
     for path in run.glob("*.jsonl"):
         assert all(json.loads(line) for line in path.read_bytes().splitlines())
@@ -564,49 +530,40 @@ def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_p
     assert polyplay.resume(run, steps=result.summary["steps"] + 200).exit_code == 0
 
 
-def test_a_directory_that_is_deleted_is_written_anew_whole(tmp_path, at_ticks, capfd):
-    run = tmp_path / "run"
-    config: list[Any] = []
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("deleted", "{run} was deleted: it is written anew"),
+        ("moved", "{run} was moved to {there}: the run goes on there, and its old name is a link to it"),
+        ("unlocked", "{run}/.lock was deleted: it is locked again"),
+    ],
+)
+def test_a_directory_that_is_deleted_or_moved_is_whole_in_the_end(how: str, says: str, tmp_path, at_ticks, capfd):
+    run, there, config = tmp_path / "runs" / "run", tmp_path / "elsewhere" / "run", list[Any]()
 
-    def delete() -> None:
+    def change() -> None:
         config.append(read_config(run))
-        shutil.rmtree(run)
+        if how == "deleted":
+            shutil.rmtree(run)
+        elif how == "moved":
+            run.parent.rename(there.parent)
+        else:
+            (run / ".lock").unlink()
 
-    at_ticks[6] = delete
-    at_ticks[12] = lambda: None
-    result = endless(run)
-    said = told(capfd)
-    assert said.count("was deleted: it is written anew") == 1
-    assert re.findall("warning .*", said) == [next(re.finditer("warning .*deleted.*", said))[0]]
-    assert read_config(run) == config[0]
-    assert rows(run / "metrics.jsonl")[0]["updates"] < rows(run / "metrics.jsonl")[-1]["updates"]
-    assert list((run / "tensorboard").iterdir())
-    assert (run / "deliveries-0.jsonl").read_text().startswith('{"from":0,')
-    assert json.loads((run / "summary.json").read_text())["reason"] == "enough"
-    check_whole(run, result)
-
-
-def test_a_directory_that_is_moved_is_followed(tmp_path, at_ticks, capfd):
-    run, there = tmp_path / "runs" / "run", tmp_path / "elsewhere" / "run"
-    at_ticks |= {6: lambda: (tmp_path / "runs").rename(tmp_path / "elsewhere"), 12: lambda: None}
-    result = endless(run)
-    said = " ".join(told(capfd).split())
-    assert said.count(f"{run} was moved to {there}: the run goes on there, and its old name is a link to it") == 1
-    assert run.is_symlink()
-    assert not there.is_symlink()
-    check_whole(there, result)
-
-
-def test_a_lock_that_is_deleted_is_taken_again(tmp_path, at_ticks, capfd):
-    run = tmp_path / "run"
-    at_ticks |= {6: lambda: (run / ".lock").unlink(), 12: lambda: None}
-    result = endless(run)
+    at_ticks |= {6: change, 12: lambda: None}
+    result, place = endless(run), there if how == "moved" else run
+    (warning,) = re.findall("warning .*", told(capfd))
+    assert warning.startswith(f"warning {says.format(run=run, there=there)}")
+    assert (run.is_symlink(), place.is_symlink()) == (how == "moved", False)
     assert (result.exit_code, result.reason) == (0, "enough")
-    said = told(capfd)
-    assert re.findall("warning .*", said) == [
-        next(re.finditer("warning .*lock was deleted: it is locked again", said))[0]
-    ]
-    assert (run / "summary.json").exists()
+    assert (read_config(place), summary_of(place)["reason"]) == (config[0], "enough")
+    assert [row["update"] for row in rows(place / "updates.jsonl")] == list(range(1, result.summary["updates"] + 1))
+    assert len(rows(place / "episodes.jsonl")) == result.summary["episodes"]
+    assert rows(place / "metrics.jsonl")[0]["updates"] < rows(place / "metrics.jsonl")[-1]["updates"]
+    assert list((place / "tensorboard").iterdir())
+    assert (place / "deliveries-0.jsonl").read_text().startswith('{"from":0,')
+    assert checkpoint.flaw(checkpoint.everything(place)[-1]) is None
+    assert polyplay.resume(place, steps=result.summary["steps"] + 200).exit_code == 0
 
 
 @pytest.mark.parametrize(

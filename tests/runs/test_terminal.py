@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import io
-import os
 import re
 import subprocess
 import sys
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,201 +15,136 @@ from rich.console import Console
 from polyplay.runs import terminal
 from polyplay.runs.directory import RunDescription
 from polyplay.runs.options import parse, to_json
-from polyplay.runs.reporter import Reporter, Snapshot
 from tests.fakepage import page
-from tests.reports import Clock, plain
+from tests.reports import KEYS, Clock, plain
 
 ESCAPE = "\x1b"
-ENVIRONMENT = {"frame skip": "4", "sticky": "0"}
+SUMMARY = {"reason": "done", "exit_code": 0, "directory": "runs/x", "frames": 5, "wall_seconds": 5.0, "checkpoint": "7"}
+SUMMARY |= {"steps": 1, "episodic_return_mean": None}
+WHOLE = [
+    ("settings", "preset tuned: measured"),
+    ("workers", "replica ×1 with 8 lanes each (2 environment processes); 1 compute thread each; networks in float32"),
+    ("network", "mlp, chosen by --network auto; inputs raw; 9,155 parameters"),
+    ("memory", "at least 520 MB of 8 GB; processes 500 MB, weights 20 MB"),
+    ("length", "150,000 agent steps"),
+    ("resume", "restores all"),
+]
 
 
-def describe(flags: list[str], **changes: Any) -> RunDescription:
-    settings, options, sources = parse(page(), flags)
+def describe(flags: str, **changes: Any) -> RunDescription:
+    settings, options, sources = parse(page(), flags.split())
     return {
         "system": "fake",
         "config": to_json(settings),
         "options": to_json(options) | changes,
         "sources": sources,
-        "environment": ENVIRONMENT,
+        "environment": {"frame skip": "4", "sticky": "0"},
     }
 
 
 class Case:
-    """A terminal on a recording console, the reporter behind it and their clock."""
+    """A terminal on a recording console, and the clock of its run."""
 
-    def __init__(self, directory: Path, live: bool, width: int = 100, file: Any = None, frames: Any = 1_000_000):
-        self.out = file or io.StringIO()
-        self.clock = Clock()
+    def __init__(self, live: bool, flags: str = "", width: int = 100, **options: Any):
+        self.out, self.clock, self.frames = io.StringIO(), Clock(), 0
         console = Console(file=self.out, force_terminal=live, width=width, height=40, highlight=False, _environ={})
-        self.reporter = Reporter(directory, tensorboard=False, clock=self.clock)
-        self.terminal = terminal.Terminal(
-            self.reporter, total_frames=frames, live=live, console=console, clock=self.clock
-        )
-        self.frames = 0
-
-    def begin(self, flags: str = "", **options: Any) -> None:
-        self.terminal.begin(describe(flags.split(), **options), "runs/x")
+        self.reporter: Any = SimpleNamespace(return_best=None)
+        self.terminal = terminal.Terminal(self.reporter, 1_000_000, live=live, console=console, clock=self.clock)
+        self.terminal.begin(describe(flags, **options), "runs/x")
 
     def report(self, frames: int = 20_000, roles: tuple[str, ...] = ("actor", "learner"), **more: Any) -> None:
         self.frames += frames
         self.clock.now += 5
-        spent = {"env": self.clock.now, "infer": self.clock.now, "wait": self.clock.now}
-        snapshot = {"frames": self.frames, "steps": self.frames // 4, "updates": 7, "memory_mb": 512.0, **more}
-        times = {"time": dict.fromkeys(roles, spent), "workers": dict.fromkeys(roles, 2)}
-        self.terminal.report(self.reporter.report(Snapshot(**snapshot | times)))
+        row = dict.fromkeys(KEYS) | {"wall_seconds": self.clock.now - 100, "fps": frames / 5, "sps": frames / 20}
+        row |= {"frames": self.frames, "steps": self.frames // 4, "updates": 7, "memory_mb": 512.0, "episodes": 100}
+        spent = {"workers": 2, "env": 1 / 3, "infer": 1 / 3, "learn": 0.0, "replay": 0.0, "wait": 1 / 3}
+        self.terminal.report(row | {"restarts": 0} | more, dict.fromkeys(roles, spent))
 
     @property
     def text(self) -> str:
-        return self.out.getvalue()
+        return plain(self.out.getvalue())
 
 
-def test_without_a_terminal_one_aligned_line_per_report(tmp_path: Path):
-    case = Case(tmp_path, live=False)
-    case.begin("--lanes 3 --preset quick")
+def test_without_a_terminal_one_aligned_line_per_report():
+    case = Case(False, "--lanes 3 --preset quick")
     before = len(case.text.splitlines())
-    case.report(lag_sum=3, lag_count=2, queue_depth=4)
-    case.reporter.episode(-20.5, 900, 1, 1, lane=0)
-    case.report(800_000, lag_sum=9, lag_count=8)
-    for _ in range(50):
-        case.clock.now += 1
-        case.terminal.refresh(case.frames)
-    lines = case.text.splitlines()[before:]
-    assert len(lines) == 2
-    assert ESCAPE not in case.text
-    assert [lines[0].index(w) for w in ("frames/s", "steps/s", "return", "lag", "queue")] == [
-        lines[1].index(w) for w in ("frames/s", "steps/s", "return", "lag", "queue")
-    ]
-    assert "0:00:05         20,000 frames    2.0 %  eta  0:04:05" in lines[0]
-    assert re.search(r"4,000 frames/s +1,000 steps/s +return +- +best +- +lag +1\.50 +queue +4", lines[0])
-    assert re.search(r"return +-20\.50 +best +- +lag +1\.00", lines[1])
-
-
-def test_the_first_lines_show_every_value_with_its_source(tmp_path: Path):
-    case = Case(tmp_path, live=False)
-    case.begin("--preset quick --entropy-cost 0.02 --frames 5M --no-tensorboard --verbose")
-    text = case.text
-    assert "polyplay fake  in runs/x" in text
-    for words in (
-        r"\* entropy_cost +0\.02",
-        r"\+ lanes +32",
-        r"\+ learning_rate +0\.001",
-        r" clip +40",
-        r"sizes +64 64",
-    ):
-        assert re.search(words, text), words
-    for words in (r"\* frames +5,000,000", r"\* tensorboard +false", r" seed +0", r"lstm +false", r"env +ALE/Pong-v5"):
-        assert re.search(words, text), words
-    assert "checkpoint_every" not in text  # a run option nobody set
-    assert "unmarked: the default  + preset quick  * given" in text
-    assert "\nplaying  frame skip 4 · sticky 0\n" in text
-
-
-WHOLE = [
-    ("settings", "preset tuned: measured"),
-    ("workers", "replica ×1 with 8 lanes each (2 environment processes); 1 compute thread each; networks in float32"),
-    ("network", "mlp, chosen by --network auto; inputs raw; 9,155 parameters"),
-    ("cores", "measured: acting 1 ms a row"),
-    ("memory", "at least 520 MB of 8 GB; processes 500 MB, weights 20 MB"),
-    ("disk", "1 MB per checkpoint"),
-    ("length", "150,000 agent steps"),
-    ("repeat", "bitwise reproducible"),
-    ("resume", "restores all"),
-]
+    case.report(lag_mean=1.5, queue_depth=4)
+    case.report(800_000, lag_mean=1.0, episodic_return_mean=-20.5, hosts={"red": {}})
+    case.terminal.refresh(case.frames)
+    first, second = case.text.splitlines()[before:]
+    assert ESCAPE not in case.out.getvalue()
+    columns = ("frames/s", "steps/s", "return", "lag", "queue")
+    assert [first.index(word) for word in columns] == [second.index(word) for word in columns]
+    assert "0:00:05         20,000 frames    2.0 %  eta  0:04:05" in first
+    assert re.search(r"4,000 frames/s +1,000 steps/s +return +- +best +- +lag +1\.50 +queue +4", first)
+    assert re.search(r"return +-20\.50 +best +- +lag +1\.00 .* machines 1$", second)
 
 
 @pytest.mark.parametrize("live", [False, True])
-def test_a_first_run_begins_with_five_lines(tmp_path: Path, live: bool):
-    case = Case(tmp_path, live=live, width=90)
-    case.terminal.begin(describe(["--preset", "quick", "--entropy-cost", "0.02", "--run", "x"]), "runs/x", WHOLE)
-    lines = [line.rstrip() for line in plain(case.text).splitlines()]
-    case.terminal.close()
-    assert lines == [
-        "polyplay fake on ALE/Pong-v5  in runs/x",
-        "settings preset quick; entropy_cost 0.02",
-        "workers  replica ×1 with 8 lanes each (2 environment processes); networks in float32",
-        "network  mlp, chosen by --network auto; inputs raw",
-        "length   150,000 agent steps; memory at least 520 MB of 8 GB (--verbose: the whole plan)",
+def test_a_first_run_begins_with_five_lines(live: bool):
+    case = Case(live, width=90)
+    before = len(case.text)
+    told = describe("--preset quick --entropy-cost 0.02 --run x")
+    told["sources"] = {**told["sources"], "lanes": "chosen", "seed": "resume"}
+    case.terminal.begin(told, "runs/x", [*WHOLE, ("evaluation", "every 10 frames; ε 0")])
+    assert [" ".join(line.split()) for line in case.text[before:].splitlines()] == [
+        "polyplay fake on ALE/Pong-v5 in runs/x",
+        "settings preset quick; entropy_cost 0.02, seed 0; chosen for this machine: lanes 32",
+        "workers replica ×1 with 8 lanes each (2 environment processes); networks in float32",
+        "network mlp, chosen by --network auto; inputs raw",
+        "length 150,000 agent steps; memory at least 520 MB of 8 GB (--verbose: the whole plan)",
+        "evaluation every 10 frames; ε 0",
     ]
 
 
-def test_what_was_chosen_and_what_was_asked_for_is_told_too(tmp_path: Path):
-    case = Case(tmp_path, live=False)
-    told = describe([])
-    told["sources"] = {**told["sources"], "lanes": "chosen", "seed": "resume"}
-    case.terminal.begin(told, "runs/x", [*WHOLE, ("evaluation", "every 10 frames; ε 0")])
-    lines = case.text.splitlines()
-    assert lines[1] == "settings preset paper; seed 0; chosen for this machine: lanes 16"
-    assert lines[-1] == "evaluation every 10 frames; ε 0"
+def test_verbose_shows_every_value_under_its_source_and_the_whole_plan():
+    case = Case(False)
+    before = len(case.text)
+    flags = "--preset quick --entropy-cost 0.02 --frames 5M --no-tensorboard --verbose"
+    case.terminal.begin(describe(flags), "runs/x", WHOLE)
+    assert case.text[before:].splitlines() == [
+        "polyplay fake on ALE/Pong-v5  in runs/x",
+        "default  network nature, sizes 64 64, crop 1 0.5, lstm false, clip 40, seed 0",
+        "preset quick lanes 32, learning_rate 0.001",
+        "given    frames 5,000,000, entropy_cost 0.02, verbose true, tensorboard false",
+        "playing  frame skip 4 · sticky 0",
+        *(f"{heading:<8} {text}" for heading, text in WHOLE),
+    ]
+    assert "frames" not in terminal.settings_by_source(describe("--steps 9"))["default"]
 
 
-def test_where_a_frame_is_a_step_they_are_told_once(tmp_path: Path):
-    for name in ("same", "apart"):
-        (tmp_path / name).mkdir()
-    same, apart = (Case(tmp_path / name, live=True) for name in ("same", "apart"))
-    for case, steps in ((same, 20_000), (apart, 5_000)):
-        case.begin()
-        case.report(steps=steps)
-    line = terminal.report_line(same.reporter.row, terminal.RunGoal(40_000), None, 4000.0)
-    assert "20,000 steps" in line
-    assert line.count("steps/s") == 1
-    assert "frames" not in line
-    assert "frames" in terminal.report_line(apart.reporter.row, terminal.RunGoal(40_000), None, 4000.0)
-    for case, words in ((same, ["steps  20,000", "speed  4,000 steps/s"]), (apart, ["frames 20,000   steps 5,000"])):
-        case.terminal.refresh()
-        summary = case.reporter.close("done", 0)
-        case.terminal.end(summary)
-        assert all(text in plain(case.text) for text in words)
-        assert ("frames" in terminal.closing_line(summary)) == (case is apart)
-    assert "frames" not in plain(same.text)
-
-
-def test_the_plan_is_a_line_each_in_a_log_and_folded_on_a_terminal(tmp_path: Path):
-    plan = [("memory", "enough " * 30), ("length", "9 frames")]
-    log, screen = Case(tmp_path, live=False, width=80), Case(tmp_path, live=True, width=80)
-    for case in (log, screen):
-        case.terminal.begin(describe(["--verbose"]), "runs/x", plan)
-    assert f"\nmemory   {'enough ' * 30}\nlength   9 frames\n" in log.text
-    lines = plain(screen.text).splitlines()
+def test_facts_are_a_line_each_in_a_log_and_folded_on_a_terminal():
+    facts = [("memory", "enough " * 30), ("length", "9 frames")]
+    log, screen = (Console(file=io.StringIO(), force_terminal=live, width=80, _environ={}) for live in (False, True))
+    for console in (log, screen):
+        terminal.print_all(console, terminal.fact_lines(facts, console))
+    assert log.file.getvalue() == f"memory   {'enough ' * 30}\nlength   9 frames\n"  # type: ignore[attr-defined]
+    lines = plain(screen.file.getvalue()).splitlines()  # type: ignore[attr-defined]
     assert max(map(len, lines)) <= 80
-    assert [w for w in lines if w.startswith(("memory", "length"))] == [lines[-4], lines[-1]]
-    assert lines[-2].startswith("         enough")
+    assert [line[:9] for line in lines] == ["memory   ", "         ", "         ", "length   "]
 
 
-@pytest.mark.parametrize("width", [20, 40, 80, 200])
-def test_settings_fit_any_width(width: int):
-    out = io.StringIO()
-    Console(file=out, width=width).print(terminal.settings_lines({"a": 1, "long_name": "x" * 30}, {}, {}))
-    assert max(map(len, out.getvalue().splitlines())) <= width
+def test_where_a_frame_is_a_step_they_are_told_once():
+    line, panel = Case(False), Case(True)
+    for case in (line, panel):
+        case.report(steps=20_000, fps=4_000.0, sps=4_000.0)
+        case.terminal.refresh()
+        case.terminal.end(SUMMARY | {"frames": 20_000, "steps": 20_000})
+        assert "frames" not in case.text
+    assert "20,000 steps" in line.text
+    assert all(text in panel.text for text in ("steps  20,000", "speed  4,000 steps/s"))
 
 
-def test_frames_are_not_shown_where_another_length_was_given():
-    for options, shown in (({}, True), ({"minutes": 1.0}, True), ({"steps": 9}, False)):
-        out = io.StringIO()
-        Console(file=out, width=80).print(terminal.settings_lines({"env": "x", "frames": 5}, options, {}))
-        assert ("frames" in out.getvalue()) is shown
-
-
-def test_what_is_below_a_warning_is_printed_once_in_lines_of_its_own(tmp_path: Path):
-    case = Case(tmp_path, live=False)
+def test_what_is_below_a_warning_is_printed_once_in_lines_of_its_own():
+    case = Case(False, quiet=True)
     for lane in (3, 4):
         case.terminal.warn(f"lane {lane}: it fell\n  File env.py, line 9\n    fall()\n")
     assert case.text == "warning lane 3: it fell\n  File env.py, line 9\n    fall()\nwarning lane 4: it fell\n"
-    case.terminal.close()
-
-
-def test_the_lag_that_passes_make_is_said(tmp_path: Path):
-    case = Case(tmp_path, live=True)
-    case.terminal.passes = 12
-    case.report(lag_sum=3, lag_count=2, lag_max=11)
-    case.terminal.refresh()
-    case.terminal.close()
-    assert "lag    1.50 mean, 11 most (within a rollout: 0 to 11)" in plain(case.text)
 
 
 @pytest.mark.parametrize("width", [30, 60, 80, 200])
-def test_the_panel_is_at_most_12_lines_whatever_comes(tmp_path: Path, width: int):
-    case = Case(tmp_path, live=True, width=width)
-    case.begin()
+def test_the_panel_is_at_most_12_lines_whatever_comes(width: int):
+    case = Case(True, width=width)
     case.report(roles=("actor", "learner", "predictor", "trainer", "serve_parameters"))
     case.terminal.warn("something long " * 30)
     with case.terminal.console.capture() as captured:
@@ -220,32 +154,41 @@ def test_the_panel_is_at_most_12_lines_whatever_comes(tmp_path: Path, width: int
     assert max(map(len, lines)) <= width
 
 
-def test_on_a_terminal_a_panel_tells_how_it_goes(tmp_path: Path):
-    case = Case(tmp_path, live=True)
-    case.begin("--seed 3")
+def test_on_a_terminal_a_panel_tells_how_it_goes():
+    case = Case(True, "--seed 3", width=120)
     case.terminal.refresh()
-    assert "starting, 0:00:00" in plain(case.text)
-    for i in range(100):
-        case.reporter.episode(float(i), 700, 1, 1, lane=0)
-    case.report(lag_sum=3, lag_count=2, lag_max=9, queue_depth=4, restarts=1)
+    assert "starting, 0:00:00" in case.text
+    case.reporter.return_best = 49.5
+    link = {"workers": 2, "mb_in": 8.5, "mb_out": 30.25, "round_trip_ms": 0.25}
+    hosts = {"red": link, "blue": {**link, "round_trip_ms": 3.0}}
+    served = {"pps": 900.0, "tps": 7.0, "predict_batch": 12.0, "train_batch": 40.0}
+    served |= {"agents": 6, "predictors": 1, "trainers": 2}
+    case.report(lag_mean=1.5, lag_max=9, queue_depth=4, restarts=1, episodic_return_mean=49.5, hosts=hosts, **served)
     case.terminal.warn("lane 3  restarted")
     case.clock.now += 1
     case.terminal.refresh(24_000)
-    text = plain(case.text)
-    case.terminal.close()
-    assert ESCAPE in case.text
-    for words in ("fake · ALE/Pong-v5 · seed 3", "2.4 %", "0:00:06", "eta 0:04:04", "frames 24,000", "steps 6,000"):
-        assert words in text, words
-    for words in ("4,000 frames/s", "1,000 steps/s", "512 MB", "return 49.50 (last 100 games)", "best 49.50"):
-        assert words in text, words
-    for words in ("lag    1.50 mean, 9 most", "queue 4", "restarts 1", "warning: lane 3 restarted", "games 100"):
-        assert words in text, words
-    assert re.search(r"actor ×2 +█+ +env +33% +infer +33% +learn +0% +wait +33%", text)
+    case.terminal.screen.close()
+    for words in ("fake · ALE/Pong-v5 · seed 3", "2.4 %", "0:00:06", "eta 0:04:04", "frames 24,000   steps 6,000"):
+        assert words in case.text, words
+    for words in ("4,000 frames/s", "1,000 steps/s", "512 MB", "return 49.50   best 49.50", "games 100"):
+        assert words in case.text, words
+    for words in ("lag    1.50 mean, 9 most", "queue 4", "restarts 1", "warning: lane 3 restarted"):
+        assert words in case.text, words
+    assert "serves 900 PPS, 7 TPS   12 at once, 40 an update   6 agents, 1 predictors, 2 trainers" in case.text
+    assert "machines 2 others   4 workers there   17.0 MB/s in   60.5 MB/s out   round trip 3.0 ms" in case.text
+    assert re.search(r"actor ×2 +█{21} +env +33% +infer +33% +learn +0% +wait +33%", case.text)
 
 
-def test_the_panel_is_drawn_4_times_a_second_at_most(tmp_path: Path):
-    case = Case(tmp_path, live=True)
-    case.begin()
+def test_of_several_agents_each_has_its_return_and_of_many_the_extremes():
+    several, many = Case(False), Case(False)
+    several.report(agent_return_means={"0": 1.5, "1": None}, agent_elo={"0": 1000.0})
+    many.report(agent_return_means={str(i): float(-i) for i in range(9)})
+    assert "return agent 0 1.50 (Elo 1,000), agent 1 -" in several.text
+    assert "return agent 8 -8.00, agent 0 0.00" in many.text
+
+
+def test_the_panel_is_drawn_4_times_a_second_at_most():
+    case = Case(True)
     case.report()
     drawn = []
     case.terminal.screen.live.update = lambda *_, **__: drawn.append(case.clock.now)  # type: ignore[union-attr, method-assign]
@@ -255,27 +198,33 @@ def test_the_panel_is_drawn_4_times_a_second_at_most(tmp_path: Path):
     assert 4 <= len(drawn) <= 5
 
 
-def test_the_end_gives_the_terminal_back_and_the_next_command(tmp_path: Path):
-    (tmp_path / "a b").mkdir()
-    case = Case(tmp_path / "a b", live=True)
-    case.begin()
+def test_the_end_gives_the_terminal_back_and_the_next_command():
+    case = Case(True)
     case.report()
     case.terminal.refresh()
-    case.terminal.end(case.reporter.close("the frames were reached", 0, checkpoint="0"))
-    last = plain(case.text).splitlines()[-2:]
-    assert case.text.rindex("\x1b[?25h") > case.text.rindex("\x1b[?25l")
-    assert last == ["the frames were reached · 20,000 frames in 0:00:05", f"next: polyplay evaluate '{tmp_path}/a b'"]
-    case.terminal.close()
+    case.terminal.end(SUMMARY | {"reason": "the frames were reached " * 3, "directory": "runs/a b"})
+    raw = case.out.getvalue()
+    assert raw.rindex("\x1b[?25h") > raw.rindex("\x1b[?25l")
+    first, last = case.text.splitlines()[-2:]
+    assert first.endswith(" · 5 frames in 0:00:05")
+    assert last == "next: polyplay evaluate 'runs/a b'"
+    case.terminal.screen.close()
 
 
-def test_closing_says_how_to_go_on_after_a_stop():
-    summary = {"reason": "Ctrl-C", "exit_code": 130, "directory": "runs/x", "frames": 5, "wall_seconds": 1.0}
-    bare = terminal.closing_line({**summary, "episodic_return_mean": None, "checkpoint": None})
-    assert bare == "Ctrl-C · 5 frames in 0:00:01"  # nothing was saved: there is nothing to resume
-    text = terminal.closing_line({**summary, "episodic_return_mean": 3.0, "checkpoint": "000000000007"})
-    assert text == "Ctrl-C · 5 frames in 0:00:01 · return 3.00 (last 100 games) · next: polyplay resume runs/x"
-    failed = terminal.closing_line({**summary, "episodic_return_mean": None, "checkpoint": "000000000007"}, failed=True)
-    assert failed == "failed · 5 frames in 0:00:01"  # the exception says why, and how to go on
+@pytest.mark.parametrize(
+    ("changes", "failed", "line"),
+    [
+        ({"checkpoint": None}, False, "Ctrl-C · 5 frames in 0:00:05"),  # nothing was saved, which could be resumed
+        ({}, True, "failed · 5 frames in 0:00:05"),  # the exception says why, and how to go on
+        (
+            {"episodic_return_mean": 3.0},
+            False,
+            "Ctrl-C · 5 frames in 0:00:05 · return 3.00 (last 100 games) · next: polyplay resume runs/x",
+        ),
+    ],
+)
+def test_the_last_line_says_how_to_go_on(changes: dict[str, Any], failed: bool, line: str):
+    assert terminal.closing_line(SUMMARY | {"reason": "Ctrl-C", "exit_code": 130} | changes, failed) == line
 
 
 def test_games_beside_training_are_one_line():
@@ -285,93 +234,47 @@ def test_games_beside_training_are_one_line():
     assert terminal.evaluation_line({**row, "best": False}) == text
 
 
-def test_serial_runs_have_no_panel_for_the_debuggers_sake(tmp_path: Path):
-    case = Case(tmp_path, live=True)
-    case.begin("--serial")
+def test_minutes_end_a_run_sooner():
+    case = Case(False, minutes=1.0)
     case.report()
-    case.terminal.refresh()
-    assert "╭" not in case.text
-    assert "frames/s" in case.text
+    assert "8.3 %  eta  0:00:55" in case.text
 
 
-def test_a_reader_that_leaves_does_not_change_the_exit_status(tmp_path: Path):
+def test_serial_runs_have_no_panel_and_quiet_ones_warnings_and_the_last_line_only():
+    serial, quiet = Case(True, "--serial"), Case(False, quiet=True)
+    for case in (serial, quiet):
+        case.report()
+        case.terminal.refresh()
+        case.terminal.note("an evaluation")
+        case.terminal.warn("a warning")
+        case.terminal.end(SUMMARY)
+    assert "╭" not in serial.text
+    assert "frames/s" in serial.text
+    assert [line.split(" ")[0] for line in quiet.text.splitlines()] == ["warning", "done"]
+
+
+def test_a_reader_that_leaves_does_not_change_the_exit_status():
     code = (
-        "import sys, time; from polyplay.runs.reporter import Reporter, Snapshot\n"
-        "from polyplay.runs.terminal import Terminal\n"
-        "r = Reporter(sys.argv[1], tensorboard=False); t = Terminal(r)\n"
-        "row = r.report(Snapshot(1, 1, 1))\n"
-        "while not t.screen.output.gone: t.report(row); time.sleep(0.01)\n"
-        "t.end(r.close('done', 0)); print('to nobody'); sys.exit(7)"
+        "import sys, time; from polyplay.runs.terminal import Screen\n"
+        "screen = Screen()\n"
+        "for _ in range(300): screen.print('a line'); time.sleep(0.01)\n"
+        "print('to nobody'); sys.exit(7)"
     )
-    run = [sys.executable, "-c", code, str(tmp_path)]
-    process = subprocess.Popen(run, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert process.stderr is not None
-    assert b"steps/s" in process.stdout.readline()
+    assert b"a line" in process.stdout.readline()
     process.stdout.close()
     assert process.wait(timeout=150) == 7
     assert process.stderr.read() == b""
     process.stderr.close()
 
 
-def test_a_broken_pipe_ends_the_output_not_the_run(tmp_path: Path):
-    reading, writing = os.pipe()
-    with os.fdopen(writing, "w") as file:
-        case = Case(tmp_path, live=False, file=file)
-        case.begin()
-        assert b"polyplay fake" in os.read(reading, 10_000)
-        os.close(reading)
-        case.report()
-        assert case.terminal.screen.output.gone
-        case.report()
-        case.terminal.warn("x")
-        case.terminal.end(case.reporter.close("done", 0))
-
-
-@pytest.mark.parametrize(
-    ("goal", "done", "eta"),
-    [
-        (terminal.RunGoal(1000), 0.25, 75.0),
-        (terminal.RunGoal(minutes=1.0), 0.5, 30.0),
-        (terminal.RunGoal(1000, minutes=1.0), 0.5, 30.0),
-        (terminal.RunGoal(100), 1.0, 0.0),
-        (terminal.RunGoal(until_return=18.0), None, None),
-        (terminal.RunGoal(), None, None),
-    ],
-)
-def test_goal(goal: terminal.RunGoal, done: float | None, eta: float | None):
-    assert (goal.done(250, 30.0), goal.eta(250, 30.0, 10.0)) == (done, eta)
-
-
-@pytest.mark.parametrize(("until", "says"), [(18.0, "until the return reaches 18"), (None, "until Ctrl-C")])
-def test_a_run_without_a_length_says_when_it_ends(tmp_path: Path, until: float | None, says: str):
-    case = Case(tmp_path, live=True, frames=None)
-    case.begin(until_return=until)
+def test_a_file_that_was_closed_ends_the_output_not_the_run():
+    case = Case(False)
+    case.out.close()
     case.report()
-    case.terminal.refresh()
-    assert says in plain(case.text)
-    assert "eta" not in plain(case.text)
-    assert "%  eta" not in terminal.report_line(case.reporter.row, terminal.RunGoal(), None, None)
-
-
-def test_other_machines_are_counted_and_their_links_summed(tmp_path: Path):
-    link, case = {"workers": 2, "mb_in": 8.5, "mb_out": 30.25, "round_trip_ms": 0.25}, Case(tmp_path, live=True)
-    case.begin()
-    case.report(hosts={"red": link, "blue": {**link, "round_trip_ms": 3.0}})
-    case.terminal.refresh()
-    assert "machines 2 others   4 workers there   17.0 MB/s in   60.5 MB/s out   round trip 3.0 ms" in plain(case.text)
-    assert terminal.report_line(case.reporter.row, terminal.RunGoal(), None, None).endswith("machines 2")
-
-
-def test_quiet_shows_warnings_and_the_last_line_only(tmp_path: Path):
-    case = Case(tmp_path, live=False)
-    case.begin(quiet=True)
-    case.report()
-    case.terminal.note("an evaluation")
-    assert case.text == ""
-    case.terminal.warn("a warning")
-    case.terminal.end(case.reporter.close("done", 0))
-    assert [line.split(" ")[0] for line in case.text.splitlines()] == ["warning", "done"]
+    case.terminal.end(SUMMARY)
 
 
 def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.MonkeyPatch):
@@ -380,6 +283,8 @@ def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.Mon
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("FORCE_COLOR", "1")
     console = terminal.default_console()
+    assert console.is_terminal
+    assert terminal.Screen(console).live is None, "forced colours do not make a log file a terminal"
     console.print("×█×", style="bold")
     console.file.flush()
     assert "×?×".encode("latin-1") in raw.getvalue()
@@ -387,20 +292,3 @@ def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.Mon
     assert terminal.default_console().width == 120
     monkeypatch.setenv("COLUMNS", "70")
     assert terminal.default_console().width == 70
-
-
-def test_forced_colours_do_not_make_a_log_file_a_terminal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("FORCE_COLOR", "1")
-    console = Console(file=io.StringIO())
-    assert console.is_terminal
-    assert terminal.Terminal(Reporter(tmp_path, tensorboard=False), console=console).screen.live is None
-
-
-def test_a_recording_may_be_closed():
-    file = io.StringIO()
-    output = terminal.Output(file)
-    output.write("x")
-    assert (file.getvalue(), output.isatty()) == ("x", False)
-    file.close()
-    output.write("y")
-    assert output.gone

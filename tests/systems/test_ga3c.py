@@ -16,14 +16,12 @@ def lines(run, name: str) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def test_what_was_served_and_learnt_at_once_is_in_the_summary(tmp_path):
+def test_reports_say_what_was_served_and_learnt_at_once(tmp_path):
     settings = {"predict_batch": 4, "predictors": 1, "trainers": 1, "min_batch": 0}
     run = polyplay.train("ga3c", env="toy:catch", steps=2_000, run=str(tmp_path / "run"), **{**of.GA3C, **settings})
-    sizes = run.summary["batch_sizes"]
-    assert set(sizes["predict_batch"]) == {"4"}
-    assert set(sizes["train_batch"]) <= {"1", "2", "3", "4", "5"}
-    learnt = sum(int(k) * n for k, n in sizes["train_batch"].items())
-    assert learnt >= 2_000
+    rows = [row for row in lines(run, "metrics.jsonl") if row["predict_batch"] is not None]
+    assert {row[f"predict_batch_p{q}"] for row in rows for q in (10, 90)} == {4.0}
+    assert all(1.0 <= row["train_batch_p10"] <= row["train_batch_p90"] <= 5.0 for row in rows if row["train_batch"])
 
 
 def test_a_run_goes_on_from_its_checkpoint(tmp_path):

@@ -204,7 +204,7 @@ def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
     monkeypatch.setattr(row_costs, "measure_costs", lambda *a: asked.append(a) or RowCosts(1e-3, 1e-3, 2.0))
     monkeypatch.setattr(sizing, "cores", lambda: 6)
     monkeypatch.setattr(plan, "memory_limit", lambda: 6_000_000_000)
-    with pytest.raises(UserError, match="what fits: --"):
+    with pytest.raises(UserError, match="lower --"):
         polyplay.train("impala", env="ALE/Pong-v5", network="a3c", lanes=2048, batch=2048, run=str(tmp_path / "run"))
     assert len(asked) == 1
 
