@@ -14,7 +14,7 @@ import pytest
 
 import polyplay
 from docs.browser import Browser, missing
-from tests.cli.test_gtp_sgf import SMALL
+from tests.cli.test_gtp import SMALL
 from tests.verbs import free_port
 
 pytest.importorskip("uvicorn")
