@@ -22,7 +22,7 @@ import numpy as np
 from polyplay.acting.play import GIVES_UP
 from polyplay.cli.games import sgf_point, sgf_root, sgf_text
 from polyplay.cli.play import legal_moves
-from polyplay.cli.play_session import leaves_of
+from polyplay.cli.play_session import simulate
 from polyplay.games import board_rules, go, records
 from polyplay.games.boards import KO, Go
 from polyplay.games.records import NEVER, OWN, PLIES
@@ -455,7 +455,7 @@ class GtpEngine:
     def _think(self, colour: int) -> Iterator[Search]:
         """The search for a move, after each of its steps, until it is done or its time is over."""
         until = time.monotonic() + (self.clock.per_move(colour) if self.clock else math.inf)
-        self._simulate(self.simulations)
+        simulate(self.policy, self.simulations)
         for search in self.policy.grow(self.game.position(colour)[None]):
             yield search
             if time.monotonic() >= until:
@@ -479,10 +479,6 @@ class GtpEngine:
 
     def _name(self, action: int) -> str:
         return "resign" if action == GIVES_UP else self.game.name(action)
-
-    def _simulate(self, simulations: int) -> None:
-        if (self.policy.simulations, self.policy.options.leaves) != (simulations, leaves_of(simulations)):
-            self.policy.simulate(simulations, leaves_of(simulations))
 
     def do_final_score(self, words: list[str]) -> str:
         lead = self.game.lead()
@@ -523,7 +519,7 @@ class GtpEngine:
 
     def _lines(self, form: Form, colour: int, every: float) -> Iterator[str]:
         """A line whenever the interval is over, and an empty piece in between; without end."""
-        self._simulate(ANALYSED)
+        simulate(self.policy, ANALYSED)
         searches, shown = self.policy.grow(self.game.position(colour)[None]), time.monotonic()
         search = next(searches)
         while True:

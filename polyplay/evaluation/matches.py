@@ -258,30 +258,23 @@ def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entr
 def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> RoundRobin:
     """Raises UserError: runs of several games, of one that has no two teams, or no player of that name there."""
     agents = [agent for _, agent in entrants if agent]
-    first = agents[0].wired.envs
-    board, where = is_board(first), device.choose_devices(options.device)[0]
-    if options.env is not None:
-        return _team_matches(entrants, _asked_envs(agents, options.env), options, where)
-    for agent in agents:
-        envs = agent.wired.envs
-        same = np.array_equal(board_of(envs).numbers, board_of(first).numbers) if board and is_board(envs) else False
-        if not same and _game(envs) != _game(first):
-            text = f"tournament: {agent.name} plays {_game(envs)}, and {agents[0].name} {_game(first)}"
-            raise UserError(f"{text}: name runs of one game")
-    return (_board_matches if board else _team_matches)(entrants, first, options, where)
-
-
-def _asked_envs(agents: Sequence[RunAgent], title: str) -> Envs:
-    """Raises UserError: --env is not for these agents."""
-    envs = replace(agents[0].wired.envs, name=title, options={})
+    first, where = agents[0], device.choose_devices(options.device)[0]
+    asked, envs = options.env is not None, first.wired.envs
+    if asked:
+        envs = replace(envs, name=options.env, options={})
     for agent in agents:
         own = agent.wired.envs
-        if is_board(own) or is_board(envs):
-            raise UserError(f"--env {title} given, but board games are as they are: leave it out")
-        if (own.spec.obs, own.spec.action) != (envs.spec.obs, envs.spec.action):
-            text = f"--env {title} given, but {agent.name} plays {own.title}"
+        boards = is_board(own), is_board(envs)
+        if asked and any(boards):
+            raise UserError(f"--env {options.env} given, but board games are as they are: leave it out")
+        if asked and (own.spec.obs, own.spec.action) != (envs.spec.obs, envs.spec.action):
+            text = f"--env {options.env} given, but {agent.name} plays {own.title}"
             raise UserError(f"{text}: name an environment with the same observations and actions")
-    return envs
+        same = all(boards) and np.array_equal(board_of(own).numbers, board_of(envs).numbers)
+        if not asked and not same and _game(own) != _game(envs):
+            text = f"tournament: {agent.name} plays {_game(own)}, and {first.name} {_game(envs)}"
+            raise UserError(f"{text}: name runs of one game")
+    return (_board_matches if is_board(envs) else _team_matches)(entrants, envs, options, where)
 
 
 def _game(envs: Envs) -> str:

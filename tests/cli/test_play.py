@@ -15,7 +15,7 @@ import pytest
 
 from polyplay.cli import play as verb
 from polyplay.cli.play import MoveList, resign_value
-from polyplay.cli.play_session import LEAVES, PlaySession, leaves_of
+from polyplay.cli.play_session import LEAVES, PlaySession, simulate
 from polyplay.core import checkpoint
 from polyplay.games.boards import game
 from polyplay.games.records import DRAWN, GOES_ON, NEVER, WON
@@ -261,7 +261,11 @@ def test_every_move_of_connect_four_has_a_verdict():
 
 
 def test_leaves_are_never_more_than_a_sixteenth_of_the_simulations_but_for_one():
-    assert [leaves_of(n) for n in (0, 1, 31, 32, 64, 800)] == [1, 1, 1, 2, 4, LEAVES]
+    policy, found = policy_of(game("tic_tac_toe"), SearchOptions(8)), []
+    for n in (0, 1, 31, 32, 64, 800):
+        simulate(policy, n)
+        found.append(policy.options.leaves)
+    assert found == [1, 1, 1, 2, 4, LEAVES]
 
 
 pytest.importorskip("httpx")
