@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 import signal
@@ -136,17 +135,6 @@ def pictures(obs: Spec) -> bool:
 NUMBERS = ("predict_batch", "train_batch", "lag_mean", "queue_depth")
 WARM = 2.0  # seconds after the first steps that don't count, at most
 SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
-TRAIN = """
-import json, signal, sys
-from polyplay.core import processes
-processes.prctl(processes.PDEATHSIG, signal.SIGKILL)
-import polyplay
-from polyplay.core.errors import UserError
-try:
-    polyplay.train(**json.loads(sys.argv[1]))
-except UserError as e:
-    sys.exit(str(e))
-"""
 
 
 def weighted_means(reports: Iterable[tuple[Row, float]], names: Iterable[str]) -> Row:
@@ -186,11 +174,13 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
         tempfile.TemporaryFile("w+", encoding="utf-8") as output,
     ):
         run = Path(place, "run")
-        words = json.dumps({"system": system, **given, "run": str(run), "report_every": max(0.1, seconds / 30)})
-        command = [sys.executable, "-c", TRAIN, words]
+        limit = SLACK + WARM + 2 * seconds
+        given = {**given, "run": run, "report_every": max(0.1, seconds / 30), "minutes": limit / 60}
+        words = [f"{flag(name)}={str(v).lower() if isinstance(v, bool) else v}" for name, v in given.items()]
+        command = [sys.executable, "-m", "polyplay", "train", system, *words]
         child = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         try:
-            if found := _watch(child, run / "metrics.jsonl", seconds):
+            if found := _watch(child, run / "metrics.jsonl", seconds, limit):
                 files = {name: read_object(run / f"{name}.json") for name in ("config", "wiring")}
                 return _summary_of(found) | files
         finally:
@@ -203,10 +193,10 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
         raise WorkerLost(f"{system}: its run gave no reports (exit status {status}):\n{tail}")
 
 
-def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float) -> list[Row]:
+def _watch(child: subprocess.Popen[bytes], log: Path, seconds: float, limit: float) -> list[Row]:
     """The reports of a window. busy: seconds that all cores were until then."""
-    rows, limit = list[Row](), time.monotonic() + SLACK + WARM + 2 * seconds
-    while child.poll() is None and time.monotonic() < limit:
+    rows, until = list[Row](), time.monotonic() + limit
+    while child.poll() is None and time.monotonic() < until:
         t = psutil.cpu_times()
         busy = sum(t) - t.idle - t.iowait - t.guest - t.guest_nice
         rows += [{**row, "busy": busy} for row in list(read_lines(log))[len(rows) :]]

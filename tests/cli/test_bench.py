@@ -206,5 +206,5 @@ def test_a_real_bench_of_a_toy(tmp_path: Path, capsys: pytest.CaptureFixture):
 
 def test_a_run_without_reports_says_why():
     given = {"env": "toy:catch", "network": "mlp", "lanes": 3, "replicas": 2, **bench.LITTLE}
-    with pytest.raises(WorkerLost, match=r"(?s)no reports \(exit status 1\):.*--lanes 3 does not divide"):
+    with pytest.raises(WorkerLost, match=r"(?s)no reports \(exit status 2\):.*--lanes 3 does not divide"):
         bench.watch_run("a2c", given, 0.2)
