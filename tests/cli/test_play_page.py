@@ -26,7 +26,7 @@ pytestmark = [
 ]
 WIDTHS = (1280, 360)
 PATIENCE = 120.0  # seconds for a search, which is compiled first where its code is new
-SETTLED = "return !state.thinking && (state.over || state.mover === state.person) && state.now !== undefined"
+SETTLED = "return !state.thinking && (state.over || (state.mover === state.person && state.now))"
 KEYS = {"Tab": 9, "Enter": 13, " ": 32, "Home": 36, "ArrowRight": 39, "u": 85, "n": 78, "p": 80, "4": 52}
 
 
@@ -135,6 +135,7 @@ def look_at_board(browser: Browser) -> None:
     """Its stones lie where the game has them, in the colours of their players; the moves are listed from the one that
     the search would play on, the only one that is marked as best, by their visits.
     """
+    browser.wait(SETTLED, PATIENCE)  # an answer of before may come late
     state, stone = state_of(browser), "n.querySelector('.stone')"
     assert each(browser, ".cell", f"{stone} ? 1 + {stone}.classList.contains('second') : 0") == state["cells"]
     if state["over"]:
