@@ -27,7 +27,7 @@ from polyplay import systems
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_buffer import ReplayBuffer
 from polyplay.buffers.rollout_queue import row_spec
-from polyplay.cli.bench import updates_per_turn, watch_run
+from polyplay.cli.bench import watch_run
 from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError, WorkerLost
 from polyplay.core.files import read_lines, read_object
@@ -290,13 +290,13 @@ def ga3c_figure(day: Day) -> Iterator[Row]:
         yield {**row, "talk": TALK[network]}
 
 
-def run_of(day: Day, system: str, keywords: Row, seconds: float, turn: int = 1) -> Row:
+def run_of(day: Day, system: str, keywords: Row, seconds: float) -> Row:
     """A run in a process of its own, watched: agent steps/s, cores, GPU; or a note."""
     if day.left < (6.0 if day.short else ROOM):
         return {"note": "left out: no time"}
     try:
         with watched_gpu(day.gpu, seconds) as gpu:
-            seen = watch_run(system, keywords, day.seconds(seconds), turn)
+            seen = watch_run(system, keywords, day.seconds(seconds))
     except (EnvFailure, UserError, WorkerLost, RuntimeError) as e:
         return {"note": str(e).strip().splitlines()[-1]}
     return {"sps": seen["sps"], "cores": seen["own_cores"], **gpu, "time": seen["time"]}
@@ -369,7 +369,7 @@ def on_policy(day: Day) -> Iterator[Row]:
             yield {"table": "Systems", **head, "note": "left out: no time"}
             continue
         found = limits(system, given, day.seconds(1.0))
-        seen = run_of(day, system, given, 4.0, found.pop("turn"))
+        seen = run_of(day, system, given, 4.0)
         times = seen.pop("time", {})
         row: Row = {"table": "Systems", **head, **seen, "limit": found["limit"]}
         if "sps" in seen:
@@ -409,7 +409,6 @@ def limits(system: str, keywords: Row, seconds: float) -> Row:
     taken = B // passes.minibatches if passes else B
     found: Row = {"lanes": lanes, "rows": T * taken, **alone(wired, lanes, T, taken, seconds)}
     found["limit"] = 1.0 / (1.0 / found["infer"] + (passes.epochs if passes else 1) / found["learn"])
-    found["turn"] = updates_per_turn(wired.crew)
     if system == "impala":
         found["recorded"] = recorded(wired, 2 * seconds)
         found["of_alone"] = found["recorded"] / found["learn"]

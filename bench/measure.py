@@ -17,6 +17,7 @@ import argparse
 import ast
 import contextlib
 import json
+import math
 import multiprocessing
 import os
 import signal
@@ -27,6 +28,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -36,15 +38,19 @@ import psutil
 from common import ROOT, Row, command_line, table
 from contests import PONG, Contender
 
-from polyplay.cli import bench
-from polyplay.cli import bench as speed
-from polyplay.cli.bench import find_window, started_at
+from polyplay import systems
+from polyplay.cli.bench import LITTLE
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
+from polyplay.envs.pool import Envs
+from polyplay.learning.learner import LearnerSpec
+from polyplay.runs import options
 from polyplay.runs.crew_metrics import Throttled, cpu_seconds, memory_mb, process_tree
 from polyplay.runs.load import crew_of, load_run
+from polyplay.workers.crew import Crew
 from polyplay.workers.process import no_main
+from polyplay.workers.role import Role
 from polyplay.workers.row_costs import CostProfile
 
 # Rate, memory and CPU of a program, all its processes together, that writes its progress as JSON lines
@@ -76,8 +82,27 @@ class ProcessWatch:
         return time.monotonic(), own, sum(t) - t.idle - t.iowait - t.guest - t.guest_nice
 
 
+def started_at(rows: Sequence[Row]) -> float:
+    """When the first steps were reported: 16 environments may take their time to come up."""
+    return next((row["wall_seconds"] for row in rows if row["steps"] > 0), math.inf)
+
+
+def find_window(rows: Sequence[Row], warm: float, seconds: float, turn: int = 1) -> list[Row]:
+    """Reports from the first one at or after `warm` seconds to the first one `seconds` later, at most half a second
+    less, both where the counter had just moved: where rollouts are long it jumps. None of them: there is no window yet.
+
+    turn: updates that follow one another without a step, as PPO's on a rollout do. Both reports are then the first
+    after such a turn: steps come while acting only, so a window that ends within one counts too many or too few.
+    """
+    key, of = ("updates", turn) if turn > 1 else ("steps", 1)
+    moved = [b["wall_seconds"] for a, b in pairwise(rows) if b[key] // of > a[key] // of]
+    begin = next((at for at in moved if at >= warm), math.inf)
+    end = next((at for at in moved if at >= begin + seconds - 0.5 and at > begin), -math.inf)
+    return [row for row in rows if begin <= row["wall_seconds"] <= end]
+
+
 def watched_rate(rows: list[Row], warm: float, window: float, turn: int) -> Row | None:
-    """The rate of a window (bench.find_window), of lines with what ProcessWatch.cpu() was when they came. None: there
+    """The rate of a window (find_window), of lines with what ProcessWatch.cpu() was when they came. None: there
     is no such window yet.
     """
     if not (lines := find_window(rows, warm, window, turn)):
@@ -151,6 +176,53 @@ def end(child: subprocess.Popen) -> None:
         child.wait()
 
 
+# A system as it is going to be run, and the sizes of its wiring
+
+
+@dataclass(frozen=True)
+class WiredSystem:
+    lanes: int  # of a pool that act at once (1 where each goes at its own pace)
+    T: int  # rows of a trajectory that is learnt from,
+    B: int  # and how many at once
+    turn: int  # updates that follow one another without a step: PPO's, where the same worker acts and learns
+    reuse: bool  # learning takes from acting what that computed
+    envs: Envs
+    spec: LearnerSpec
+
+
+def wire(system: str, given: Row) -> WiredSystem:
+    """Wire a system with these keywords, and read its sizes. Raises UserError."""
+    page = systems.load(system)
+    settings, chosen, _ = options.resolve(page, **given)
+    crew = crew_of(chosen)
+    page.build(settings, crew)
+    acts, learner = next(r for r in crew.roles if r.envs or r.agents), learner_of(crew)
+    envs = acts.agents.envs if acts.agents else acts.envs
+    assert envs is not None
+    assert learner.spec is not None
+    T, B = learner.source.shape if learner.source else (learner.T, learner.envs.lanes if learner.envs else 0)
+    lanes = 1 if acts.agents else envs.lanes // envs.groups
+    return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec)
+
+
+def updates_per_turn(crew: Crew) -> int:
+    """Updates that follow one another while nobody acts; 1 where others act, or where they aren't always as many."""
+    role = learner_of(crew)
+    passes = role.spec.passes if role.spec else None
+    return passes.updates if passes and role.envs and not role.asynchronous and not passes.target_kl else 1
+
+
+def reuses(crew: Crew) -> bool:
+    """Whether those who act learn too, in the same rows with the same weights, and may keep what they computed."""
+    role = learner_of(crew)
+    return crew.reuse and role.envs is not None and bool(role.spec and role.spec.stored_bootstrap)
+
+
+def learner_of(crew: Crew) -> Role:
+    """Of several roles that learn the first."""
+    return next(r for r in crew.roles if r.spec is not None)
+
+
 # What the parts of a system cost, each alone: a step of the environment, its share of acting and of the updates
 
 
@@ -171,7 +243,7 @@ class MeasureRequest:
 
 def measure_parts(request: MeasureRequest) -> Microseconds:
     """In this process. Raises UserError."""
-    wired = bench.wire(request.system, request.keywords)
+    wired = wire(request.system, request.keywords)
     precision = request.keywords.get("precision", "float32")
     parts = CostProfile(wired.envs, wired.spec, precision, wired.reuse)
     found: Microseconds = {}
@@ -262,7 +334,7 @@ def answer_requests(pipe: Connection) -> None:
 def keywords(fixed: str, setting: str) -> dict[str, Any]:
     """'lanes=64 sync=chunked' as polyplay.train takes it."""
     pairs = (word.split("=", 1) for word in f"{fixed} {setting}".split())
-    return {"env": PONG, **{k: _value(v) for k, v in pairs}, **bench.LITTLE}
+    return {"env": PONG, **{k: _value(v) for k, v in pairs}, **LITTLE}
 
 
 def _value(text: str) -> Any:
@@ -273,9 +345,9 @@ def _value(text: str) -> Any:
 
 
 def turn_of(who: Contender, setting: str) -> int:
-    """Of one of ours, see bench.speed.turn; what peers log are whole rounds. 1 for what cannot be: its run says why."""
+    """Of one of ours, see WiredSystem.turn; what peers log are whole rounds. 1 for what cannot be: its run says why."""
     with contextlib.suppress(UserError):
-        return bench.wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
+        return wire(who.program, keywords(who.fixed, setting)).turn if who.ours else 1
     return 1
 
 
@@ -307,7 +379,7 @@ class Limits:
         """limit in agent steps/s, and the µs that it is made of; {} and a line where that fails."""
         given = keywords(who.fixed, setting)
         try:
-            wired = bench.wire(who.program, given)
+            wired = wire(who.program, given)
             sizes: dict[str, Any] = {"acting": float(wired.lanes), "rows": (wired.T, wired.B), "lanes": wired.lanes}
             del wired
             found = self.crowd.measure(MeasureRequest(who.program, given, self.seconds, **sizes))
@@ -322,11 +394,11 @@ CHUNK = 5  # rows of an unroll
 
 def parts_of(run: Path) -> CostProfile:
     """Those of a run's system."""
-    page, settings, options, _ = load_run(run)
-    crew = crew_of(options)
+    page, settings, chosen, _ = load_run(run)
+    crew = crew_of(chosen)
     system = page.build(settings, crew)
     spec: Any = next(r.spec for r in crew.roles if r.spec)
-    return CostProfile(system.envs, spec, options.precision, speed.reuses(crew))
+    return CostProfile(system.envs, spec, chosen.precision, reuses(crew))
 
 
 def learn(parts: CostProfile, m: int, seconds: float) -> float:

@@ -66,24 +66,23 @@ def versions() -> Iterator[Finding]:
 
 def machine() -> Iterator[Finding]:
     yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
-    words, text, fix = _read("cpu.max").split(), f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores", ""
-    text += " may be used"
-    if words and words[0].isdigit() and (quota := int(words[0]) / int(words[1])) < cores():
+    text, fix = f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores may be used", ""
+    quota, _, period = cpu_limit().partition(" ")
+    if quota.isdigit() and (share := int(quota) / int(period)) < cores():
+        text += f", for {share:g} cores' time"
         fix = "give the container more CPU time, or run under `taskset` with that many cores: workers follow it"
-        text += f", for {quota:g} cores' time"
     yield _limit("cpu", text, fix)
     there, most = psutil.virtual_memory(), memory_limit()
-    text, free = f"{there.total / GB:.1f} GB, {there.available / GB:.1f} GB of it available", there.available
-    if most < there.total:
-        text += f"; the container's limit is {most / GB:.1f} GB"
-        free = min(free, most - int(_read("memory.current") or 0))
-    yield _limit("memory", text, "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes" * (free < GB))
+    text = f"{there.total / GB:.1f} GB, {there.available / GB:.1f} GB of it available"
+    text += f"; the container's limit is {most / GB:.1f} GB" * (most < there.total)
+    few = min(there.available, most) < GB
+    yield _limit("memory", text, "a worker needs about 0.3 GB: lower --replicas, --actors or --lanes" * few)
 
 
-def _read(name: str) -> str:
-    """A file of the control group; nothing where there is none."""
+def cpu_limit() -> str:
+    """Of the control group: microseconds in every so many; nothing where there is none."""
     try:
-        return Path("/sys/fs/cgroup", name).read_text("utf-8")
+        return Path("/sys/fs/cgroup/cpu.max").read_text("utf-8").strip()
     except OSError:
         return ""
 
@@ -106,11 +105,8 @@ def limits() -> Iterator[Finding]:
 def torch_build() -> Iterator[Finding]:
     import torch
 
-    words = torch.__config__.show().replace(",", " ").split()
-    blas = next((word.split("=")[1] for word in words if word.startswith("BLAS_INFO=")), "unknown")
     build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "ROCm" if torch.version.hip else "CPU"
-    threads = f"{torch.get_num_threads()} threads"
-    yield Finding("torch", "ok", f"{torch.__version__}, {build} build, BLAS {blas}, {threads}")
+    yield Finding("torch", "ok", f"{torch.__version__}, {build} build, {torch.get_num_threads()} threads")
     cards = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count() * torch.cuda.is_available())]
     driver = "; a driver is there: install the torch that fits it to compute on the GPU"
     none = "none that torch can use" + driver * Path("/proc/driver/nvidia").exists()
@@ -133,9 +129,9 @@ def training() -> Iterator[Finding]:
         command = [sys.executable, "-m", "polyplay", *TRAINED.split(), "--run", os.path.join(place, "run")]
         done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", timeout=PATIENCE)
         if done.returncode:
-            text = " ".join((done.stdout + done.stderr).split())[-400:].replace(place, "…")
-            yield Finding("training", "failed", f"exit status {done.returncode}: {text}", REPORT)
-            return
+            raise RuntimeError(
+                f"exit status {done.returncode}: {(done.stdout + done.stderr).replace(place, '…')[-300:]}"
+            )
         summary = json.loads(Path(place, "run", "summary.json").read_text("utf-8"))
     text = f"{summary['steps']:,} steps in {summary['wall_seconds']:.1f} s, start and end of its workers included"
     yield Finding("training", "ok", f"a2c on CartPole-v1, whose environments are processes: {text}")
@@ -156,8 +152,8 @@ class ProbeMirror(ObjectMirror):
     def prepare(self) -> None:
         self.block = np.zeros(SIZE, np.uint8)
 
-    def changes(self, now: float) -> list[Frame]:  # type: ignore[override]
-        return []
+    def changes(self, now: float) -> Iterator[Frame]:
+        yield from ()
 
     def places(self, item: int) -> list[np.ndarray]:
         return [self.block]
@@ -176,31 +172,27 @@ def measure_machine(engine: engines.Engine, info: engines.MachineInfo, timeout: 
         handle.give(0, agent.dump([ProbeMirror()], agent.TwinNumbers())[0])
         with socket.create_connection(where, engines.OPENING) as sock:
             link.prove(sock, secret, away=False)
-            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            there = link.Link(sock, [ProbeMirror()], Semaphores(1)[0], timeout, None)
-            block = np.zeros(SIZE, np.uint8)
-            trips = [_echo(there, []) for _ in range(TRIPS)]
-            _echo(there, [block])  # its pages are there from now on
-            took = _echo(there, [block] * TIMES)
+            there, block = link.Link(sock, [], Semaphores(1)[0], timeout, None), np.zeros(SIZE, np.uint8)
+
+            def seconds(blocks: int) -> float:
+                """Until the other side answers a beat that comes after these blocks."""
+                began = time.perf_counter()
+                for _ in range(blocks):
+                    there.send(link.DATA, 0, 0, [block])
+                there.send(link.BEAT)
+                while (head := link.HEAD.unpack(link.read_exactly(sock, link.HEAD.size)))[1] != link.ECHO:
+                    link.read_exactly(sock, head[4])
+                return time.perf_counter() - began
+
+            trips = [seconds(0) for _ in range(TRIPS)]
+            seconds(1)  # the other side's pages are there from now on
+            took = seconds(TIMES)
             there.send(link.CLOSE)
         return {**handle.about, "round_trip": statistics.median(trips), "bandwidth": SIZE * TIMES / took}
     except (OSError, link.LinkLost) as e:
         raise UserError(f"no link to {where[0]}:{where[1]}: {e}; is a firewall between them?") from None
     finally:
         handle.end()
-
-
-def _echo(there: link.Link, blocks: list[np.ndarray]) -> float:
-    """Seconds until the other side answers a beat that comes after these blocks."""
-    began = time.perf_counter()
-    for block in blocks:
-        there.send(link.DATA, 0, 0, [block])
-    there.send(link.BEAT)
-    while True:
-        _, kind, _, _, n = link.HEAD.unpack(link.read_exactly(there.sock, link.HEAD.size))
-        link.read_exactly(there.sock, n)
-        if kind == link.ECHO:
-            return time.perf_counter() - began
 
 
 def other_machines(hosts: str) -> Iterator[Finding]:
@@ -212,16 +204,14 @@ def other_machines(hosts: str) -> Iterator[Finding]:
     for info in machines:
         try:
             there = measure_machine(engine, info)
+            text = (
+                f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB, {there['gpus']} GPUs; link: "
+            )
+            text += f"round trip {1e3 * there['round_trip']:.2g} ms, {there['bandwidth'] / 1e9:.2g} GB/s to it"
+            engines.check_versions(info, there["versions"])
+            yield Finding(info.name, "ok", text)
         except UserError as e:
-            yield Finding(info.name, "failed", f"{info.address}: {e}", "see docs/guides/many_machines.md")
-            continue
-        gpus = f", {there['gpus']} GPUs" if there["gpus"] else ""
-        speed = f"round trip {1e3 * there['round_trip']:.2g} ms, {there['bandwidth'] / 1e9:.2g} GB/s to it"
-        text = f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB{gpus}; link: {speed}"
-        ours, theirs = engines.needed_versions(), there["versions"]
-        other = ", ".join(f"{name} {theirs.get(name)}" for name in ours if theirs.get(name) != ours[name])
-        here = "install the same as here: " + ", ".join(f"{name} {v}" for name, v in ours.items())
-        yield Finding(info.name, "failed", f"{text}; it has {other}", here) if other else Finding(info.name, "ok", text)
+            yield Finding(info.name, "failed", str(e), "see docs/guides/many_machines.md")
     engine.close()
 
 
@@ -232,9 +222,8 @@ def examine(hosts: str | None = None) -> list[Finding]:
         try:
             found.extend(check())
         except Exception as e:
-            name, why = check.__name__.replace("_", " "), " ".join(str(e).split())[:400]
-            text = f"{type(e).__name__}: {why}".replace(str(Path.home()), "~")
-            found.append(Finding(name, "failed", text, REPORT))
+            text = f"{type(e).__name__}: {' '.join(str(e).split())[:400]}".replace(str(Path.home()), "~")
+            found.append(Finding(check.__name__.replace("_", " "), "failed", text, REPORT))
     return found
 
 

@@ -54,23 +54,17 @@ def command(words: list[str]) -> None:
 
 def read_games(directory: Path) -> list[Row]:
     """The lines of games.jsonl, each with its number, from 1. Raises UserError: there is none."""
-    rows = [row for row in read_lines(directory / "games.jsonl", *NUMBERS) if _is_whole(row)]
-    if not rows:
+    rows = enumerate(read_lines(directory / "games.jsonl", *NUMBERS), 1)
+    if not (games := [{"number": i, **row} for i, row in rows]):
         raise UserError(f"RUN: {directory} has no games: runs of alphago_zero write them down as they end")
-    return [{"number": i, **row} for i, row in enumerate(rows, 1)]
-
-
-def _is_whole(row: Row) -> bool:
-    lists = [x for name in ("moves", "values", "visits", "searched") if isinstance(x := row.get(name), list)]
-    named = isinstance(row.get("game"), str) and isinstance(row.get("name"), str)
-    return named and len(lists) == 4 and len({*map(len, lists)}) == 1
+    return games
 
 
 def choose_games(games: list[Row], numbers: str | None) -> list[Row]:
     """Those from FIRST..LAST. Raises UserError: there is none of that number."""
     if numbers is None:
         return games
-    found = re.fullmatch(r"(\d{1,18})(?:\.\.(\d{1,18}))?", numbers)
+    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", numbers)
     first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
     if not 1 <= first <= last <= len(games):
         raise UserError(f"--numbers: {numbers} given; allowed: numbers from 1 to {len(games)}, as 3..7 or 3")
@@ -102,6 +96,8 @@ def table_of_games(games: Sequence[Row]) -> Table:
 
 
 RESULTS = {1: "the first player wins", 0: "a draw", -1: "the second player wins"}
+Properties = dict[str, list[str]]  # of a node, by name
+ESCAPED = str.maketrans({"\\": r"\\", "]": r"\]"})
 
 
 def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
@@ -110,28 +106,20 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"--export: {directory} is there and not empty; allowed: a new or an empty directory")
-    files = dict[str, bytes]()
+    files = dict[str, str]()
     for row in games:
+        name = f"{row['number']:05d}-{Path(row['name']).name}"
         try:
-            kind, contents = _file_of(row, run)
+            board = game_of(row["game"])
+            if isinstance(board, Go):
+                files[f"{name}.sgf"] = sgf_of(board, row, run)
+            else:
+                files[f"{name}.txt"] = text_of(row, run)
         except (UserError, ValueError, TypeError, KeyError) as e:
             raise UserError(f"RUN: game {row['number']} of games.jsonl is damaged: {e}") from None
-        files[f"{row['number']:05d}-{Path(row['name']).name}.{kind}"] = contents
     directory.mkdir(parents=True, exist_ok=True)
-    for name, contents in files.items():
-        write_bytes(directory / name, contents)
-
-
-def _file_of(row: Row, run: str) -> tuple[str, bytes]:
-    """What the file's name ends with, and its contents. Raises UserError, ValueError, TypeError, KeyError: a damaged
-    game.
-    """
-    board = game_of(row["game"])
-    kind, text = ("sgf", sgf_of(board, row, run)) if isinstance(board, Go) else ("txt", text_of(row, run))
-    return kind, text.encode()
-
-
-Properties = dict[str, list[str]]  # of a node, by name
+    for file, contents in files.items():
+        write_bytes(directory / file, contents.encode())
 
 
 def sgf_of(board: Go, row: Row, run: str) -> str:
@@ -166,13 +154,9 @@ def sgf_text(nodes: Iterable[Properties]) -> str:
     """A game in one line. A property without values is left out."""
     text = ""
     for node in nodes:
-        text += ";" + "".join(name + "".join(map(_sgf_value, values)) for name, values in node.items() if values)
+        shown = (name + "".join(f"[{v.translate(ESCAPED)}]" for v in values) for name, values in node.items() if values)
+        text += ";" + "".join(shown)
     return f"({text})"
-
-
-def _sgf_value(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace("]", "\\]")
-    return f"[{escaped}]"
 
 
 def text_of(row: Row, run: str) -> str:

@@ -8,12 +8,11 @@ import itertools
 import json
 import math
 import queue
-import re
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
@@ -23,13 +22,14 @@ import numpy as np
 from polyplay.acting.play import GIVES_UP
 from polyplay.cli.games import sgf_point, sgf_root, sgf_text
 from polyplay.cli.play import legal_moves
-from polyplay.cli.play_session import leaves_of
+from polyplay.cli.play_session import simulate
 from polyplay.games import board_rules, go, records
-from polyplay.games.boards import GO_LETTERS, KO, Go
+from polyplay.games.boards import KO, Go
 from polyplay.games.records import NEVER, OWN, PLIES
 from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
+COLOURS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
 PLACES = ((0, 0), (2, 2), (0, 2), (2, 0), (0, 1), (2, 1), (1, 0), (1, 2))  # of a handicap: column, row; 0 the low one
 
 
@@ -45,9 +45,8 @@ class GtpBoard:
     """
 
     def __init__(self, board: Go):
-        self.board, self.size = board, board.rows
+        self.board, self.name = board, board.move_name
         self.records, self.moves = [board.new()], list[tuple[int, int]]()  # moves: (colour, action)
-        self.told: int | None = None  # the colour to move, where a file names it
 
     @property
     def record(self) -> np.ndarray:
@@ -55,8 +54,8 @@ class GtpBoard:
 
     @property
     def to_move(self) -> int:
-        """The colour to move: the one that a file names, or else the one that did not move last."""
-        return self.told or (3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1)
+        """The colour that did not move last."""
+        return 3 - self.moves[-1][0] if self.moves else records.mover(self.record) + 1
 
     def passed(self, colour: int) -> bool:
         """Whether the last move was a pass of that colour."""
@@ -68,7 +67,7 @@ class GtpBoard:
 
     def set_komi(self, komi: float) -> None:
         """Raises GtpError: neither whole nor half."""
-        if abs(komi) > self.board.cells or komi * 2 != int(komi * 2):
+        if not abs(komi) <= self.board.cells or komi * 2 != int(komi * 2):
             raise GtpError("komi must be whole or half")
         self.board = replace(self.board, halves=int(komi * 2))
 
@@ -97,7 +96,6 @@ class GtpBoard:
         board_rules.play(self.board.numbers, record, action)
         self.records.append(record)
         self.moves.append((colour, action))
-        self.told = None
 
     def undo(self) -> None:
         """Raises GtpError: there is no move."""
@@ -105,7 +103,6 @@ class GtpBoard:
             raise GtpError("cannot undo")
         self.records.pop()
         self.moves.pop()
-        self.told = None
 
     def lead(self, colour: int = BLACK) -> float:
         """The points by which that colour leads, komi included, on the board as it stands."""
@@ -125,32 +122,31 @@ class GtpBoard:
     def set_up(self, stones: list[tuple[int, int]], to_move: int) -> None:
         """Put (colour, cell) on an empty board. They are no moves: `undo` takes none of them back. Raises GtpError."""
         for colour, cell in stones:
-            try:
-                self.play(colour, cell)
-            except GtpError as e:
-                raise GtpError(f"the stone {'-BW'[colour]} {self.name(cell)}: {e}") from None
-        self.records, self.moves, self.told = [self.position(to_move)], [], None
+            self.play(colour, cell)
+        self.records, self.moves = [self.position(to_move)], []
 
     @property
     def most_stones(self) -> int:
         """Of a fixed handicap."""
-        return 0 if self.size < 7 else 4 if self.size % 2 == 0 or self.size == 7 else 9
+        size = self.board.rows
+        return 0 if size < 7 else 4 if size % 2 == 0 or size == 7 else 9
 
-    def handicap(self, stones: int) -> list[int]:
-        """The cells of a fixed handicap (the protocol's section 4.1.1). Raises GtpError: not that many."""
+    def handicap(self, stones: int) -> str:
+        """Put a fixed handicap (the protocol's section 4.1.1); its vertices. Raises GtpError."""
         if not 2 <= stones <= self.most_stones:
             raise GtpError("invalid number of stones")
-        edge = 3 if self.size >= 13 else 2
-        lines = (edge, self.size // 2, self.size - 1 - edge)
-        middle = stones in (5, 7, 9)
+        size, edge = self.board.rows, 3 if self.board.rows >= 13 else 2
+        lines, middle = (edge, size // 2, size - 1 - edge), stones in (5, 7, 9)
         places = [*PLACES[: stones - middle], *([(1, 1)] if middle else [])]
-        return [lines[2 - row] * self.size + lines[column] for column, row in places]
+        cells = [lines[2 - row] * size + lines[column] for column, row in places]
+        self.set_handicap(cells)
+        return " ".join(map(self.name, cells))
 
     def set_handicap(self, cells: list[int]) -> None:
         """Black's stones on an empty board; White is to move. Raises GtpError."""
         if self.moves or self.stones().any():
             raise GtpError("board not empty")
-        if len(cells) < 2 or len(set(cells)) < len(cells) or len(cells) >= self.board.cells:
+        if len({*cells} - {self.board.cells}) < max(len(cells), 2) or len(cells) == self.board.cells:
             raise GtpError("bad vertex list")
         self.set_up([(BLACK, cell) for cell in cells], WHITE)
 
@@ -161,111 +157,47 @@ class GtpBoard:
             raise GtpError("invalid coordinate")
         return found
 
-    def name(self, action: int) -> str:
-        return self.board.move_name(action)
 
-    def drawing(self) -> str:
-        """The board with coordinates on all sides."""
-        letters = "   " + " ".join(GO_LETTERS[: self.size])
-        cells = self.stones().reshape(self.size, self.size)
-        rows = [f"{self.size - i:2} {' '.join('.XO'[c] for c in row)} {self.size - i}" for i, row in enumerate(cells)]
-        return "\n".join([letters, *rows, letters])
+# Games of Go in SGF files: read by the package sgfmill, and written.
 
 
-# Games of Go in SGF files: read by the package sgfmill, and written. Imports no torch.
-
-
-SIDES = {"b": BLACK, "w": WHITE}
-
-
-def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, str]:
-    """The main line, until before move `until`, and the property that is no komi and leaves the board's own. Raises
-    GtpError.
+def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, bool]:
+    """The main line, until before move `until`, and whether the file has a komi that this board can have; else it has
+    the board's own. Raises GtpError.
     """
-    line, game = _main_line(path, board.rows), GtpBoard(board)
-    stones, moves = dict[int, int](), list[tuple[int, int]]()
-    told = first = None
-    for node in line:
-        mover = SIDES.get(node.get_raw_move()[0])
-        if mover and until is not None and len(moves) >= max(until - 1, 0):
-            told = told or mover
-            break
-        _set_up(node, stones, len(moves), board)
-        player = node.get_raw("PL").decode("ascii", "replace") if node.has_property("PL") else ""
-        told = SIDES.get(player.strip()[:1].lower()) or told
-        if mover:
-            first, told = first or told or mover, None
-            try:
-                moves.append((mover, _action(node.get_move()[1], board)))
-            except ValueError:
-                raise GtpError(f"move {len(moves) + 1} is no point of the board") from None
-    unread = _read_komi(line[0], game)
-    handicap = bool(stones) and WHITE not in stones.values()
-    game.set_up(
-        sorted((colour, cell) for cell, colour in stones.items()), first or told or (WHITE if handicap else BLACK)
-    )
-    for number, (colour, action) in enumerate(moves, 1):
-        try:
-            game.play(colour, action)
-        except GtpError as e:
-            raise GtpError(f"move {number} {'-BW'[colour]} {game.name(action)}: {e}") from None
-    game.told = told
-    return game, unread
-
-
-def _main_line(path: str, size: int) -> list[Any]:
-    """The nodes of the main line, of a board of that size. Raises GtpError."""
     try:
-        from sgfmill import sgf, sgf_grammar
+        from sgfmill import sgf, sgf_moves
     except ImportError:
         raise GtpError("needs pip install 'polyplay[go]'") from None
     try:
-        tree = sgf_grammar.parse_sgf_game(Path(path).read_bytes())
-        root = tree.sequence[0]
-        _check_size(root, size)
-        root["SZ"] = [str(size).encode()]
-        root.pop("CA", None)  # whatever it names: nothing that is read here depends on it
-        return list(sgf.Sgf_game.from_coarse_game_tree(tree).get_main_sequence())
+        file = sgf.Sgf_game.from_bytes(Path(path).read_bytes())
+        if (size := file.get_size()) != board.rows:
+            raise GtpError(f"its board has {size} lines, not {board.rows}")
+        set_up, moves = sgf_moves.get_setup_and_moves(file)
+        root = file.get_root()
+        told = root.get("PL") if root.has_property("PL") else None
     except OSError as e:
         raise GtpError(str(e.strerror)) from None
     except ValueError as e:
-        raise GtpError(" ".join(str(e).split()) or "it is no SGF") from None
+        raise GtpError(" ".join(str(e).split()) or "a point or a color of it can't be read") from None
 
+    def action(point: tuple[int, int] | None) -> int:  # its rows count from the bottom
+        return board.cells if point is None else (board.rows - 1 - point[0]) * board.rows + point[1]
 
-def _check_size(root: dict[str, list[bytes]], size: int) -> None:
-    """Raises GtpError: the file names another size. One that can't be read says nothing."""
-    given = root.get("SZ", [b"19"])[0].decode("ascii", "replace")
-    found = re.fullmatch(r"\s*0*(\d+)\s*(?::\s*0*(\d+)\s*)?", given)
-    if found and {found[1], found[2] or found[1]} != {str(size)}:
-        raise GtpError(f"its board has {given.strip()} lines, not {size}")
-
-
-def _read_komi(root: Any, game: GtpBoard) -> str:
-    """Set a game's komi; the property, if it is no komi of that board."""
-    raw = root.get_raw("KM").decode("ascii", "replace") if root.has_property("KM") else f"{game.komi}"
+    game, known = GtpBoard(board), True
     try:
-        game.set_komi(float(raw))
+        game.set_komi(root.get("KM") if root.has_property("KM") else game.komi)
     except (ValueError, GtpError):
-        return f"KM[{' '.join(raw.split())[:40]}]"
-    return ""
-
-
-def _set_up(node: Any, stones: dict[int, int], moves: int, board: Go) -> None:
-    """Put a node's stones on the board, by cell. Raises GtpError."""
-    try:
-        black, white, empty = node.get_setup_stones()
-    except ValueError:
-        raise GtpError("a stone is no point of the board") from None
-    if moves and (black or white or empty):
-        raise GtpError(f"stones are set up after move {moves}")
-    stones |= {_action(point, board): BLACK for point in black} | {_action(point, board): WHITE for point in white}
-    for point in empty:
-        stones.pop(_action(point, board), None)
-
-
-def _action(point: tuple[int, int] | None, board: Go) -> int:
-    """sgfmill counts rows from the bottom."""
-    return board.cells if point is None else (board.rows - 1 - point[0]) * board.rows + point[1]
+        known = False
+    stones = sorted((COLOURS[colour], action(point)) for colour, point in set_up.list_occupied_points())
+    handicap = stones and stones[-1][0] == BLACK
+    game.set_up(stones, COLOURS[told or (moves[0][0] if moves else "w" if handicap else "b")])
+    for number, (colour, point) in enumerate(moves[: None if until is None else max(until - 1, 0)], 1):
+        try:
+            game.play(COLOURS[colour], action(point))
+        except GtpError as e:
+            raise GtpError(f"move {number} {colour.upper()} {game.name(action(point))}: {e}") from None
+    return game, known
 
 
 def sgf_of_game(game: GtpBoard, version: str) -> str:
@@ -349,46 +281,40 @@ RESERVE = 0.9  # of the time for a move
 
 @dataclass
 class Clock:
-    """What time there is. Seconds; byo_stones 0 with byo > 0: no limit. `left`: the seconds that are left to a player
-    and for how many stones, 0: main time; None: all of it.
+    """Seconds of main time, then of `stones` moves each. left, by colour: seconds, and for how many stones; 0: main
+    time.
     """
 
-    main: float = 0.0
-    byo: float = 0.0
-    byo_stones: int = 0
-    limited: bool = False
+    main: float
+    byo: float
+    stones: int
+    left: dict[int, tuple[float, int]] = field(default_factory=dict)
 
-    def per_move(self, left: tuple[float, int] | None) -> float | None:
-        """Seconds for the next move; None: no limit."""
-        if not self.limited:
-            return None
-        seconds, stones = self._left(left)
-        byo = self.byo / self.byo_stones if self.byo_stones else 0.0
-        return RESERVE * (seconds / stones if stones else max(seconds / LEFT, byo))
+    def remaining(self, colour: int) -> tuple[float, int]:
+        return self.left.get(colour, (self.main, 0) if self.main else (self.byo, self.stones))
 
-    def after(self, left: tuple[float, int] | None, used: float) -> tuple[float, int]:
-        """What is left after a move of so many seconds. The move that uses up the main time is the first of a byo-yomi
-        period, and what it takes beyond the main time is taken from that.
+    def per_move(self, colour: int) -> float:
+        """Seconds for the next move."""
+        seconds, stones = self.remaining(colour)
+        return RESERVE * (seconds / stones if stones else max(seconds / LEFT, self.byo / max(self.stones, 1)))
+
+    def use(self, colour: int, used: float) -> None:
+        """A move took so many seconds. The move that uses up the main time is the first of a byo-yomi period, and what
+        it takes beyond the main time is taken from that.
         """
-        seconds, stones = self._left(left)
+        seconds, stones = self.remaining(colour)
         seconds -= used
-        if not stones:
-            if seconds > 0 or not self.byo_stones:
-                return max(seconds, 0.0), 0
-            seconds, stones = seconds + self.byo, self.byo_stones
-        return (max(seconds, 0.0), stones - 1) if stones > 1 else (self.byo, self.byo_stones)
-
-    def _left(self, left: tuple[float, int] | None) -> tuple[float, int]:
-        return left if left is not None else (self.main, 0) if self.main else (self.byo, self.byo_stones)
+        if not stones and seconds <= 0 and self.stones:
+            seconds, stones = seconds + self.byo, self.stones
+        self.left[colour] = (self.byo, self.stones) if stones == 1 else (max(seconds, 0.0), max(stones - 1, 0))
 
 
 ANALYSED = 10_000  # simulations of an analysis
-COLOURS = {"b": BLACK, "black": BLACK, "w": WHITE, "white": WHITE}
 STATUS = ("alive", "dead", "seki")
 ENDLESS = ("lz-analyze", "kata-analyze")  # they end with the next line
-VALUES = {"avoid": 3, "allow": 3}  # of an analysis' options that change nothing here; all others have one
 DIGITS, LARGEST = 9, 1e9  # of a number, at most
 WARM = 4  # steps of a search before the first answer
+Answer = str | Iterator[str] | None  # None: an empty one
 
 
 class GtpEngine:
@@ -399,21 +325,35 @@ class GtpEngine:
     def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = NEVER):
         assert isinstance(policy.board, Go)
         self.policy, self.simulations, self.version, self.resign = policy, simulations, version, resign
-        self.game, self.clock, self.left = GtpBoard(policy.board), Clock(), dict[int, tuple[float, int]]()
+        self.game = GtpBoard(policy.board)
+        self.clock: Clock | None = None  # None: no limit
         self.over = False
         self.endless = False  # whether the answer in progress goes on until nobody asks for its next piece
-        self.commands: dict[str, Callable[[list[str]], str | Iterator[str]]] = {
-            name.removeprefix("do_").replace("__", "-"): getattr(self, name)
-            for name in sorted(vars(type(self)))
-            if name.startswith("do_")
+        self.commands: dict[str, Callable[[list[str]], Answer]] = {
+            "protocol_version": lambda words: "2",
+            "name": lambda words: "Polyplay",
+            "version": lambda words: version,
+            "known_command": lambda words: "true" if words and words[0] in self.commands else "false",
+            "list_commands": lambda words: "\n".join(sorted(self.commands)),
+            "clear_cache": lambda words: "",  # every search begins with an empty tree
+            "play": lambda words: self.game.play(*_read_words(words, _colour, self.game.vertex)),
+            "undo": lambda words: self.game.undo(),
+            "set_free_handicap": lambda words: self.game.set_handicap([self.game.vertex(word) for word in words]),
+            "fixed_handicap": lambda words: self.game.handicap(*_read_words(words, _integer)),
+            "place_free_handicap": lambda words: self.game.handicap(
+                min(*_read_words(words, _integer), self.game.most_stones)
+            ),
+            "reg_genmove": lambda words: self._name(self._choose(*_read_words(words, _colour))),
+            "showboard": lambda words: f"\n{self.game.board.draw(self.game.record)}",
+            **{
+                name.removeprefix("do_").replace("__", "-"): getattr(self, name)
+                for name in vars(type(self))
+                if name.startswith("do_")
+            },
         }
-        plain = {"protocol_version": "2", "name": "Polyplay", "version": version}
-        plain["clear_cache"] = ""  # every search begins with an empty tree
-        for name, text in plain.items():
-            self.commands[name] = lambda words, text=text: text  # type: ignore[misc]
         for name, form in (("lz", LEELA), ("kata", KATA)):
-            self.commands[f"{name}-analyze"] = partial(self._analysis, self._lines, form)
-            self.commands[f"{name}-genmove_analyze"] = partial(self._analysis, self._lines_of_move, form)
+            self.commands[f"{name}-analyze"] = partial(self._analysis, partial(self._lines, form))
+            self.commands[f"{name}-genmove_analyze"] = partial(self._analysis, partial(self._lines_of_move, form))
 
     def answer(self, line: str) -> Iterator[str]:
         """Pieces of the answer to a line; none to a line without a command. An analysis goes on until nobody asks for
@@ -427,7 +367,7 @@ class GtpEngine:
         try:
             if words[0] not in self.commands:
                 raise GtpError("unknown command")
-            found = self.commands[words[0]](words[1:])
+            found = self.commands[words[0]](words[1:]) or ""
         except GtpError as e:
             yield f"?{number} {e}\n\n"
             return
@@ -446,70 +386,34 @@ class GtpEngine:
         game.play(WHITE, 0)
         game.owners()
 
-    def do_known_command(self, words: list[str]) -> str:
-        return "true" if words and words[0] in self.commands else "false"
-
-    def do_list_commands(self, words: list[str]) -> str:
-        return "\n".join(self.commands)
-
-    def do_quit(self, words: list[str]) -> str:
+    def do_quit(self, words: list[str]) -> None:
         self.over = True
-        return ""
 
-    def do_boardsize(self, words: list[str]) -> str:
-        if _read_words(words, _integer) != [self.game.size]:
+    def do_boardsize(self, words: list[str]) -> None:
+        if _read_words(words, _integer) != [self.game.board.rows]:
             raise GtpError("unacceptable size")  # its network knows one
-        return self.do_clear_board([])
+        self.do_clear_board([])
 
-    def do_clear_board(self, words: list[str]) -> str:
-        self.game, self.left = GtpBoard(self.game.board), {}
-        return ""
+    def do_clear_board(self, words: list[str]) -> None:
+        self.game = GtpBoard(self.game.board)
+        if self.clock:
+            self.clock.left.clear()
 
-    def do_komi(self, words: list[str]) -> str:
+    def do_komi(self, words: list[str]) -> None:
         self.game.set_komi(*_read_words(words, _number))
         self.policy.use(self.game.board)
-        return ""
 
-    def do_play(self, words: list[str]) -> str:
-        self.game.play(*_read_words(words, _colour, self.game.vertex))
-        return ""
-
-    def do_undo(self, words: list[str]) -> str:
-        self.game.undo()
-        return ""
-
-    def do_fixed_handicap(self, words: list[str]) -> str:
-        return self._handicap(*_read_words(words, _integer))
-
-    def do_place_free_handicap(self, words: list[str]) -> str:
-        return self._handicap(min(*_read_words(words, _integer), self.game.most_stones))
-
-    def _handicap(self, stones: int) -> str:
-        cells = self.game.handicap(stones)
-        self.game.set_handicap(cells)
-        return " ".join(map(self.game.name, cells))
-
-    def do_set_free_handicap(self, words: list[str]) -> str:
-        cells = [self.game.vertex(word) for word in words]
-        if self.game.board.cells in cells:
-            raise GtpError("bad vertex list")
-        self.game.set_handicap(cells)
-        return ""
-
-    def do_loadsgf(self, words: list[str]) -> str:
-        if not words:
-            raise GtpError("syntax error")
-        *before, last = words
+    def do_loadsgf(self, words: list[str]) -> None:
+        *before, last = words or [""]
         until = _integer(last) if before and last.isdecimal() else None
         path = " ".join(words if until is None else before)
         try:
-            self.game, unread = load_sgf(path, self.game.board, until)
+            self.game, known = load_sgf(path, self.game.board, until)
         except GtpError as e:
             raise GtpError(f"cannot load file: {e}") from None
-        if unread:
-            print(f"{path}: {unread} is no komi; it stays {self.game.komi:g}", file=sys.stderr)
+        if not known:
+            print(f"{path}: the komi is none of this board; it stays {self.game.komi:g}", file=sys.stderr)
         self.policy.use(self.game.board)
-        return ""
 
     def do_printsgf(self, words: list[str]) -> str:
         """The game, or nothing where it goes into a file of that name, which must not exist."""
@@ -529,22 +433,20 @@ class GtpEngine:
         rules |= {"suicide": board.suicide, "tax": "NONE", "whiteHandicapBonus": "0"}
         return json.dumps(rules, separators=(",", ":"))
 
-    def do_time_settings(self, words: list[str]) -> str:
-        main, byo, stones = _read_words(words, _seconds, _seconds, _integer)
-        self.clock, self.left = Clock(main, byo, stones, not (byo > 0 and stones == 0)), {}
-        return ""
+    def do_time_settings(self, words: list[str]) -> None:
+        main, byo, stones = _read_words(words, _number, _number, _integer)
+        if min(main, byo) < 0:
+            raise GtpError("syntax error")
+        self.clock = None if byo > 0 and stones == 0 else Clock(main, byo, stones)
 
-    def do_time_left(self, words: list[str]) -> str:
-        colour, seconds, stones = _read_words(words, _colour, lambda word: _number(word, LARGEST), _integer)
-        self.left[colour] = max(seconds, 0.0), stones  # a negative time is none left
-        return ""
+    def do_time_left(self, words: list[str]) -> None:
+        colour, seconds, stones = _read_words(words, _colour, _number, _integer)
+        if self.clock:
+            self.clock.left[colour] = max(seconds, 0.0), stones  # a negative time is none left
 
     def do_genmove(self, words: list[str]) -> str:
         (colour,), begun = _read_words(words, _colour), time.monotonic()
         return self._make(colour, self._choose(colour), begun)
-
-    def do_reg_genmove(self, words: list[str]) -> str:
-        return self._name(self._choose(*_read_words(words, _colour)))
 
     def _choose(self, colour: int) -> int:
         *_, search = self._think(colour)
@@ -552,9 +454,8 @@ class GtpEngine:
 
     def _think(self, colour: int) -> Iterator[Search]:
         """The search for a move, after each of its steps, until it is done or its time is over."""
-        seconds = self.clock.per_move(self.left.get(colour))
-        until = math.inf if seconds is None else time.monotonic() + seconds
-        self._simulate(self.simulations)
+        until = time.monotonic() + (self.clock.per_move(colour) if self.clock else math.inf)
+        simulate(self.policy, self.simulations)
         for search in self.policy.grow(self.game.position(colour)[None]):
             yield search
             if time.monotonic() >= until:
@@ -572,26 +473,12 @@ class GtpEngine:
         """Make the move; its name. begun: when the clock began to run for it."""
         if action != GIVES_UP:
             self.game.play(colour, action)
-        if self.clock.limited:
-            self.left[colour] = self.clock.after(self.left.get(colour), time.monotonic() - begun)
+        if self.clock:
+            self.clock.use(colour, time.monotonic() - begun)
         return self._name(action)
 
     def _name(self, action: int) -> str:
         return "resign" if action == GIVES_UP else self.game.name(action)
-
-    def _lines_of_move(self, form: Form, colour: int, every: float) -> Iterator[str]:
-        """A line whenever the interval is over and at the end, then the move."""
-        begun = shown = time.monotonic()
-        for search in self._think(colour):
-            if time.monotonic() >= shown + every:
-                shown = time.monotonic()
-                yield analysis_line(search, self.game.name, form)
-        yield analysis_line(search, self.game.name, form)
-        yield f"play {self._make(colour, self._decide(colour, search), begun)}\n\n"
-
-    def _simulate(self, simulations: int) -> None:
-        if (self.policy.simulations, self.policy.options.leaves) != (simulations, leaves_of(simulations)):
-            self.policy.simulate(simulations, leaves_of(simulations))
 
     def do_final_score(self, words: list[str]) -> str:
         lead = self.game.lead()
@@ -604,48 +491,47 @@ class GtpEngine:
         cells = np.flatnonzero(self.game.stones()).tolist() if words[0] == "alive" else []
         return "\n".join(map(self.game.name, cells))
 
-    def do_showboard(self, words: list[str]) -> str:
-        return "\n" + self.game.drawing()
-
-    def _analysis(
-        self, lines: Callable[[Form, int, float], Iterator[str]], form: Form, words: list[str]
-    ) -> Iterator[str]:
-        return lines(form, *self._asked(words))
+    def _analysis(self, lines: Callable[[int, float], Iterator[str]], words: list[str]) -> Iterator[str]:
+        return lines(*self._asked(words))
 
     def _asked(self, words: list[str]) -> tuple[int, float]:
-        """The color and the seconds between two lines that the words of an analysis name. Raises GtpError."""
-        colour, every, rest = self.game.to_move, 50, [word.lower() for word in words]
-        while rest:
-            word = rest.pop(0)
-            if word in COLOURS:
-                colour = COLOURS[word]
-            elif word == "interval":
-                (every,) = _read_words(rest, _integer)
-                del rest[0]
-            elif word.isdecimal():
-                every = _integer(word)
-            else:
-                del rest[: VALUES.get(word, 1)]
+        """The color and the seconds between two lines that an analysis' words name: COLOR, INTERVAL, and pairs of a key
+        and a value, of which `interval` counts. Raises GtpError.
+        """
+        rest = [word.lower() for word in words]
+        colour = COLOURS[rest.pop(0)] if rest and rest[0] in COLOURS else self.game.to_move
+        if "interval" in rest:
+            del rest[: rest.index("interval") + 1]
+            every = _read_words(rest, _integer)[0]
+        else:
+            every = _integer(rest[0]) if rest and rest[0].isdecimal() else 50
         return colour, max(every, 5) / 100
+
+    def _lines_of_move(self, form: Form, colour: int, every: float) -> Iterator[str]:
+        """A line whenever the interval is over and at the end, then the move."""
+        begun = shown = time.monotonic()
+        for search in self._think(colour):
+            if time.monotonic() >= shown + every:
+                shown = time.monotonic()
+                yield analysis_line(search, self.game.name, form)
+        yield analysis_line(search, self.game.name, form)
+        yield f"play {self._make(colour, self._decide(colour, search), begun)}\n\n"
 
     def _lines(self, form: Form, colour: int, every: float) -> Iterator[str]:
         """A line whenever the interval is over, and an empty piece in between; without end."""
-        record, name = self.game.position(colour), self.game.name
-        self._simulate(ANALYSED)
-        shown, line = time.monotonic(), ""
-        for search in self.policy.grow(record[None]):
+        simulate(self.policy, ANALYSED)
+        searches, shown = self.policy.grow(self.game.position(colour)[None]), time.monotonic()
+        search = next(searches)
+        while True:
             if time.monotonic() < shown + every:
                 yield ""
-                continue
-            shown, line = time.monotonic(), analysis_line(search, name, form)
-            yield line
-        while True:
-            time.sleep(min(every, 0.05))
-            if time.monotonic() >= shown + every:
-                shown = time.monotonic()
-                yield line or analysis_line(search, name, form)
             else:
-                yield ""
+                shown = time.monotonic()
+                yield analysis_line(search, self.game.name, form)
+            further = next(searches, None)
+            search = further or search
+            if further is None:
+                time.sleep(min(every, 0.05))
 
 
 def _read_words(words: list[str], *kinds: Callable[[str], Any]) -> list[Any]:
@@ -667,17 +553,11 @@ def _integer(word: str) -> int:
     return int(word)
 
 
-def _number(word: str, most: float = 1e6) -> float:
+def _number(word: str) -> float:
     with contextlib.suppress(ValueError):
-        if "_" not in word and abs(found := float(word)) < most:
+        if abs(found := float(word)) < LARGEST:
             return found
     raise GtpError("syntax error")
-
-
-def _seconds(word: str) -> float:
-    if (found := _number(word, LARGEST)) < 0:
-        raise GtpError("syntax error")
-    return found
 
 
 # `polyplay play RUN --gtp`: the engine between stdin and stdout.

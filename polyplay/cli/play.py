@@ -17,10 +17,11 @@ from polyplay.games import board_rules, records
 from polyplay.games.board_pool import PREFIX
 from polyplay.games.boards import Game, Go, KInARow
 from polyplay.games.go import owners
-from polyplay.games.records import CELLS, GOES_ON, LOST, NEVER, WON, ResignOptions
+from polyplay.games.records import GOES_ON, LOST, NEVER, WON, ResignOptions
 from polyplay.runs.directory import read_config
 
 if TYPE_CHECKING:
+    from polyplay.cli.gtp import GtpEngine
     from polyplay.cli.play_session import PlaySession
     from polyplay.search.search import SearchPolicy
 
@@ -84,27 +85,17 @@ class MoveList:
             self.result = GOES_ON
 
     def line(self) -> list[int]:
-        """The cells of the lines that won, in no order; none: nobody has won."""
+        """The cells of the lines that won, in order; none: nobody has won."""
         if self.result != WON or not isinstance(self.board, KInARow):
             return []
-        before, cells = self.records[-2][CELLS:], self.record[CELLS:]
-        row, column = divmod(int(np.flatnonzero(before != cells)[0]), self.board.columns)
-        found = {row * self.board.columns + column}
-        for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
-            run = self._run(row, column, down, right) + self._run(row, column, -down, -right)
-            if len(run) + 1 >= self.board.k:
-                found.update(run)
+        cells, found = self.board.stones(self.record).reshape(self.board.rows, self.board.columns), set[int]()
+        for row, column in np.ndindex(cells.shape):
+            for down, right in ((0, 1), (1, 0), (1, 1), (1, -1)):
+                line = [(row + i * down, column + i * right) for i in range(self.board.k)]
+                there = line[-1][0] < self.board.rows and 0 <= line[-1][1] < self.board.columns
+                if there and all(cells[cell] == 2 - self.mover for cell in line):
+                    found |= {y * self.board.columns + x for y, x in line}
         return sorted(found)
-
-    def _run(self, row: int, column: int, down: int, right: int) -> list[int]:
-        """Cells of the same stones one behind another from that cell on, without it."""
-        cells, found = self.record[CELLS:].reshape(self.board.rows, self.board.columns), list[int]()
-        stone = cells[row, column]
-        row, column = row + down, column + right
-        while 0 <= row < self.board.rows and 0 <= column < self.board.columns and cells[row, column] == stone:
-            found.append(row * self.board.columns + column)
-            row, column = row + down, column + right
-        return found
 
 
 MOST = 100_000  # simulations of a search
@@ -144,7 +135,9 @@ def command(words: list[str]) -> None:
     if not str(config["config"].get("env", "")).startswith(PREFIX):
         raise no_game(directory, config)
     if options.gtp:
-        answer_gtp(directory, options, config)
+        from polyplay.cli.gtp import main
+
+        main(lambda: open_engine(directory, options, config))
         return
     check_extra("play")
     with listen(options.port) as listener, closing(open_session(directory, options, config)) as session:
@@ -161,19 +154,16 @@ def no_game(directory: Path, config: Row) -> UserError:
     return UserError(f"play: {given}; allowed: {allowed}")
 
 
-def answer_gtp(directory: Path, options: PageOptions, config: Row) -> None:
-    """Until `quit` or the end of stdin. Raises UserError."""
+def open_engine(directory: Path, options: PageOptions, config: Row) -> GtpEngine:
+    """The agent as a Go program. Raises UserError."""
     from polyplay import __version__
-    from polyplay.cli.gtp import GtpEngine, main
+    from polyplay.cli.gtp import GtpEngine
 
-    def engine() -> GtpEngine:
-        player, first, found = open_player(directory, options, config)
-        if not isinstance(player.board, Go):
-            raise UserError(f"--gtp: {directory} plays {player.board.name}; allowed: a run of game:go")
-        version = f"{__version__}, {checkpoint.update_of(found)} updates"
-        return GtpEngine(player, first, version, resign_value(options.resign, found))
-
-    main(engine)
+    player, first, found = open_player(directory, options, config)
+    if not isinstance(player.board, Go):
+        raise UserError(f"--gtp: {directory} plays {player.board.name}; allowed: a run of game:go")
+    version = f"{__version__}, {checkpoint.update_of(found)} updates"
+    return GtpEngine(player, first, version, resign_value(options.resign, found))
 
 
 def resign_value(given: str, found: Path) -> float:

@@ -120,8 +120,7 @@ class PlaySession:
 
     def _search(self, version: int, simulations: int, record: np.ndarray) -> None:
         """Search a position as long as it is the game's, and move if it is the agent's turn."""
-        if self.policy.options.simulations != simulations or self.policy.options.leaves != leaves_of(simulations):
-            self.policy.simulate(simulations, leaves_of(simulations))
+        simulate(self.policy, simulations)
         shown = -EVERY
         for search in self.policy.grow(record[None]):
             over = len(search.finished().games) > 0
@@ -173,7 +172,9 @@ class PlaySession:
         """The verdicts on the moves of this position."""
         record, key = self.game.record, self.game.record.tobytes()
         if not self.why_unsolved and self.game.result == GOES_ON and key not in self.solved:
-            self.solved[key] = verdicts(record)
+            found = solver()
+            scores = found.scores(record).items()
+            self.solved[key] = {move: (int(np.sign(score)), found.plies(record, score)) for move, score in scores}
         return {"verdicts": self.solved.get(key, {}), "why_not": self.why_unsolved}
 
     def _value(self, ply: int) -> float | None:
@@ -183,14 +184,11 @@ class PlaySession:
         return self.found[ply]["value"] if ply in self.found else None
 
 
-def verdicts(record: np.ndarray) -> dict[int, Verdict]:
-    """By every legal move, of a position of connect four that goes on."""
-    found = solver()
-    return {move: (int(np.sign(score)), found.plies(record, score)) for move, score in found.scores(record).items()}
-
-
-def leaves_of(simulations: int) -> int:
-    return max(1, min(LEAVES, simulations // SHARE))
+def simulate(policy: SearchPolicy, simulations: int) -> None:
+    """Search with so many simulations from now on."""
+    leaves = max(1, min(LEAVES, simulations // SHARE))
+    if (policy.options.simulations, policy.options.leaves) != (simulations, leaves):
+        policy.simulate(simulations, leaves)
 
 
 def report(search: Search) -> Row:

@@ -17,12 +17,11 @@ from rich.text import Text
 from polyplay.cli.arguments import page_and_words, parse_words, print_findings
 from polyplay.core.errors import Count, Seconds, Seed, UserError, as_json
 from polyplay.core.files import Row
-from polyplay.envs.check import CheckReport, check_env
+from polyplay.envs.check import check_env
 from polyplay.runs.directory import list_runs
 from polyplay.runs.options import RunOptions, how_made
 from polyplay.runs.terminal import default_console, short_count
 
-WIDE = 140  # columns from which on the table of choices is printed
 GOOD_FOR = {
     "a2c": "simplest on-policy baseline; any actions, cheap steps",
     "a3c": "asynchronous on CPUs, one core per worker; any actions",
@@ -54,17 +53,12 @@ def command(words: list[str]) -> None:
     if words and not flags.wants_help(words):
         raise UserError(f"unexpected '{words[0]}' for polyplay systems: it takes no options")
     if words:
-        print("usage: polyplay systems\n\nWhat each system is good for; on a wide terminal also how they differ.")
+        print("usage: polyplay systems\n\nWhat each system is good for.")
         return
-    rows = {name: systems.load(name).ROW for name in systems.names()}
-    console, wide = default_console(), default_console().width >= WIDE
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("system", style="bold", no_wrap=True)
-    for heading in ["good for", *next(iter(rows.values()), {})] if wide else ["good for", "source"]:
-        table.add_column(heading)
-    for name, row in rows.items():
-        table.add_row(name, GOOD_FOR.get(name, ""), *(row.values() if wide else [row["source"]]))
-    console.print(table)
+    table = Table("system", "good for", "source", box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in systems.names():
+        table.add_row(Text(name, style="bold"), GOOD_FOR.get(name, ""), systems.load(name).ROW["source"])
+    default_console().print(table)
     print("A lane is one parallel environment; other libraries count them with num_envs.")
     print("Start with ppo. docs/systems/index.md compares all systems.")
 
@@ -103,18 +97,13 @@ def command_runs(words: list[str]) -> None:
     rows = list_runs([Path(place) for place in places] or [HOME] * HOME.is_dir())
     if options.json:
         print(json.dumps(rows, indent=2))
-    elif rows:
-        _print_table(rows)
-    else:
+    elif not rows:
         begin = "" if places else "/ yet: polyplay train ppo --env CartPole-v1 begins one"
         print(f"no runs in {', '.join(places) or HOME}{begin}")
-
-
-def _print_table(rows: Sequence[Row]) -> None:
-    console = default_console()
-    console.print(table_of(rows))
-    for row in rows:
-        if error := row.get("error"):
+    else:
+        console = default_console()
+        console.print(table_of(rows))
+        for error in (row["error"] for row in rows if row.get("error")):
             console.print(Text(f"damaged: {error}", style="bold red"), soft_wrap=True)
 
 
@@ -125,19 +114,14 @@ def table_of(rows: Sequence[Row]) -> Table:
     numbers = [Column(name, justify="right", no_wrap=True) for name in ("frames/steps", "min", "return", "best")]
     table = Table(*names, *marks, *numbers, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for row in rows:
-        table.add_row(*_cells(row))
+        path, seconds = Path(row["run"]), row.get("wall_seconds")
+        shown = f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
+        counts = dict.fromkeys("–" if row.get(k) is None else short_count(row[k]) for k in ("frames", "steps"))
+        cells = [shown, *(str(row.get(k, "–")) for k in ("system", "env", "seed"))]
+        cells += [row["state"], "/".join(counts), "–" if seconds is None else f"{seconds / 60:.1f}"]
+        cells += ["–" if row.get(k) is None else f"{row[k]:,.4g}" for k in ("return", "return_best")]
+        table.add_row(*(Text(cell, style=STYLES.get(row["state"], "") * (i == 4)) for i, cell in enumerate(cells)))
     return table
-
-
-def _cells(row: Row) -> list[Text]:
-    name, state = Path(row["run"]), Text(row["state"], style=STYLES.get(row["state"], ""))
-    shown = f"{name.parent.name}/{name.name}" if name.name.startswith("seed-") else name.name
-    seed, seconds = row.get("seed"), row.get("wall_seconds")
-    counts = list(dict.fromkeys("–" if row.get(k) is None else short_count(row[k]) for k in ("frames", "steps")))
-    returns = ("–" if row.get(k) is None else f"{row[k]:,.4g}" for k in ("return", "return_best"))
-    words = (shown, row.get("system", "–"), row.get("env", "–"), "–" if seed is None else str(seed))
-    numbers = ("/".join(counts), "–" if seconds is None else f"{seconds / 60:.1f}", *returns)
-    return [*map(Text, words), state, *map(Text, numbers)]
 
 
 # `polyplay check`.
@@ -176,15 +160,12 @@ def command_check(words: list[str]) -> int:
     if options.json:
         print(as_json(report.findings, {"environment": report.environment, "card": report.card}, "rules"))
     else:
-        print_findings(f"{report.environment}: {verdict(report)}", report.findings, report.card, "rule")
+        counts = Counter[str](finding.level for finding in report.findings)
+        named = (("failed", "broken"), ("warning", "doubtful"))
+        found = [f"{counts[level]} rule{'s' * (counts[level] > 1)} {word}" for level, word in named if counts[level]]
+        verdict = " and ".join(found) or "keeps to every rule that was checked"
+        print_findings(f"{report.environment}: {verdict}", report.findings, report.card, "rule")
     return report.status
-
-
-def verdict(report: CheckReport) -> str:
-    counts = Counter[str](f.level for f in report.findings)
-    words = (("failed", "broken"), ("warning", "doubtful"))
-    found = [f"{counts[level]} rule{'s' * (counts[level] > 1)} {word}" for level, word in words if counts[level]]
-    return " and ".join(found) or "keeps to every rule that was checked"
 
 
 # `polyplay new`.

@@ -36,10 +36,6 @@ class State:
     acts: int
     lanes: int
 
-    def __repr__(self) -> str:
-        parts = "".join(f", {path} {list(x.shape)}" for path, x in tree.leaves(self.network))
-        return f"<polyplay.State, {self.lanes} episode{'s' * (self.lanes != 1)}{parts}>"
-
 
 def load_agent(
     path: str | Path,
@@ -59,23 +55,20 @@ def load_agent(
     path = Path(path)
     if checkpoint is None:
         path, checkpoint = load.split_checkpoint(path)
-    with _known_spaces(path):
+    try:
+        known: contextlib.AbstractContextManager[None] = make.known_spec(
+            pool.spec_from_json(read_object(path / pool.FILE), str(path / pool.FILE))
+        )
+    except OSError:  # of earlier versions' runs the environment is made
+        known = contextlib.nullcontext()
+    except ValueError as e:
+        raise UserError(f"{path / pool.FILE} is damaged: {e}; put back a copy of it") from None
+    with known:
         wired, config = _wire_run(path, trust)
         assert wired.envs.spec
     found = load.choose_checkpoint(path, None if checkpoint is None else str(checkpoint))
     whose = load.choose_agent(path, found, None if agent is None else str(agent), "agent")
     return Agent(path, found, wired, config, seed, epsilon, whose)
-
-
-def _known_spaces(directory: Path) -> contextlib.AbstractContextManager[None]:
-    """What the run wrote down of its environment; of earlier versions' runs the environment is made."""
-    file = directory / pool.FILE
-    try:
-        return make.known_spec(pool.spec_from_json(read_object(file), str(file)))
-    except OSError:
-        return contextlib.nullcontext()
-    except ValueError as e:
-        raise UserError(f"{file} is damaged: {e}; put back a copy of it") from None
 
 
 class Agent:
@@ -286,18 +279,18 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
     :N or :best: that agent; RUN/past_agents/NAME.safetensors: a past agent. Raises UserError.
     """
     path, agent = _split_agent(name)
-    alone = path.suffix == checkpoint.ARRAYS
-    if alone and not path.is_file():
-        raise UserError(f"{name}: there is no such file of a past agent")
-    folder = path.absolute().parent
-    if alone and folder.name != FOLDER:
-        raise UserError(f"{name} given, allowed: the file of a past agent where its run has it, in RUN/past_agents")
-    run, which = (folder.parent, None) if alone else load.split_checkpoint(path)
-    wired, _ = _wire_run(run, trust)
-    found = path if alone else load.choose_checkpoint(run, which)
+    if path.suffix == checkpoint.ARRAYS:
+        run = path.absolute().parents[1]
+        if not path.is_file():
+            raise UserError(f"{name}: there is no such file of a past agent")
+        if path.absolute().parent.name != FOLDER:
+            raise UserError(f"{name} given, allowed: the file of a past agent where its run has it, in RUN/past_agents")
+        wired, _ = _wire_run(run, trust)
+        load.check_spaces(run, wired.envs)
+        return [RunAgent(name, wired, path)]
+    run, which = load.split_checkpoint(path)
+    wired, found, _ = open_run(run, which, trust)
     load.check_spaces(run, wired.envs)
-    if alone:
-        return [RunAgent(name, wired, found)]
     there = checkpoint.agents_of(found)
     if agent is None and len(there) > 1:
         return [RunAgent(f"{name}:{n}", wired, found, n) for n in there]

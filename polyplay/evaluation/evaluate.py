@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -41,7 +41,7 @@ from polyplay.systems import System
 from polyplay.workers import process
 
 if TYPE_CHECKING:
-    from polyplay.acting.play import PlayedGame, Watch
+    from polyplay.acting.play import PlayedGame
     from polyplay.nets.policy import Policy
 
 EVERY = 30.0  # seconds between two lines where standard error is no terminal
@@ -54,18 +54,41 @@ class GamesWatch:
         self.max_steps = max_steps
         self.games, self.steps, self.total = 0, 0, 0.0
         self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: by what
+        self._show: Callable[[], None] = lambda: None
 
     def step(self, found: list[PlayedGame], lanes: int) -> bool:
         """All lanes made a step, and these games ended in it. Whether to go on."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
+        self._show()
         if self.signal:
             self.ended = f"stopped by {processes.name(self.signal)}"
         elif self.max_steps is not None and self.steps >= self.max_steps:
             self.ended = f"--max-steps {self.max_steps:,} are over"
         return not self.ended
 
-    def receive(self, number: int, frame: FrameType | None) -> None:
+    @contextlib.contextmanager
+    def on_screen(self, episodes: int, console: Console | None = None) -> Iterator[None]:
+        """Show the progress: a bar on a terminal, else a line every half a minute. Meanwhile it receives signals."""
+        console = console or Console(stderr=True, highlight=False)
+        columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
+        bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
+        task, due = bar.add_task("", total=episodes), time.monotonic() + EVERY
+
+        def show() -> None:
+            nonlocal due
+            mean = f"mean return {self.total / self.games:,.2f}" if self.games else "none is over yet"
+            line = f"{mean} · {self.steps:,} steps"
+            bar.update(task, completed=self.games, description=line)
+            if not console.is_terminal and time.monotonic() >= due:
+                due = time.monotonic() + EVERY
+                console.print(f"{self.games:,} of {episodes:,} games · {line}", soft_wrap=True)
+
+        self._show = show
+        with bar, processes.handled(self._receive):
+            yield
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
         """The first signal ends the evaluation after the present step; another one, a second or more later, at once."""
         if self.signal:
             if time.monotonic() - self.warned >= processes.AGAIN:
@@ -75,34 +98,6 @@ class GamesWatch:
         what = "ending after this step; a second signal, at least 1 s later, ends without a score"
         with contextlib.suppress(OSError):  # a stream could wait for a lock that this thread holds
             os.write(2, f"\npolyplay: {processes.name(number)}: {what}\n".encode())
-
-    @property
-    def line(self) -> str:
-        mean = f"mean return {self.total / self.games:,.2f}" if self.games else "none is over yet"
-        return f"{mean} · {self.steps:,} steps"
-
-
-@contextlib.contextmanager
-def on_screen(watch: GamesWatch, episodes: int, console: Console | None = None) -> Iterator[Watch]:
-    """A watch's `step` that shows its progress: a bar on a terminal, else a line every half a minute. Meanwhile it
-    receives signals.
-    """
-    console = console or Console(stderr=True, highlight=False)
-    columns = (TextColumn("games"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"))
-    bar = Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not console.is_terminal)
-    task, due = bar.add_task(watch.line, total=episodes), time.monotonic() + EVERY
-
-    def step(found: list[PlayedGame], lanes: int) -> bool:
-        nonlocal due
-        going = watch.step(found, lanes)
-        bar.update(task, completed=watch.games, description=watch.line)
-        if not console.is_terminal and time.monotonic() >= due:
-            due = time.monotonic() + EVERY
-            console.print(f"{watch.games:,} of {episodes:,} games · {watch.line}", soft_wrap=True)
-        return going
-
-    with bar, processes.handled(watch.receive):
-        yield step
 
 
 ATARI_RATE = 15.0  # pictures per second: one of four frames
@@ -162,8 +157,6 @@ class Film:
         self._part = path.with_name(f".partial-{path.name}")
         self._out: Any = None
         self._stream: Any = None
-        with self._guarded():
-            self._out = _package().open(str(self._part), "w")
 
     def shown(self, envs: Envs) -> Envs:
         """`envs` so that a step has a picture; as they are, where that cannot be."""
@@ -183,20 +176,24 @@ class Film:
         with self._guarded():
             if out is not None:
                 with closing(out):
-                    if self._stream is not None:
-                        out.mux(self._stream.encode())
-                if self._stream is not None and not self.fault:
+                    out.mux(self._stream.encode())
+                if not self.fault:
                     os.replace(self._part, self.path)
         with contextlib.suppress(OSError):
             self._part.unlink(missing_ok=True)
 
     def _write(self, shown: np.ndarray, rate: float) -> None:
+        try:
+            import av
+        except ImportError:
+            raise UserError("--video: needs the package av; `pip install 'polyplay[video]'`") from None
         shown = shown[: len(shown) // 2 * 2, : shown.shape[1] // 2 * 2]  # the format has no odd sides
-        if self._stream is None:
+        if self._out is None:
+            self._out = av.open(str(self._part), "w")
             self._stream = self._out.add_stream("libx264", rate=round(rate))
             self._stream.height, self._stream.width = shown.shape[:2]
             self._stream.pix_fmt = "yuv420p"
-        frame = _package().VideoFrame.from_ndarray(np.ascontiguousarray(shown), format="rgb24")
+        frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(shown), format="rgb24")
         self._out.mux(self._stream.encode(frame))
 
     @contextlib.contextmanager
@@ -209,14 +206,6 @@ class Film:
             if not self.fault:
                 self.fault, self._done = " ".join(why.split()), True
                 print(f"polyplay: {self.fault}; there is no video, the games are scored without", file=sys.stderr)
-
-
-def _package() -> Any:
-    try:
-        import av
-    except ImportError:
-        raise UserError("--video: needs the package av; `pip install 'polyplay[video]'`") from None
-    return av
 
 
 @contextlib.contextmanager
@@ -235,9 +224,7 @@ UNSEEN = ("dummy", "offscreen")  # what SDL takes where there is no screen
 
 
 class Window:
-    """Shows the first lane's games at their own speed. Once it is closed, or later fails, the games continue without
-    it.
-    """
+    """Shows the first lane's games at their own speed. Once it is closed, the games continue without it."""
 
     option = "--render"
 
@@ -247,12 +234,12 @@ class Window:
         except ImportError:
             raise UserError("--render: needs the package pygame; `pip install 'polyplay[render]'`") from None
         self._pygame, self._title = pygame, title
-        self._clock, self._open = pygame.time.Clock(), True
+        self._clock, self._open, why = pygame.time.Clock(), True, ""
         try:
             pygame.display.init()
             driver = pygame.display.get_driver()
-            unseen = driver in UNSEEN and os.environ.get(DRIVER) != driver
-            why = f"SDL found only its driver {driver!r}" if unseen else ""
+            if driver in UNSEEN and os.environ.get(DRIVER) != driver:
+                why = f"SDL found only its driver {driver!r}"
         except pygame.error as e:
             why = str(e)
         if why:
@@ -263,20 +250,11 @@ class Window:
         return with_pictures(envs, self.option)
 
     def __call__(self, step: Batch, pool: Pool) -> None:
+        """Raises UserError."""
         if not self._open:
             return
-        try:
-            self._show(step, pool)
-        except (UserError, self._pygame.error) as e:
-            if self._pygame.display.get_surface() is None:
-                raise  # at the first step, so no game is lost
-            print(f"polyplay: {' '.join(str(e).split())}; the games continue without a window", file=sys.stderr)
-            self.close()
-
-    def _show(self, step: Batch, pool: Pool) -> None:
         shown, rate = picture(step, pool, self.option)
-        size = shown.shape[1], shown.shape[0]
-        surface = self._pygame.display.get_surface()
+        size, surface = (shown.shape[1], shown.shape[0]), self._pygame.display.get_surface()
         if surface is None or surface.get_size() != size:
             surface = self._pygame.display.set_mode(size)
             self._pygame.display.set_caption(self._title)
@@ -421,38 +399,38 @@ def play_and_score(
     from polyplay.acting import play
 
     policy, where, told = _load(wired, found, options)
-    if atari.protocol(options.protocol).board:
-        from polyplay.evaluation.matches import play_board_protocol
-
-        return {**told, **play_board_protocol(wired, policy, found, options, where, watch)}
-    episodes = options.episodes or atari.protocol(options.protocol).episodes
+    protocol, mine, film = atari.protocol(options.protocol), watch or GamesWatch(), Film(video) if video else None
+    episodes, mine.max_steps = options.episodes or protocol.episodes, options.max_steps
     epsilon = float(wired.test_epsilon if options.epsilon is None else options.epsilon)
-    before, mine = time.monotonic(), watch or GamesWatch()
-    mine.max_steps = options.max_steps
-    screen = on_screen(mine, episodes) if watch else nullcontext(mine.step)
-    film = Film(video) if video else None
+    before, name = time.monotonic(), found.parents[1].name
     with ExitStack() as stack:
-        step = stack.enter_context(screen)
-        viewers: list[Film | Window] = [stack.enter_context(closing(film))] if film else []
-        if options.render:
-            viewers.append(stack.enter_context(closing(Window(f"polyplay {wired.envs.title}"))))
-        stack.enter_context(nullcontext() if options.render else without_a_screen())
-        for viewer in viewers:
-            envs = viewer.shown(envs)
-        games = play.play_games(envs, policy, episodes, options.seed, options.greedy, viewers, epsilon, step)
-    if not games:
+        stack.enter_context(mine.on_screen(episodes) if watch else nullcontext())
+        if protocol.board:
+            from polyplay.evaluation.matches import play_versus
+
+            result = play_versus(wired, policy, name, options, where, episodes, mine.step)
+        else:
+            viewers: list[Film | Window] = [stack.enter_context(closing(film))] if film else []
+            if options.render:
+                viewers.append(stack.enter_context(closing(Window(f"polyplay {wired.envs.title}"))))
+            stack.enter_context(nullcontext() if options.render else without_a_screen())
+            for viewer in viewers:
+                envs = viewer.shown(envs)
+            games = play.play_games(envs, policy, episodes, options.seed, options.greedy, viewers, epsilon, mine.step)
+            result = play.summarize_games(games, envs.spec.frames_per_step, 0.0) if games else {"returns": []}
+    if not result["returns"]:
         raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
-    result = play.summarize_games(games, envs.spec.frames_per_step, time.monotonic() - before)
     return {
         "protocol": options.protocol,
         "seed": options.seed,
-        "lanes": play.lanes_of(envs, episodes),
+        "lanes": episodes if protocol.board else play.lanes_of(envs, episodes),
         **told,
         "epsilon": epsilon,
         "actions": "greedy" if options.greedy else "sampled",
         **result,
+        "seconds": round(time.monotonic() - before, 3),
         "interval": mean_interval(result["returns"]),
-        **({"ended": mine.ended, "asked": episodes} if len(games) < episodes else {}),
+        **({"ended": mine.ended, "asked": episodes} if result["episodes"] < episodes else {}),
         **({"video": None if film.fault else str(film.path)} if film else {}),
     }
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-import select
+import re
 import shlex
 import signal
 import subprocess
-import tempfile
-import time
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from subprocess import PIPE
+from subprocess import PIPE, Popen
 
 import numpy as np
 
@@ -58,8 +58,7 @@ def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int]
 
 SECONDS = 60.0  # for an answer
 QUIT = 2.0  # for its end
-LONGEST = 1 << 20  # bytes of an answer
-TOLD = 200  # letters of what a program said, in a message
+TOLD = 200  # letters of an answer, in a message
 TIMEOUT, ILLEGAL, CRASH = "timeout", "illegal move", "crash"
 
 
@@ -70,8 +69,8 @@ class GtpFault(Exception):
 
     def __init__(self, kind: str, command: str, answer: str):
         said, late = " ".join(answer.split())[:TOLD], f" in {SECONDS:g} seconds" if kind == TIMEOUT else ""
-        self.kind, shown = kind, f"'{said}'" if said else "nothing"
-        self.answered = f"it answered {command} with {shown}{late}"
+        shown = f"'{said}'" if said else "nothing"
+        self.kind, self.answered = kind, f"it answered {command} with {shown}{late}"
         super().__init__(f"{kind}: {self.answered}")
 
 
@@ -82,33 +81,41 @@ def program_line(about: Row) -> str:
 
 
 class GtpProgram:
-    """Raises OSError: it can't be started."""
+    """A process whose standard error is ours. Raises OSError: it can't be started."""
 
     def __init__(self, command: Sequence[str]):
-        with ExitStack() as opened:
-            self._complaints = opened.enter_context(tempfile.TemporaryFile())
-            self._process = subprocess.Popen(
-                command, stdin=PIPE, stdout=PIPE, stderr=self._complaints, start_new_session=True, bufsize=0
-            )
-            opened.pop_all()
+        self._process = Popen(command, stdin=PIPE, stdout=PIPE, text=True, errors="replace", start_new_session=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        self._in, self._out = self._process.stdin, self._process.stdout
-        self._poll, self._number, self._answer = select.poll(), 0, b""
-        self._poll.register(self._out, select.POLLIN)
+        self._in, self._out, self._number = self._process.stdin, self._process.stdout, 0
         self.lost = False  # whether it has been ended
 
     def ask(self, command: str) -> str:
         """Its answer, without status and number. Raises GtpFault."""
         self._number += 1
+        overdue = threading.Event()
+
+        def stop_waiting() -> None:
+            overdue.set()
+            self._kill()
+
+        timer = threading.Timer(SECONDS, stop_waiting)
+        timer.start()
         try:
             with contextlib.suppress(BrokenPipeError):  # it has ended: so has its output
-                self._in.write(f"{self._number} {command}\n".encode())
-            return self._parse(command, self._read(command))
-        except GtpFault as e:
-            if e.kind != ILLEGAL:
-                self.close(0)
-            raise
+                self._in.write(f"{self._number} {command}\n")
+                self._in.flush()
+            lines = itertools.dropwhile(lambda line: not line, map(str.strip, self._out))
+            answer = "\n".join(itertools.takewhile(bool, lines))
+        finally:
+            timer.cancel()
+        found = re.fullmatch(rf"([=?]){self._number}(?:\s+(.*))?", answer, re.DOTALL)
+        if overdue.is_set() or not found:
+            self.close(0)
+            raise GtpFault(TIMEOUT if overdue.is_set() else CRASH, command, answer)
+        if found[1] == "?":
+            raise GtpFault(ILLEGAL, command, f"? {found[2] or ''}")
+        return found[2] or ""
 
     def close(self, seconds: float = QUIT) -> None:
         """End it, and whatever it started. It has so many seconds to quit."""
@@ -116,46 +123,17 @@ class GtpProgram:
             return
         self.lost = True
         with contextlib.suppress(OSError):
-            self._in.write(b"quit\n")
+            self._in.write("quit\n")
             self._in.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        self._kill()
         self._process.wait()
         self._out.close()
-        self._complaints.close()
 
-    def _read(self, command: str) -> str:
-        """An answer with its status: what stands before an empty line."""
-        until, self._answer = time.monotonic() + SECONDS, self._answer.lstrip(b"\n")
-        while b"\n\n" not in self._answer:
-            if len(self._answer) > LONGEST:
-                raise GtpFault(CRASH, command, self._answer[:TOLD].decode(errors="replace"))
-            if not self._poll.poll(1000 * max(until - time.monotonic(), 0)):
-                raise GtpFault(TIMEOUT, command, "")
-            found = os.read(self._out.fileno(), 1 << 16)
-            if not found:
-                raise GtpFault(CRASH, command, self._last_words())
-            self._answer = (self._answer + found.replace(b"\r", b"")).lstrip(b"\n")
-        answer, _, self._answer = self._answer.partition(b"\n\n")
-        return answer.decode(errors="replace")
-
-    def _last_words(self) -> str:
-        """Its last line on standard error."""
-        file, tail = self._complaints.fileno(), 4096
-        lines = os.pread(file, tail, max(0, os.fstat(file).st_size - tail)).decode(errors="replace").split("\n")
-        return next((line for line in reversed(lines) if line.strip()), "")
-
-    def _parse(self, command: str, answer: str) -> str:
-        status, (number, _, text) = answer[:1], answer[1:].partition(" ")
-        if "\n" in number:  # `=7` and its text on lines below
-            number, _, text = answer[1:].partition("\n")
-        if status not in ("=", "?") or number != str(self._number):
-            raise GtpFault(CRASH, command, answer)
-        if status == "?":
-            raise GtpFault(ILLEGAL, command, f"? {text}")
-        return text.strip()
+    def _kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
 
 PREFIX = "gtp:"

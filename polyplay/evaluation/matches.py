@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -17,14 +14,12 @@ from polyplay.acting import play
 from polyplay.acting.play import MatchStarts, MatchWatch, PlayOptions, TeamPlayer, load_player
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
-from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch
 from polyplay.envs import atari
 from polyplay.envs.atari import is_board
 from polyplay.envs.lane import load_bot
 from polyplay.envs.pool import Envs
 from polyplay.evaluation.agent import RunAgent, find_agent, find_agents, is_run
-from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch, on_screen
 from polyplay.evaluation.gtp import PREFIX, GtpPlayer, programs_running
 from polyplay.evaluation.tournament import TournamentOptions
 from polyplay.games import board_rules, records
@@ -35,6 +30,7 @@ from polyplay.nets import device
 from polyplay.systems import System
 
 if TYPE_CHECKING:
+    from polyplay.evaluation.evaluate import EvaluateOptions
     from polyplay.nets.policy import Policy
     from polyplay.search.search import SearchPolicy
 
@@ -126,14 +122,14 @@ def named_player(name: str, board: Game, option: str) -> BoardPlayer:
     return BoardPlayer(name, board, opponent(name, board, option, more), {})
 
 
-def opponent_of(name: str, board: Game, options: PlayerOptions, option: str = "--against ") -> BoardPlayer:
-    """A run of that game, or a named_player. option: the words before the name in messages. Raises UserError."""
+def opponent_of(name: str, board: Game, options: PlayerOptions) -> BoardPlayer:
+    """A run of that game, or a named_player. Raises UserError."""
     if not is_run(name):
-        return named_player(name, board, option)
+        return named_player(name, board, "--against ")
     found = player_of_agent(find_agent(name, options.trust), options)
     if not np.array_equal(found.board.numbers, board.numbers):
         why = f"it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"
-        raise UserError(f"{option}{name}: {why}")
+        raise UserError(f"--against {name}: {why}")
     return found
 
 
@@ -166,41 +162,33 @@ TRIES = 10_000  # random games until one goes on
 OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 
 
-def play_board_protocol(
-    wired: System, policy: Policy, found: Path, options: EvaluateOptions, device: str, watch: GamesWatch | None = None
+def play_versus(
+    wired: System, policy: Policy, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
-    """What a repetition has to know of it, as evaluate.play_and_score. Raises UserError: nothing was over."""
+    """What a record says of a run's games against an opponent. step: is told of every move of all games. Raises
+    UserError.
+    """
     how = PlayerOptions(
         options.simulations, options.seed, options.greedy, options.epsilon or 0.0, device, options.trust
     )
-    player, mine = player_of(wired, policy, {}, how, found.parents[1].name), watch or GamesWatch()
-    asked = options.episodes or atari.protocol(options.protocol).episodes
+    player, against = player_of(wired, policy, {}, how, name), str(options.against)
     plies = PLIES if options.opening_plies is None else options.opening_plies
-    mine.max_steps, begun, name = options.max_steps, time.monotonic(), str(options.against)
-    other = opponent_of(name, player.board, replace(how, seed=how.seed + 1, epsilon=0.0))
-    starts = both_colors(player.board, asked, plies, how.seed)
-    with (
-        on_screen(mine, asked) if watch else nullcontext(mine.step) as step,
-        programs_running([other.moves]) as programs,
-    ):
+    other = opponent_of(against, player.board, replace(how, seed=how.seed + 1, epsilon=0.0))
+    starts = both_colors(player.board, games, plies, how.seed)
 
-        def ended(found: Mapping[int, float], moves: int) -> bool:
-            return step([play.PlayedGame(points, 0, number) for number, points in found.items()], moves)
+    def ended(found: Mapping[int, float], moves: int) -> bool:
+        return step([play.PlayedGame(points, 0, number) for number, points in found.items()], moves)
 
+    with programs_running([other.moves]) as programs:
         points = play_match(player, other, starts, how.seed, ended)
-    if not (returns := points[~np.isnan(points)].tolist()):
-        raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
+    played = points[~np.isnan(points)]
     return {
-        **{"protocol": options.protocol, "seed": options.seed, "lanes": asked, "epsilon": how.epsilon},
-        **{"actions": "greedy" if options.greedy else "sampled"},
-        **{"against": name, "opening_plies": plies, "points": sum(returns)},
-        **{what: returns.count(p) for what, p in OUTCOMES.items()},
+        **{"against": against, "opening_plies": plies, "points": float(played.sum())},
+        **{what: int((played == worth).sum()) for what, worth in OUTCOMES.items()},
         **{f"against_{key}": value for key, value in other.about.items()},
         **({"programs": [program.about for program in programs]} if programs else {}),
-        **{"episodes": len(returns), "episodic_return_mean": float(np.mean(returns))},
-        **{"episodic_return_std": float(np.std(returns)), "seconds": round(time.monotonic() - begun, 3)},
-        **{"returns": returns, "interval": mean_interval(returns)},
-        **({"ended": mine.ended, "asked": asked} if len(returns) < asked else {}),
+        **{"episodes": len(played), "returns": played.tolist()},
+        **({f"episodic_return_{of}": float(getattr(np, of)(played)) for of in ("mean", "std")} if len(played) else {}),
     }
 
 
@@ -270,30 +258,23 @@ def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entr
 def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> RoundRobin:
     """Raises UserError: runs of several games, of one that has no two teams, or no player of that name there."""
     agents = [agent for _, agent in entrants if agent]
-    first = agents[0].wired.envs
-    board, where = is_board(first), device.choose_devices(options.device)[0]
-    if options.env is not None:
-        return _team_matches(entrants, _asked_envs(agents, options.env), options, where)
-    for agent in agents:
-        envs = agent.wired.envs
-        same = np.array_equal(board_of(envs).numbers, board_of(first).numbers) if board and is_board(envs) else False
-        if not same and _game(envs) != _game(first):
-            text = f"tournament: {agent.name} plays {_game(envs)}, and {agents[0].name} {_game(first)}"
-            raise UserError(f"{text}: name runs of one game")
-    return (_board_matches if board else _team_matches)(entrants, first, options, where)
-
-
-def _asked_envs(agents: Sequence[RunAgent], title: str) -> Envs:
-    """Raises UserError: --env is not for these agents."""
-    envs = replace(agents[0].wired.envs, name=title, options={})
+    first, where = agents[0], device.choose_devices(options.device)[0]
+    asked, envs = options.env is not None, first.wired.envs
+    if asked:
+        envs = replace(envs, name=options.env, options={})
     for agent in agents:
         own = agent.wired.envs
-        if is_board(own) or is_board(envs):
-            raise UserError(f"--env {title} given, but board games are as they are: leave it out")
-        if (own.spec.obs, own.spec.action) != (envs.spec.obs, envs.spec.action):
-            text = f"--env {title} given, but {agent.name} plays {own.title}"
+        boards = is_board(own), is_board(envs)
+        if asked and any(boards):
+            raise UserError(f"--env {options.env} given, but board games are as they are: leave it out")
+        if asked and (own.spec.obs, own.spec.action) != (envs.spec.obs, envs.spec.action):
+            text = f"--env {options.env} given, but {agent.name} plays {own.title}"
             raise UserError(f"{text}: name an environment with the same observations and actions")
-    return envs
+        same = all(boards) and np.array_equal(board_of(own).numbers, board_of(envs).numbers)
+        if not asked and not same and _game(own) != _game(envs):
+            text = f"tournament: {agent.name} plays {_game(own)}, and {first.name} {_game(envs)}"
+            raise UserError(f"{text}: name runs of one game")
+    return (_board_matches if is_board(envs) else _team_matches)(entrants, envs, options, where)
 
 
 def _game(envs: Envs) -> str:
@@ -331,14 +312,11 @@ def _check_teams(envs: Envs, options: TournamentOptions, name: str) -> None:
     spec, given = envs.spec, {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
     if wrong := [flag for flag, value in given.items() if value is not None]:
         raise UserError(f"{wrong[0]} is for board games (game:NAME), {name} plays {envs.title}: leave it out")
-    teams, needs = len(set(spec.sides)), "a tournament needs two teams of seats, or a board game (game:NAME)"
-    plays = f"{name} plays {envs.title}"
-    if spec.seats < 2:
-        raise UserError(f"{plays}, which has one player: {needs}")
-    if teams != 2:
-        raise UserError(f"{plays}, whose {spec.seats} seats are of {teams} team{'s' * (teams > 1)}: {needs}")
-    if len(set(spec.kinds)) > 1:
-        raise UserError(f"{plays}, whose seats have different spaces: no policy plays both sides")
+    teams = len(set(spec.sides))
+    if teams != 2 or len(set(spec.kinds)) > 1:
+        seats = f"{spec.seats} seat{'s' * (spec.seats > 1)} of {teams} team{'s' * (teams > 1)}"
+        needs = "a tournament needs two teams of seats that have the same spaces, or a board game (game:NAME)"
+        raise UserError(f"{name} plays {envs.title}, which has {seats}: {needs}")
 
 
 def _team_player(

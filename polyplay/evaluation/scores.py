@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 from rich import box
+from rich.console import Console
 from rich.table import Column, Table
 
 from polyplay.core.errors import Seed, UserError
@@ -20,6 +21,9 @@ from polyplay.envs.atari import PROTOCOLS, rom
 from polyplay.envs.pool import closest_names
 from polyplay.runs.directory import origin, read_config
 from polyplay.runs.terminal import default_console
+
+Published = Mapping[str, Mapping[str, float]]  # by column and game
+Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play and of a human
 
 # Published Atari scores: 57 games, one column per agent and protocol, and the three sets of baselines, kept apart.
 #
@@ -31,25 +35,10 @@ from polyplay.runs.terminal import default_console
 TABLES = Path(__file__).parent
 PINBALL = "video_pinball"
 FIVE_MINUTES = ("dqn_noop", "gorila_noop", "ddqn_5min_noop")
-
-
-@dataclass(frozen=True)
-class Baselines:
-    """Scores of random play and of a human under one protocol; a score is normalised with one of these sets alone."""
-
-    name: str
-    what: str
-    columns: str  # of these: "random" and "human" before it
-    pinball: float | None = 0.0  # what random[video_pinball] is taken as; None: as the table says
-
-
-BASELINES = {
-    found.name: found
-    for found in (
-        Baselines("nature", "49 games, no-op starts, Mnih et al. 2015", "_nature", None),
-        Baselines("noop57", "57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
-        Baselines("human-starts", "57 games, human starts, Nair et al. 2015, van Hasselt et al. 2016", "_humanstarts"),
-    )
+BASELINES = {  # scores of random play and of a human: what they are, and what follows "random" and "human" in the table
+    "nature": ("49 games, no-op starts, Mnih et al. 2015", "_nature"),
+    "noop57": ("57 games, no-op starts, google-deepmind/dqn_zoo atari_data.py", ""),
+    "human-starts": ("57 games, human starts, Nair et al. 2015, van Hasselt et al. 2016", "_humanstarts"),
 }
 TRAP = (
     "video_pinball: the raw tables say random play scores 16,256.9 (no-op) or 20,452 (human starts), newer ones 0; all "
@@ -99,24 +88,18 @@ def column(name: str) -> Mapping[str, float]:
     return known[name]
 
 
-def baseline_scores(baselines: Baselines, pinball: str = "published") -> dict[str, tuple[float, float]]:
+def baseline_scores(baselines: str, pinball: str = "published") -> dict[str, tuple[float, float]]:
     """{game: (random play's score, the human's)}. pinball: "published", see TRAP, or "table"."""
-    table = _table("atari_scores.csv")
-    low, high = dict(table[f"random{baselines.columns}"]), table[f"human{baselines.columns}"]
-    if pinball == "published" and baselines.pinball is not None:
-        low[PINBALL] = baselines.pinball
+    table, (_, suffix) = _table("atari_scores.csv"), BASELINES[baselines]
+    low, high = dict(table[f"random{suffix}"]), table[f"human{suffix}"]
+    if pinball == "published" and baselines != "nature":
+        low[PINBALL] = 0.0
     return {game: (low[game], high[game]) for game in high if game in low}
 
 
-def normalised(score: float, random: float, human: float) -> float:
-    """Per cent: 0 is random play, 100 the human."""
-    return 100.0 * (score - random) / (human - random)
-
-
-def normalise(scores: Mapping[str, float], baselines: Baselines, pinball: str = "published") -> dict[str, float]:
-    """{game: per cent} of those games that the baselines have."""
-    known = baseline_scores(baselines, pinball)
-    return {game: normalised(score, *known[game]) for game, score in scores.items() if game in known}
+def normalise(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
+    """{game: per cent} of those games that the baselines have: 0 is random play, 100 the human."""
+    return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
 
 # The scores of runs, as their scores.json has them.
@@ -132,26 +115,23 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
     """One entry of scores.json per run, with `run`, `env`, `label` and `game` (the ROM's name, of an Atari game): of
     several evaluations the newest. Raises UserError: none, or of several protocols.
     """
-    found = [_newest(run, place, protocol) for run in runs]
-    labels = sorted({score["label"] for score in found})
-    if len(labels) > 1:
+    found = list[Row]()
+    for run in runs:
+        env, entries = str(read_config(run)["config"]["env"]), _entries(run, place)
+        names = sorted({entry["protocol"] for entry in entries})
+        if not names or protocol not in (None, *names):
+            have = f"its {place} scores are of {', '.join(names)}" if names else f"it has no {place} score"
+            how = f" --protocol {protocol}" if protocol else ""
+            raise UserError(f"{run}: {have}; measure one with `polyplay evaluate {run}{how}`")
+        if protocol is None and len(names) > 1:
+            raise UserError(f"--protocol: {run} has {place} scores of {', '.join(names)}; name one")
+        wanted = (entry for entry in entries if protocol in (None, entry["protocol"]))
+        newest = max(wanted, key=lambda entry: str(entry.get("finished", "")))
+        game = rom(env) if env.startswith("ALE/") else None
+        found.append({"label": newest["protocol"], **newest, "run": str(run), "env": env, "game": game})
+    if len(labels := sorted({score["label"] for score in found})) > 1:
         raise UserError(f"--protocol: these runs have scores of {', '.join(labels)}; name one, they do not compare")
     return found
-
-
-def _newest(run: Path, place: str, protocol: str | None) -> Row:
-    env, entries = str(read_config(run)["config"]["env"]), _entries(run, place)
-    wanted = [e for e in entries if protocol in (None, e["protocol"])]
-    names = ", ".join(sorted({e["protocol"] for e in entries}))
-    if not wanted:
-        have = f"its {place} scores are of {names}" if names else f"it has no {place} score"
-        how = f" --protocol {protocol}" if protocol else ""
-        raise UserError(f"{run}: {have}; measure one with `polyplay evaluate {run}{how}`")
-    if len({e["protocol"] for e in wanted}) > 1:
-        raise UserError(f"--protocol: {run} has {place} scores of {names}; name one")
-    entry = max(wanted, key=lambda e: str(e.get("finished", "")))
-    game = rom(env) if env.startswith("ALE/") else None
-    return {"label": entry["protocol"], **entry, "run": str(run), "env": env, "game": game}
 
 
 def training_score(directory: Path) -> Row:
@@ -171,18 +151,10 @@ def training_score(directory: Path) -> Row:
 
 
 def _entries(run: Path, place: str) -> list[Row]:
-    if place == "training":
-        if score := training_score(run):
-            return [score]
-        raise UserError(f"{run} has finished no game yet, so it has no training score")
-    if not (run / FILE).exists():
-        raise UserError(f"{run} has no {FILE}; measure a score with `polyplay evaluate {run}`")
-    return list(read_scores(run)[place].values())
-
-
-def _is_entry(value: object) -> bool:
-    score = is_row(value, ("episodic_return_mean", "episodes"))
-    return score and isinstance(cast("Row", value).get("protocol"), str)
+    if place != "training":
+        return list(read_scores(run)[place].values())
+    score = training_score(run)
+    return [score] if score else []
 
 
 def read_scores(run: Path) -> Row:
@@ -190,17 +162,16 @@ def read_scores(run: Path) -> Row:
     try:
         scores = read_object(run / FILE)
         for place in ("final", "best", "snapshots"):
-            if not all(map(_is_entry, scores.get(place, {}).values())):
-                raise ValueError(f"not all in {place} are scores")
+            for entry in scores.get(place, {}).values():
+                if not is_row(entry, ("episodic_return_mean", "episodes")) or not isinstance(entry["protocol"], str):
+                    raise ValueError(f"not all in {place} are scores")
     except OSError:
         scores = {}
-    except (ValueError, AttributeError) as e:
+    except (ValueError, AttributeError, KeyError) as e:
         raise UserError(f"{run / FILE} is damaged: {e}; remove it and evaluate again") from None
     return {"schema": SCHEMA, **{place: scores.get(place, {}) for place in PLACES}}
 
 
-Published = Mapping[str, Mapping[str, float]]  # by column and game
-Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play and of a human
 BESIDE = {  # the published columns that stand beside a protocol's scores unless --published names others
     "null-op": ("dqn_noop", "gorila_noop", "ddqn_5min_noop"),
     "null-op-30min": ("dqn57_noop", "rainbow_noop", "apex_noop", "impala_noop", "r2d2_noop"),
@@ -241,8 +212,8 @@ def list_published(options: ScoresOptions) -> Row:
     for name, published in sorted(columns().items(), key=lambda item: (protocol_of(item[0]), item[0])):
         protocol = protocol_of(name)
         baselines = _baselines(protocol, options)
-        scores = normalise(published, baselines, options.pinball)
-        about = {"column": name, "protocol": protocol, "baselines": baselines.name, "games": len(scores)}
+        scores = normalise(published, baseline_scores(baselines, options.pinball))
+        about = {"column": name, "protocol": protocol, "baselines": baselines, "games": len(scores)}
         estimates = aggregate({game: [score] for game, score in scores.items()})
         rows.append({**about, **{k: round(e.value, 1) for k, e in estimates.items()}, "source": source_of(name)})
     return {"columns": rows, "notes": [TRAP]}
@@ -252,31 +223,29 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
     """Runs beside published scores. Raises UserError: nothing was measured so, or several protocols."""
     scores = scores_of_runs(runs, options.place, options.protocol)
     label, name = scores[0]["label"], scores[0]["protocol"]
-    columns = {n: column(n) for n in options.published or (BESIDE.get(name, ()) if label == name else ())}
+    beside = {n: column(n) for n in options.published or (BESIDE.get(name, ()) if label == name else ())}
     baselines = _baselines(name, options)
     ends = baseline_scores(baselines, options.pinball)
-    games = sorted({s["game"] for s in scores if s["game"]})
-    by_game = {g: [s for s in scores if s["game"] == g] for g in games}
-    rows = [_row(game, of, ends, columns) for game, of in by_game.items()]
+    by_game = {g: [s for s in scores if s["game"] == g] for g in sorted({s["game"] for s in scores if s["game"]})}
+    rows = [_row(game, of, ends, beside) for game, of in by_game.items()]
     rows += [_row(s["env"], [s], {}, {}) for s in scores if not s["game"]]
     notes = [NOTES[name]] if name in NOTES else []
     notes += [f"{label}: no published score was measured so"] if label != name else []
-    notes += [TRAP] if PINBALL in by_game and baselines.pinball is not None else []
+    notes += [TRAP] if PINBALL in by_game and baselines != "nature" else []
     return {
         "protocol": label,
         "place": options.place,
-        "baselines": {"name": baselines.name, "what": baselines.what, "pinball": options.pinball},
+        "baselines": {"name": baselines, "what": BASELINES[baselines][0], "pinball": options.pinball},
         "games": rows,
-        "aggregates": _aggregates(by_game, columns, ends, options.seed),
+        "aggregates": _aggregates(by_game, beside, ends, options.seed),
         "notes": notes,
     }
 
 
-def _baselines(protocol: str, options: ScoresOptions) -> Baselines:
-    """Those that the options name, else the protocol's own."""
+def _baselines(protocol: str, options: ScoresOptions) -> str:
+    """The name of those that the options name, else of the protocol's own."""
     own = PROTOCOLS[protocol].baselines if protocol in PROTOCOLS else ()
-    name = options.baselines if options.baselines != "auto" else own[0] if own else "noop57"
-    return BASELINES[name]
+    return options.baselines if options.baselines != "auto" else own[0] if own else "noop57"
 
 
 def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
@@ -292,7 +261,7 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
         "actions": sorted({score["actions"] for score in of if score.get("actions")}),
         "score": round(mean, 2),
         "interval": list(interval or (estimate.low, estimate.high)),  # of one run: of its games' mean
-        "normalised": None if low is None or high is None else round(normalised(mean, low, high), 1),
+        "normalised": round(normalise({game: mean}, ends)[game], 1) if game in ends else None,
         "random": low,
         "human": high,
         "published": {name: column.get(game) for name, column in columns.items()},
@@ -305,11 +274,12 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
 
 def _aggregates(by_game: Mapping[str, Sequence[Row]], columns: Published, ends: Ends, seed: int) -> list[Row]:
     """Of the runs, and of the published agents over the same games."""
-    own = {g: [normalised(s["episodic_return_mean"], *ends[g]) for s in of] for g, of in by_game.items() if g in ends}
-    agents = {"these runs": own}
-    agents |= {
-        name: {g: [normalised(scores[g], *ends[g])] for g in own if g in scores} for name, scores in columns.items()
+    own = {
+        g: [normalise({g: s["episodic_return_mean"]}, ends)[g] for s in of] for g, of in by_game.items() if g in ends
     }
+    agents = {"these runs": own}
+    for name, scores in columns.items():
+        agents[name] = {g: [x] for g, x in normalise(scores, ends).items() if g in own}
     return [
         {"agent": agent, "games": len(of), **{k: asdict(e) for k, e in aggregate(of, seed).items()}}
         for agent, of in agents.items()
@@ -318,62 +288,57 @@ def _aggregates(by_game: Mapping[str, Sequence[Row]], columns: Published, ends: 
 
 
 WIDEST = 400
+Cells = Sequence[object]
 
 
 def print_scores(result: Row) -> None:
     """Print the result of `compare_runs` or `list_published`."""
     console = default_console()
-    for title, table in [_columns(result)] if "columns" in result else [_games(result), _aggregate_table(result)]:
-        if table.row_count:
-            console.print(title, style="bold", soft_wrap=True)
-            wanted = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
-            console.width = max(console.width, wanted)  # a figure is never cut
-            console.print(table)
+    if "columns" in result:
+        names = ("column", "protocol", "baselines", "games", *STATISTICS)
+        rows = [[row[name] for name in names] for row in result["columns"]]
+        _print_table(console, "Published scores, human-normalised (%)", names[:3], names[3:], rows)
+    else:
+        base, games = result["baselines"], result["games"]
+        published = list(games[0]["published"])
+        numbers = ("runs", "games", "ε", "score", "95 %", "norm. %", "random", "human", *published)
+        rows = [[*_game_cells(row), *(row["published"].get(name) for name in published)] for row in games]
+        title = f"{result['protocol']}, {result['place']} scores; % of {base['name']}: {base['what']}"
+        _print_table(console, title, ("game", "actions"), numbers, rows)
+        rows = [[row["agent"], row["games"], *(_estimate(row[k]) for k in STATISTICS)] for row in result["aggregates"]]
+        title = f"Aggregates over the same games, % of {base['name']}; in brackets 95 % over runs"
+        _print_table(console, title, ("agent",), ("games", *STATISTICS), rows)
     for note in result["notes"]:
         console.print(note, style="bright_black", soft_wrap=True)
 
 
-def _score_table(words: Sequence[str], numbers: Sequence[str]) -> Table:
-    columns = [Column(heading, no_wrap=True) for heading in words]
-    columns += [Column(heading, justify="right", no_wrap=True) for heading in numbers]
-    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-
-
-def _columns(result: Row) -> tuple[str, Table]:
-    table = _score_table(["column", "protocol", "baselines"], ["games", *STATISTICS])
-    for row in result["columns"]:
-        words = (str(row[name]) for name in ("column", "protocol", "baselines", "games"))
-        table.add_row(*words, *(_number(row[name]) for name in STATISTICS))
-    return "Published scores, human-normalised (%)", table
-
-
-def _games(result: Row) -> tuple[str, Table]:
-    rows, base = result["games"], result["baselines"]
-    names = list(rows[0]["published"]) if rows else []
-    numbers = ["runs", "games", "ε", "score", "95 %", "norm. %", "random", "human", *names]
-    table = _score_table(["game", "actions"], numbers)
+def _print_table(
+    console: Console, title: str, words: Sequence[str], numbers: Sequence[str], rows: Sequence[Cells]
+) -> None:
+    if not rows:
+        return
+    heads = [Column(heading, no_wrap=True) for heading in words]
+    heads += [Column(heading, justify="right", no_wrap=True) for heading in numbers]
+    table = Table(*heads, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for row in rows:
-        epsilon = " ".join(f"{e:g}" for e in row["epsilon"]) or "–"
-        words = (row["game"], " ".join(row["actions"]) or "–", str(row["runs"]), str(row["episodes"]), epsilon)
-        found = (*(row[k] for k in ("normalised", "random", "human")), *(row["published"].get(k) for k in names))
-        table.add_row(*words, _number(row["score"]), _between(*row["interval"]) or "–", *map(_number, found))
-    return f"{result['protocol']}, {result['place']} scores; % of {base['name']}: {base['what']}", table
+        table.add_row(*map(_cell, row))
+    console.print(title, style="bold", soft_wrap=True)
+    wanted = console.measure(table, options=console.options.update(max_width=WIDEST)).maximum
+    console.width = max(console.width, wanted)  # a figure is never cut
+    console.print(table)
 
 
-def _aggregate_table(result: Row) -> tuple[str, Table]:
-    title = f"Aggregates over the same games, % of {result['baselines']['name']}; in brackets 95 % over runs"
-    table = _score_table(["agent"], ["games", *STATISTICS])
-    for row in result["aggregates"]:
-        cells = [(row[name]["value"], _between(row[name]["low"], row[name]["high"])) for name in STATISTICS]
-        found = (_number(value) + (f" [{between}]" if between else "") for value, between in cells)
-        table.add_row(row["agent"], str(row["games"]), *found)
-    return title, table
+def _game_cells(row: Row) -> Cells:
+    epsilon, found = " ".join(f"{e:g}" for e in row["epsilon"]), [row[k] for k in ("normalised", "random", "human")]
+    interval = None if None in row["interval"] else " … ".join(map(_cell, row["interval"]))
+    actions = " ".join(row["actions"]) or None
+    return [row["game"], actions, row["runs"], row["episodes"], epsilon or None, row["score"], interval, *found]
 
 
-def _number(x: float | None) -> str:
-    return "–" if x is None else f"{x:,.1f}"
+def _estimate(of: Row) -> str:
+    between = "" if of["low"] is None else f" [{_cell(of['low'])} … {_cell(of['high'])}]"
+    return f"{_cell(of['value'])}{between}"
 
 
-def _between(low: float | None, high: float | None) -> str:
-    """Nothing where there is no interval."""
-    return "" if low is None or high is None else f"{low:,.1f} … {high:,.1f}"
+def _cell(x: object) -> str:
+    return "–" if x is None else f"{x:,.1f}" if isinstance(x, float) else str(x)

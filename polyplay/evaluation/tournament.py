@@ -25,6 +25,7 @@ from polyplay.workers import process
 SCALE = 400 / math.log(10)  # Elo per unit of log odds: 400 points more are odds of 10 to 1
 STEPS = 100  # of Newton's method; it takes about ten
 LARGEST = 2.0  # change of a rating in one step, in log odds
+WIDTH = NormalDist().inv_cdf(0.975)  # of an interval's half, in standard errors
 
 
 @dataclass(frozen=True)
@@ -38,28 +39,19 @@ class Rating:
     games: float
 
 
-def rate(
-    names: Sequence[str], points: np.ndarray, anchor: str, at: float = 0.0, prior: float = 1.0, level: float = 0.95
-) -> list[Rating]:
-    """Ratings in the order of names, the anchor's being `at`.
+def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1.0) -> list[Rating]:
+    """Ratings in the order of names, the anchor's being 0. Games join every player to the anchor.
 
     points [n, n]: what row's player scored against column's in all: wins + draws / 2. P(i beats j) =
     1 / (1 + 10^((j - i) / 400)); the ratings are the most likely ones. prior: every two players that met drew so many
-    games more; with 0, who lost or won all games has no finite rating. Intervals: the likelihood's curvature there.
-    Raises ValueError: no chain of games joins a player to the anchor, or there are no finite ratings.
+    games more; with 0, who lost or won all games has no finite rating. Intervals: 95 %, by the likelihood's curvature
+    there.
     """
-    games = points + points.T
-    met = games > 0
-    scored = points + prior / 2 * met
-    fixed, free = names.index(anchor), [i for i, name in enumerate(names) if name != anchor]
-    if alone := sorted(set(names) - {names[i] for i in _joined(met, fixed)}):
-        raise ValueError(f"no games join {', '.join(alone)} to {anchor}")
-    if min(len(_joined(scored > 0, fixed)), len(_joined(scored.T > 0, fixed))) < len(names):  # Ford 1957
-        raise ValueError("no finite ratings: some players won or lost every game against all others; give a prior")
-    strengths, information = _fit(scored, free)
-    errors = np.zeros(len(names))
+    games, errors = points + points.T, np.zeros(len(names))
+    free = [i for i, name in enumerate(names) if name != anchor]
+    strengths, information = _fit(points + prior / 2 * (games > 0), free)
     errors[free] = np.sqrt(np.diag(np.linalg.inv(information)))
-    elo, spread = at + SCALE * strengths, NormalDist().inv_cdf((1 + level) / 2) * SCALE * errors
+    elo, spread = SCALE * strengths, WIDTH * SCALE * errors
     return [
         Rating(name, float(e), float(e - s), float(e + s), float(n))
         for name, e, s, n in zip(names, elo, spread, games.sum(1), strict=True)
@@ -79,15 +71,6 @@ def _fit(scored: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
             break
         strengths[free] += step * min(1.0, LARGEST / np.abs(step).max())
     return strengths, information
-
-
-def _joined(met: np.ndarray, first: int) -> set[int]:
-    """Players that are reached from the first, itself among them."""
-    found, new = {first}, {first}
-    while new:
-        new = {int(j) for i in new for j in np.flatnonzero(met[i])} - found
-        found |= new
-    return found
 
 
 Told = Callable[[str], None]  # is given a line after the matches of two players
@@ -138,16 +121,16 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told
     names, n = [name for name, _ in entrants], len(entrants)
     anchor = options.anchor or names[0]
     matches = open_matches(entrants, options)
-    points = np.zeros((n, n))
+    points, faults = np.zeros((n, n)), list[str]()
     with programs_running(matches.players) as programs:
         for i, j in combinations(range(n), 2):
-            before = [len(program.faults) for program in programs]
             points[i, j] = matches.play(i, j)
             points[j, i] = options.matches - points[i, j]
             told(f"{names[i]} {points[i, j]:g} : {points[j, i]:g} {names[j]}")
-            for program, n_before in zip(programs, before, strict=True):
-                for fault in program.faults[n_before:]:
-                    told(fault)
+            new = [fault for program in programs for fault in program.faults if fault not in faults]
+            faults += new
+            for fault in new:
+                told(fault)
     ratings = rate(names, points, anchor)
     players = [
         {**vars(rating), "points": float(scored), **about}

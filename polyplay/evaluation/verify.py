@@ -9,11 +9,9 @@ to be none within its bootstrap interval. What is absent or was changed since is
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import TypeVar
 
 import numpy as np
 
@@ -22,7 +20,7 @@ from polyplay.core.errors import Count, Finding, Fraction, Seed, UserError
 from polyplay.core.files import Row, is_number, read_object
 from polyplay.core.numbers import aggregates_agree
 from polyplay.envs import atari
-from polyplay.envs.atari import Atari, actions_of, rom, spelled, written
+from polyplay.envs.atari import Atari, actions_of, load_starts, rom, spelled, written
 from polyplay.envs.pool import Envs, lane_seeds
 from polyplay.evaluation import evaluate
 from polyplay.evaluation.agent import open_run
@@ -35,12 +33,9 @@ NEEDED = (
     "protocol", "seed", "episodes", "epsilon", "actions", "lanes", "checkpoint", "checkpoint_sha256", "config_hash",
     "returns", "episodic_return_mean", "versions", "machine", "starts",
 )  # fmt: skip
-TYPES: Row = {"protocol": str, "actions": str, "checkpoint": str, "checkpoint_sha256": str, "config_hash": str}
-TYPES |= {"device": str, "agent": int, "lanes": int}
-OPTIONS = ("seed", "episodes", "epsilon", "simulations", "against", "opening_plies")  # as `polyplay evaluate` has them
-STARTS = ("path", "digest")
+# as `polyplay evaluate` has them:
+OPTIONS = ("protocol", "checkpoint", "seed", "episodes", "epsilon", "simulations", "against", "opening_plies")
 OTHER = "against_checkpoint_sha256"  # of a run that was the opponent
-Result = TypeVar("Result")
 RULES = ("record", "mean", "config", "checkpoint", "starts", "returns")
 
 
@@ -48,21 +43,16 @@ class VerificationFailed(Exception):
     """Why an evaluation does not come out."""
 
 
-def newest_evaluation(directory: Path) -> Path:
-    """The evaluation that was written last. Raises UserError: there is none."""
-    found = sorted(directory.glob("evaluation-*.json"), key=lambda p: p.stat().st_mtime)
-    if not found:
-        raise UserError(f"RUN: {directory} has no evaluation to verify; `polyplay evaluate {directory}` makes one")
-    return found[-1]
-
-
 def verify(
     directory: Path, evaluation: str | None = None, starts: str | None = None, trust: bool = False
 ) -> list[Finding]:
-    """A finding per rule; those after the first that failed are unseen."""
-    path = newest_evaluation(directory) if evaluation is None else directory / Path(evaluation).name
-    if not path.is_file():
-        have = ", ".join(sorted(p.name for p in directory.glob("evaluation-*.json"))) or "none"
+    """A finding per rule; those after the first that failed are unseen. evaluation: None: what was written last."""
+    there = sorted(directory.glob("evaluation-*.json"), key=lambda file: file.stat().st_mtime)
+    path = directory / Path(evaluation).name if evaluation else there[-1] if there else None
+    if path is None:
+        raise UserError(f"RUN: {directory} has no evaluation to verify; `polyplay evaluate {directory}` makes one")
+    if path not in there:
+        have = ", ".join(sorted(file.name for file in there)) or "none"
         raise UserError(f"--evaluation: {path.name} is not in {directory}; there are: {have}")
     found, checks = [], _check_rules(directory, path, starts, trust)
     for rule in RULES:
@@ -86,37 +76,37 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
     check_program(path, record, trust)
     _same("config_hash", record["config_hash"], config_hash(config), "config.json has")
     yield f"config.json has the hash {record['config_hash']}"
-    found = _checkpoint(directory, record)
+    found = checkpoint.checkpoints_dir(directory) / record["checkpoint"]
+    flaw = checkpoint.flaw(found) if found.is_dir() else "it is not there any more"
+    if flaw is not None:
+        raise VerificationFailed(f"checkpoint {found.name}: {flaw}")
+    now = weights_digest(found, record.get("agent", 0))
+    _same("checkpoint_sha256", record["checkpoint_sha256"], now, f"checkpoint {found.name} has")
     yield f"{found.name} is complete, and its weights are those of the evaluation"
-    file = _starts(record, starts)
+    file = None
+    if record["starts"] is not None:
+        file = starts or str(record["starts"]["path"])
+        try:
+            _same("the digest of its start states", record["starts"]["digest"], load_starts(file).digest, f"{file} has")
+        except UserError as e:
+            raise VerificationFailed(str(e)) from None
     yield f"{file} is the file that was used" if file else "none were used"
-    protocol = _or_fail(atari.protocol, record["protocol"])
     options = evaluate.EvaluateOptions(
-        **{k: record[k] for k in ("protocol", "episodes", "seed", "epsilon")},
-        **{k: record[k] for k in ("simulations", "against", "opening_plies") if k in record},
+        **{name: record[name] for name in OPTIONS if name in record},
         starts=file,
-        checkpoint=found.name,
         agent=str(record["agent"]) if "agent" in record else None,
         greedy=record["actions"] == "greedy",
         device="cpu" if record.get("device", "cpu") == "cpu" else "auto",
         trust=trust,
     )
     wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
-    envs, _ = atari.apply(protocol, wired.envs, file)
+    envs, _ = atari.apply(atari.protocol(options.protocol), wired.envs, file)
     yield _compare(record, evaluate.play_and_score(wired, envs, found, options))
 
 
 def _same(what: str, recorded: object, actual: object, where: str) -> None:
     if recorded != actual:
         raise VerificationFailed(f"{what} is {recorded} there, {where} {actual}")
-
-
-def _or_fail(call: Callable[[str], Result], name: str) -> Result:
-    """call(name): its UserError is why the evaluation cannot be verified."""
-    try:
-        return call(name)
-    except UserError as e:
-        raise VerificationFailed(str(e)) from None
 
 
 def _read(path: Path) -> Row:
@@ -129,40 +119,11 @@ def _read(path: Path) -> Row:
     returns = record["returns"]
     if not isinstance(returns, list) or not returns or not all(map(is_number, returns)):
         raise VerificationFailed(f"has {'no returns' if returns == [] else 'returns that are no numbers'}")
-    _check_types(record)
-    return record
-
-
-def _check_types(record: Row) -> None:
-    """Raises VerificationFailed: the value of a key is none that an evaluation writes."""
-    options = option_types(evaluate.EvaluateOptions)
-    for name, kind in (TYPES | {name: options[name] for name in OPTIONS}).items():
-        if name in record:
-            record[name] = _or_fail(partial(check_value, value=record[name], hint=kind), name)
-    starts = record["starts"]
-    if not (starts is None or (isinstance(starts, dict) and all(isinstance(starts.get(k), str) for k in STARTS))):
-        raise VerificationFailed(f"its starts are {starts!r}, allowed: null, or {' and '.join(STARTS)}")
-
-
-def _checkpoint(directory: Path, record: Row) -> Path:
-    found = checkpoint.checkpoints_dir(directory) / str(record["checkpoint"])
-    if not found.is_dir():
-        raise VerificationFailed(f"checkpoint {found.name} is not there any more")
-    if (flaw := checkpoint.flaw(found)) is not None:
-        raise VerificationFailed(f"checkpoint {found.name}: {flaw}")
-    now = weights_digest(found, record.get("agent", 0))
-    _same("checkpoint_sha256", record["checkpoint_sha256"], now, f"checkpoint {found.name} has")
-    return found
-
-
-def _starts(record: Row, given: str | None) -> str | None:
-    """The file of start states, if it is the one that was used."""
-    if record["starts"] is None:
-        return None
-    file = given or record["starts"]["path"]
-    found = _or_fail(atari.load_starts, file)
-    _same("the digest of its start states", record["starts"]["digest"], found.digest, f"{file} has")
-    return file
+    hints = option_types(evaluate.EvaluateOptions)
+    try:
+        return record | {name: check_value(name, record[name], hints[name]) for name in OPTIONS if name in record}
+    except UserError as e:
+        raise VerificationFailed(str(e)) from None
 
 
 def _compare(record: Row, now: Row) -> str:

@@ -11,35 +11,44 @@ sys.path.append(str(Path(__file__).parents[2] / "bench"))
 
 import measure
 
-from polyplay.cli import bench
+from polyplay.cli.bench import LITTLE, MEASURED, settings_of
 from polyplay.core.errors import UserError, WorkerLost
+from polyplay.core.files import Row
+from polyplay.envs import Envs
 from tests.games.traits import NAME as TRAITS
+
+
+def keywords(system: str, env: str = "toy:catch", network: str = "mlp") -> Row:
+    """What `polyplay bench` measures it with."""
+    own = settings_of(system, Envs(env, 1).spec, 2)
+    return {"env": env, **own, "network": network, "precision": "float32", **LITTLE}
 
 
 def test_the_limit_is_cores_over_the_sum_of_the_parts():
     assert measure.rate_limit(2, {"env": 300.0, "infer": 100.0, "learn": 100.0}) == 4000.0
 
 
-@pytest.mark.parametrize("system", bench.MEASURED)
+@pytest.mark.parametrize("system", MEASURED)
 def test_every_system_has_parts_that_can_be_measured(system: str):
     """Also with masks and several observations."""
     for env in ("toy:catch", f"{TRAITS}+mask+dict"):
-        keywords = bench.keywords(system, env, "mlp", "float32", 2)
-        wired = bench.wire(system, keywords)
-        order = measure.MeasureRequest(system, keywords, 1e-4, acting=1.5, rows=(wired.T, wired.B), lanes=2)
+        wired = measure.wire(system, keywords(system, env))
+        order = measure.MeasureRequest(
+            system, keywords(system, env), 1e-4, acting=1.5, rows=(wired.T, wired.B), lanes=2
+        )
         found = measure.measure_parts(order)
         assert set(found) == {"env", "infer", "learn"}
         assert min(found.values()) > 0.0
 
 
 def test_a_process_of_a_crowd():
-    keywords = bench.keywords("a2c", "toy:catch", "mlp", "float32", 2)
+    given = keywords("a2c")
     with measure.MeasureProcesses(1) as one:
         (child,) = one.children
-        assert one.measure(measure.MeasureRequest("a2c", keywords, 1e-4, lanes=2))["env"] > 0
+        assert one.measure(measure.MeasureRequest("a2c", given, 1e-4, lanes=2))["env"] > 0
         with pytest.raises(UserError, match="--lanes 3 does not divide"):
-            one.measure(measure.MeasureRequest("a2c", {**keywords, "lanes": 3}, 1e-4, lanes=2))
+            one.measure(measure.MeasureRequest("a2c", {**given, "lanes": 3}, 1e-4, lanes=2))
         child.kill()
         child.join()
         with pytest.raises(WorkerLost, match="a process that measures parts"):
-            one.measure(measure.MeasureRequest("a2c", keywords, 1e-4, lanes=2))
+            one.measure(measure.MeasureRequest("a2c", given, 1e-4, lanes=2))

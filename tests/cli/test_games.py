@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rich.console import Console
 
 from polyplay.cli import games, main
 from polyplay.cli.gtp import load_sgf
@@ -41,39 +40,27 @@ def listed(run: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[R
     return found
 
 
-def test_the_table_fits_80_columns_and_cuts_nothing(tmp_path: Path):
-    console = Console(width=80, record=True, color_system=None)
-    console.print(games.table_of_games(games.read_games(run_with(tmp_path, GO, *[SELF] * 9_999))[:2]))
-    text = console.export_text()
-    assert max(map(len, text.splitlines())) <= 80
-    assert "…" not in text
-    rows = [line.split() for line in text.splitlines() if "-" in line]
-    assert rows[0] == ["1", "gate-700000-399", "123M", "700,000", "699,000", "2", "W+3.5"]
-    assert rows[1] == ["2", "self_play-1000-4", "123M", "9", "9", "2", "W+R"]
-
-
-def test_as_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = run_with(tmp_path, GO, SELF, GO | {"name": "gate-700000-400"})
+def test_a_table_of_80_columns_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    rows = [GO, SELF, GO | {"name": "gate-700000-400"}]
+    run = run_with(tmp_path, *rows, "{", "[]", {"steps": 1}, '{"torn')
+    (run / "games.jsonl").write_text((run / "games.jsonl").read_text()[:-1])
     assert main.main(["games", str(run)]) == 0
-    assert capsys.readouterr().out.count("gate-700000") == 2
-    assert listed(run, capsys) == [
-        {"number": i, **row} for i, row in enumerate([GO, SELF, GO | {"name": "gate-700000-400"}], 1)
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split() for line in lines if "-" in line][:2] == [
+        ["1", "gate-700000-399", "123M", "700,000", "699,000", "2", "W+3.5"],
+        ["2", "self_play-1000-4", "123M", "9", "9", "2", "W+R"],
     ]
+    assert listed(run, capsys) == [{"number": i, **row} for i, row in enumerate(rows, 1)]
     assert [row["number"] for row in listed(run, capsys, "--numbers", "2..3")] == [2, 3]
     assert [row["number"] for row in listed(run, capsys, "--numbers", "3")] == [3]
 
 
-@pytest.mark.parametrize("numbers", ["0", "2..4", "3..2", "1..", "-1", "1,2"])
+@pytest.mark.parametrize("numbers", ["0", "2..4", "3..2", "1.."])
 def test_numbers_that_are_not_there_are_named(numbers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     said = refused(capsys, "games", run_with(tmp_path, *[GO] * 3), f"--numbers={numbers}")
     assert said.endswith(f"--numbers: {numbers} given; allowed: numbers from 1 to 3, as 3..7 or 3")
-
-
-def test_damaged_lines_are_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    bad = ["{", "[]", {"steps": 1}, GO | {"moves": 3}, GO | {"values": []}, GO | {"game": None}, GO | {"black": "x"}]
-    run = run_with(tmp_path, *bad, GO, '{"torn'[:-1])
-    (run / "games.jsonl").write_text((run / "games.jsonl").read_text()[:-1])
-    assert listed(run, capsys) == [{"number": 1, **GO}]
 
 
 def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -112,33 +99,25 @@ def random_game(board: Game, seed: int, moves: int = 1000) -> Row:
     return about | notes.row(0, outcome)
 
 
-def actions_of(board: Game, row: Row) -> list[int]:
-    names = {board.move_name(action): action for action in range(board.actions)}
-    return [names[move] for move in row["moves"]]
-
-
 def exported(root: Path, *rows: Row, words: tuple[str, ...] = ()) -> list[Path]:
     out = root / "games"
     assert main.main(["games", str(run_with(root, *rows)), "--export", str(out), *words]) == 0
     return sorted(out.iterdir())
 
 
-BOARDS = [game_of(name) for name in ("go+size=5+komi=24.5", "go+size=9+komi=7", "go+size=13+ko=situational")]
-
-
 def test_go_comes_back_as_the_same_games(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     pytest.importorskip("sgfmill")
-    boards = [*BOARDS, game_of("go+size=3+suicide"), BOARDS[0]]
-    rows = [random_game(board, seed, 40 if seed == 4 else 1000) for seed, board in enumerate(boards)]
+    names = ("go+size=5+komi=24.5", "go+size=9+komi=7", "go+size=13+ko=situational", "go+size=3+suicide")
+    boards = [game_of(name) for name in names]
+    rows = [random_game(board, seed, 40 if seed == 2 else 1000) for seed, board in enumerate(boards)]
     files = exported(tmp_path, *rows)
-    assert capsys.readouterr().out == f"5 games written to {tmp_path / 'games'}\n"
-    assert [file.name for file in files] == [f"{i + 1:05d}-gate-20-{i}.sgf" for i in range(5)]
+    assert capsys.readouterr().out == f"4 games written to {tmp_path / 'games'}\n"
+    assert [file.name for file in files] == [f"{i + 1:05d}-gate-20-{i}.sgf" for i in range(4)]
     for board, row, file in zip(boards, rows, files, strict=True):
         assert isinstance(board, Go)
-        read, unread = load_sgf(str(file), replace(board, halves=0))
-        assert (read.komi, unread) == (board.halves / 2, "")
-        assert not read.stones(0).any()
-        assert read.moves == [(1 + i % 2, action) for i, action in enumerate(actions_of(board, row))]
+        read, known = load_sgf(str(file), replace(board, halves=0))
+        assert (read.komi, known, read.stones(0).any()) == (board.halves / 2, True, False)
+        assert [(1 + i % 2, move) for i, move in enumerate(row["moves"])] == [(c, read.name(a)) for c, a in read.moves]
 
 
 def test_sgf_says_who_played_by_which_rules_and_what_they_thought(tmp_path: Path):
@@ -178,26 +157,19 @@ def test_other_games_are_lists_of_moves(tmp_path: Path):
     assert "result: the " in second.read_text() or "result: a draw" in second.read_text()
 
 
-def failed(root: Path, out: Path, capsys: pytest.CaptureFixture[str], *rows: Any) -> str:
-    return refused(capsys, "games", run_with(root, *rows), "--export", out)
-
-
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there" / "mine").write_text("kept")
-    row = random_game(game_of("tic_tac_toe"), 1)
-    for i, out in enumerate((tmp_path / "there", tmp_path / "there" / "mine")):
-        said = failed(tmp_path / str(i), out, capsys, row)
-        allowed = "allowed: a new or an empty directory"
-        assert said == f"polyplay: error: --export: {out} is there and not empty; {allowed}"
-    assert [path.name for path in (tmp_path / "there").iterdir()] == ["mine"]
+    (tmp_path / "mine").write_text("mine")
+    run, out = run_with(tmp_path / "runs", random_game(game_of("tic_tac_toe"), 1)), tmp_path / "mine"
+    for place in (out, tmp_path):
+        said = refused(capsys, "games", run, "--export", place)
+        assert said.endswith(f"--export: {place} is there and not empty; allowed: a new or an empty directory")
+    assert out.read_text() == "mine"
 
 
 @pytest.mark.parametrize(
     ("more", "why"),
     [
         ({"moves": ["Z9"]}, "Z9 is no point of the board"),
-        ({"moves": [3]}, "3 is no point of the board"),
         ({"values": ["?"]}, "Unknown format code"),
         ({"game": "go+size=99"}, "game:go+size=99: size=99 given; allowed: 3 to 19"),
         ({"game": "connect_four", "outcome": 2}, "2"),
@@ -207,6 +179,6 @@ def test_a_damaged_game_is_named_and_nothing_is_written(
     more: Row, why: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     row, out = random_game(game_of("go+size=5"), 1, 1), tmp_path / "out"
-    said = failed(tmp_path, out, capsys, row, row | more)
+    said = refused(capsys, "games", run_with(tmp_path, row, row | more), "--export", out)
     assert said.startswith(f"polyplay: error: RUN: game 2 of games.jsonl is damaged: {why}")
     assert not out.exists()

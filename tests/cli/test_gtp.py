@@ -1,20 +1,25 @@
-"""The Go Text Protocol: every command, its errors, what Go programs send, and games with another engine."""
+"""The Go Text Protocol: every command, its errors, SGF files, what Go programs send, and the command itself."""
 
 from __future__ import annotations
 
 import io
 import itertools
 import re
+import subprocess
+import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 import pytest
 import torch
 
+import polyplay
 from polyplay.cli import gtp
-from polyplay.cli.gtp import BLACK, KATA, LEELA, WHITE, Clock, GtpEngine, analysis_line, answer_lines, by_choice
+from polyplay.cli.gtp import BLACK, KATA, WHITE, Clock, GtpEngine, analysis_line, answer_lines, by_choice
 from polyplay.cli.play import legal_moves
 from polyplay.envs.pool import Envs
 from polyplay.games import board_rules, records
@@ -22,7 +27,9 @@ from polyplay.games.boards import game
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import Search, SearchOptions
 from polyplay.search.search import Finished, SearchPolicy
-from tests.search.test_policy import policy_of, preferring
+from tests.cli.test_play import CHAMPION
+from tests.search.test_policy import preferring
+from tests.verbs import refused
 
 
 def engine_of(size: int = 9, simulations: int = 8) -> GtpEngine:
@@ -37,48 +44,54 @@ def said(engine: GtpEngine, *lines: str) -> list[str]:
     return ["".join(engine.answer(line)).removesuffix("\n\n") for line in lines]
 
 
-REQUIRED = "protocol_version name version known_command list_commands quit boardsize clear_board komi play genmove"
-MORE = "undo time_settings time_left final_score final_status_list fixed_handicap place_free_handicap"
-LAST = "set_free_handicap loadsgf printsgf reg_genmove showboard lz-analyze kata-analyze clear_cache"
-KATAGO = "lz-genmove_analyze kata-genmove_analyze kata-get-rules"
+COMMANDS = "protocol_version name version known_command list_commands quit boardsize clear_board komi play genmove "
+COMMANDS += "undo time_settings time_left final_score final_status_list fixed_handicap place_free_handicap clear_cache "
+COMMANDS += "set_free_handicap loadsgf printsgf reg_genmove showboard lz-analyze kata-analyze lz-genmove_analyze "
+COMMANDS += "kata-genmove_analyze kata-get-rules"
+RULES = (
+    '{"friendlyPassOk":false,"hasButton":false,"ko":"POSITIONAL","scoring":"AREA","suicide":false,"tax":"NONE",'
+    '"whiteHandicapBonus":"0"}'
+)
 LONG = "9" * 5_000  # too long for int()
 HUGE = "9" * 400  # too large for a float
 
 
 def test_it_has_every_command_and_says_so():
-    engine = engine_of()
-    (listed,) = said(engine, "list_commands")
-    assert set(listed.removeprefix("= ").split()) == set(f"{REQUIRED} {MORE} {LAST} {KATAGO}".split())
-    assert said(engine, "known_command play", "known_command foo", "known_command") == ["= true", "= false", "= false"]
-    assert said(engine, "protocol_version", "name", "version") == ["= 2", "= Polyplay", "= 1.0"]
-
-
-def test_numbers_comments_and_control_characters():
-    engine = engine_of()
-    assert said(engine, "7 name # who?", "12\tprotocol_version\r") == ["=7 Polyplay", "=12 2"]
-    assert said(engine, "3 foo", "x" * 10_000) == ["?3 unknown command", "? unknown command"]
-    assert said(engine, "", "   ", "# nothing", "5") == ["", "", "", ""]
+    (listed,) = said(engine_of(), "list_commands")
+    assert set(listed.removeprefix("= ").split()) == set(COMMANDS.split())
+    for line, answer in {
+        "known_command play": "= true",
+        "known_command foo": "= false",
+        "known_command": "= false",
+        "protocol_version": "= 2",
+        "version": "= 1.0",
+        "clear_cache": "=",
+        "kata-get-rules": f"= {RULES}",
+        "7 name # who?": "=7 Polyplay",
+        "12\tprotocol_version\r": "=12 2",
+        "3 foo": "?3 unknown command",
+        "   ": "",
+        "# nothing": "",
+        "5": "",
+    }.items():
+        assert said(engine_of(3), line) == [answer]
 
 
 MISTAKES = {
     "syntax error": "boardsize;boardsize nine;komi;komi six;komi 1e9;play b;genmove;reg_genmove;fixed_handicap x;"
-    "loadsgf;time_settings 1;time_settings -1 0 0;time_left b 1;time_left b soon 0;time_left b nan 0;time_left b 1_0 0;"
-    "time_left b 4.5 0.5;final_status_list;final_status_list sleeping;kata-analyze interval;lz-analyze 9999999999;"
-    f"boardsize 9999999999;boardsize {LONG};komi {LONG};fixed_handicap {LONG};place_free_handicap {LONG};"
-    f"loadsgf /x {LONG};time_settings 0 0 {HUGE};time_settings {HUGE} {HUGE} {LONG};"
-    f"time_left b 0 {HUGE};time_left b {HUGE} {LONG};lz-analyze b {HUGE};"
-    f"lz-analyze {LONG};kata-analyze {HUGE};lz-genmove_analyze b 5 {HUGE}",
+    "time_settings 1;time_settings -1 0 0;time_left b 1;time_left b soon 0;time_left b nan 0;time_left b 4.5 0.5;"
+    "final_status_list;final_status_list sleeping;kata-analyze interval;lz-analyze 9999999999;boardsize 9999999999;"
+    f"boardsize {LONG};komi {LONG};loadsgf /x {LONG};time_settings 0 0 {HUGE};time_left b 0 {HUGE};lz-analyze b {HUGE};"
+    f"lz-genmove_analyze b {HUGE}",
     "unacceptable size": "boardsize 19",
-    "komi must be whole or half": "komi 6.25",
+    "komi must be whole or half": "komi 6.25;komi 100",
     "invalid color": "play purple D4;genmove green",
-    "invalid coordinate": f"play b I5;play b K1;play b D0;play b D²;play b A9999999999;play b A{LONG};"
-    f"set_free_handicap A1 A{LONG}",
+    "invalid coordinate": f"play b I5;play b K1;play b D0;play b D²;play b A{LONG};set_free_handicap A1 A{LONG}",
     "cannot undo": "undo",
     "invalid number of stones": "fixed_handicap 1;fixed_handicap 10;place_free_handicap 1",
-    "bad vertex list": "set_free_handicap D4;set_free_handicap D4 D4;set_free_handicap D4 pass",
+    "bad vertex list": "set_free_handicap D4;set_free_handicap D4 D4;set_free_handicap D4 C4 pass",
     "cannot write file: No such file or directory": "printsgf /nowhere/game.sgf",
     "cannot load file: No such file or directory": "loadsgf /nowhere.sgf",
-    "unknown command": "unheard_of",
 }
 
 
@@ -92,38 +105,24 @@ def test_a_mistake_is_an_answer_and_changes_nothing():
     assert said(engine, "name") == ["= Polyplay"], "it goes on"
 
 
+KO = ("b C5", "w D5", "b B4", "w E4", "b C3", "w D3", "b D4", "w C4")
+
+
 def test_stones_are_played_in_any_order_and_taken_back():
     engine = engine_of()
     assert said(engine, "play b D4", "play B e5", "play white PASS", "play w C3") == ["="] * 4
     assert said(engine, "play b D4") == ["? illegal move"]
-    board = said(engine, "showboard")[0]
-    assert [line.split()[4] for line in board.splitlines() if line.split()[0] == "4"] == ["X"]
+    assert said(engine, "showboard")[0].count("x") == 2
     assert said(engine, "undo", "undo", "undo", "undo", "undo") == ["=", "=", "=", "=", "? cannot undo"]
     assert not engine.game.stones().any()
+    assert said(engine, *(f"play {move}" for move in KO), "play b D4") == ["="] * 8 + ["? illegal move"], "a ko"
+    assert said(engine, "play b A2", "play b B1", "play w A1") == ["=", "=", "? illegal move"], "a suicide"
 
 
-def test_a_ko_and_a_suicide_are_illegal():
-    engine = engine_of()
-    for move in ["b C5", "w D5", "b B4", "w E4", "b C3", "w D3", "b D4", "w C4"]:
-        assert said(engine, f"play {move}") == ["="]
-    assert said(engine, "play b D4") == ["? illegal move"]
-    assert said(engine, "play b A2", "play b B1", "play w A1") == ["=", "=", "? illegal move"]
-
-
-def test_no_game_is_too_long():
+def test_no_game_is_too_long_and_a_record_that_forgets_shows_the_same():
     engine, board = engine_of(5), game("go+size=5+komi=6.5")
     assert said(engine, *["play b pass", "play w pass"] * 100, "final_score") == ["="] * 200 + ["= W+6.5"]
-    for move in ["b C4", "w D4", "b B3", "w E3", "b C2", "w D2", "b D3", "w C3"]:
-        assert said(engine, f"play {move}") == ["="]
-    assert said(engine, "play b D3") == ["? illegal move"], "a ko"
-    assert said(engine, *["play b pass"] * 8, "play b D3") == ["="] * 8 + ["? illegal move"], "it is not forgotten"
-    assert said(engine, *["undo"] * 16) == ["="] * 16
-    assert np.array_equal(engine.game.stones(), np.zeros(board.cells))
-    assert re.fullmatch("= ([A-E][1-5]|pass)", said(engine, "genmove w")[0])
-
-
-def test_a_record_that_forgets_shows_the_same():
-    engine, board = engine_of(5), game("go+size=5+komi=6.5")
+    engine = engine_of(5)
     record, moves = board.new(), np.random.default_rng(1)
     for i in range(board.longest - 2):
         action = int(moves.choice(legal_moves(board, record)[:-1] or [board.cells]))
@@ -137,137 +136,154 @@ def test_a_record_that_forgets_shows_the_same():
     assert records.ply(engine.game.record) < records.ply(record)
 
 
-def test_scores_and_statuses_are_those_of_the_board_as_it_stands():
+def test_scores_statuses_and_handicaps():
     engine = engine_of()
     assert said(engine, "komi 0", "final_score", "play b D4", "komi 7.5") == ["=", "= 0", "=", "="]
-    assert said(engine, "final_score", "final_status_list alive") == ["= B+73.5", "= D4"]
-    assert said(engine, "final_status_list dead", "final_status_list seki") == ["=", "="]
-
-
-def test_handicaps():
-    engine = engine_of()
-    assert said(engine, "fixed_handicap 5") == ["= C3 G7 C7 G3 E5"]
-    assert said(engine, "fixed_handicap 2") == ["? board not empty"]
-    assert said(engine, "undo", "clear_board", "set_free_handicap A1 B2 C3") == ["? cannot undo", "=", "="]
+    assert said(engine, "final_score", "final_status_list alive", "final_status_list dead") == ["= B+73.5", "= D4", "="]
+    assert said(engine, "fixed_handicap 2", "clear_board") == ["? board not empty", "="]
+    assert said(engine, "fixed_handicap 5", "undo") == ["= C3 G7 C7 G3 E5", "? cannot undo"]
+    assert said(engine, "clear_board", "set_free_handicap A1 B2 C3") == ["=", "="]
     assert said(engine, "clear_board", "place_free_handicap 80") == ["=", "= C3 G7 C7 G3 C5 G5 E3 E7 E5"]
-    assert int(engine.game.stones().sum()) == 9
     assert re.fullmatch("= ([A-J][1-9]|pass)", said(engine, "genmove w")[0])
 
 
-def test_without_simulations_it_plays_the_bare_network():
-    engine = engine_of(5, 0)
-    moves = [said(engine, f"genmove {colour}")[0].removeprefix("= ") for colour in "bwb"]
-    record = engine.policy.board.new()
-    for move in moves:
-        engine.policy.simulate(0)
-        assert engine.game.name(int(engine.policy.choose(record[None])[0][0])) == move
-        board_rules.play(engine.policy.board.numbers, record, engine.game.vertex(move))
-    assert said(engine, "kata-genmove_analyze w 5")[0].startswith("=\nplay ")
+@pytest.mark.parametrize("simulations", [0, 8])
+def test_its_moves_are_the_searchs_and_the_same_again(simulations: int):
+    engine, again = engine_of(5, simulations), engine_of(5, simulations)
+    for colour in "bwb":
+        (move,) = said(engine, f"genmove {colour}")
+        assert said(again, f"reg_genmove {colour}") == [move], "it is not played"
+        assert said(again, f"play {colour} {move.removeprefix('= ')}") == ["="]
+    if not simulations:
+        policy, (first, _) = engine.policy, engine.game.records[:2]
+        assert engine.game.moves[0][1] == policy.choose(first[None])[0][0]
+        assert said(engine, "kata-genmove_analyze w 5")[0].startswith("=\nplay ")
 
 
-def test_its_moves_are_legal_and_the_same_again():
-    games = []
-    for _ in range(2):
-        engine = engine_of(5)
-        games.append([said(engine, f"genmove {colour}")[0] for colour in "bw" * 8])
-    assert games[0] == games[1]
-    engine = engine_of(5)
-    for colour, move in zip("bw" * 8, games[0], strict=True):
-        assert said(engine, f"reg_genmove {colour}") == [move], "it is not played"
-        assert said(engine, f"play {colour} {move.removeprefix('= ')}") == ["="]
+# -------------------------------------------------------------------------------------------------- SGF
 
 
-@pytest.mark.parametrize(
-    ("line", "form"),
-    [
-        ("lz-analyze b 5", r"info move \S+ visits \d+ winrate \d+ prior \d+ lcb \d+ order 0 pv \S+.*\n"),
-        ("kata-analyze 5", r"info move \S+ visits \d+ winrate 0\.\d+ prior 0\.\d+ lcb 0.*\n"),
-    ],
-)
-def test_an_analysis_streams_until_the_next_line(line: str, form: str):
-    engine = engine_of(5)
-    first, *found = itertools.islice((piece for piece in engine.answer(f"9 {line}") if piece), 4)
-    assert first == "=9\n"
-    assert all(re.fullmatch(form, piece) for piece in found), found
-    visits = [sum(map(int, re.findall(r"visits (\d+)", piece))) for piece in found]
-    assert visits == sorted(visits)
-    assert visits[0] > 0
-    assert said(engine, "showboard")[0].count("X") == 0, "nothing was played"
+def loaded(tmp_path: Path, text: str, until: str = "") -> GtpEngine:
+    pytest.importorskip("sgfmill")
+    file, engine = tmp_path / "game.sgf", engine_of()
+    file.write_text(text)
+    assert said(engine, f"loadsgf {file} {until}") == ["="]
+    return engine
 
 
 @pytest.mark.parametrize(
-    ("words", "asked"),
+    ("text", "error"),
     [
-        ("", (BLACK, 0.5)),
-        ("w 20", (WHITE, 0.2)),
-        ("0", (BLACK, 0.05)),
-        ("interval 30 maxmoves 3", (BLACK, 0.3)),
-        ("minmoves 7 10", (BLACK, 0.1)),
-        ("avoid w C3,D4 9 100", (BLACK, 1.0)),
-        ("White allow b pass 5 interval 25 ownership true rootInfo true", (WHITE, 0.25)),
+        ("nonsense", "no SGF data found"),
+        ("(;SZ[9];B[aa]", "unexpected end of SGF data"),
+        ("(;SZ[19];B[aa])", "its board has 19 lines, not 9"),
+        ("(;SZ[9]AB[zz])", "a point or a color of it can't be read"),
+        ("(;SZ[9]PL[nobody])", "a point or a color of it can't be read"),
+        ("(;SZ[9];B[aa];W[aa])", "move 2 W A9: illegal move"),
+        ("(;SZ[9]AB[ab][ba]AW[aa])", "setup position not legal"),
+        ("(;SZ[9];B[aa];AW[bb];W[cc])", "setup properties after the root node"),
     ],
 )
-def test_the_options_of_an_analysis(words: str, asked: tuple[int, float]):
-    """Numbers and colors that belong to an option are neither the interval nor the side."""
-    assert engine_of(5)._asked(words.split()) == asked
+def test_a_bad_sgf_file_is_an_answer_that_says_why(tmp_path: Path, text: str, error: str):
+    pytest.importorskip("sgfmill")
+    file, engine = tmp_path / "game.sgf", engine_of()
+    file.write_text(text)
+    assert said(engine, "play b E5", f"loadsgf {file}") == ["=", f"? cannot load file: {error}"]
+    assert len(engine.game.moves) == 1, "a failure changes nothing"
 
 
-def test_an_analysis_has_no_empty_line_before_the_first_visit():
-    engine = engine_of(5)
-    search = next(engine.policy.grow(engine.game.record[None]))
-    assert (search.look(np.array([0])).visits.sum(), analysis_line(search, str, KATA)) == (0, "")
+@pytest.mark.parametrize(
+    ("text", "until", "colour", "stones", "moves"),
+    [
+        ("(;SZ[9]AB[ee][ef]AW[cc][dd]PL[W])", "", "W", 4, 0),
+        ("(;SZ[9]AB[ee][ef]AW[cc][dd])", "", "B", 4, 0),
+        ("(;SZ[9]AB[gc][cg][gg])", "", "W", 3, 0),
+        ("(;SZ[9]AB[gc][cg][gg]PL[b])", "", "B", 3, 0),
+        ("(;SZ[9]HA[3]AB[gc][cg][gg]PL[W];W[cc];B[ee])", "", "W", 3, 2),
+        ("(;SZ[9]AB[aa:cc])", "", "W", 9, 0),
+        ("(;SZ[9];W[ee];B[cc])", "", "W", 0, 2),
+        ("(;SZ[9];W[ee];B[cc])", "1", "W", 0, 0),
+        ("(;SZ[9];B[ee];W[cc];B[])", "3", "B", 0, 2),
+    ],
+)
+def test_a_file_says_who_is_to_move_and_its_first_stones_are_not_taken_back(
+    tmp_path: Path, text: str, until: str, colour: str, stones: int, moves: int
+):
+    engine = loaded(tmp_path, text, until)
+    assert "-BW"[engine.game.to_move] == colour
+    assert engine._asked(["20"]) == engine._asked([colour, "20"]), "an analysis is of that colour"
+    assert np.count_nonzero(engine.game.stones()) == stones + moves
+    assert said(engine, *["undo"] * (moves + 1)) == ["="] * moves + ["? cannot undo"]
+    assert np.count_nonzero(engine.game.stones()) == stones
 
 
-def answers_to(source: TextIO) -> str:
-    out = io.StringIO()
-    answer_lines(engine_of(5), source, out)
-    return out.getvalue()
+@pytest.mark.parametrize("komi", ["many", "", "nan", "1e999", "6.25"])
+def test_a_komi_that_cannot_be_had_does_not_refuse_the_game(
+    tmp_path: Path, komi: str, capsys: pytest.CaptureFixture[str]
+):
+    engine = loaded(tmp_path, f"(;SZ[9]KM[{komi}];B[ee])")
+    assert (engine.game.komi, len(engine.game.moves)) == (6.5, 1)
+    assert capsys.readouterr().err.endswith("the komi is none of this board; it stays 6.5\n")
 
 
-def test_from_stdin_to_stdout():
-    answers = answers_to(io.StringIO("1 name\n\n2 lz-analyze b 1\n3 play b C3\n4 quit\n5 name\n"))
-    assert answers.startswith("=1 Polyplay\n\n=2\n")
-    assert answers.endswith("\n=3\n\n=4\n\n"), "the analysis has ended, and nothing follows quit"
-    assert answers_to(io.StringIO("play b C3")) == "=\n\n", "the end of stdin is the end"
-    stream = io.TextIOWrapper(io.BytesIO(b"1 name\n\xff\n2 play b \xc3\n3 quit\n"), "utf-8", errors="strict")
-    assert answers_to(stream) == "=1 Polyplay\n\n? unknown command\n\n?2 invalid coordinate\n\n=3\n\n"
+@pytest.mark.parametrize("start", ["", "set_free_handicap C7 G3 G7", "play w D4", "place_free_handicap 2"])
+def test_the_printed_game_is_read_again(tmp_path: Path, start: str):
+    pytest.importorskip("sgfmill")
+    engine, other, file = engine_of(), engine_of(), tmp_path / "a game 2.sgf"
+    said(engine, "komi 5.5", start, "play w E5", "play b pass", "play w E6")
+    (text,) = said(engine, "printsgf")
+    assert said(engine, f"printsgf {file}", f"printsgf {file}") == ["=", "? cannot write file: File exists"]
+    assert file.read_text() == text.removeprefix("= ") + "\n"
+    assert said(other, f"loadsgf {file}", "printsgf") == ["=", text]
+    assert (other.game.komi, engine.game.moves) == (5.5, other.game.moves)
+    assert np.array_equal(engine.game.stones(), other.game.stones())
+    assert said(engine_of(), "printsgf") == [
+        "= (;GM[1]FF[4]AP[Polyplay:1.0]SZ[9]KM[6.5]RU[area scoring, positional superko, suicide forbidden])"
+    ]
 
 
-def test_time_is_heeded():
+# -------------------------------------------------------------------------------------------------- time
+
+
+def test_time_is_limited():
     engine = engine_of(9, simulations=100_000)
     said(engine, "time_settings 0 1 1", "time_left b 1 1")
     begun = time.monotonic()
     said(engine, "genmove b")
     assert 0.5 < time.monotonic() - begun < 30  # all simulations would take minutes
-    assert Clock(limited=False).per_move(None) is None
-    assert Clock(60, 0, 0, True).per_move((40.0, 0)) == pytest.approx(0.9)
-    assert Clock(60, 30, 10, True).per_move((20.0, 4)) == pytest.approx(4.5)
-    assert Clock(0, 30, 10, True).per_move(None) == pytest.approx(2.7)
-    assert Clock(60, 30, 10, True).per_move((0.5, 0)) == pytest.approx(2.7), "byo-yomi is what comes next"
+    assert said(engine, "time_settings 5.5 2.5 1", "time_left b 4.25 0", "time_left w -0.5 0") == ["="] * 3
+    assert engine.clock == Clock(5.5, 2.5, 1, {BLACK: (4.25, 0), WHITE: (0.0, 0)})
+    assert (said(engine, "time_settings 0 10 0"), engine.clock) == (["="], None)
 
 
 @pytest.mark.parametrize(
-    ("clock", "left", "used", "then"),
+    ("clock", "left", "move", "used", "then"),
     [
-        (Clock(10, 30, 5, True), None, 4.0, (6.0, 0)),
-        (Clock(10, 30, 5, True), (3.0, 0), 5.0, (28.0, 4)),
-        (Clock(10, 30, 5, True), (28.0, 4), 6.0, (22.0, 3)),
-        (Clock(10, 30, 5, True), (2.0, 1), 1.0, (30.0, 5)),
-        (Clock(10, 30, 1, True), (3.0, 0), 5.0, (30.0, 1)),
-        (Clock(0, 30, 5, True), None, 20.0, (10.0, 4)),
-        (Clock(0, 30, 5, True), (1.0, 2), 2.0, (0.0, 1)),
-        (Clock(10, 0, 0, True), (3.0, 0), 5.0, (0.0, 0)),
+        (Clock(10, 30, 5), None, 5.4, 4.0, (6.0, 0)),
+        (Clock(10, 30, 5), (3.0, 0), 5.4, 5.0, (28.0, 4)),  # byo-yomi is what comes next
+        (Clock(10, 30, 5), (28.0, 4), 6.3, 6.0, (22.0, 3)),
+        (Clock(10, 30, 5), (2.0, 1), 1.8, 1.0, (30.0, 5)),
+        (Clock(10, 30, 1), (3.0, 0), 27.0, 5.0, (30.0, 1)),
+        (Clock(0, 30, 5), None, 5.4, 20.0, (10.0, 4)),
+        (Clock(60, 0, 0), (40.0, 0), 0.9, 5.0, (35.0, 0)),
+        (Clock(10, 0, 0), (3.0, 0), 0.0675, 5.0, (0.0, 0)),
     ],
 )
-def test_a_move_uses_up_time(clock: Clock, left: tuple[float, int] | None, used: float, then: tuple[float, int]):
-    assert clock.after(left, used) == then
+def test_a_move_uses_up_time(
+    clock: Clock, left: tuple[float, int] | None, move: float, used: float, then: tuple[float, int]
+):
+    clock = Clock(clock.main, clock.byo, clock.stones, {} if left is None else {BLACK: left})
+    assert clock.per_move(BLACK) == pytest.approx(move)
+    clock.use(BLACK, used)
+    assert clock.remaining(BLACK) == then
+    assert clock.remaining(WHITE) == ((clock.main, 0) if clock.main else (clock.byo, clock.stones))
 
 
 def test_its_own_time_is_subtracted_where_nobody_says_what_is_left(monkeypatch: pytest.MonkeyPatch):
     now = [0.0]
 
     def think(engine: GtpEngine, colour: int) -> int:
-        now[0] += engine.clock.per_move(engine.left.get(colour)) or 0.0
+        now[0] += engine.clock.per_move(colour) if engine.clock else 0.0
         return engine.game.board.cells
 
     monkeypatch.setattr(GtpEngine, "_choose", think)
@@ -275,24 +291,8 @@ def test_its_own_time_is_subtracted_where_nobody_says_what_is_left(monkeypatch: 
     engine = engine_of()
     said(engine, "time_settings 600 0 0", *["genmove b"] * 60)
     assert 400 < now[0] < 600
-    assert engine.left[1] == pytest.approx((600 - now[0], 0))
-    assert engine.clock.per_move(engine.left.get(2)) == pytest.approx(13.5), "the other colour has a clock of its own"
-    said(engine, "time_left b 100 0", "genmove b")
-    assert engine.left[1] == pytest.approx((97.75, 0))
     said(engine, "clear_board")
-    assert engine.clock.per_move(engine.left.get(1)) == pytest.approx(13.5)
-    said(engine, "genmove b", "time_settings 20 0 0")
-    assert engine.clock.per_move(engine.left.get(1)) == pytest.approx(0.45)
-
-
-def test_the_clock_takes_parts_of_a_second():
-    engine = engine_of()
-    assert said(engine, "time_settings 5.5 2.5 1", "time_left b 4.25 0", "time_left w 0.5 1") == ["="] * 3
-    assert (engine.clock.main, engine.clock.byo, engine.clock.byo_stones) == (5.5, 2.5, 1)
-    assert engine.left == {1: (4.25, 0), 2: (0.5, 1)}
-    assert said(engine, "time_left b -0.2 0") == ["="], "a controller that counts on: nothing is left"
-    assert engine.left[1] == (0.0, 0)
-    assert said(engine, "time_left b 1e3 0", "time_left b 99999999 0") == ["=", "="]
+    assert engine.clock == Clock(600, 0, 0)
 
 
 def test_the_search_is_compiled_before_the_first_answer(monkeypatch: pytest.MonkeyPatch):
@@ -304,18 +304,15 @@ def test_the_search_is_compiled_before_the_first_answer(monkeypatch: pytest.Monk
             return super().__next__()
 
     engine, warm = engine_of(5), GtpEngine.warm
-
-    def warmed(self: GtpEngine) -> None:
-        warm(self)
-        assert self.policy._searching is not None, "what genmove will use"
-        happened.append(f"warm with {self.policy.simulations}")
-
-    monkeypatch.setattr(GtpEngine, "warm", warmed)
+    monkeypatch.setattr(GtpEngine, "warm", lambda engine: (warm(engine), happened.append("warm")))
     monkeypatch.setattr("sys.stdin", Source("name\n"))
     gtp.main(lambda: engine)
-    assert happened[:2] == ["warm with 8", "read"]
+    assert happened[:2] == ["warm", "read"]
+    assert engine.policy._searching is not None, "what genmove will use"
     assert not engine.game.moves
 
+
+# -------------------------------------------------------------------------------------------------- passing
 
 # nothing is left: points that no stone fills are eyes
 #   5 X X X O O      Black has 15 points, White 10
@@ -330,9 +327,9 @@ ROOM = (FULL[0], "D5 D4 D3 D2 D1")
 OPEN = ("A5 B5 B4 A3 B3 B2 A1 B1", "D5 E5 D4 D3 E3 D2 D1 E1")
 
 
-def engine_on(stones: tuple[str, str], komi: float, last: str, simulations: int = 8) -> GtpEngine:
+def engine_on(stones: tuple[str, str], komi: float, last: str) -> GtpEngine:
     """An engine on that board, after a last move."""
-    engine = engine_of(5, simulations)
+    engine = engine_of(5)
     for colour, points in zip("bw", stones, strict=True):
         said(engine, *(f"play {colour} {point}" for point in points.split()))
     assert said(engine, f"komi {komi}", last) == ["=", "="]
@@ -360,9 +357,7 @@ def valued(monkeypatch: pytest.MonkeyPatch, root: float, best: float) -> None:
 def test_a_pass_is_answered_by_a_pass_where_nothing_is_left(colour: str, komi: float):
     """Whoever leads: an own eye is not filled."""
     engine = engine_on(FULL, komi, f"play {'w' if colour == 'b' else 'b'} pass")
-    before = engine.game.stones().copy()
     assert said(engine, f"genmove {colour}") == ["= pass"]
-    assert np.array_equal(engine.game.stones(), before)
 
 
 @pytest.mark.parametrize(
@@ -400,43 +395,28 @@ def test_a_hopeless_invasion_is_not_tried_after_a_pass(monkeypatch: pytest.Monke
     assert said(engine, "reg_genmove b") == ["= E5"], "White plays on"
 
 
-# -------------------------------------------------------------------------------------------------- resigning
-
-
 @pytest.mark.parametrize(
-    ("threshold", "root", "best", "answer"),
+    ("threshold", "root", "best", "resigns"),
     [
-        (-0.8, -0.9, -0.85, "resign"),
-        (-0.8, -0.9, -0.75, "move"),  # its best move is better
-        (-0.8, -0.75, -0.9, "move"),
-        (-1.0, -1.0, -1.0, "move"),  # --resign off
+        (-0.8, -0.9, -0.85, True),
+        (-0.8, -0.9, -0.75, False),  # its best move is better
+        (-0.8, -0.75, -0.9, False),
+        (-1.0, -1.0, -1.0, False),  # --resign off
     ],
 )
 def test_it_resigns_where_root_and_best_move_are_below_the_threshold(
-    monkeypatch: pytest.MonkeyPatch, threshold: float, root: float, best: float, answer: str
+    monkeypatch: pytest.MonkeyPatch, threshold: float, root: float, best: float, resigns: bool
 ):
-    engine = engine_of(5)
-    engine.resign = threshold
-    said(engine, "play b C3", "play w D4", "time_settings 100 0 0")
+    engine, full = engine_of(5), engine_on(FULL, 6.5, "play w pass")
+    engine.resign = full.resign = threshold
     valued(monkeypatch, root, best)
-    before = engine.game.record.copy()
-    (found,) = said(engine, "reg_genmove b")
-    assert (found == "= resign") == (answer == "resign")
-    assert said(engine, "genmove b") == [found]
-    assert np.array_equal(engine.game.record, before) == (answer == "resign"), "to resign makes no move"
-    assert engine.left[1][0] < 100
-    assert said(engine, "name") == ["= Polyplay"]
-
-
-def test_it_does_not_resign_before_its_first_move_nor_at_the_end(monkeypatch: pytest.MonkeyPatch):
-    engine = engine_of(5)
-    engine.resign = -0.8
-    valued(monkeypatch, -0.99, -0.99)
     said(engine, "play b C3")
-    assert said(engine, "reg_genmove w") != ["= resign"]
-    engine = engine_on(FULL, 6.5, "play w pass")
-    engine.resign = -0.8
-    assert said(engine, "genmove b") == ["= pass"], "which ends the game as well"
+    assert said(engine, "reg_genmove w") != ["= resign"], "before its first move"
+    assert said(full, "genmove b") == ["= pass"], "which ends the game as well"
+    said(engine, "play w D4")
+    (found,) = said(engine, "reg_genmove b")
+    assert said(engine, "genmove b") == [found]
+    assert (found == "= resign", len(engine.game.moves)) == (resigns, 3 - resigns), "to resign makes no move"
 
 
 # -------------------------------------------------------------------------------------------------- analysis
@@ -447,56 +427,173 @@ def order_of(line: str) -> list[tuple[str, int]]:
     return [(move, int(visits)) for move, visits in re.findall(r"info move (\S+) visits (\d+)", line)]
 
 
-@pytest.mark.parametrize("root", ["puct", "gumbel", "gumbel_mctx"])
-@pytest.mark.parametrize("simulations", [5, 40])
-def test_an_analysis_begins_with_the_move_that_the_search_chooses(root: str, simulations: int):
-    board = game("go+size=5+komi=6.5")
-    policy = policy_of(board, SearchOptions(simulations, root=root, gumbel_actions=4))
-    for search in policy.grow(board.new()[None]):
-        found = search.look(np.array([0]))
-        if found.visits.any():
-            order = by_choice(search, found)
-            assert order[0] == search.choose(found)[0]
-            assert sorted(found.visits[0, order[1:]], reverse=True) == found.visits[0, order[1:]].tolist()
-            assert set(order) == set(np.flatnonzero(found.visits[0]))
-
-
-@pytest.mark.parametrize("root", ["gumbel", "gumbel_mctx"])
-def test_of_equal_visits_the_likelier_move_comes_first(root: str):
-    """Not the one whose point has the smaller number."""
-    board = game("go+size=5+komi=6.5")
-    policy = preferring(board, {3: 1.0, 9: 3.0, 20: 2.0}, 4)
-    policy.configured = replace(policy.configured, root=root, gumbel_actions=4)
-    policy.simulate(4)
-    *_, search = policy.grow(board.new()[None])
-    moves = order_of(analysis_line(search, board.move_name, KATA))
-    assert [move for move, _ in moves[:3]] == [board.move_name(action) for action in (9, 20, 3)]
-    assert len({visits for _, visits in moves}) == 1
-    assert " order 3 pv" in analysis_line(search, board.move_name, LEELA)
+@pytest.mark.parametrize(
+    ("line", "form"),
+    [
+        ("lz-analyze b 5", r"info move \S+ visits \d+ winrate \d+ prior \d+ lcb \d+ order 0 pv \S+.*\n"),
+        ("kata-analyze 5", r"info move \S+ visits \d+ winrate 0\.\d+ prior 0\.\d+ lcb 0.*\n"),
+    ],
+)
+def test_an_analysis_streams_until_the_next_line(line: str, form: str):
+    engine = engine_of(5)
+    first, *found = itertools.islice((piece for piece in engine.answer(f"9 {line}") if piece), 4)
+    assert first == "=9\n"
+    assert all(re.fullmatch(form, piece) for piece in found), found
+    visits = [sum(visits for _, visits in order_of(piece)) for piece in found]
+    assert visits == sorted(visits)
+    assert visits[0] > 0
+    assert not engine.game.stones().any(), "nothing was played"
 
 
 @pytest.mark.parametrize(
-    ("command", "rate"), [("lz-genmove_analyze", r"\d+"), ("kata-genmove_analyze", r"0\.\d+|1\.0+")]
+    ("words", "asked"),
+    [
+        ("", (BLACK, 0.5)),
+        ("w 20", (WHITE, 0.2)),
+        ("0", (BLACK, 0.05)),
+        ("White interval 30 maxmoves 3", (WHITE, 0.3)),
+        ("avoid w C3,D4 9", (BLACK, 0.5)),
+        ("ownership true interval 25 rootInfo true", (BLACK, 0.25)),
+    ],
 )
-def test_a_move_with_its_analysis(command: str, rate: str):
+def test_the_options_of_an_analysis(words: str, asked: tuple[int, float]):
+    """Numbers and colors that belong to an option are neither the interval nor the side."""
+    assert engine_of(5)._asked(words.split()) == asked
+
+
+@pytest.mark.parametrize("root", ["puct", "gumbel", "gumbel_mctx"])
+def test_an_analysis_begins_with_the_move_that_the_search_chooses(root: str):
+    """Of equal visits the likelier comes first, not the one whose point has the smaller number."""
+    board = game("go+size=5+komi=6.5")
+    likely = {3: 1.0, 9: 3.0, 20: 2.0}
+    policy = preferring(board, likely, 4)
+    for simulations in (4, 40):
+        policy.configured = replace(policy.configured, root=root, gumbel_actions=4)
+        policy.simulate(simulations)
+        for search in policy.grow(board.new()[None]):
+            found = search.look(np.array([0]))
+            if not found.visits.any():
+                assert analysis_line(search, str, KATA) == "", "an empty line would end the answer"
+                continue
+            order, line = by_choice(search, found), analysis_line(search, board.move_name, KATA)
+            assert order_of(line) == [(board.move_name(a), int(found.visits[0, a])) for a in order]
+            assert order[0] == search.choose(found)[0]
+            assert sorted(found.visits[0, order[1:]], reverse=True) == found.visits[0, order[1:]].tolist()
+            assert set(order) == set(np.flatnonzero(found.visits[0]))
+        if simulations == 4 and root != "puct":
+            assert order[:3] == [9, 20, 3]
+
+
+def test_a_move_with_its_analysis():
     engine, plain = engine_of(5, 24), engine_of(5, 24)
-    answer = "".join(engine.answer(f"4 {command} b 5"))
-    first, *lines, played, end, rest = answer.split("\n")
+    first, *lines, played, end, rest = "".join(engine.answer("4 lz-genmove_analyze b 5")).split("\n")
     assert (first, end, rest) == ("=4", "", "")
-    assert lines
-    for line in lines:
-        assert re.match(rf"info move \S+ visits \d+ winrate ({rate}) prior ", line)
+    assert all(re.match(r"info move \S+ visits \d+ winrate \d+ prior ", line) for line in lines)
     assert [played] == [move.replace("=", "play") for move in said(plain, "genmove b")]
     assert np.array_equal(engine.game.record, plain.game.record), "it is played"
     assert order_of(lines[-1])[0][0] == played.removeprefix("play ")
     assert not engine.endless, "the next line does not cut it short"
-    assert said(engine, f"{command} purple x")[0].startswith("=\ninfo move"), "a color may be left out"
-    assert engine.game.moves[-1][0] == 2
+    assert said(engine, "kata-genmove_analyze")[0].startswith("=\ninfo move"), "a color may be left out"
+    assert engine.game.moves[-1][0] == WHITE
 
 
-def test_rules_and_an_empty_cache():
-    assert said(engine_of(5), "clear_cache", "kata-get-rules") == [
-        "=",
-        '= {"friendlyPassOk":false,"hasButton":false,"ko":"POSITIONAL","scoring":"AREA","suicide":false,'
-        '"tax":"NONE","whiteHandicapBonus":"0"}',
-    ]
+# -------------------------------------------------------------------------------------------------- stdin, stdout
+
+
+def answers_to(source: TextIO) -> str:
+    out = io.StringIO()
+    answer_lines(engine_of(5), source, out)
+    return out.getvalue()
+
+
+def test_from_stdin_to_stdout():
+    answers = answers_to(io.StringIO("1 name\n\n2 lz-analyze b 1\n3 play b C3\n4 quit\n5 name\n"))
+    assert answers.startswith("=1 Polyplay\n\n=2\n")
+    assert answers.endswith("\n=3\n\n=4\n\n"), "the analysis has ended, and nothing follows quit"
+    assert answers_to(io.StringIO("play b C3")) == "=\n\n", "the end of stdin is the end"
+    stream = io.TextIOWrapper(io.BytesIO(b"1 name\n\xff\n2 play b \xc3\n3 quit\n"), "utf-8", errors="strict")
+    assert answers_to(stream) == "=1 Polyplay\n\n? unknown command\n\n?2 invalid coordinate\n\n=3\n\n"
+
+
+SMALL = {"players": 1, "games": 4, "simulations": 4, "blocks": 1, "filters": 4}
+SMALL |= {"batch": 8, "learning_starts": 16, "capacity": 100}
+
+
+def test_a_run_of_go_answers_on_stdout_alone(tmp_path: Path):
+    settings = {"preset": "go5", "env": "game:go+size=3+komi=0.5", "steps": 100, "tensorboard": False, "serial": True}
+    run = polyplay.train("alphago_zero", run=str(tmp_path / "run"), **settings, **SMALL)
+    command = [sys.executable, "-m", "polyplay", "play", str(run.directory), "--gtp"]
+    lines = "boardsize 3\nclear_board\ngenmove b\nplay w pass\n7 final_score\nquit\n"
+    done = subprocess.run(command, input=lines, capture_output=True, text=True, timeout=120)
+    answers = done.stdout.split("\n\n")
+    assert done.returncode == 0, done.stderr
+    assert answers[:2] + answers[5:] == ["=", "=", "=", ""]
+    assert (answers[2][:2], answers[4][:3]) == ("= ", "=7 ")
+
+
+def test_another_game_is_one_line(capsys: pytest.CaptureFixture[str]):
+    line = refused(capsys, "play", CHAMPION, "--gtp", "--trust")
+    assert line == f"polyplay: error: --gtp: {CHAMPION} plays connect_four; allowed: a run of game:go"
+
+
+TRANSCRIPTS = Path(__file__).with_name("transcripts")
+REFUSED = {"sabaki": ["foo bar", "boardsize 13"], "gogui": ["no_such_command"]}
+SILENT = ("play", "undo", "komi", "boardsize", "clear_board", "time_settings", "time_left")
+INFO = r"info move (?:[A-HJ][1-9]|pass) visits \d+ winrate [\d.]+ .*pv(?: (?:[A-HJ][1-9]|pass))+"
+
+
+class FrontEnd:
+    """Sends the lines. It begins an analysis when all before is answered, and then waits for a line of it."""
+
+    def __init__(self, text: str, out: io.StringIO):
+        self.text, self.out = text, out
+
+    def __iter__(self) -> Iterator[str]:
+        sent = 0
+        for line in self.text.splitlines(keepends=True):
+            analyses = "-analyze " in line
+            if analyses:
+                self._wait("\n\n", sent)
+            before = self.out.getvalue().count("info move")
+            yield line
+            sent += not line.startswith("#")
+            if analyses:
+                self._wait("info move", before + 1)
+
+    def _wait(self, words: str, times: int) -> None:
+        until = time.monotonic() + 120  # loops may have to be compiled
+        while self.out.getvalue().count(words) < times and time.monotonic() < until:
+            time.sleep(0.01)
+
+
+def replay(program: str) -> list[tuple[str, str]]:
+    """Commands with their answers."""
+    text, out = (TRANSCRIPTS / f"{program}.txt").read_text(), io.StringIO()
+    answer_lines(engine_of(), FrontEnd(text, out), out)
+    *answers, rest = out.getvalue().split("\n\n")
+    assert rest == ""
+    commands = [line for line in text.splitlines() if not line.startswith("#")]
+    return [*zip(commands, answers, strict=True)]
+
+
+@pytest.mark.parametrize("program", ["sabaki", "gogui"])
+def test_every_command_has_one_answer_of_the_right_form(program: str):
+    found = replay(program)
+    assert [command for command, answer in found if answer.startswith("?")] == REFUSED[program]
+    for command, answer in found:
+        number = re.match(r"\d*", command)[0]
+        assert re.match(rf"[=?]{number}( |\n|$)", answer), (command, answer)
+        words = command.removeprefix(number).split()
+        if "genmove" in words[0]:
+            assert re.fullmatch(r"= ([A-HJ][1-9]|pass)", answer), command
+        if "analyze" in words[0]:
+            first, *lines = answer.splitlines()
+            assert first == "="
+            assert lines
+            assert all(re.fullmatch(INFO, part) for line in lines for part in re.split(r" (?=info )", line))
+        if words[0] in SILENT and command not in REFUSED[program]:
+            assert answer == f"={number}"
+
+
+def test_lines_of_json_are_refused_and_not_the_end():
+    assert [answer for _, answer in replay("katrain")] == ["? unknown command"] * 8

@@ -15,7 +15,7 @@ import pytest
 
 from polyplay.cli import play as verb
 from polyplay.cli.play import MoveList, resign_value
-from polyplay.cli.play_session import LEAVES, PlaySession, leaves_of
+from polyplay.cli.play_session import LEAVES, PlaySession, simulate
 from polyplay.core import checkpoint
 from polyplay.games.boards import game
 from polyplay.games.records import DRAWN, GOES_ON, NEVER, WON
@@ -80,17 +80,12 @@ def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     )
 
 
-@pytest.mark.parametrize(("system", "env"), [("ppo", "toy:catch"), ("impala", "ALE/Pong-v5")])
-def test_a_run_without_a_board_game(tmp_path: Path, capsys: pytest.CaptureFixture[str], system: str, env: str):
-    said = refused(capsys, "play", run_of(tmp_path / "run", system, env))
-    assert f"play: {tmp_path / 'run'} is a run of {system} on {env}; allowed: a run of alphago_zero" in said
-    assert "polyplay train alphago_zero --env game:connect_four" in said
-
-
-def test_a_run_of_a_board_game_that_does_not_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = made.run(tmp_path / "run", "game:tic_tac_toe", network="mlp")
-    said = refused(capsys, "play", str(run), "--port", free_port())
-    assert f"play: {run} is a run of a2c on game:tic_tac_toe; allowed: a run of alphago_zero" in said
+def test_a_run_without_a_board_game_or_without_a_search(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    made.run(tmp_path / "a2c", "game:tic_tac_toe", network="mlp")
+    run_of(tmp_path / "impala", "impala", "ALE/Pong-v5")
+    for system, env in (("impala", "ALE/Pong-v5"), ("a2c", "game:tic_tac_toe")):
+        said = refused(capsys, "play", tmp_path / system, "--port", free_port())
+        assert f"play: {tmp_path / system} is a run of {system} on {env}; allowed: a run of alphago_zero" in said
 
 
 def test_a_game_whose_moves_are_no_cells(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
@@ -115,13 +110,6 @@ def test_a_champion_resigns_as_it_learned_to(champion: str, given: str, value: f
     assert resign_value(given, found) == value
 
 
-def played(name: str, *moves: int) -> MoveList:
-    found = MoveList(game(name))
-    for move in moves:
-        found.play(move)
-    return found
-
-
 @pytest.mark.parametrize(
     ("name", "moves", "winner", "line"),
     [
@@ -135,19 +123,14 @@ def played(name: str, *moves: int) -> MoveList:
     ],
 )
 def test_the_cells_of_the_line_that_won(name: str, moves: tuple[int, ...], winner: int | None, line: list[int]):
-    found = played(name, *moves)
+    found = MoveList(game(name))
+    for move in moves:
+        found.play(move)
     assert (found.result, found.winner) == (DRAWN if winner is None else WON, winner)
     assert (found.line(), found.legal) == (line, [])
     found.undo(2)
     assert (found.result, found.moves, found.mover) == (GOES_ON, list(moves[:-2]), len(moves) % 2)
-    assert (found.record == played(name, *moves[:-2]).record).all()
-
-
-def test_a_full_column_is_refused():
-    found = played("connect_four", 0, 0, 0, 0, 0, 0)
-    assert found.legal == [1, 2, 3, 4, 5, 6]
-    with pytest.raises(ValueError, match="not legal"):
-        found.play(0)
+    assert len(found.records) == len(moves) - 1
 
 
 def test_the_agent_answers_and_every_position_has_a_search():
@@ -188,8 +171,6 @@ def test_a_game_to_its_end_and_back():
 
 def test_undo_takes_back_both_moves_and_only_the_agents_first_stays():
     with session_of("tic_tac_toe", 4) as session:
-        with pytest.raises(ValueError, match="no move of yours"):
-            session.undo()
         session.move(4, 0)
         settle(session)
         session.undo()
@@ -232,36 +213,31 @@ def test_a_network_that_answers_nan_is_said_until_something_changes():
 def test_a_search_that_fails_says_so(monkeypatch, capsys):
     with session_of("tic_tac_toe", 5) as session:
         settle(session)
-
-        def grow(records):
-            raise RuntimeError("out of luck")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(session.policy, "grow", grow)
-            session.simulate(6)
-            wait(lambda: session.state()["trouble"])
-        assert session.state()["trouble"] == "the search failed with RuntimeError: out of luck"
+        monkeypatch.setattr(session.policy, "grow", lambda records: 1 / 0)
+        session.simulate(6)
+        wait(lambda: session.state()["trouble"])
+        assert session.state()["trouble"] == "the search failed with ZeroDivisionError: division by zero"
         assert not session.state()["thinking"]
-    assert "RuntimeError" in capsys.readouterr().err
-
-
-def test_a_game_without_a_solver_says_why():
-    with session_of("tic_tac_toe", 0) as session:
-        found = session.state()["solver"]
-        assert found == {"why_not": "there is no solver for game:tic_tac_toe", "verdicts": {}}
+    assert "ZeroDivisionError" in capsys.readouterr().err
 
 
 def test_every_move_of_connect_four_has_a_verdict():
+    with session_of("tic_tac_toe", 0) as session:
+        found = session.state()["solver"]
+        assert found == {"why_not": "there is no solver for game:tic_tac_toe", "verdicts": {}}
     pytest.importorskip("bitbully")
     with session_of("connect_four", 0) as session:
         found = session.state()["solver"]
-        assert (found["why_not"], sorted(found["verdicts"])) == ("", [*range(7)])
-        assert found["verdicts"][3] == (1, 41), "the first player wins with its last stone"
+        assert (found["why_not"], found["verdicts"][3]) == ("", (1, 41)), "the first player wins with its last stone"
         assert [found["verdicts"][column][0] for column in range(7)] == [-1, -1, 0, 1, 0, -1, -1]
 
 
 def test_leaves_are_never_more_than_a_sixteenth_of_the_simulations_but_for_one():
-    assert [leaves_of(n) for n in (0, 1, 31, 32, 64, 800)] == [1, 1, 1, 2, 4, LEAVES]
+    policy, found = policy_of(game("tic_tac_toe"), SearchOptions(8)), []
+    for n in (0, 1, 31, 32, 64, 800):
+        simulate(policy, n)
+        found.append(policy.options.leaves)
+    assert found == [1, 1, 1, 2, 4, LEAVES]
 
 
 pytest.importorskip("httpx")
@@ -310,13 +286,9 @@ def test_moves_undo_sides_and_a_new_game(page):
         ("simulations", {"simulations": 1001}, "simulations: 1001 given, allowed: 0 to 1000"),
         ("simulations", {"simulations": True}, "simulations: True given, allowed: 0 to 1000"),
         ("new", [1], "person: None given, allowed: 0 to 1"),
+        ("resign", {}, "allowed: move, undo, new, sides, simulations"),
     ],
 )
 def test_what_cannot_be_done_says_why(page, what: str, given: object, says: str):
     reply = page.post(f"/game/{what}", headers=OWN, json=given)
-    assert (reply.status_code, reply.json()) == (409, {"answer": says})
-
-
-def test_damaged_requests_and_unknown_ones(page):
-    assert page.post("/game/new", headers=OWN, content=b"{").status_code == 409
-    assert (page.post("/game/resign", headers=OWN).status_code, page.get("/game/new").status_code) == (404, 405)
+    assert (reply.status_code, reply.json()) == (404 if what == "resign" else 409, {"answer": says})

@@ -1,8 +1,8 @@
 """A small Go program that speaks GTP: `python fake_gtp.py [--log FILE] [MISTAKE …]`. It knows positional superko.
 
 It plays the first legal cell that is no eye of its own, else passes. MISTAKE: COMMAND:N:DOES, at the Nth time that
-COMMAND is sent since the program's start: `die`, `hang`, `chatter` (no answer but its own words), `endless`, `number`
-(another one), or what it answers, `?` an error.
+COMMAND is sent since the program's start: `die`, `hang`, `chatter` (no answer but its own words), `number` (another
+one), or what it answers, `?` an error.
 """
 
 import sys
@@ -70,12 +70,9 @@ class Program:
 def misbehave(does):
     """What it does instead; where it does nothing, the answer."""
     if does == "die":
-        print("a bug\nin line 1", file=sys.stderr)
         sys.exit(3)
     if does == "hang":
         time.sleep(1000)
-    while does == "endless":
-        print("= " + "x" * 100_000)
     return {"chatter": "thinking …", "number": "=99 A1"}.get(does, does)
 
 

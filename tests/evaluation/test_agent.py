@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import subprocess
 import sys
@@ -105,7 +104,6 @@ def test_networks_with_memory(name, tmp_path):
     found = polyplay.load(run)
     obs = np.array([0.1, 0.2, -0.1, 0.0], np.float32)
     _, state = found.act(obs)
-    assert re.fullmatch(r"<polyplay\.State, 1 episode(, \S+ \[1(, \d+)?\])+>", repr(state))
     assert found.value(obs, state) != found.value(obs)
     assert found.value(obs) == found.value(obs)
 

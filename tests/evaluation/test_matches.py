@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -45,15 +44,11 @@ def small(tmp_path: Path, env: str = "game:three_in_a_row", **more: str) -> Path
 @pytest.mark.parametrize("where", [".", ".."])
 def test_a_run_is_read_only_by_a_file_in_it_or_beside_it(tmp_path: Path, where: str, capfd):
     run = small(tmp_path)
-    options = EvaluateOptions(protocol="versus", against="random", episodes=2)
     (run / where / "READ_ONLY").touch()
     before = sorted(tmp_path.rglob("*"))
-    assert evaluate.evaluate(run, options)["episodes"] == 2
+    assert evaluate.evaluate(run, EvaluateOptions(protocol="versus", against="random", episodes=2))["episodes"] == 2
     assert sorted(tmp_path.rglob("*")) == before
     assert capfd.readouterr().err == f"polyplay: nothing is written to {run}, which is read-only (READ_ONLY)\n"
-    (run / where / "READ_ONLY").unlink()
-    evaluate.evaluate(run, options)
-    assert [*run.glob("evaluation-*.json")]
 
 
 def test_a_match_counts_wins_draws_and_losses(champion: Path, capsys: pytest.CaptureFixture):
@@ -88,7 +83,6 @@ def test_a_policy_without_a_search_plays_too(tmp_path: Path):
     record = evaluate.evaluate(run, asked)
     assert (record["returns"], record["actions"]) == (evaluate.evaluate(run, asked)["returns"], "greedy")
     assert "simulations" not in record
-    assert evaluate.evaluate(run, replace(asked, greedy=False))["actions"] == "sampled"
 
 
 def test_an_early_end_counts_what_is_over(champion: Path):
@@ -120,28 +114,18 @@ def test_an_early_end_counts_what_is_over(champion: Path):
         ("--simulations 10", "--simulations 10 given, but the policy of this run does not search"),
         ("--simulations 1000000", "--simulations: '1000000' given, allowed: a whole number from 0 to 100000"),
         ("--protocol versus --against random --opening-plies 20", "--opening-plies 20: every random game"),
+        ("CATCH --protocol versus --against random", "versus is for board games (game:NAME), this run plays toy:catch"),
+        ("MEMORY --protocol versus --against random", "a policy with a memory cannot be asked for a position alone"),
     ],
 )
 def test_mistakes_are_one_line(words: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch):
     monkeypatch.setattr(matches, "TRIES", 50)
-    run = small(tmp_path)
-    if "OTHER" in words:
-        made.run(tmp_path / "OTHER", "game:tic_tac_toe", network="mlp")
-    if "CATCH" in words:
-        made.run(tmp_path / "CATCH", network="mlp")
-    given = [str(tmp_path / word) if word in ("OTHER", "CATCH") else word for word in words.split()]
-    assert says in refused(capsys, "evaluate", run, *given)
-
-
-def test_other_games_have_no_such_protocol(tmp_path: Path, capsys: pytest.CaptureFixture):
-    said = refused(capsys, "evaluate", small(tmp_path, "toy:catch"), "--protocol", "versus", "--against", "random")
-    assert "versus is for board games (game:NAME), this run plays toy:catch" in said
-
-
-def test_a_policy_with_a_memory_is_refused(tmp_path: Path):
-    run = small(tmp_path, core="lstm")
-    with pytest.raises(UserError, match="a policy with a memory cannot be asked for a position alone"):
-        evaluate.evaluate(run, EvaluateOptions(protocol="versus", against="random", episodes=2))
+    others: dict[str, Any] = {"OTHER": {"env": "game:tic_tac_toe"}, "CATCH": {}}
+    others["MEMORY"] = {"env": "game:three_in_a_row", "core": "lstm"}
+    for name in set(others) & set(words.split()):
+        made.run(tmp_path / name, network="mlp", **others[name])
+    given = [str(tmp_path / word) if word in others else word for word in words.split()]
+    assert says in refused(capsys, "evaluate", *([] if words[0] != "-" else [small(tmp_path)]), *given)
 
 
 BOARD = GAMES["tic_tac_toe"]
@@ -152,15 +136,11 @@ def first_legal(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.n
     return np.array([room[: board_rules.legal(BOARD.numbers, record, room)][0] for record in records[at]], np.int64)
 
 
-def drawn(n: int, plies: int, seed: int) -> np.ndarray:
-    return np.stack([*islice(openings(BOARD, plies, seed), n)])
-
-
 def test_openings_have_their_plies_and_go_on():
-    found = drawn(50, 3, seed=1)
+    found, again = (np.stack([*islice(openings(BOARD, 3, seed=1), 50)]) for _ in range(2))
     assert {kernels.ply(record) for record in found} == {3}
     assert len({record.tobytes() for record in found}) > 20
-    assert np.array_equal(found, drawn(50, 3, seed=1))
+    assert np.array_equal(found, again)
 
 
 def test_every_opening_is_played_with_both_colours():
@@ -187,9 +167,6 @@ def test_a_stronger_player_gets_the_points_and_equals_the_same_both_ways():
     points = match(BOARD, first_legal, first_legal, both_colors(BOARD, 60, 2, seed=5))
     assert (points[:30] + points[30:] == 1).all(), "the second game of a pair is the first with colours changed"
     assert {0.0, 1.0} <= set(points)
-
-
-TIC_TAC_TOE = GAMES["tic_tac_toe"]
 
 
 def player(board: Game, policy: Any, **how: Any) -> PolicyPlayer:
@@ -220,10 +197,10 @@ def test_a_search_knows_repetitions_however_old(simulations, monkeypatch):
 @pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
 def test_a_search_takes_random_moves_as_in_an_environment(epsilon, greedy):
-    records, at = positions(TIC_TAC_TOE, 30), np.arange(30)
-    policy = policy_of(TIC_TAC_TOE, SearchOptions(10))
-    here = player(TIC_TAC_TOE, policy, seed=3, greedy=greedy, epsilon=epsilon)
-    there = Envs("game:tic_tac_toe", 1).spec, policy, here.how, at, row(TIC_TAC_TOE, records), {}
+    records, at = positions(BOARD, 30), np.arange(30)
+    policy = policy_of(BOARD, SearchOptions(10))
+    here = player(BOARD, policy, seed=3, greedy=greedy, epsilon=epsilon)
+    there = Envs("game:tic_tac_toe", 1).spec, policy, here.how, at, row(BOARD, records), {}
     for act in range(2):
         assert here(records, np.zeros(30, np.uint64), at).tolist() == choose_with_value(*there, act)[0].tolist()
     changed = (choose_with_value(*there, 0)[0] != policy.choose(records)[0]).mean()
@@ -231,8 +208,8 @@ def test_a_search_takes_random_moves_as_in_an_environment(epsilon, greedy):
 
 
 def test_other_policies_see_planes_and_mask():
-    records, at = positions(TIC_TAC_TOE, 10), np.array([7, 3])
-    network, seen = policy_of(TIC_TAC_TOE, SearchOptions(1)).network, list[Any]()
+    records, at = positions(BOARD, 10), np.array([7, 3])
+    network, seen = policy_of(BOARD, SearchOptions(1)).network, list[Any]()
 
     class Watched:
         noise = 0
@@ -244,8 +221,8 @@ def test_other_policies_see_planes_and_mask():
             seen.append({key: value.numpy().copy() for key, value in step.items()})
             return network.act(step, state)
 
-    expected = row(TIC_TAC_TOE, records[at])
-    moves = player(TIC_TAC_TOE, Watched(), greedy=True)(records, np.zeros(10, np.uint64), at)
+    expected = row(BOARD, records[at])
+    moves = player(BOARD, Watched(), greedy=True)(records, np.zeros(10, np.uint64), at)
     assert {key: value.tolist() for key, value in seen[0].items()} == {k: v.tolist() for k, v in expected.items()}
     with torch.no_grad():
         out, _ = network.act({key: torch.from_numpy(value) for key, value in expected.items()}, {})

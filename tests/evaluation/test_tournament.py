@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,6 @@ import torch
 
 from polyplay.cli import main
 from polyplay.core import checkpoint
-from polyplay.core.errors import UserError
 from polyplay.envs import Envs
 from polyplay.evaluation.agent import RunAgent, find_agents
 from polyplay.evaluation.matches import open_matches
@@ -50,12 +48,14 @@ def tournament(true: np.ndarray, games: int, rng: np.random.Generator) -> np.nda
 
 
 def test_two_players_by_hand():
-    low, high = rate(["low", "high"], np.array([[0, 10], [90, 0]]), anchor="low", at=1000, prior=0)
-    assert (low.elo, low.low, low.high) == (1000, 1000, 1000)
-    assert high.elo == pytest.approx(1000 + 400 * np.log10(9))
+    low, high = rate(["low", "high"], np.array([[0, 10], [90, 0]]), anchor="low", prior=0)
+    assert (low.elo, low.low, low.high) == (0, 0, 0)
+    assert high.elo == pytest.approx(400 * np.log10(9))
     assert high.high - high.elo == pytest.approx(1.96 * SCALE / np.sqrt(100 * 0.9 * 0.1), rel=1e-4)
     assert high.elo - high.low == pytest.approx(high.high - high.elo)
     assert high.games == 100
+    winner, _ = rate(["a", "b"], np.array([[0, 20], [0, 0]]), anchor="b")
+    assert winner.elo == pytest.approx(400 * np.log10(20.5 / 0.5)), "who won every game is finite by the prior"
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -79,82 +79,6 @@ def test_ratings_are_the_plain_twins_and_intervals_the_likelihoods(seed):
     assert [r.high - r.elo for r in found if r.name != "b"] == pytest.approx(1.95996 * errors, rel=1e-3)
 
 
-def test_a_prior_keeps_who_won_every_game_finite():
-    points = np.array([[0, 20], [0, 0]])
-    with pytest.raises(ValueError, match="no finite ratings"):
-        rate(["a", "b"], points, anchor="b", prior=0)
-    winner, _ = rate(["a", "b"], points, anchor="b")
-    assert winner.elo == pytest.approx(400 * np.log10(20.5 / 0.5))
-
-
-def test_players_that_nothing_joins_to_the_anchor_or_one_alone():
-    points = np.zeros((4, 4))
-    points[0, 1] = points[1, 0] = points[2, 3] = points[3, 2] = 1
-    with pytest.raises(ValueError, match="no games join c, d to a"):
-        rate(list("abcd"), points, anchor="a")
-    (only,) = rate(["a"], np.zeros((1, 1)), anchor="a", at=7)
-    assert (only.elo, only.low, only.high, only.games) == (7, 7, 7, 0)
-
-
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    return made.run(tmp_path / "run", "game:tic_tac_toe", updates=(3, 7), network="mlp")
-
-
-def test_ratings_are_those_of_the_points(run: Path):
-    told = list[str]()
-    earlier = str(run / "checkpoints" / "000000000003-steps-60")
-    names = [str(run), earlier, "mcts:100"]
-    found = play_tournament(names, TournamentOptions(anchor="random", matches=10), told.append)
-    assert found["game"] == "game:tic_tac_toe"
-    assert [row["name"] for row in found["players"]] == [*names, "random"]
-    assert [found["payoff"][i][i] for i in range(4)] == [None] * 4
-    points = 10 * np.nan_to_num(np.array(found["payoff"], float))
-    assert (points + points.T == 10 - 10 * np.eye(4)).all()
-    assert [row["points"] for row in found["players"]] == points.sum(1).tolist()
-    for row, rating in zip(found["players"], rate([*names, "random"], points, "random"), strict=True):
-        assert (row["elo"], row["low"], row["high"]) == (rating.elo, rating.low, rating.high)
-    assert found["players"][3]["elo"] == 0
-    assert found["players"][2]["elo"] == max(row["elo"] for row in found["players"])
-    assert [found["players"][i]["checkpoint"] for i in (0, 1)] == ["000000000007-steps-140", "000000000003-steps-60"]
-    assert len(told) == 6
-    assert told[2].endswith(" random")
-
-
-def test_the_same_tournament_has_the_same_payoffs(run: Path):
-    names, options = [str(run), "mcts:5"], TournamentOptions(matches=20)
-    once, other = (play_tournament(names, replace(options, seed=seed)) for seed in (0, 1))
-    again = play_tournament(names, replace(options, opening_plies=2))
-    assert (once["opening_plies"], once["payoff"]) == (2, again["payoff"])
-    assert once["payoff"] != other["payoff"]
-    assert play_tournament(names, replace(options, matches=2, opening_plies=3))["opening_plies"] == 3
-
-
-@pytest.mark.parametrize(
-    ("words", "says"),
-    [
-        ("RUN", "tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random"),
-        ("random mcts:5", "random, mcts:5 given, and none is the directory of a run, which says what is played"),
-        ("RUN RUN", "given twice: name each player once"),
-        ("RUN mtcs:5", "tournament: mtcs:5 given, allowed: random, mcts:N with N simulations"),
-        ("RUN OTHER", "tournament: OTHER plays game:connect_four, and RUN game:tic_tac_toe: name runs of one game"),
-        ("RUN CATCH", "tournament: CATCH plays toy:catch, and RUN game:tic_tac_toe: name runs of one game"),
-        ("CATCH random", "CATCH plays toy:catch, which has one player: a tournament needs two teams of seats"),
-        ("RUN perfect", "tournament: perfect given, but there is no solver for game:tic_tac_toe"),
-        ("RUN random --matches 3", "--matches 3 given, but half of them are played on each side: give an even number"),
-        ("RUN --anchor nobody", "tournament: nobody given, allowed: random"),
-    ],
-)
-def test_mistakes_are_one_line(words: str, says: str, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
-    made.run(tmp_path / "OTHER", "game:connect_four", network="mlp")
-    made.run(tmp_path / "CATCH", network="mlp")
-    paths = {"RUN": str(run), "OTHER": str(tmp_path / "OTHER"), "CATCH": str(tmp_path / "CATCH")}
-    line = refused(capsys, "tournament", *(paths.get(word, word) for word in words.split()))
-    for word, path in paths.items():
-        says = re.sub(rf"\b{word} plays", f"{path} plays", says).replace(f"and {word} ", f"and {path} ")
-    assert says in line
-
-
 class FourTeams(RockPaperScissors):
     seats = 4
 
@@ -165,12 +89,15 @@ class OneTeam(RockPaperScissors):
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """SOLO and LEAGUE, of two agents with a past agent, play toy:skirmish, others other games."""
+    """SOLO and LEAGUE, of two agents with a past agent, play toy:skirmish, others other games. RUN has two
+    checkpoints.
+    """
     root = tmp_path_factory.mktemp("runs")
     games = {"SOLO": "toy:skirmish", "LEAGUE": "toy:skirmish", "RPS": "toy:rps", "LONG": "toy:rps+rounds=3"}
     games |= {"FOUR": f"toy:{__name__}:FourTeams", "COOP": f"toy:{__name__}:OneTeam", "CATCH": "toy:catch"}
+    games |= {"RUN": "game:tic_tac_toe", "OTHER": "game:connect_four"}
     for name, env in games.items():
-        made.run(root / name, env, network="mlp", hidden=(8,))
+        made.run(root / name, env, updates=(3, 7) if name == "RUN" else (7,), network="mlp", hidden=(8,))
     _make_league(root / "LEAGUE")
     return root
 
@@ -200,6 +127,35 @@ def words(runs: Path) -> Callable[[str], list[str]]:
         return [str(runs / word) if word.split("/")[0].split(":")[0] in known else word for word in text.split()]
 
     return made_of
+
+
+def test_ratings_are_those_of_the_points(runs: Path):
+    told, run = list[str](), runs / "RUN"
+    earlier = str(run / "checkpoints" / "000000000003-steps-60")
+    names = [str(run), earlier, "mcts:100"]
+    found = play_tournament(names, TournamentOptions(anchor="random", matches=10), told.append)
+    assert found["game"] == "game:tic_tac_toe"
+    assert [row["name"] for row in found["players"]] == [*names, "random"]
+    assert [found["payoff"][i][i] for i in range(4)] == [None] * 4
+    points = 10 * np.nan_to_num(np.array(found["payoff"], float))
+    assert (points + points.T == 10 - 10 * np.eye(4)).all()
+    assert [row["points"] for row in found["players"]] == points.sum(1).tolist()
+    for row, rating in zip(found["players"], rate([*names, "random"], points, "random"), strict=True):
+        assert (row["elo"], row["low"], row["high"]) == (rating.elo, rating.low, rating.high)
+    assert found["players"][3]["elo"] == 0
+    assert found["players"][2]["elo"] == max(row["elo"] for row in found["players"])
+    assert [found["players"][i]["checkpoint"] for i in (0, 1)] == ["000000000007-steps-140", "000000000003-steps-60"]
+    assert len(told) == 6
+    assert told[2].endswith(" random")
+
+
+def test_the_same_tournament_has_the_same_payoffs(runs: Path):
+    names, options = [str(runs / "RUN"), "mcts:5"], TournamentOptions(matches=20)
+    once, other = (play_tournament(names, replace(options, seed=seed)) for seed in (0, 1))
+    again = play_tournament(names, replace(options, opening_plies=2))
+    assert (once["opening_plies"], once["payoff"]) == (2, again["payoff"])
+    assert once["payoff"] != other["payoff"]
+    assert play_tournament(names, replace(options, matches=2, opening_plies=3))["opening_plies"] == 3
 
 
 def test_every_agent_of_a_run_is_a_player(runs: Path, words: Callable[[str], list[str]]):
@@ -254,10 +210,21 @@ def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pyt
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("SOLO RPS", "RPS plays toy:rps, and SOLO toy:skirmish: name runs of one game"),
+        ("RUN", "tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random"),
+        ("random mcts:5", "random, mcts:5 given, and none is the directory of a run, which says what is played"),
+        ("RUN mtcs:5", "tournament: mtcs:5 given, allowed: random, mcts:N with N simulations"),
+        ("RUN OTHER", "tournament: OTHER plays game:connect_four, and RUN game:tic_tac_toe: name runs of one game"),
+        ("RUN CATCH", "tournament: CATCH plays toy:catch, and RUN game:tic_tac_toe: name runs of one game"),
+        ("CATCH random", "CATCH plays toy:catch, which has 1 seat of 1 team: a tournament needs two teams of seats"),
+        ("RUN perfect", "tournament: perfect given, but there is no solver for game:tic_tac_toe"),
+        ("RUN random --matches 3", "--matches 3 given, but half of them are played on each side: give an even number"),
+        ("RUN --anchor nobody", "tournament: nobody given, allowed: random"),
         ("RPS LONG", "LONG plays toy:rps+rounds=3, and RPS toy:rps: name runs of one game"),
-        ("FOUR random", "whose 4 seats are of 4 teams: a tournament needs two teams of seats, or a board game"),
-        ("COOP random", "whose 2 seats are of 1 team: a tournament needs two teams of seats"),
+        (
+            "FOUR random",
+            "which has 4 seats of 4 teams: a tournament needs two teams of seats that have the same spaces",
+        ),
+        ("COOP random", "which has 2 seats of 1 team: a tournament needs two teams of seats"),
         ("RPS bot:x", "tournament: bot:x given, allowed for toy:rps: random, or the directory of a run"),
         ("SOLO bto", "tournament: bto given, allowed for toy:skirmish: random, bot:opposite, bot:focus"),
         ("SOLO bot:opposite --simulations 5", "--simulations is for board games (game:NAME), SOLO plays toy:skirmish"),
@@ -266,9 +233,12 @@ def test_weights_in_another_folder_are_no_past_self(runs: Path, monkeypatch: pyt
         ("LEAGUE LEAGUE:0", "LEAGUE:0 given twice: name each player once"),
         ("LEAGUE --anchor LEAGUE", "--anchor LEAGUE given, allowed: one of LEAGUE:0, LEAGUE:1"),
         ("LEAGUE/past_agents/4-4.safetensors random", "4-4.safetensors: there is no such file of a past agent"),
+        ("SOLO random --env toy:rps", "--env toy:rps given, but SOLO plays toy:skirmish: name an environment"),
+        ("SOLO random --env toy:nothing", "--env: unknown toy"),
+        ("SOLO random --env game:tic_tac_toe", "--env game:tic_tac_toe given, but board games are as they are: leave"),
     ],
 )
-def test_mistakes_are_one_line_team_tournament(
+def test_mistakes_are_one_line(
     text: str, says: str, runs: Path, words: Callable[[str], list[str]], capsys: pytest.CaptureFixture
 ):
     before = sorted(runs.rglob("*"))
@@ -285,7 +255,9 @@ def test_seats_of_other_spaces_are_refused(runs: Path):
     envs.__dict__["spec"] = replace(envs.spec, kinds=(0, 0, 1, 1))
     wired: Any = replace(found.wired, envs=envs)
     entrants = [("SOLO", RunAgent("SOLO", wired, found.weights)), ("random", None)]
-    with pytest.raises(Exception, match="SOLO plays toy:skirmish, whose seats have different spaces"):
+    with pytest.raises(
+        Exception, match=r"SOLO plays toy:skirmish, which has 4 seats of 2 teams: .* have the same spaces"
+    ):
         open_matches(entrants, TournamentOptions())
 
 
@@ -293,9 +265,3 @@ def test_env_is_what_is_played(runs: Path, words: Callable[[str], list[str]]):
     """Instead of the runs' own, which then need not be the same."""
     options = TournamentOptions(matches=4, env="toy:rps+rounds=5")
     assert play_tournament(words("RPS LONG"), options)["game"] == "toy:rps+rounds=5"
-    with pytest.raises(UserError, match=r"--env toy:rps given, but .*SOLO plays toy:skirmish: name an environment"):
-        play_tournament(words("SOLO random"), TournamentOptions(env="toy:rps"))
-    with pytest.raises(UserError, match="--env: unknown toy"):
-        play_tournament(words("SOLO random"), TournamentOptions(env="toy:nothing"))
-    with pytest.raises(UserError, match="--env game:tic_tac_toe given, but board games are as they are: leave it out"):
-        play_tournament(words("SOLO random"), TournamentOptions(env="game:tic_tac_toe"))

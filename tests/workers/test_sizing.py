@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 import polyplay
 from polyplay import systems
-from polyplay.cli import bench
 from polyplay.core.errors import UserError
 from polyplay.runs import load, plan
 from polyplay.runs.options import RunOptions
 from polyplay.workers import row_costs, sizing
 from polyplay.workers.sizing import RowCosts, actor_rate, best_actors, threads_of
+from tests.bench.test_measure import keywords, measure
 
 COSTS = st.builds(RowCosts, st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.floats(0.5, 3.0))
 
@@ -211,7 +211,7 @@ def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
 
 def test_learning_from_what_acting_computed():
     """No forward pass but those of acting."""
-    wired = bench.wire("a2c", bench.keywords("a2c", "toy:still", "a3c", "float32", 2))
+    wired = measure.wire("a2c", keywords("a2c", "toy:still", "a3c"))
     grads = []
     for reuse in (False, True):
         found = row_costs.CostProfile(wired.envs, wired.spec, "float32", reuse)
@@ -238,7 +238,7 @@ def test_a_cost_is_the_median_of_blocks_of_turns(monkeypatch: pytest.MonkeyPatch
 
 
 def test_learning_changes_the_weights():
-    wired = bench.wire("ppo", bench.keywords("ppo", "toy:catch", "mlp", "float32", 2))
+    wired = measure.wire("ppo", keywords("ppo"))
     found = row_costs.CostProfile(wired.envs, wired.spec)
     before, heard = found.vector.parameter.detach().clone(), []
     apply_gradient = found.apply_gradient
