@@ -443,6 +443,7 @@ class UnitPool(BasePool):
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
 
     restarts = property(lambda self: self._faults.restarts)
+    generator = property(lambda self: int(self._board.seeds[0]))  # of its first lane, see rules.rng_of
     resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
 
     def pause_matches(self, on: bool) -> None:

@@ -268,7 +268,7 @@ class VectorLanes:
             single = self.env.single_observation_space
             for i, one in enumerate(iterate(batch_space(single, self.n), obs)):
                 if near := rules.check_contains(single, one, f"lane {i}"):
-                    self.remark = f"{self.title}: {near}"
+                    self.remark = f"{self.title}: {near} {rules.rule_suffix('bounds')}"
         self._flags(np.ones(self.n, bool))
 
     def step(self, action: Tree) -> None:

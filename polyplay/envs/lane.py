@@ -57,7 +57,7 @@ class Unit(ABC):
     seeded = False
     last: Tree = None  # the actions that were chosen last
     remark = ""  # about a row that is good
-    remarked = False
+    remarked: frozenset[str] = frozenset()  # the rules of remarks so far
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         """allow: told of the seconds that what comes next may take."""
@@ -113,6 +113,18 @@ class Unit(ABC):
         self.seeded = True
         return found
 
+    def say(self, rule: str, text: str, who: str = "") -> None:
+        """Leave a remark about a rule that a good row touches: the first of its kind; text "": there is none."""
+        if text and rule not in self.remarked:
+            self.remarked |= {rule}
+            self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
+
+    def say_odd(self) -> None:
+        """The remark that the environment left, (rule, text)."""
+        if found := getattr(self.env, "polyplay_remark", None):
+            self.env.polyplay_remark = None
+            self.say(*found)
+
     def row(self, lane: int, reward: float, terminated: bool, truncated: bool, first: bool, over: bool) -> None:
         """All of a row but its observation."""
         rows = self.board.rows
@@ -167,9 +179,9 @@ def take_turn(unit: Unit) -> int:
         text = _report(unit, e)
         unit.close()
         return _note(unit, FAILED, text)
-    if unit.remark and not unit.remarked:
-        unit.remarked = True
-        return _note(unit, ROUNDED, unit.remark)
+    if text := unit.remark:
+        unit.remark = ""
+        return _note(unit, ROUNDED, text)
     return unit.lane
 
 
@@ -275,15 +287,13 @@ class Lane(Unit):
     """One environment and its row."""
 
     cut = False  # the next row begins an episode of the same game
-    told = False  # that a time limit is not told as one
 
     def advance(self) -> None:
         """See Unit."""
         if self.over:
             obs, info = self.reset()
             self.show(obs, info, False, False)
-            near = rules.check_contains(self.env.observation_space, obs)
-            self.remark = near and f"{self.job.title}: {near}"
+            self.say("bounds", rules.check_contains(self.env.observation_space, obs))
             self._flags(0.0, False, False, True)
             return
         self.allow(self.job.step_timeout)
@@ -291,8 +301,9 @@ class Lane(Unit):
         self.last, self.stage = action, "step"
         obs, reward, terminated, truncated, info = rules.read_step(self.env.step(self.act(action)))
         self.show(obs, info, terminated, truncated)
-        if terminated and not self.told and (odd := rules.old_limit(terminated, truncated, info)):
-            self.remark, self.remarked, self.told = f"{self.job.title}: {odd}", False, True
+        if terminated:
+            self.say("flags", rules.old_limit(terminated, truncated, info))
+        self.say_odd()
         first, cut = self.cut, isinstance(info, dict) and EPISODE_CUT in info
         self._flags(reward, terminated, truncated, first, cut)
 
@@ -434,8 +445,7 @@ class Match(Unit):
                 self._arrive(seat, results[0], results[4])
                 self.alive[seat] = True
         self.over = not any(self.alive)
-        if odd := getattr(self.env, "remark", ""):  # of a turn-based one
-            self.remark, self.remarked, self.env.remark = f"{self.job.title}: {odd}", False, ""
+        self.say_odd()
 
     # ----------------------------------------------------------------------------------------- its rows
 
@@ -468,8 +478,7 @@ class Match(Unit):
             raise SpaceViolation(f"{agent} is in agents, but was given no observation", "players")
         info = _of(infos, agent)
         self._show(seat, obs[agent], info, False)
-        near = rules.check_contains(self.seen[seat], obs[agent])
-        self.remark = near and f"{self.job.title}, {agent}: {near}"
+        self.say("bounds", rules.check_contains(self.seen[seat], obs[agent]), f", {agent}")
         self._write(self.lanes[seat], 0.0, False, False, True, False, NO_INFO)
 
     def _absent(self, lane: int) -> None:

@@ -91,7 +91,7 @@ class AllAtOnce(AroundPlayers):
             if hasattr(env, name):
                 setattr(self, name, getattr(env, name))
         actions = {} if self._cycle else {a: spaces.action(env.action_space(a), str(env)) for a in self.possible_agents}
-        self.remark = ""  # about rewards that are not read
+        self.polyplay_remark: tuple[str, str] | None = None  # a rule and what is odd: rewards that are not read
         self._looks, self._since = LOOKS, dict[Agent, float]()
         self._waits = {agent: masks.whole_mask(action, only_first=True) for agent, action in actions.items()}
         self._moves = {agent: masks.whole_mask(action, only_first=False) for agent, action in actions.items()}
@@ -133,7 +133,7 @@ class AllAtOnce(AroundPlayers):
             return
         if abs(shown - given) > 1e-6 * max(1.0, abs(shown), abs(given)):
             text = f"last() shows a reward of {shown:g} for {agent}, env.rewards gave {given:g} since it acted"
-            self.remark, self._looks = f"{text}: only env.rewards is read", 0
+            self.polyplay_remark, self._looks = ("reward", f"{text}: only env.rewards is read"), 0
 
     def _masked(self, obs: Batch, infos: Batch) -> tuple[Batch, Batch]:
         """With the masks of those who wait; of all, where the environment has none."""

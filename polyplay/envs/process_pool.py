@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -44,7 +44,7 @@ from polyplay.envs.spaces import check_action
 # acts wants torch preloaded; hence a second one.
 
 
-_server = ForkServer("polyplay.envs.preload")
+SERVER = ForkServer("polyplay.envs.preload")
 REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # the order of sets is another one
 
 
@@ -53,7 +53,7 @@ class EnvProcess(ForkedProcess):
 
     starts = False
 
-    def __init__(self, target: Callable[..., None], args: tuple, name: str, server: ForkServer = _server):
+    def __init__(self, target: Callable[..., None], args: tuple, name: str, server: ForkServer = SERVER):
         super().__init__(server, target, args, f"{name}{processes.label}")
 
     def dump(self) -> None:
@@ -184,12 +184,16 @@ def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
         raise UserError(f"{title}: cannot be read in another process: {why}") from e
 
 
-def probe(answer: Connection, maker: bytes, title: str) -> None:
-    """Describe one environment to the pool's process: an EnvSpec, or the text of a UserError."""
+def describe_packed(maker: bytes, title: str) -> EnvSpec:
+    """The description of one environment, as it was sent. Raises UserError."""
+    return describe_(*unpack(maker, title))
+
+
+def _answer(answer: Connection, function: Callable[..., Any], args: tuple, title: str) -> None:
     trace = SharedBlock(TRACE)  # its descriptor must live as long as we do
     settle(trace)
     try:
-        answer.send(describe_(*unpack(maker, title)))
+        answer.send(function(*args))
     except BaseException as e:
         answer.send(_text_of(e, f"{title}: "))
 
@@ -241,20 +245,27 @@ def pickled_factory(envs: Envs) -> bytes:
 
 def describe(envs: Envs) -> EnvSpec:
     """Build one environment in a process of its own and get its description. Raises UserError."""
+    limit = max(START, envs.step_timeout)
+    return in_process(describe_packed, (pickled_factory(envs), envs.title), envs.title, limit)
+
+
+def in_process(function: Callable[..., Any], args: tuple, title: str, limit: float) -> Any:
+    """What the function returns (no text) in a process of its own. Raises UserError: it raises, takes longer than so
+    many seconds, or ends its process.
+    """
     here, there = multiprocessing.Pipe(duplex=False)
-    process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "env probe")
+    process = EnvProcess(_answer, (there, function, args, title), "env probe")
     process.start()
     there.close()
-    limit = max(START, envs.step_timeout)
     try:
         if not here.poll(limit):
             why = f"took longer than {limit:g} s {rules.rule_suffix('build')}"
-            raise UserError(f"{envs.title}: building and resetting it {why}")
+            raise UserError(f"{title}: building and resetting it {why}")
         answer = here.recv()
     except EOFError:
         process.join(1.0)
         why = f"{exit_text(process)} {rules.rule_suffix('build')}"
-        raise UserError(f"{envs.title}: building it ended its process: {why}") from None
+        raise UserError(f"{title}: building it ended its process: {why}") from None
     finally:
         here.close()
         process.end()
@@ -276,8 +287,8 @@ def exit_text(process: EnvProcess) -> str:
 class EnvProcessHandle:
     """The pool's side of one environment process."""
 
-    def __init__(self, index: int, lanes: list[int], board: SharedRows, job: LaneJob, each: bool):
-        self.index, self.lanes = index, lanes
+    def __init__(self, index: int, lanes: list[int], board: SharedRows, job: LaneJob, each: bool, server: ForkServer):
+        self.index, self.lanes, self._server = index, lanes, server
         self._args = (board, job, index, lanes, each)
         self.leave_by = math.inf
         self.start()
@@ -288,7 +299,9 @@ class EnvProcessHandle:
         self.trace, self.mail = SharedBlock(TRACE), StateMail()
         there, self.orders = multiprocessing.Pipe(duplex=False)
         self.answers, back = multiprocessing.Pipe(duplex=False)
-        process = EnvProcess(serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}")
+        process = EnvProcess(
+            serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}", self._server
+        )
         try:
             process.start()
         except OSError as e:
@@ -347,8 +360,9 @@ TICK = 0.25  # seconds between two checks of the deadlines, and the longest that
 class ProcessPool(UnitPool):
     """A Pool over environment processes. recv and send may be called by several threads."""
 
-    def __init__(self, envs: Envs, seed: int, lane: int):
+    def __init__(self, envs: Envs, seed: int, lane: int, server: ForkServer = SERVER):
         super().__init__(envs, seed, lane, envs.workers or cores())
+        self._server = server
         n, units = self.workers, self.units
         # every process serves every group, so that all of them are busy whichever group steps
         self._owner = np.empty(envs.lanes, np.int64)
@@ -510,7 +524,7 @@ class ProcessPool(UnitPool):
 
     def _start(self, i: int) -> None:
         mine = self._orders.numbers[self._owner[self._orders.numbers] == i]
-        self._workers[i] = EnvProcessHandle(i, mine.tolist(), self._board, self._job, each=not self.fixed)
+        self._workers[i] = EnvProcessHandle(i, mine.tolist(), self._board, self._job, not self.fixed, self._server)
         self._register(self._workers[i])
         self._workers[i].order(mine)
 

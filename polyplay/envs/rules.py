@@ -191,7 +191,7 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
         why = f"{type(space).__name__}.contains() raised {type(e).__name__}: {' '.join(str(e).split())}"
         raise SpaceViolation(f"{place_of(path)}{why}", "spaces") from None
     if isinstance(space, gym.Box):
-        return _near_bounds(space, np.asarray(obs), path)
+        return near_bounds(space, np.asarray(obs), path)
     if isinstance(space, gym.Dict) and obs.keys() != space.spaces.keys():
         raise SpaceViolation(f"{place_of(path)}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
     inner = subspaces(space)
@@ -202,7 +202,7 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
     return next(filter(None, near), "")
 
 
-def _near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
+def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
     """As check_contains. Floats may lie beyond a bound by a few steps of their type at the size of the bounds."""
     over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
     if not (over > 0).any():
