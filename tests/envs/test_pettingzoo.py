@@ -233,8 +233,8 @@ def test_rewards_that_only_last_shows_are_told(module):
         for _ in range(40):
             seen = seen if made.agents else made.reset()
             seen = made.step({a: int(_mask(seen, a, made.action_space(a).n).argmax()) for a in made.agents})
-            remarks += [made.remark] if made.remark else []
-            made.remark = ""
+            remarks += [made.polyplay_remark[1]] if made.polyplay_remark else []
+            made.polyplay_remark = None
         assert len(remarks) == hides
         assert all(text.startswith("last() shows a reward of 5 for ") for text in remarks)
         assert all(text.endswith("only env.rewards is read") for text in remarks)
