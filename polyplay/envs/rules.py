@@ -6,12 +6,11 @@ shows; messages end with the rule's name.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import tomllib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -249,7 +248,6 @@ def describe_value(value: object) -> str:
 # Every lane has an environment of its own: a function that returns the same one twice is refused.
 
 
-QUICK = 1.0  # seconds: what takes longer is not built a second time only to look at it
 INNER = ("env", "aec_env", "par_env", "unwrapped")  # where wrappers have what they wrap
 
 _taken: dict[int, tuple[Any, object]] = {}  # by its id: a part of an environment of this process, and whose it is
@@ -284,20 +282,6 @@ def take(env: Any, owner: object, title: str) -> None:
 def give_back(owner: object) -> None:
     for key in [key for key, (_, whose) in list(_taken.items()) if whose is owner]:
         _taken.pop(key, None)
-
-
-def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
-    """Raises UserError: a second call gives what the first gave, which is closed. One that fails is no fault here."""
-    try:
-        second = build()
-    except UserError:  # there can be one at a time, perhaps
-        return
-    known = wrapped_parts(first)
-    twin = [part for part in wrapped_parts(second) if any(part is other for other in known)]
-    with contextlib.suppress(Exception, SystemExit):
-        second.close()
-    if twin:
-        raise twice(title, twin[0])
 
 
 def twice(title: str, part: Any) -> UserError:

@@ -364,9 +364,12 @@ def _start(space: gym.Space) -> np.ndarray:
     return np.asarray(getattr(space, "start", 0), np.int64)
 
 
-def observation_writer(space: gym.Space, into: Tree, lane: int, path: str = "", casting: Casting = "safe") -> Writer:
-    """A function that checks an observation against `space` and writes it in place into `into[lane]`. casting: which
-    types of numbers a Box takes, as np.can_cast has it; with same_kind float64 for float32 too.
+def observation_writer(
+    space: gym.Space, into: Tree, lane: int | slice, path: str = "", casting: Casting = "safe"
+) -> Writer:
+    """A function that checks an observation against `space`, or a batch of them for a slice of lanes, and writes it in
+    place into `into[lane]`. casting: which types of numbers a Box takes, as np.can_cast has it; with same_kind float64
+    for float32 too.
 
     It raises SpaceViolation where shape, type or keys are not the declared ones.
     """
@@ -409,7 +412,7 @@ def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarr
 
 
 def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) -> Writer:
-    shape, dtype, floating = space.shape, space.dtype, np.issubdtype(space.dtype, np.floating)
+    shape, dtype, floating = row.shape, space.dtype, np.issubdtype(space.dtype, np.floating)
 
     def write(given: object) -> None:
         obs = given if type(given) is np.ndarray else as_array(given, dtype, dtype, path)
