@@ -19,9 +19,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import contextlib
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -280,65 +280,37 @@ def atari_preset(name: str) -> dict[str, object]:
 # Ids of Atari games before ALE/NAME-v5, such as PongNoFrameskip-v4: what to write instead of one.
 
 
-OLD = re.compile(r"(?:ale_py:)?([a-z]\w*?)(-ram)?(NoFrameskip|Deterministic)?(?:-v(\d+))?", re.IGNORECASE)
-OLD_VERSION = re.compile(r"-v\d+$")
-OLD_KINDS = {"noframeskip": "NoFrameskip", "deterministic": "Deterministic"}
-OLD_PRESETS = {"0": " --atari dopamine, with its sticky actions", "4": " --atari baselines, as most wrap it"}
-
-
-def game_of(name: str) -> str:
-    """The Atari game in an id of any form and case; "": it has none, ale-py is missing, or an environment of another
-    package has that name.
-    """
-    found = OLD.fullmatch(name)
-    if found is None or (name in gymnasium.registry and not _is_ales(name)):
-        return ""
-    word, titles = found[1].replace("_", "").lower(), {title.lower(): title for title in games()}
-    return titles[word] if word in titles and word not in _other_names() else ""
+OLD_PRESETS: dict[int | None, str] = {
+    0: "dopamine, with its sticky actions",
+    4: "baselines, as most wrap it",
+}  # by version
 
 
 def replacement(name: str, shown: bool) -> str:
     """Why an id of old is refused, with the options to write instead; "": it is none. shown: its observations are
     something else than the whole screen, by obs_type=ram or a wrapper.
     """
-    found = OLD.fullmatch(name)
-    if found is None or found[4] not in (None, *OLD_PRESETS) or not (game := game_of(name)):
+    id_ = name.removeprefix("ale_py:")
+    if id_ not in gymnasium.registry and ":" not in id_:
+        with contextlib.suppress(ImportError):
+            import ale_py  # noqa: F401 - importing it registers them
+    if shown or id_ not in gymnasium.registry or not _is_ales(id_):
         return ""
-    if found[2]:
-        kind = OLD_KINDS.get((found[3] or "").lower(), "")
-        return f"which ale-py no longer has: write --env {game}{kind}-v{found[4] or 4} --env-kwargs obs_type=ram"
-    preset = OLD_PRESETS.get(found[4] or "", "")
-    return "" if shown else f"which shows the whole screen: write --env ALE/{game}-v5{preset}"
-
-
-def register(name: str) -> None:
-    """Register ale-py's environments, if the name is one of them and they are not registered yet."""
-    if name not in gymnasium.registry and game_of(name):
-        import ale_py  # noqa: F401 — importing it registers them
+    old = gymnasium.registry[id_]
+    game = next(title for title, found in native_games().items() if found == old.kwargs["game"])
+    return f"which shows the whole screen: write --env ALE/{game}-v5 --atari {OLD_PRESETS[old.version]}"
 
 
 def current_names() -> list[str]:
     """All registered ids without those of old, and all games of ALE."""
     known = [id_ for id_ in gymnasium.registry if not _is_ales(id_)]
-    return [*known, *(f"ALE/{title}-v5" for title in games())]
-
-
-def games() -> Mapping[str, str]:
-    """Of ale-py; empty without it."""
-
-    try:
-        return native_games()
-    except UserError:
-        return {}
+    with contextlib.suppress(UserError):  # without ale-py
+        known += [f"ALE/{title}-v5" for title in native_games()]
+    return known
 
 
 def _is_ales(id_: str) -> bool:
     return str(gymnasium.registry[id_].entry_point).startswith("ale_py")
-
-
-def _other_names() -> set[str]:
-    """Names without versions, in small letters, of registered environments of other packages."""
-    return {OLD_VERSION.sub("", id_).lower() for id_ in gymnasium.registry if not _is_ales(id_)}
 
 
 STACKS = {"zero": "zeros", "repeat": "first frame repeated", "play": "filled by steps of NOOP"}

@@ -294,7 +294,6 @@ def _import(module: str, name: str, option: str = "--env") -> ModuleType:
 
 
 def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
-    atari.register(name)
     known = gymnasium.registry.get(name)
     if known is None and (hint := user_modules.file_hint(name)):
         raise _refusal("--env", name, hint)
@@ -312,8 +311,6 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
 def _hint(name: str) -> str:
     if name.startswith(("MiniGrid-", "BabyAI-")):
         return f", did you mean 'minigrid:{name}'?"
-    if game := atari.game_of(name):
-        return f", did you mean 'ALE/{game}-v5'?"
     TOYS = importlib.import_module("polyplay.games.toys").TOYS
 
     return closest_names(name, [*atari.current_names(), *(f"toy:{toy}" for toy in TOYS)])

@@ -103,7 +103,6 @@ def test_mistakes_are_one_line_with_the_fix(module, name, says):
         ("BreakoutNoFrameskip-v4", "--env ALE/Breakout-v5 --atari baselines, as most wrap it"),
         ("Pong-v0", "--env ALE/Pong-v5 --atari dopamine, with its sticky actions"),
         ("ale_py:Pong-v0", "--env ALE/Pong-v5 --atari dopamine"),
-        ("PongNoFrameskip", "--env ALE/Pong-v5; allowed"),
     ],
 )
 @pytest.mark.parametrize("known", [False, True], ids=["unregistered", "registered"])
@@ -114,18 +113,6 @@ def test_atari_games_by_the_ids_of_old(name, write, known):
     with pytest.raises(UserError) as e:
         factory(name, {"frameskip": 4} if known else {})
     assert str(e.value).startswith(f"--env: {name} given, which shows the whole screen: write {write}")
-
-
-@pytest.mark.parametrize(
-    ("name", "write"),
-    [("Breakout-ram-v4", "Breakout-v4"), ("mspacman-ramdeterministic-v4", "MsPacmanDeterministic-v4")],
-)
-def test_ids_that_name_a_games_memory(name, write):
-    pytest.importorskip("ale_py")
-    with pytest.raises(UserError) as e:
-        factory(name, {})
-    line = f"--env: {name} given, which ale-py no longer has: write --env {write} --env-kwargs obs_type=ram;"
-    assert str(e.value).startswith(line)
 
 
 def test_atari_ids_of_old_stay_where_they_are_meant(module, monkeypatch):
