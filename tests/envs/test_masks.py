@@ -45,7 +45,7 @@ def test_forms_of_a_mask():
         (MANY, [1, 0, 0, 0, 0], "no action is legal for number 1"),
         (Discrete(3), [1, 1], r"declared \[3\], given \[2\]"),
         (Discrete(3), [1, 2, 0], "of 0 and 1, given .1 2 0."),
-        (MANY, (np.ones(2),), "declared 2 arrays, given 1"),
+        (MANY, (np.ones(2),), r"declared a tuple of arrays, or \[5\], given \[1, 2\]"),
         (MANY, np.ones((2, 3)), r"tuple of arrays, or \[5\]"),
         (Discrete(2), [[1], [1, 0]], "list that makes no array"),
         (MultiBinary((2,)), [0, 3], "of 0, 1 and 2"),
