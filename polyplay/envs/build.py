@@ -25,7 +25,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.user_modules import look_up
 from polyplay.envs import atari, masks, pettingzoo, rules
 from polyplay.envs.pool import OWN_LIMIT, WRAPPERS, Envs, EnvSpec, Factory, closest_names, spec_of_spaces, title_of
-from polyplay.envs.process_state import seed_torch
+from polyplay.envs.process_state import seeding_torch
 from polyplay.envs.spaces import declared_uses
 
 
@@ -324,13 +324,13 @@ def build_env(make: Factory, title: str) -> Any:
     is no gymnasium.Env.
     """
     try:
-        env = single_lane(make, title)
+        with seeding_torch():
+            env = single_lane(make, title)
         flaw = not_an_env(env)
     except UserError:
         raise
     except BaseException as e:
         raise UserError(f"{title}: could not be built: {one_line(e)} {rules.rule_suffix('build')}") from e
-    seed_torch()
     if flaw:
         raise UserError(f"{title}: {flaw} {rules.rule_suffix('build')}")
     return pettingzoo.parallel_of(env)

@@ -27,7 +27,7 @@ from polyplay.envs.build import autoreset_mode, build_vector, factory, mask_note
 from polyplay.envs.lane import LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, lane_seeds
-from polyplay.envs.process_state import GlobalGenerators, Surroundings, seed_torch
+from polyplay.envs.process_state import GlobalGenerators, seeding_torch
 from polyplay.envs.saved_state import reason_of
 
 
@@ -41,14 +41,12 @@ class InlinePool(UnitPool):
         self._asynchronous = self.seating is not None
         job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
         self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
-        self._around = Surroundings()
         numbers = self._orders.numbers.tolist()
         try:
             self._random.enter()
-            with self._around:
-                make = factory(envs.name, envs.options)  # it may import a module, which may draw
-                self._units |= {i: make_unit(job, make, self._board, i) for i in numbers}
-                self._turn(numbers)
+            make = factory(envs.name, envs.options)  # it may import a module, which may draw
+            self._units |= {i: make_unit(job, make, self._board, i) for i in numbers}
+            self._turn(numbers)
         except BaseException:
             self.close()
             raise
@@ -65,8 +63,7 @@ class InlinePool(UnitPool):
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
         ordered = self._orders.complete(numbers).tolist()
-        with self._around:
-            self._turn(ordered)
+        self._turn(ordered)
         if self._asynchronous:
             self._ready.back(self._orders.lanes(ordered))
 
@@ -81,9 +78,8 @@ class InlinePool(UnitPool):
     def close(self) -> None:
         """Close every environment."""
         super().close()
-        with self._around:
-            for unit in self._units.values():
-                unit.close()
+        for unit in self._units.values():
+            unit.close()
         self._random.leave()
 
     def state(self) -> Batch | None:
@@ -281,12 +277,11 @@ class VectorPool(BasePool):
         super().__init__(envs)
         self._groups, self._owners = list[VectorLanes](), list[object]()
         seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._ready.width
-        self._random, self._around = GlobalGenerators(seeds[0]), Surroundings()
+        self._random = GlobalGenerators(seeds[0])
         self._random.enter()
         try:
-            with self._around:
-                for start in range(0, envs.lanes, width):
-                    self._begin(envs, slice(start, start + width), seeds, lane)
+            for start in range(0, envs.lanes, width):
+                self._begin(envs, slice(start, start + width), seeds, lane)
         except BaseException:
             self.close()
             raise
@@ -303,8 +298,8 @@ class VectorPool(BasePool):
 
     def _one(self, envs: Envs, width: int) -> VectorEnv:
         try:
-            env = build_vector(factory(envs.name, envs.options), width)
-            seed_torch()
+            with seeding_torch():
+                env = build_vector(factory(envs.name, envs.options), width)
         except UserError:
             raise
         except (Exception, SystemExit) as e:
@@ -316,14 +311,13 @@ class VectorPool(BasePool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         self._random.enter()
-        with self._around:
-            self._groups[int(numbers[0]) // self._ready.width].step(action)
+        self._groups[int(numbers[0]) // self._ready.width].step(action)
 
     def close(self) -> None:
         """Close every vector environment."""
         super().close()
         while self._groups:
-            with self._around, contextlib.suppress(Exception):
+            with contextlib.suppress(Exception):
                 self._groups.pop().env.close()
         while self._owners:
             rules.give_back(self._owners.pop())
