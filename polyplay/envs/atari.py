@@ -18,7 +18,6 @@ Why some things here are done in a roundabout way: ale-py's behaviour (0.12, src
 from __future__ import annotations
 
 import base64
-import binascii
 import contextlib
 import hashlib
 import json
@@ -94,37 +93,32 @@ def _parse(path: str, data: bytes) -> Starts:
         raise UserError(f"--starts: {path} is no JSON: {e}") from None
     own = isinstance(content, dict) and (content.get("format"), content.get("version")) == (FORMAT, VERSION)
     need(own, f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
-    kind, rows = content.get("kind"), content.get("starts")
-    need(kind in KINDS, f'--starts: {path}: "kind" is {kind!r}, allowed: {", ".join(KINDS)}')
-    for name in ("game", "source"):
-        said = content.get(name)
-        need(isinstance(said, str) and said != "", f'--starts: {path}: "{name}" is {said!r}, it must be text')
+    words, rows = [content.get(name) for name in ("game", "kind", "source")], content.get("starts")
+    named = all(word and isinstance(word, str) for word in words) and words[1] in KINDS
+    text = f'"game", "kind" ({" or ".join(KINDS)}) and "source" must be text, given {words}'
+    need(named, f"--starts: {path}: {text}")
     need(isinstance(rows, list) and rows != [], f'--starts: {path}: "starts" must be a list of at least one start')
     starts = tuple(_start(row, f"--starts: {path}, start {i}") for i, row in enumerate(rows))
-    return Starts(path, content["game"], content["kind"], content["source"], starts, hashlib.sha256(data).hexdigest())
+    return Starts(path, *words, starts, hashlib.sha256(data).hexdigest())
+
+
+ROW = (
+    """{"actions": ["RIGHT*4", …]} or {"state": base64, "frames": a number}, with "seed" a number and "ram" a SHA-256"""
+)
 
 
 def _start(row: Any, where: str) -> Start:
-    one = isinstance(row, dict) and ("actions" in row) != ("state" in row)
-    need(one, f'{where}: has to be an object with either "actions" or "state"')
-    seed, ram, words = row.get("seed", 0), row.get("ram", ""), row.get("actions")
-    told = _whole(seed) and isinstance(ram, str)
-    need(told, f'{where}: "seed" must be a whole number from 0 up and "ram" a SHA-256, in hexadecimal')
-    if "actions" in row:
-        spelt = isinstance(words, list) and all(isinstance(w, str) for w in words)
-        need(spelt, f'{where}: "actions" must be a list of words such as "RIGHT*4"')
-        presses = tuple(_press(word, where) for word in words)
-        return Start(presses, sum(n for _, n in presses), seed, ram)
-    need(_whole(row.get("frames")), f'{where}: a "state" needs "frames", how many frames were played before it')
     try:
-        state = base64.b64decode(row["state"], validate=True)
-    except (TypeError, ValueError, binascii.Error):
-        raise UserError(f'{where}: "state" is no base64') from None
-    return Start((), row["frames"], seed, ram, state)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        (form,) = {"actions", "state"} & row.keys()
+        more = int(row.get("seed", 0)), str(row.get("ram", ""))
+        presses = tuple(_press(str(word), where) for word in row.get("actions", ()))
+        state = base64.b64decode(row.get("state", ""), validate=True)
+        frames = sum(n for _, n in presses) if form == "actions" else int(row["frames"])
+        if min(frames, more[0]) < 0:
+            raise ValueError
+    except (AttributeError, KeyError, TypeError, ValueError):  # binascii's is one
+        raise UserError(f"{where}: given {str(row)[:80]}, must be {ROW}") from None
+    return Start(presses, frames, *more, state)
 
 
 def _press(word: str, where: str) -> tuple[int, int]:

@@ -478,21 +478,22 @@ def test_a_start_that_leads_elsewhere_ends_it_by_name(tmp_path, start, says):
         Envs("ALE/Pong-v5", 1, options=options, inline=True, max_restarts=0).open(0).recv()
 
 
+WRONG = [{}, 3, {**START, "state": ""}, {**START, "seed": -1}, {**START, "seed": []}, {"actions": 3}, {"state": "AA=="}]
+WRONG += [{"state": "A", "frames": 3}]
+
+
 @pytest.mark.parametrize(
     ("starts", "head", "says"),
     [
         ([], {}, '"starts" must be a list of at least one start'),
         ([START], {"format": "x"}, 'must be an object with "format": "polyplay-starts"'),
-        ([START], {"kind": "robot"}, "\"kind\" is 'robot', allowed: human, substitute"),
-        ([START], {"game": ""}, "\"game\" is '', it must be text"),
+        *(
+            ([START], wrong, r'"game", "kind" \(human or substitute\) and')
+            for wrong in ({"kind": "robot"}, {"game": ""})
+        ),
         ([START], {"game": "breakout"}, "has start states of breakout, the run plays pong"),
-        ([{}], {}, 'start 0: has to be an object with either "actions" or "state"'),
-        ([START, {**START, "state": ""}], {}, 'start 1: has to be an object with either "actions" or "state"'),
-        ([{**START, "seed": -1}], {}, 'start 0: "seed" must be a whole number'),
-        ([{"actions": "NOOP"}], {}, 'start 0: "actions" must be a list of words'),
+        *(([START, wrong], {}, "start 1: given .*, must be {") for wrong in WRONG),
         ([{"actions": ["JUMP"]}], {}, "start 0: 'JUMP' is no button of ALE's"),
-        ([{"state": "AA=="}], {}, 'start 0: a "state" needs "frames"'),
-        ([{"state": "A", "frames": 3}], {}, 'start 0: "state" is no base64'),
     ],
 )
 def test_a_wrong_file_is_said_in_one_line(tmp_path, starts, head, says):
