@@ -41,7 +41,7 @@ class InlinePool(UnitPool):
         self._asynchronous = self.seating is not None
         job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
         self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
-        numbers = self._orders.numbers.tolist()
+        numbers = self._ready.numbers.tolist()
         try:
             self._random.enter()
             make = factory(envs.name, envs.options)  # it may import a module, which may draw
@@ -55,17 +55,17 @@ class InlinePool(UnitPool):
     def _turn(self, numbers: Iterable[int]) -> None:
         self._random.enter()
         for i in numbers:
-            lanes = self._orders.lanes([i])
+            lanes = self._ready.ordered([i])
             while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, lanes):
                 pass
             self._faults.steps += len(lanes)
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
-        ordered = self._orders.complete(numbers).tolist()
+        ordered = self._ready.complete(numbers).tolist()
         self._turn(ordered)
         if self._asynchronous:
-            self._ready.back(self._orders.lanes(ordered))
+            self._ready.back(self._ready.ordered(ordered))
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
         """The image that a lane's environment renders, and its frames per second."""

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -254,20 +253,14 @@ _taken: dict[int, tuple[Any, object]] = {}  # by its id: a part of an environmen
 
 
 def wrapped_parts(env: Any) -> list[Any]:
-    """An environment and all that it wraps or has as an attribute and steps, the outermost first."""
+    """An environment and all that it wraps, the outermost first."""
     found = [env]
     for part in found:
         inner = [getattr(part, name, None) for name in INNER] + list(getattr(part, "envs", None) or ())
-        inner = [other for other in inner if callable(getattr(other, "step", None))]
-        for other in [*inner, *filter(_is_stepped, getattr(part, "__dict__", {}).values())]:
-            if all(other is not known for known in found):
+        for other in inner:
+            if callable(getattr(other, "step", None)) and all(other is not known for known in found):
                 found.append(other)
     return found
-
-
-def _is_stepped(part: Any) -> bool:
-    """Whether it has a step() of its own, as environments and simulators do."""
-    return not isinstance(part, type | ModuleType) and callable(getattr(type(part), "step", None))
 
 
 def take(env: Any, owner: object, title: str) -> None:

@@ -419,16 +419,9 @@ def stranger(self: Any, actions: dict) -> Any:
     return answer
 
 
-def changing(self: Any, agent: str) -> Any:
-    from gymnasium import spaces
-
-    return spaces.Box(-1, 1e9, (5,), np.float32) if self.match < 1 else spaces.Box(-2, 1e9, (5,), np.float32)
-
-
 BROKEN_MATCH = [
     (dict(step=vanish), "agents", "b left agents, but was neither terminated nor truncated"),
     (dict(step=stranger), "agents", "x in agents, but not in possible_agents"),
-    (dict(observation_space=changing), "spaces", "observation space of a was Box.* and is now Box"),
     (dict(_info=lambda self, a: {"events": [1]}), "players", "info's events must be 2 finite numbers"),
     (dict(_info=lambda self, a: {"action_mask": [self.at == 0] * 4}), "mask", "a: action_mask: no action is legal"),
 ]

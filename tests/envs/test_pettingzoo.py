@@ -217,24 +217,3 @@ def test_players_without_a_space_are_told():
 
     with pytest.raises(UserError, match="Bare: a: action_space is None, no space of gymnasium"):
         Envs(Bare, 3, inline=True).spec  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    "module", ["pettingzoo.classic.tictactoe_v3", "pettingzoo.classic.rps_v2", "mpe2.simple_spread_v3"]
-)
-def test_rewards_that_only_last_shows_are_told(module):
-    """Sound games have none; of a game that hides its rewards it is told, once."""
-    make = pytest.importorskip(module).env
-    for hides in (False, True):
-        made, remarks = parallel_of(make()), list[str]()
-        if hides:
-            made.env.last = lambda observe=True: (None, 5.0, False, False, {})
-        seen = made.reset(seed=1)
-        for _ in range(40):
-            seen = seen if made.agents else made.reset()
-            seen = made.step({a: int(_mask(seen, a, made.action_space(a).n).argmax()) for a in made.agents})
-            remarks += [made.polyplay_remark[1]] if made.polyplay_remark else []
-            made.polyplay_remark = None
-        assert len(remarks) == hides
-        assert all(text.startswith("last() shows a reward of 5 for ") for text in remarks)
-        assert all(text.endswith("only env.rewards is read") for text in remarks)
