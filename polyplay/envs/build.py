@@ -196,7 +196,6 @@ def _takes_seed(env: Any) -> bool:
 
 USUAL = {"minigrid": ("polyplay.envs.build:Symbols",)}  # by package: wrappers, unless others are named
 VERSION = re.compile(r"-v\d+$")
-MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.+)")
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 ALLOWED = {  # by option
     "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
@@ -388,31 +387,19 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
         return spec if mask is None else replace(spec, describe={**spec.describe, "action mask": "from info"})
     if spec.mask is None:
         mask, source = masks.shown_mask(spec.action, env, title)
-        text = {"action mask": source} if mask is not None or (source := masks.passed_over(env)) else {}
+        text = {"action mask": source} if mask is not None else {}
         return replace(spec, mask=mask, describe={**spec.describe, **text})
     return spec
 
 
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
-    """The message for one of `options` that the environment does not take, or for some that it needs; None: that is not
-    `why` it was not built.
-    """
-    if isinstance(why, TypeError) and (lacks := MISSING.search(str(why))) and _is_ours(why):
-        needed = [f"{word}=VALUE" for word in re.findall(r"'(\w+)'", lacks[1])]
-        which = f"--env-kwargs {' '.join(needed)}"
-        return UserError(f"--env-kwargs: nothing given, which {title_of(name)} needs to be built: {which}")
+    """The message for one of `options` that the environment does not take; None: that is not `why` it was not built."""
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
     if found is None or found[1] not in options or found[1] == "render_mode":  # that one is asked for by --video
         return None
     known = _keywords(name)
     which = f"{closest_names(found[1], known)}; allowed: {', '.join(known)}" if known else ""
     return UserError(f"--env-kwargs: {found[1]} given, which {title_of(name)} does not take{which}; leave it out")
-
-
-def _is_ours(e: BaseException) -> bool:
-    """Whether it was raised by the call of what we were given, not somewhere inside of it."""
-    frames = traceback.extract_tb(e.__traceback__)
-    return bool(frames) and frames[-1].filename.startswith(user_modules.OURS)
 
 
 def _keywords(name: str | Factory) -> list[str]:

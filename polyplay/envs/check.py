@@ -32,7 +32,7 @@ from polyplay.envs.base_pool import UnitPool
 from polyplay.envs.build import factory
 from polyplay.envs.inline_pool import InlinePool
 from polyplay.envs.make import POOLS, whole_matches
-from polyplay.envs.pool import Envs, EnvSpec, Factory, Pool, box_parts, title_of
+from polyplay.envs.pool import Envs, EnvSpec, Factory, Pool, box_parts
 from polyplay.envs.process_pool import REORDERED, SERVER, ProcessPool
 from polyplay.envs.rules import RULES
 from polyplay.envs.saved_state import wrappers_of
@@ -49,18 +49,15 @@ LONG = 50  # steps: episodes of one length that long look like a time limit
 # --------------------------------------------------------------------------------- inside the environment's process
 
 
-@dataclass
-class Watched:
-    """A factory of environments that report resets of their own."""
+def watching(envs: Envs) -> Factory:
+    """A function that builds one of these environments, which is watched."""
+    name, options = envs.name, envs.options
 
-    name: str | Factory
-    options: Mapping[str, Any]
+    def build() -> Any:
+        return watched(factory(name, options)())
 
-    def __post_init__(self) -> None:
-        self.__qualname__ = title_of(self.name)
-
-    def __call__(self) -> Any:
-        return watched(factory(self.name, self.options)())
+    build.__qualname__ = envs.title
+    return build
 
 
 def watched(env: Any) -> Any:
@@ -367,7 +364,7 @@ def open_lane(envs: Envs, seed: int, lane: int, server: ForkServer = SERVER) -> 
     """A pool of one lane, or match, that reports resets of its own where it is one environment."""
     if is_own(envs):
         return envs.open(seed, lane)
-    observed = envs.share(name=Watched(envs.name, envs.options), options={}, wrappers=())
+    observed = envs.share(name=watching(envs), options={}, wrappers=())
     return ProcessPool(observed, seed, lane, server)
 
 
@@ -387,10 +384,11 @@ def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
 
 def open_beside(envs: Envs, seed: int) -> Pool:
     """The first lane in this process; before each of its steps the next lane makes one, with its own generators."""
-    neighbor = InlinePool(envs, seed, 1)
-    lanes, row = neighbor.recv()
-    pool, draw = InlinePool(envs, seed, 0), action_sampler(envs.spec.action, seed + 1)
-    send, close = pool.send, pool.close
+    with contextlib.ExitStack() as opened:
+        neighbor = opened.enter_context(closing(InlinePool(envs, seed, 1)))
+        pool, draw = InlinePool(envs, seed, 0), action_sampler(envs.spec.action, seed + 1)
+        lanes, row = neighbor.recv()
+        send, close, both = pool.send, pool.close, opened.pop_all()
 
     def send_both(mine: Any, action: Any) -> None:
         with contextlib.suppress(EnvFailure, UserError, Closed):  # the other one's own affair
@@ -400,7 +398,7 @@ def open_beside(envs: Envs, seed: int) -> Pool:
 
     def close_both() -> None:
         close()
-        neighbor.close()
+        both.close()
 
     pool.send, pool.close = send_both, close_both  # type: ignore[method-assign]
     return pool

@@ -35,7 +35,6 @@ from polyplay.envs.spaces import ActionSpec, Conditional, Leaf, MultiBinary, Mul
 
 KEY = "action_mask"
 METHOD = "action_masks"
-ALIKE = (METHOD, KEY, "valid_action_mask", "get_action_mask")  # of other libraries, or no method
 MaskWriter = Callable[[object, object, bool], None]  # of (observation, info, "this row is an episode's last")
 
 
@@ -87,25 +86,11 @@ def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec
 
 def mask_method(env: Any) -> Callable[[], Tree] | None:
     """An environment's method that gives its mask, or a wrapper's; None: it has none."""
-    found = _attribute(env, METHOD)
-    return found if callable(found) else None
-
-
-def _attribute(env: Any, name: str) -> Any:
-    """Of an environment, or a wrapper of it; None: it has none."""
     try:
-        return env.get_wrapper_attr(name)
+        found = env.get_wrapper_attr(METHOD)
     except AttributeError:  # also of what is no gymnasium.Env
-        return getattr(env, name, None)
-
-
-def passed_over(env: Any) -> str:
-    """What looks like a mask to people, but is not read, in words; "": there is nothing."""
-    for name in ALIKE:
-        found = _attribute(env, name)
-        if callable(found) or isinstance(found, np.ndarray | list):
-            return f"none: {name} is not read; a method {METHOD}(), or {KEY} in info, is"
-    return ""
+        found = getattr(env, METHOD, None)
+    return found if callable(found) else None
 
 
 def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:

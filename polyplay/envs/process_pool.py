@@ -20,7 +20,7 @@ import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -187,16 +187,12 @@ def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
         raise UserError(f"{title}: cannot be read in another process: {why}") from e
 
 
-def describe_packed(maker: bytes, title: str) -> EnvSpec:
-    """The description of one environment, as it was sent. Raises UserError."""
-    return describe_(*unpack(maker, title))
-
-
-def _answer(answer: Connection, function: Callable[..., Any], args: tuple, title: str) -> None:
+def probe(answer: Connection, maker: bytes, title: str) -> None:
+    """Describe one environment to the pool's process: an EnvSpec, or the text of a UserError."""
     trace = SharedBlock(TRACE)  # its descriptor must live as long as we do
     settle(trace)
     try:
-        answer.send(function(*args))
+        answer.send(describe_(*unpack(maker, title)))
     except BaseException as e:
         answer.send(_text_of(e, f"{title}: "))
 
@@ -235,27 +231,18 @@ def pickled_factory(envs: Envs) -> bytes:
 
 def describe(envs: Envs) -> EnvSpec:
     """Build one environment in a process of its own and get its description. Raises UserError."""
-    limit = max(START, envs.step_timeout)
-    return in_process(describe_packed, (pickled_factory(envs), envs.title), envs.title, limit)
-
-
-def in_process(function: Callable[..., Any], args: tuple, title: str, limit: float) -> Any:
-    """What the function returns (no text) in a process of its own. Raises UserError: it raises, takes longer than so
-    many seconds, or ends its process.
-    """
     here, there = multiprocessing.Pipe(duplex=False)
-    process = EnvProcess(_answer, (there, function, args, title), "env probe")
+    process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "env probe")
     process.start()
     there.close()
+    limit, what = max(START, envs.step_timeout), f"{envs.title}: building and resetting it"
     try:
         if not here.poll(limit):
-            why = f"took longer than {limit:g} s {rules.rule_suffix('build')}"
-            raise UserError(f"{title}: building and resetting it {why}")
+            raise UserError(f"{what} took longer than {limit:g} s {rules.rule_suffix('build')}")
         answer = here.recv()
     except EOFError:
         process.join(1.0)
-        why = f"{exit_text(process)} {rules.rule_suffix('build')}"
-        raise UserError(f"{title}: building it ended its process: {why}") from None
+        raise UserError(f"{what} ended its process: {exit_text(process)} {rules.rule_suffix('build')}") from None
     finally:
         here.close()
         process.end()
