@@ -275,14 +275,6 @@ class ReadySet:
         self._next = int(state["next"])
 
 
-def seating_of(envs: Envs, seed: int, lane: int) -> Seating | None:
-    """Who sits where in a pool of `envs`; None: an environment without matches. Raises UserError."""
-    if not envs.spec.kinds:
-        return None
-    check_groups(envs, envs.spec.seats)
-    return Seating(envs.lanes, envs.spec.seats, envs.agents, seed, lane)
-
-
 def check_groups(envs: Envs, seats: int) -> None:
     """Raises UserError: lanes that make no whole matches, or groups with parts of matches."""
     check_seats(envs.lanes, seats, envs.agents)
@@ -423,8 +415,10 @@ class UnitPool(BasePool):
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int, workers: int = 1):
-        self.seating = seating_of(envs, seed, lane)
-        self.seats = 1 if self.seating is None else envs.spec.seats
+        self.seats = envs.spec.seats if envs.spec.kinds else 1
+        if envs.spec.kinds:
+            check_groups(envs, self.seats)
+            self.seating = Seating(envs.lanes, self.seats, envs.agents, seed, lane)
         self.units = envs.lanes // self.seats
         phases = envs.groups if self.seating is None else max(envs.groups // self.seating.blocks, 1)
         self.width = self.units // phases  # of the parts that step in turn

@@ -141,35 +141,24 @@ def check_lanes(envs: Envs, spec: EnvSpec) -> None:
         raise UserError(f"{envs.title}: makes {spec.width} environments, but a group of the pool has lanes={n}: {ways}")
 
 
-OLD = "gym's before 0.26"
-NEW = "def reset(self, *, seed=None, options=None), which returns (observation, info)"
-
-
 def not_an_env(made: Any) -> str:
     """Why what a function returned is no environment, and what to do; "": it is one."""
+    name = type(getattr(made, "unwrapped", made)).__name__
     if isinstance(made, type):
         return f"gave the class {made.__name__}, no environment: return {made.__name__}()"
     if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         return ""
-    if not isinstance(made, gymnasium.Env | VectorEnv):
-        return _no_env(made)
-    old = f"reset() of {type(made.unwrapped).__name__} takes no seed, as {OLD}: write {NEW}"
-    return _space_flaw(made) or ("" if _takes_seed(made.unwrapped) else old)
-
-
-def _no_env(made: Any) -> str:
-    name = type(made).__name__
     if any(kind.__module__.partition(".")[0] == "gym" for kind in type(made).__mro__):
-        ways = "import gymnasium as gym, or wrap it: shimmy.GymV26CompatibilityV0(env=…)"
+        ways = (
+            "import gymnasium as gym, or wrap it: shimmy.GymV26CompatibilityV0(env=…) or GymV21CompatibilityV0(env=…)"
+        )
         return f"gave {name}, an environment of gym, which gymnasium replaced: {ways}"
-    methods = callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))
-    if not methods or hasattr(made, "agent_iter"):
-        what = "None" if made is None else name
-        return f"gave {what}, which is no gymnasium.Env, and no PettingZoo environment that has possible_agents"
-    if not _takes_seed(made):
-        ways = f"shimmy.GymV21CompatibilityV0 wraps it, or inherit from gymnasium.Env and write {NEW}"
-        return f"reset() and step() of {name} are {OLD}: {ways}"
-    return f"{name} is no gymnasium.Env: inherit from it, class {name}(gymnasium.Env)"
+    if not isinstance(made, gymnasium.Env | VectorEnv):
+        ways = "inherit from gymnasium.Env, or give a PettingZoo environment possible_agents"
+        return f"gave {'None' if made is None else name}, which is no gymnasium.Env: {ways}"
+    new = "def reset(self, *, seed=None, options=None), which returns (observation, info)"
+    old = f"reset() of {name} takes no seed, as gym's before 0.26: write {new}"
+    return _space_flaw(made) or ("" if _takes_seed(made.unwrapped) else old)
 
 
 def _space_flaw(env: Any) -> str:

@@ -275,7 +275,7 @@ class VectorPool(BasePool):
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
-        self._groups, self._owners = list[VectorLanes](), list[object]()
+        self._groups = list[VectorLanes]()
         seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._ready.width
         self._random = GlobalGenerators(seeds[0])
         self._random.enter()
@@ -290,11 +290,11 @@ class VectorPool(BasePool):
     def _begin(self, envs: Envs, at: slice, seeds: list[int], lane: int) -> None:
         """Make the vector environment of one group, and reset it."""
         env = self._one(envs, self._ready.width)
-        rules.take(env, (owner := object()), envs.title)
-        self._owners.append(owner)
-        self._groups.append(VectorLanes(env, tree.at(self._rows, at), envs.title, lane + at.start))
-        self._groups[-1].begin(seeds[at])
-        self.remarks = self.remarks or [r for r in [self._groups[-1].remark] if r]
+        group = VectorLanes(env, tree.at(self._rows, at), envs.title, lane + at.start)
+        rules.take(env, group, envs.title)
+        self._groups.append(group)
+        group.begin(seeds[at])
+        self.remarks = self.remarks or [r for r in [group.remark] if r]
 
     def _one(self, envs: Envs, width: int) -> VectorEnv:
         try:
@@ -317,8 +317,7 @@ class VectorPool(BasePool):
         """Close every vector environment."""
         super().close()
         while self._groups:
+            rules.give_back(group := self._groups.pop())
             with contextlib.suppress(Exception):
-                self._groups.pop().env.close()
-        while self._owners:
-            rules.give_back(self._owners.pop())
+                group.env.close()
         self._random.leave()

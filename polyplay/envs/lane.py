@@ -91,10 +91,8 @@ class Unit(ABC):
             raise
         want = self.job.spec
         if (spec.obs, spec.action, spec.seats) != (want.obs, want.action, want.seats):
-            first, this = (
-                f"{s.describe['observation']} / {s.describe['actions']}{f' in {s.seats} seats' * (s.seats > 1)}"
-                for s in (want, spec)
-            )
+            shown = "{0[observation]} / {0[actions]} of {1} players".format
+            first, this = (shown(s.describe, s.seats) for s in (want, spec))
             raise SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
         self.made(self.env)
 

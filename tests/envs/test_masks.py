@@ -14,7 +14,6 @@ from polyplay.core.tree import Field
 from polyplay.envs import Envs, masks, spaces
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation, action_sampler
 from polyplay.nets import factory
-from tests.envs.broken import Sound
 from tests.envs.picky import Picky
 
 BOX = Box((1,), np.float32([-1]), np.float32([1]))
@@ -330,22 +329,3 @@ def test_a_method_is_not_passed_over_and_that_of_a_vector_is_told():
     assert Envs(Silent, 1, inline=True).spec.mask is not None
     with pytest.raises(UserError, match="has action masks, which vector environments can't have here"):
         Envs(lambda: gymnasium.vector.SyncVectorEnv([Masked]), 1, inline=True).spec  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    "what",
-    [{"action_masks": np.ones(2)}, {"action_mask": lambda: np.ones(2)}, {"valid_action_mask": lambda: [1, 1]}],
-)
-def test_a_mask_that_is_not_read_is_told(what):
-    def make():
-        env = Sound()
-        env.__dict__.update(what)
-        return gymnasium.wrappers.TimeLimit(env, 3)
-
-    spec = Envs(make, 1, inline=True).spec
-    assert spec.mask is None
-    assert (
-        spec.describe["action mask"]
-        == f"none: {next(iter(what))} is not read; a method action_masks(), or action_mask in info, is"
-    )
-    assert "action mask" not in Envs(Sound, 1, inline=True).spec.describe
