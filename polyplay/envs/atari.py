@@ -288,9 +288,9 @@ def replacement(name: str, shown: bool) -> str:
     if id_ not in gymnasium.registry and ":" not in id_:
         with contextlib.suppress(ImportError):
             import ale_py  # noqa: F401 - importing it registers them
-    if shown or id_ not in gymnasium.registry or not _is_ales(id_):
+    old = gymnasium.registry.get(id_)
+    if shown or old is None or not _is_ales(id_) or old.version not in OLD_PRESETS:
         return ""
-    old = gymnasium.registry[id_]
     game = next(title for title, found in native_games().items() if found == old.kwargs["game"])
     return f"which shows the whole screen: write --env ALE/{game}-v5 --atari {OLD_PRESETS[old.version]}"
 

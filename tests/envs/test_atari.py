@@ -148,69 +148,25 @@ def test_a_lost_life_is_cut_for_the_learner_and_the_game_goes_on(pools):
     assert ignored["over"].sum() == 1
 
 
-def test_on_a_cut_row_the_adapter_presses_nothing(pools):
-    """Whatever the policy says there, the games are the same."""
-
-    def run(say):
-        pool = pools("ALE/Breakout-v5", 1, options={**QUICK, "life_loss": "terminate"})
-        rng, cut, sums = np.random.default_rng(1), False, []
-        for _ in range(110):
-            lanes, row = pool.recv()
-            cut = bool(row["terminated"][0])
-            sums.append(int(row["obs"].sum()))
-            action = int(rng.integers(0, 4))
-            pool.send(lanes, np.array([say if cut else action]))
-        return sums
-
-    assert run(0) == run(3)
-
-
-def test_truncation_shows_the_real_last_frame_and_is_no_termination(pools):
-    """A game that ale-py would truncate ends with the frame an untruncated one shows there."""
-    actions = np.random.default_rng(0).integers(0, 4, (6, 3))
-    short = play(
-        pools("ALE/Breakout-v5", 3, seed=9, options={**QUICK, "max_frames": 20}),
-        12,
-        actions=lambda t, _: actions[t % 6],
-    )
-    want = play(pools("ALE/Breakout-v5", 3, seed=9), 6, actions=lambda t, _: actions[t])
-    for t in range(12):
-        assert (short["truncated"][t] == (t % 6 == 5)).all(), "20 frames are 5 steps"
-        assert (short["first"][t] == (t % 6 == 0)).all()
-    assert (short["over"] == short["truncated"]).all()
-    assert not short["terminated"].any()
-    assert (short["obs"][:6] == want["obs"]).all()
-    assert (short["reward"][:6] == want["reward"]).all()
-    assert not short["obs"][6, :, :3].any()
-    assert not short["reward"][6].any()
-
-
 def test_frames_round_up_to_whole_steps(pools):
     rows = play(pools(lanes=1, options={**QUICK, "max_frames": 10}), 9)
     assert np.flatnonzero(rows["truncated"][:, 0]).tolist() == [3, 7]
 
 
-def test_lanes_follow_from_seed_and_number_whatever_pool_and_threads_play_them(pools):
-    def played(lanes=2, seed=1, lane=0, workers=1):
-        pool = pools("ALE/Breakout-v5", lanes, seed, lane, {"sticky": 0.25}, workers=workers)
-        return play(pool, 8, actions=lambda t, pool: np.full(pool.lanes, t % 4))
+def test_lanes_follow_from_seed_and_number_whatever_pool_groups_and_threads_play_them(pools):
+    def played(lanes, lane, **how):
+        pool = pools("ALE/Breakout-v5", lanes, 1, lane, {"sticky": 0.25}, **how)
+        rows = []
+        for t in range(5 * pool.groups):
+            given, row = pool.recv()
+            rows.append(row["obs"].copy())
+            pool.send(given, np.full(lanes // pool.groups, t // pool.groups % 4))
+        return np.array(rows).reshape(5, lanes, *rows[0].shape[1:])
 
-    whole = played()
-    assert all((whole[k] == v).all() for k, v in played(workers=2).items())
-    assert (whole["obs"][:, 1:] == played(lanes=1, lane=1)["obs"]).all()
-    assert (whole["obs"] != played(seed=2)["obs"]).any()
-    assert (whole["obs"][:, 0] != whole["obs"][:, 1]).any(), "lanes differ"
-
-
-def test_groups_step_while_the_other_is_served(pools):
-    pool = pools(lanes=2, groups=2)
-    whole = play(pools(lanes=2), 3, actions=lambda t, pool: np.full(2, t % 6))
-    for t in range(3):
-        for group in range(2):
-            lanes, row = pool.recv()
-            assert lanes == slice(group, group + 1)
-            assert (row["obs"] == whole["obs"][t, lanes]).all()
-            pool.send(lanes, np.full(1, t % 6))
+    whole = played(2, 0, workers=2)
+    assert (whole == played(2, 0, groups=2)).all()
+    assert (whole[:, 1:] == played(1, 1)).all()
+    assert (whole[:, 0] != whole[:, 1]).any(), "lanes differ"
 
 
 def test_an_action_out_of_range_is_refused_before_it_hangs_ale_and_closed_pools_say_so(pools):
@@ -335,18 +291,23 @@ def test_human_starts_take_a_file(tmp_path):
 
 
 def test_mistakes_are_said_in_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015"):
-        atari_preset("dopamin")
-    with pytest.raises(UserError, match=r"needs --starts FILE, start states of pong.*never released, `polyplay starts"):
-        apply(protocol("human-starts"), PONG, None)
-    with pytest.raises(UserError, match=r"--protocol: 'nul-op' given, did you mean 'null-op'\?; allowed: run, null-op"):
-        protocol("nul-op")
-    with pytest.raises(UserError, match="null-op is for Atari games, this run plays toy:catch; allowed here: run"):
-        apply(protocol("null-op"), Envs("toy:catch", 1), None)
-    with pytest.raises(UserError, match="--starts x is for --protocol human-starts, sticky given"):
-        apply(protocol("sticky"), PONG, "x")
-    with pytest.raises(UserError, match="start 0: more than 107999 frames were played before it"):
-        apply(protocol("human-starts"), PONG, file(tmp_path, {"actions": ["NOOP*108000"]}))
+    late = file(tmp_path, {"actions": ["NOOP*108000"]})
+    wrong = [
+        (r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015", atari_preset, "dopamin"),
+        (r"--protocol: 'nul-op' given, did you mean 'null-op'\?; allowed: run, null-op", protocol, "nul-op"),
+        (r"needs --starts FILE, start states of pong.*never released, `polyplay starts", apply, "human-starts", PONG),
+        (
+            "null-op is for Atari games, this run plays toy:catch; allowed here: run",
+            apply,
+            "null-op",
+            Envs("toy:catch", 1),
+        ),
+        ("--starts x is for --protocol human-starts, sticky given", apply, "sticky", PONG, "x"),
+        ("start 0: more than 107999 frames were played before it", apply, "human-starts", PONG, late),
+    ]
+    for says, do, name, *more in wrong:
+        with pytest.raises(UserError, match=says):
+            do(protocol(name) if do is apply else name, *more)
 
 
 def test_the_command_line_and_the_baselines_know_every_protocol():
@@ -436,31 +397,23 @@ def test_frames_before_the_start_count_and_rewards_before_it_do_not(tmp_path):
 
 
 def test_lanes_take_every_start_once_in_turn(tmp_path):
-    path = file(tmp_path, *({"actions": [f"NOOP*{100 + 4 * i}"]} for i in range(5)))
-    options = {**PLAIN, "max_frames": 124, "starts": path, "stride": 2}
-    pool = Envs("ALE/Pong-v5", 2, options=options, inline=True).open(0)
-    lengths, now = ([], []), [0, 0]
-    while min(map(len, lengths)) < 3:
-        lanes, row = pool.recv()
-        for i in (0, 1):
-            now[i] += not row["first"][i]
-            if row["over"][i]:
-                lengths[i].append(now[i])
-                now[i] = 0
-        pool.send(lanes, np.zeros(2, np.int64))
-    pool.close()
-    assert lengths[0][:3] == [6, 4, 2]  # starts 0, 2, 4
-    assert lengths[1][:3] == [5, 3, 6]  # starts 1, 3, and 0 again
-
-
-def test_an_environment_with_start_states_can_be_saved(tmp_path):
-    path = file(tmp_path, START, {"actions": ["NOOP*200"]})
-    a, b = (AtariEnv("ALE/Pong-v5", {**PLAIN, "starts": path}) for _ in range(2))
-    a.reset(seed=0)
-    b.reset(seed=0)
-    b.set_state(a.get_state())
-    assert (a.reset()[0] == b.reset()[0]).all()  # both begin the second
-    assert int(a.get_state()["games"]) == 2
+    """Also one that goes on from a saved state."""
+    path = file(tmp_path, *({"actions": [f"NOOP*{4 * i}"]} for i in range(5)))
+    options = {**PLAIN, "max_frames": 24, "starts": path, "stride": 2}
+    lengths = []
+    for lane in (0, 1):
+        env, other = (AtariEnv("ALE/Pong-v5", options) for _ in range(2))
+        for one in (env, other):
+            one.polyplay_lane(lane)
+            one.reset()
+        for _ in range(3):
+            length = 1
+            while not env.step(0)[3]:
+                length += 1
+            lengths.append(length)
+            other.set_state(env.get_state())
+            assert (env.reset()[0] == other.reset()[0]).all()
+    assert lengths == [6, 4, 2, 5, 3, 6]  # starts 0, 2, 4; 1, 3, and 0 again
 
 
 @pytest.mark.parametrize(
@@ -501,14 +454,13 @@ def test_a_wrong_file_is_said_in_one_line(tmp_path, starts, head, says):
         load_starts(file(tmp_path, *starts, **head), "pong")
     assert str(told.value).startswith("--starts: ")
     assert "\n" not in str(told.value)
-
-
-def test_what_is_no_file_or_no_json_is_said(tmp_path):
-    with pytest.raises(UserError, match=r"--starts: cannot read .*; give a file of start states"):
-        load_starts(str(tmp_path / "none"))
     (tmp_path / "x").write_text("{")
-    with pytest.raises(UserError, match="is no JSON"):
-        load_starts(str(tmp_path / "x"))
+    for path, says in (
+        (tmp_path / "none", "cannot read .*; give a file of start states"),
+        (tmp_path / "x", "is no JSON"),
+    ):
+        with pytest.raises(UserError, match=says):
+            load_starts(str(path))
 
 
 def test_what_is_written_is_read_again(tmp_path):
