@@ -302,39 +302,6 @@ class Restless(Sound):
         return result
 
 
-MASKS: dict[str, Any] = {
-    "discrete": (spaces.Discrete(4, start=2), np.array([0, 0, 1, 0]), 4),
-    "multi": (spaces.MultiDiscrete([2, 3]), np.array([0, 1, 0, 0, 1]), [1, 2]),
-    "tuple": (spaces.MultiDiscrete([2, 2]), (np.int8([1, 0]), np.int8([0, 1])), [0, 1]),
-}
-
-
-class Masked(Sound):
-    """Raises at any action but the one that its mask allows."""
-
-    def __init__(self, kind: str, where: str):
-        super().__init__()
-        self.action_space, self.mask, self.want = MASKS[kind]
-        self.where = where
-        if where == "observation":
-            form = spaces.MultiBinary(2) if kind == "tuple" else spaces.MultiBinary(len(self.mask))
-            mask_space = spaces.Tuple([form, form]) if kind == "tuple" else form
-            self.observation_space = spaces.Dict({"x": self.observation_space, "action_mask": mask_space})
-
-    def _shown(self, obs: Any) -> tuple[Any, dict]:
-        mask = {"action_mask": self.mask}
-        return ({"x": obs, **mask}, {}) if self.where == "observation" else (obs, mask)
-
-    def reset(self, **kw: Any) -> Any:
-        return self._shown(super().reset(**kw)[0])
-
-    def step(self, action: Any) -> Any:
-        assert np.array_equal(action, self.want)
-        obs, *rest = super().step(0)
-        obs, info = self._shown(obs)
-        return obs, *rest[:-1], info
-
-
 class Beyond(Pair):
     """The right one sees what is out of bounds."""
 

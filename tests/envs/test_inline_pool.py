@@ -12,7 +12,6 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import polyplay
-from polyplay.acting.play import play_games
 from polyplay.core import tree
 from polyplay.core.errors import Closed, EnvFailure, UserError
 from polyplay.envs import Discrete, Envs, Greedy
@@ -20,7 +19,6 @@ from polyplay.envs.build import autoreset_mode, build_vector, single_lane
 from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import lane_seeds
 from polyplay.runs.plan import episodes
-from tests.acting.test_match_ends import Still
 from tests.envs import faulty, vectors
 from tests.envs.faulty import FINE, RAISE
 from tests.envs.vectors import NEXT, OFF, SAME, Counting
@@ -28,21 +26,9 @@ from tests.envs.vectors import NEXT, OFF, SAME, Counting
 
 def test_the_same_rows_as_with_processes():
     """CartPole under the same seed and actions, to the bit."""
-    inline = Envs("CartPole-v1", 3, inline=True).open(7)
-    process = Envs("CartPole-v1", 3, workers=2).open(7)
-    rng = np.random.default_rng(0)
-    try:
-        for _ in range(80):
-            a, x = inline.recv()
-            b, y = process.recv(60)
-            assert a == b == slice(0, 3)
-            assert all((x[k] == y[k]).all() for k in x)
-            action = rng.integers(0, 2, 3)
-            inline.send(a, action)
-            process.send(b, action)
-    finally:
-        process.close()
-        inline.close()
+    actions = np.random.default_rng(0).integers(0, 2, (80, 3))
+    pools = Envs("CartPole-v1", 3, inline=True).open(7), Envs("CartPole-v1", 3, workers=2).open(7)
+    assert all(same(x, y) for x, y in zip(*(walk(pool, actions) for pool in pools), strict=True))
 
 
 def test_steps_in_this_process_and_restarts_lanes():
@@ -161,11 +147,6 @@ def test_systems_train_and_play_with_them(tmp_path):
     assert run.exit_code == 0
     assert run.summary["episodic_return_mean"] == 9
     assert run.evaluate(5)["episodic_length_mean"] == 9
-
-
-def test_games_are_played_in_as_many_lanes_as_there_must_be():
-    games = play_games(Envs(vectors.three, 6, 2, inline=True), Still(), 5, seed=0)
-    assert sorted(games) == [(3.0, 2), (3.0, 2), (6.0, 3), (6.0, 3), (10.0, 4)]
 
 
 def test_factories_are_asked_for_lanes_and_for_next_step():
@@ -308,11 +289,3 @@ def test_of_gymnasium_s_own_no_step_is_missing_where_others_go_on():
     for before, after in pairwise(rows):
         assert (after["first"] == before["over"]).all()
         assert (after["obs"]["n"] == np.where(before["over"], 0, before["obs"]["n"] + 1)).all()
-
-
-def test_without_its_last_observations_it_is_refused_in_one_line():
-    pool = opened(vectors.Same, 3)
-    with pytest.raises(UserError, match=r"^Same: Same resets in the same step \(SAME_STEP\) and gives no info") as e:
-        walk(pool, np.zeros((5, 3), np.int64))
-    assert "\n" not in str(e.value)
-    assert not isinstance(e.value, EnvFailure)

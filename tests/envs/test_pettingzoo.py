@@ -57,13 +57,6 @@ def test_a_turn_based_environment_gives_who_waits_one_legal_action():
     assert {tuple(row["reward"]) for row in found if row["over"].any()} <= {(1, -1), (-1, 1), (0, 0)}
 
 
-def test_unequal_seats_are_refused_in_one_line_that_names_padding():
-    with pytest.raises(UserError, match=r"left has float32 \[2\] / 3 discrete, right has float32 \[3\] / 3 disc") as e:
-        Envs(broken.Unequal, 2).spec  # noqa: B018
-    assert "--wrapper polyplay.envs.pettingzoo:pad" in str(e.value)
-    assert "\n" not in str(e.value)
-
-
 def test_a_padded_environment_is_what_the_guide_says():
     pytest.importorskip("mpe2")
     spec = Envs(ADVERSARY, 3, wrappers=PAD, inline=True).spec

@@ -202,15 +202,6 @@ def test_generators_are_saved_to_the_last_bit():
     assert drawn[2] == drawn[3]
 
 
-def test_an_unknown_generator_of_numpy_is_said(monkeypatch):
-    pool = Envs(Kept, 1, inline=True).open(3)
-    monkeypatch.setattr(np.random, "get_state", lambda: ("PCG64", np.zeros(4, np.uint64), 0, 0, 0.0))
-    assert pool.state() is None
-    assert "NumPy's global generator is PCG64; only MT19937" in pool.unsaved
-    monkeypatch.undo()
-    pool.close()
-
-
 def test_what_a_process_seeds_itself_is_no_pool_s():
     """A learner's network in the same thread, say."""
     from polyplay.nets import NetworkFactory
