@@ -72,30 +72,6 @@ def test_several_threads_serve_one_pool(pools):
 # --------------------------------------------------------------------------------------- failures
 
 
-def test_a_lane_that_comes_is_there_once_its_first_row_is():
-    """Else a scheduler would measure while new environments are being built."""
-    pool = Envs("CartPole-v1", 4, workers=4, batching=Greedy(4), active=2).open(0)
-    try:
-        seen: set[int] = set()
-
-        def until(wanted: set[int]) -> None:
-            while not wanted <= seen:
-                lanes, _ = pool.recv(60)
-                seen.update(np.arange(4)[lanes].tolist())
-                pool.send(lanes, np.zeros(len(np.arange(4)[lanes]), np.int64))
-
-        until({0, 1})
-        assert pool.present == 2
-        pool.scale(4)
-        assert pool.present == 2, "two are being built"
-        until({2, 3})
-        assert pool.present == 4
-        pool.scale(1)
-        assert pool.present == 4, "three have yet to go"
-    finally:
-        pool.close()
-
-
 def test_an_exception_restarts_its_lane_only_until_there_are_too_many(pools):
     pool = pools(max_restarts=1)
     answer(pool)

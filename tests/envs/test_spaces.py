@@ -26,7 +26,6 @@ from polyplay.envs.spaces import (
     MultiBinary,
     MultiDiscrete,
     SpaceViolation,
-    check_action,
     conditional_actions,
     describe_scaling,
 )
@@ -203,25 +202,10 @@ def test_the_middle_of_large_bounds_is_found_without_overflow():
 
 
 UNIT = Box((2,), np.array([-1, 0], np.float32), np.array([1, 4], np.float32))
-SPACES = {
-    "discrete": Discrete(5),
-    "several": MultiDiscrete((2, 2), (3, 2, 4, 1)),
-    "binary": MultiBinary((3,)),
-    "box": UNIT,
-    "dict": {"pick": Discrete(3), "aim": UNIT, "deep": {"on": MultiBinary((2,))}},
-}
 
 
 def uniforms(space, n, seed=0):
     return uniform(seed, np.arange(n), np.zeros(n), spaces.action_width(space))
-
-
-@pytest.mark.parametrize("name", SPACES)
-def test_what_is_drawn_are_actions_of_the_space(name):
-    space = SPACES[name]
-    made = spaces.random_actions(space, uniforms(space, 50))
-    checked = check_action(space, made, 50)  # raises ValueError
-    assert np.array_equal(checked["pick"], made["pick"]) if name == "dict" else np.array_equal(checked, made)
 
 
 def test_every_value_has_the_same_chance():
