@@ -267,28 +267,6 @@ RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not e
 }
 
 
-class Spoilt(Sound):
-    """Sound, unless its keyword is not finite."""
-
-    def __init__(self, value: str = "0"):
-        super().__init__()
-        self.value = float(value)
-
-    def step(self, action: object) -> tuple:
-        obs, *rest = super().step(action)
-        return (obs + np.float32(self.value), *rest)
-
-
-class Whole(gymnasium.ObservationWrapper):
-    def observation(self, observation: np.ndarray) -> np.ndarray:
-        return np.nan_to_num(observation)
-
-
-def whole(env: gymnasium.Env) -> gymnasium.Env:
-    """What is not finite is 0."""
-    return Whole(env)
-
-
 class Restless(Sound):
     """Begins anew in the middle, or resets at an end but gives the right observation."""
 
