@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import gymnasium
 import numpy as np
 import pytest
 from gymnasium import spaces
@@ -80,7 +81,7 @@ def test_building_that_fails_at_first_is_the_users_mistake_and_later_a_fault():
     one, board = lane(faulty.Unbuildable)
     assert turn(one, board) == ~0
     assert board.read(0)[0] == UNBUILT
-    makes = [faulty.Seeded, faulty.Obedient, faulty.Unbuildable, faulty.Obedient]
+    makes = [partial(gymnasium.make, "CartPole-v1"), faulty.Obedient, faulty.Unbuildable, faulty.Obedient]
     one, board = lane(lambda: makes.pop()())
     turn(one, board)
     assert turn(one, board, EXIT) == ~0, "SystemExit is a fault like any"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import subprocess
 import sys
 import textwrap
@@ -17,7 +15,6 @@ import pytest
 
 from polyplay.core.errors import Closed, EnvFailure
 from polyplay.envs import Envs, Greedy
-from polyplay.envs.process_pool import EnvProcess
 from tests import leftovers
 from tests.envs import faulty
 from tests.envs.faulty import CRASH, FINE, HANG, HOLD, KILL, RAISE, SPAWN, acts, gone, pids
@@ -256,26 +253,3 @@ def test_a_script_without_main_guard_or_close_ends_by_itself(tmp_path):
     assert err == ""
     assert gone([int(n) for n in second.split()])
     assert not leftovers.since(before)
-
-
-def report(answer, path) -> None:
-    main = sys.modules["__main__"]
-    answer.send((os.getpid(), "torch" in sys.modules, getattr(main, "__file__", None), sys.path == path))
-
-
-def test_children_have_no_torch_and_no_main_of_ours(monkeypatch):
-    import torch  # noqa: F401 - the parent has it, the child must not
-
-    monkeypatch.setattr(sys.modules["__main__"], "__file__", __file__, raising=False)
-
-    here, there = multiprocessing.Pipe(duplex=False)
-    process = EnvProcess(report, (there, sys.path), "a")
-    process.start()
-    there.close()
-    pid, torch_loaded, main, same_path = here.recv()
-    process.join(100)
-    assert pid == process.pid != os.getpid()
-    assert process.exitcode == 0
-    assert not torch_loaded
-    assert main != getattr(sys.modules["__main__"], "__file__", None)
-    assert same_path, "modules are found where the parent finds them"

@@ -20,7 +20,6 @@ from polyplay.envs import Envs, rules
 from polyplay.envs.build import imported
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import SpaceViolation
-from tests.envs import broken
 from tests.envs.players import Scripted
 from tests.envs.vectors import Counting
 
@@ -141,18 +140,6 @@ def test_rounding_is_no_breach(box, value, inside):
     assert f"{rules.in_full(obs[1])} at [1] is not in [" in line
     assert "]; widen low and high (-inf and inf are allowed), or clip the observation (rule bounds;" in line
     assert obs.dtype.type(rules.in_full(obs[1])) == obs[1], "in full"
-
-
-def test_generators_are_told_apart():
-    env, other = broken.Sound(), broken.Sound()
-    assert rules.rng_of(env) == -1
-    env.reset(seed=5)
-    assert rules.rng_of(env) == 5
-    env.np_random, other.np_random = np.random.default_rng(1), np.random.default_rng(1)
-    assert rules.rng_of(env) == rules.rng_of(other) > 2**61
-    other.np_random.random()
-    assert rules.rng_of(env) != rules.rng_of(other)
-    assert rules.rng_of(object()) == -1
 
 
 @pytest.mark.parametrize(
