@@ -18,10 +18,9 @@ Why some things here are done in a roundabout way: ale-py's behaviour (0.12, src
 from __future__ import annotations
 
 import base64
-import binascii
+import contextlib
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -94,37 +93,32 @@ def _parse(path: str, data: bytes) -> Starts:
         raise UserError(f"--starts: {path} is no JSON: {e}") from None
     own = isinstance(content, dict) and (content.get("format"), content.get("version")) == (FORMAT, VERSION)
     need(own, f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
-    kind, rows = content.get("kind"), content.get("starts")
-    need(kind in KINDS, f'--starts: {path}: "kind" is {kind!r}, allowed: {", ".join(KINDS)}')
-    for name in ("game", "source"):
-        said = content.get(name)
-        need(isinstance(said, str) and said != "", f'--starts: {path}: "{name}" is {said!r}, it must be text')
+    words, rows = [content.get(name) for name in ("game", "kind", "source")], content.get("starts")
+    named = all(word and isinstance(word, str) for word in words) and words[1] in KINDS
+    text = f'"game", "kind" ({" or ".join(KINDS)}) and "source" must be text, given {words}'
+    need(named, f"--starts: {path}: {text}")
     need(isinstance(rows, list) and rows != [], f'--starts: {path}: "starts" must be a list of at least one start')
     starts = tuple(_start(row, f"--starts: {path}, start {i}") for i, row in enumerate(rows))
-    return Starts(path, content["game"], content["kind"], content["source"], starts, hashlib.sha256(data).hexdigest())
+    return Starts(path, *words, starts, hashlib.sha256(data).hexdigest())
+
+
+ROW = (
+    """{"actions": ["RIGHT*4", …]} or {"state": base64, "frames": a number}, with "seed" a number and "ram" a SHA-256"""
+)
 
 
 def _start(row: Any, where: str) -> Start:
-    one = isinstance(row, dict) and ("actions" in row) != ("state" in row)
-    need(one, f'{where}: has to be an object with either "actions" or "state"')
-    seed, ram, words = row.get("seed", 0), row.get("ram", ""), row.get("actions")
-    told = _whole(seed) and isinstance(ram, str)
-    need(told, f'{where}: "seed" must be a whole number from 0 up and "ram" a SHA-256, in hexadecimal')
-    if "actions" in row:
-        spelt = isinstance(words, list) and all(isinstance(w, str) for w in words)
-        need(spelt, f'{where}: "actions" must be a list of words such as "RIGHT*4"')
-        presses = tuple(_press(word, where) for word in words)
-        return Start(presses, sum(n for _, n in presses), seed, ram)
-    need(_whole(row.get("frames")), f'{where}: a "state" needs "frames", how many frames were played before it')
     try:
-        state = base64.b64decode(row["state"], validate=True)
-    except (TypeError, ValueError, binascii.Error):
-        raise UserError(f'{where}: "state" is no base64') from None
-    return Start((), row["frames"], seed, ram, state)
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+        (form,) = {"actions", "state"} & row.keys()
+        more = int(row.get("seed", 0)), str(row.get("ram", ""))
+        presses = tuple(_press(str(word), where) for word in row.get("actions", ()))
+        state = base64.b64decode(row.get("state", ""), validate=True)
+        frames = sum(n for _, n in presses) if form == "actions" else int(row["frames"])
+        if min(frames, more[0]) < 0:
+            raise ValueError
+    except (AttributeError, KeyError, TypeError, ValueError):  # binascii's is one
+        raise UserError(f"{where}: given {str(row)[:80]}, must be {ROW}") from None
+    return Start(presses, frames, *more, state)
 
 
 def _press(word: str, where: str) -> tuple[int, int]:
@@ -280,65 +274,37 @@ def atari_preset(name: str) -> dict[str, object]:
 # Ids of Atari games before ALE/NAME-v5, such as PongNoFrameskip-v4: what to write instead of one.
 
 
-OLD = re.compile(r"(?:ale_py:)?([a-z]\w*?)(-ram)?(NoFrameskip|Deterministic)?(?:-v(\d+))?", re.IGNORECASE)
-OLD_VERSION = re.compile(r"-v\d+$")
-OLD_KINDS = {"noframeskip": "NoFrameskip", "deterministic": "Deterministic"}
-OLD_PRESETS = {"0": " --atari dopamine, with its sticky actions", "4": " --atari baselines, as most wrap it"}
-
-
-def game_of(name: str) -> str:
-    """The Atari game in an id of any form and case; "": it has none, ale-py is missing, or an environment of another
-    package has that name.
-    """
-    found = OLD.fullmatch(name)
-    if found is None or (name in gymnasium.registry and not _is_ales(name)):
-        return ""
-    word, titles = found[1].replace("_", "").lower(), {title.lower(): title for title in games()}
-    return titles[word] if word in titles and word not in _other_names() else ""
+OLD_PRESETS: dict[int | None, str] = {
+    0: "dopamine, with its sticky actions",
+    4: "baselines, as most wrap it",
+}  # by version
 
 
 def replacement(name: str, shown: bool) -> str:
     """Why an id of old is refused, with the options to write instead; "": it is none. shown: its observations are
     something else than the whole screen, by obs_type=ram or a wrapper.
     """
-    found = OLD.fullmatch(name)
-    if found is None or found[4] not in (None, *OLD_PRESETS) or not (game := game_of(name)):
+    id_ = name.removeprefix("ale_py:")
+    if id_ not in gymnasium.registry and ":" not in id_:
+        with contextlib.suppress(ImportError):
+            import ale_py  # noqa: F401 - importing it registers them
+    old = gymnasium.registry.get(id_)
+    if shown or old is None or not _is_ales(id_) or old.version not in OLD_PRESETS:
         return ""
-    if found[2]:
-        kind = OLD_KINDS.get((found[3] or "").lower(), "")
-        return f"which ale-py no longer has: write --env {game}{kind}-v{found[4] or 4} --env-kwargs obs_type=ram"
-    preset = OLD_PRESETS.get(found[4] or "", "")
-    return "" if shown else f"which shows the whole screen: write --env ALE/{game}-v5{preset}"
-
-
-def register(name: str) -> None:
-    """Register ale-py's environments, if the name is one of them and they are not registered yet."""
-    if name not in gymnasium.registry and game_of(name):
-        import ale_py  # noqa: F401 — importing it registers them
+    game = next(title for title, found in native_games().items() if found == old.kwargs["game"])
+    return f"which shows the whole screen: write --env ALE/{game}-v5 --atari {OLD_PRESETS[old.version]}"
 
 
 def current_names() -> list[str]:
     """All registered ids without those of old, and all games of ALE."""
     known = [id_ for id_ in gymnasium.registry if not _is_ales(id_)]
-    return [*known, *(f"ALE/{title}-v5" for title in games())]
-
-
-def games() -> Mapping[str, str]:
-    """Of ale-py; empty without it."""
-
-    try:
-        return native_games()
-    except UserError:
-        return {}
+    with contextlib.suppress(UserError):  # without ale-py
+        known += [f"ALE/{title}-v5" for title in native_games()]
+    return known
 
 
 def _is_ales(id_: str) -> bool:
     return str(gymnasium.registry[id_].entry_point).startswith("ale_py")
-
-
-def _other_names() -> set[str]:
-    """Names without versions, in small letters, of registered environments of other packages."""
-    return {OLD_VERSION.sub("", id_).lower() for id_ in gymnasium.registry if not _is_ales(id_)}
 
 
 STACKS = {"zero": "zeros", "repeat": "first frame repeated", "play": "filled by steps of NOOP"}

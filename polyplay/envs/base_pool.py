@@ -163,9 +163,14 @@ STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3
 
 
 class ReadySet:
-    """The batching rules over `lanes` lanes. At first all are being stepped, or only the first `active` (0: all)."""
+    """The batching rules over `lanes` lanes. At first all are being stepped, or only the first `active` (0: all).
 
-    def __init__(self, lanes: int, groups: int, batching: Batching, active: int = 0):
+    What a pool orders to step are lanes, each by itself; with a seating matches, by their first lanes, when all lanes
+    are answered. `numbers`: of all that it may order, int64 [units].
+    """
+
+    def __init__(self, lanes: int, groups: int, batching: Batching, active: int = 0, seating: Seating | None = None):
+        self.seating, self.numbers = seating, np.arange(lanes) if seating is None else seating.own[:, 0].copy()
         self.lanes, self.groups, self.width = lanes, groups, lanes // groups
         self.fixed = not isinstance(batching, Greedy)
         self.most = batching.n if isinstance(batching, Greedy) else lanes
@@ -215,10 +220,37 @@ class ReadySet:
         """A lane that was absent is being stepped: its row will come."""
         self.where[lane] = STEPPING
 
+    def complete(self, lanes: np.ndarray) -> np.ndarray:
+        """The numbers to order now that these lanes are answered."""
+        if self.seating is None:
+            return lanes
+        matches = np.unique(self.seating.match[lanes])
+        return self.numbers[matches[self._stepping(matches)]]
+
+    def _stepping(self, matches: np.ndarray) -> np.ndarray:
+        """bool [matches]: nothing is waited for but the environment."""
+        assert self.seating is not None
+        return (self.where[self.seating.own[matches]] == STEPPING).all(1)
+
+    def ordered(self, numbers: list[int]) -> list[int]:
+        """The lanes of what was ordered by these numbers."""
+        if self.seating is None:
+            return numbers
+        return self.seating.own[self.seating.match[numbers]].ravel().tolist()
+
+    @property
+    def busy(self) -> bool:
+        """Something is being stepped."""
+        if self.seating is None:
+            return bool((self.where == STEPPING).any())
+        return bool(self._stepping(np.arange(self.seating.matches)).any())
+
     @property
     def idle(self) -> bool:
-        """The caller has every lane: recv would wait for ever (unless another thread sends)."""
-        return bool((self.where == TAKEN).all())
+        """Nothing is being stepped, and every other lane is the caller's: recv would wait for ever (unless another
+        thread sends).
+        """
+        return bool((self.where == TAKEN).all()) if self.seating is None else not self.busy
 
     def sent(self, lanes: Lanes) -> np.ndarray:
         """The caller answers `lanes`: they are being stepped. Their numbers, int64. Raises ValueError: not taken."""
@@ -241,54 +273,6 @@ class ReadySet:
         self.where[:] = state["where"]
         self._queue = deque(int(i) for i in state["queue"] if i >= 0)
         self._next = int(state["next"])
-
-
-class StepRequests:
-    """What a pool orders to step: lanes, each by itself; or matches, by their first lanes, when all lanes are answered.
-    `numbers`: of all that it may order, int64 [units].
-    """
-
-    def __init__(self, seating: Seating | None, turns: ReadySet):
-        self.seating, self.turns = seating, turns
-        self.numbers = np.arange(turns.lanes) if seating is None else seating.own[:, 0].copy()
-
-    def complete(self, lanes: np.ndarray) -> np.ndarray:
-        """The numbers to order now that these lanes are answered."""
-        if self.seating is None:
-            return lanes
-        matches = np.unique(self.seating.match[lanes])
-        return self.numbers[matches[self._stepping(matches)]]
-
-    def _stepping(self, matches: np.ndarray) -> np.ndarray:
-        """bool [matches]: nothing is waited for but the environment."""
-        assert self.seating is not None
-        return (self.turns.where[self.seating.own[matches]] == STEPPING).all(1)
-
-    def lanes(self, numbers: list[int]) -> list[int]:
-        """The lanes of what was ordered by these numbers."""
-        if self.seating is None:
-            return numbers
-        return self.seating.own[self.seating.match[numbers]].ravel().tolist()
-
-    @property
-    def busy(self) -> bool:
-        """Something is being stepped."""
-        if self.seating is None:
-            return bool((self.turns.where == STEPPING).any())
-        return bool(self._stepping(np.arange(self.seating.matches)).any())
-
-    @property
-    def idle(self) -> bool:
-        """Nothing is being stepped, and every other lane is the caller's: recv would wait for ever."""
-        return self.turns.idle if self.seating is None else not self.busy
-
-
-def seating_of(envs: Envs, seed: int, lane: int) -> Seating | None:
-    """Who sits where in a pool of `envs`; None: an environment without matches. Raises UserError."""
-    if not envs.spec.kinds:
-        return None
-    check_groups(envs, envs.spec.seats)
-    return Seating(envs.lanes, envs.spec.seats, envs.agents, seed, lane)
 
 
 def check_groups(envs: Envs, seats: int) -> None:
@@ -369,7 +353,7 @@ class BasePool(ABC):
         self.faults: list[str] = []
         self.remarks: list[str] = []
         self._rows: Batch = tree.zeros(row_fields(self.spec), (envs.lanes,)) if rows is None else rows
-        self._ready = ReadySet(envs.lanes, envs.groups, envs.batching, envs.active)
+        self._ready = ReadySet(envs.lanes, envs.groups, envs.batching, envs.active, self.seating)
         self._open, self._asynchronous = True, False  # asynchronous: recv() says which lanes are ready
 
     @property
@@ -431,18 +415,21 @@ class UnitPool(BasePool):
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int, workers: int = 1):
-        self.seating = seating_of(envs, seed, lane)
-        self.seats = 1 if self.seating is None else envs.spec.seats
+        self.seats = envs.spec.seats if envs.spec.kinds else 1
+        if envs.spec.kinds:
+            check_groups(envs, self.seats)
+            self.seating = Seating(envs.lanes, self.seats, envs.agents, seed, lane)
         self.units = envs.lanes // self.seats
         phases = envs.groups if self.seating is None else max(envs.groups // self.seating.blocks, 1)
         self.width = self.units // phases  # of the parts that step in turn
         self.workers = min(workers, self.width)
         self._board = SharedRows(envs.spec, envs.lanes, self.workers, self.seating)
         super().__init__(envs, self._board.rows)
-        self._orders, self._faults = StepRequests(self.seating, self._ready), Faults(self._board, envs.max_restarts)
+        self._faults = Faults(self._board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
 
     restarts = property(lambda self: self._faults.restarts)
+    generator = property(lambda self: int(self._board.seeds[0]))  # of its first lane, see rules.rng_of
     resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
 
     def pause_matches(self, on: bool) -> None:

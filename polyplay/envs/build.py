@@ -7,7 +7,6 @@ import importlib
 import inspect
 import os
 import re
-import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -26,7 +25,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.user_modules import look_up
 from polyplay.envs import atari, masks, pettingzoo, rules
 from polyplay.envs.pool import OWN_LIMIT, WRAPPERS, Envs, EnvSpec, Factory, closest_names, spec_of_spaces, title_of
-from polyplay.envs.process_state import seed_torch
+from polyplay.envs.process_state import seeding_torch
 from polyplay.envs.spaces import declared_uses
 
 
@@ -142,35 +141,24 @@ def check_lanes(envs: Envs, spec: EnvSpec) -> None:
         raise UserError(f"{envs.title}: makes {spec.width} environments, but a group of the pool has lanes={n}: {ways}")
 
 
-OLD = "gym's before 0.26"
-NEW = "def reset(self, *, seed=None, options=None), which returns (observation, info)"
-
-
 def not_an_env(made: Any) -> str:
     """Why what a function returned is no environment, and what to do; "": it is one."""
+    name = type(getattr(made, "unwrapped", made)).__name__
     if isinstance(made, type):
         return f"gave the class {made.__name__}, no environment: return {made.__name__}()"
     if pettingzoo.is_parallel(made) or pettingzoo.is_turn_based(made):
         return ""
-    if not isinstance(made, gymnasium.Env | VectorEnv):
-        return _no_env(made)
-    old = f"reset() of {type(made.unwrapped).__name__} takes no seed, as {OLD}: write {NEW}"
-    return _space_flaw(made) or ("" if _takes_seed(made.unwrapped) else old)
-
-
-def _no_env(made: Any) -> str:
-    name = type(made).__name__
     if any(kind.__module__.partition(".")[0] == "gym" for kind in type(made).__mro__):
-        ways = "import gymnasium as gym, or wrap it: shimmy.GymV26CompatibilityV0(env=…)"
+        ways = (
+            "import gymnasium as gym, or wrap it: shimmy.GymV26CompatibilityV0(env=…) or GymV21CompatibilityV0(env=…)"
+        )
         return f"gave {name}, an environment of gym, which gymnasium replaced: {ways}"
-    methods = callable(getattr(made, "reset", None)) and callable(getattr(made, "step", None))
-    if not methods or hasattr(made, "agent_iter"):
-        what = "None" if made is None else name
-        return f"gave {what}, which is no gymnasium.Env, and no PettingZoo environment that has possible_agents"
-    if not _takes_seed(made):
-        ways = f"shimmy.GymV21CompatibilityV0 wraps it, or inherit from gymnasium.Env and write {NEW}"
-        return f"reset() and step() of {name} are {OLD}: {ways}"
-    return f"{name} is no gymnasium.Env: inherit from it, class {name}(gymnasium.Env)"
+    if not isinstance(made, gymnasium.Env | VectorEnv):
+        ways = "inherit from gymnasium.Env, or give a PettingZoo environment possible_agents"
+        return f"gave {'None' if made is None else name}, which is no gymnasium.Env: {ways}"
+    new = "def reset(self, *, seed=None, options=None), which returns (observation, info)"
+    old = f"reset() of {name} takes no seed, as gym's before 0.26: write {new}"
+    return _space_flaw(made) or ("" if _takes_seed(made.unwrapped) else old)
 
 
 def _space_flaw(env: Any) -> str:
@@ -197,7 +185,6 @@ def _takes_seed(env: Any) -> bool:
 
 USUAL = {"minigrid": ("polyplay.envs.build:Symbols",)}  # by package: wrappers, unless others are named
 VERSION = re.compile(r"-v\d+$")
-MISSING = re.compile(r"missing \d+ required (?:positional|keyword-only) arguments?: (.+)")
 UNEXPECTED = re.compile(r"unexpected keyword argument '(\w+)'")
 ALLOWED = {  # by option
     "--env": "a Gymnasium id, ALE/Game-v5, toy:name, module:EnvId-v0 or module:callable",
@@ -295,7 +282,6 @@ def _import(module: str, name: str, option: str = "--env") -> ModuleType:
 
 
 def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
-    atari.register(name)
     known = gymnasium.registry.get(name)
     if known is None and (hint := user_modules.file_hint(name)):
         raise _refusal("--env", name, hint)
@@ -313,8 +299,6 @@ def _registered(name: str, kwargs: Mapping[str, Any]) -> Factory:
 def _hint(name: str) -> str:
     if name.startswith(("MiniGrid-", "BabyAI-")):
         return f", did you mean 'minigrid:{name}'?"
-    if game := atari.game_of(name):
-        return f", did you mean 'ALE/{game}-v5'?"
     TOYS = importlib.import_module("polyplay.games.toys").TOYS
 
     return closest_names(name, [*atari.current_names(), *(f"toy:{toy}" for toy in TOYS)])
@@ -328,13 +312,13 @@ def build_env(make: Factory, title: str) -> Any:
     is no gymnasium.Env.
     """
     try:
-        env = single_lane(make, title)
+        with seeding_torch():
+            env = single_lane(make, title)
         flaw = not_an_env(env)
     except UserError:
         raise
     except BaseException as e:
         raise UserError(f"{title}: could not be built: {one_line(e)} {rules.rule_suffix('build')}") from e
-    seed_torch()
     if flaw:
         raise UserError(f"{title}: {flaw} {rules.rule_suffix('build')}")
     return pettingzoo.parallel_of(env)
@@ -367,21 +351,16 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     """Build one environment, describe it, reset it for its info, close it. Raises UserError."""
     title = title_of(name)
     make = factory(name, options)
-    begun = time.perf_counter()
     try:
         with user_modules.held_back():
             env = build_env(make, title)
     except UserError as e:
         raise _unknown_keyword(e.__cause__, name, options) or e from None
-    took = time.perf_counter() - begun
     try:
-        spec = _described(env, make, title)
+        return _described(env, make, title)
     finally:
         with contextlib.suppress(Exception, SystemExit):
             env.close()
-    if took < rules.QUICK:
-        rules.check_second(lambda: build_env(make, title), env, title)
-    return spec
 
 
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:
@@ -397,31 +376,19 @@ def _described(env: Any, make: Factory, title: str) -> EnvSpec:
         return spec if mask is None else replace(spec, describe={**spec.describe, "action mask": "from info"})
     if spec.mask is None:
         mask, source = masks.shown_mask(spec.action, env, title)
-        text = {"action mask": source} if mask is not None or (source := masks.passed_over(env)) else {}
+        text = {"action mask": source} if mask is not None else {}
         return replace(spec, mask=mask, describe={**spec.describe, **text})
     return spec
 
 
 def _unknown_keyword(why: BaseException | None, name: str | Factory, options: Mapping[str, object]) -> UserError | None:
-    """The message for one of `options` that the environment does not take, or for some that it needs; None: that is not
-    `why` it was not built.
-    """
-    if isinstance(why, TypeError) and (lacks := MISSING.search(str(why))) and _is_ours(why):
-        needed = [f"{word}=VALUE" for word in re.findall(r"'(\w+)'", lacks[1])]
-        which = f"--env-kwargs {' '.join(needed)}"
-        return UserError(f"--env-kwargs: nothing given, which {title_of(name)} needs to be built: {which}")
+    """The message for one of `options` that the environment does not take; None: that is not `why` it was not built."""
     found = UNEXPECTED.search(str(why)) if isinstance(why, TypeError) else None
     if found is None or found[1] not in options or found[1] == "render_mode":  # that one is asked for by --video
         return None
     known = _keywords(name)
     which = f"{closest_names(found[1], known)}; allowed: {', '.join(known)}" if known else ""
     return UserError(f"--env-kwargs: {found[1]} given, which {title_of(name)} does not take{which}; leave it out")
-
-
-def _is_ours(e: BaseException) -> bool:
-    """Whether it was raised by the call of what we were given, not somewhere inside of it."""
-    frames = traceback.extract_tb(e.__traceback__)
-    return bool(frames) and frames[-1].filename.startswith(user_modules.OURS)
 
 
 def _keywords(name: str | Factory) -> list[str]:

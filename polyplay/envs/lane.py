@@ -57,7 +57,7 @@ class Unit(ABC):
     seeded = False
     last: Tree = None  # the actions that were chosen last
     remark = ""  # about a row that is good
-    remarked = False
+    remarked: frozenset[str] = frozenset()  # the rules of remarks so far
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         """allow: told of the seconds that what comes next may take."""
@@ -72,8 +72,8 @@ class Unit(ABC):
         """Make the next row of every lane. Raises Unbuilt, SpaceViolation, and what the environment raises."""
 
     @abstractmethod
-    def made(self, env: Any, spec: EnvSpec) -> None:
-        """Get ready for an environment that was just built. Raises SpaceViolation: not the one that was described."""
+    def made(self, env: Any) -> None:
+        """Get ready for an environment that was just built."""
 
     seed = property(lambda self: lane_seed(self.board, self.job, self.lane))  # of its next first reset
 
@@ -89,7 +89,12 @@ class Unit(ABC):
             if self.board.faults[self.lane] == 0:
                 raise Unbuilt(str(e)) from e
             raise
-        self.made(self.env, spec)
+        want = self.job.spec
+        if (spec.obs, spec.action, spec.seats) != (want.obs, want.action, want.seats):
+            shown = "{0[observation]} / {0[actions]} of {1} players".format
+            first, this = (shown(s.describe, s.seats) for s in (want, spec))
+            raise SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
+        self.made(self.env)
 
     def writers(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> Writers:
         """What check the observations of `space`, and the masks in them, in info or by a method, and write them into a
@@ -99,6 +104,18 @@ class Unit(ABC):
         inside = shown is not space
         allowed = masks.mask_writer(self.job.spec.action, rows.get("mask"), lane, inside, None if inside else method)
         return spaces.observation_writer(shown, rows["obs"], lane), allowed
+
+    def show(
+        self, writers: Writers, obs: object, info: object, terminated: bool = False, truncated: bool = False
+    ) -> None:
+        """Write an observation, and its mask, into a row with these flags. Raises SpaceViolation."""
+        write, allowed = writers
+        last = terminated or truncated
+        try:
+            write(obs)
+        except SpaceViolation as e:
+            raise rules.final_observation_flaw(e, terminated) if last else e from None
+        allowed(obs, info, last)
 
     def reset(self) -> tuple[Any, Any]:
         """What the environment's reset() returns; it is built before, where it is not."""
@@ -112,6 +129,12 @@ class Unit(ABC):
             check_generator(self, self.env, seed)
         self.seeded = True
         return found
+
+    def say(self, rule: str, text: str, who: str = "") -> None:
+        """Leave a remark about a rule that a good row touches: the first of its kind; text "": there is none."""
+        if text and rule not in self.remarked:
+            self.remarked |= {rule}
+            self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
 
     def row(self, lane: int, reward: float, terminated: bool, truncated: bool, first: bool, over: bool) -> None:
         """All of a row but its observation."""
@@ -161,15 +184,15 @@ def take_turn(unit: Unit) -> int:
         unit.advance()
     except Unbuilt as e:
         return _note(unit, UNBUILT, str(e))
-    except spaces.SpaceViolation as e:
+    except SpaceViolation as e:
         return _note(unit, BROKEN, f"{unit.who}: {rules.rule_message(e)}")
     except BaseException as e:
         text = _report(unit, e)
         unit.close()
         return _note(unit, FAILED, text)
-    if unit.remark and not unit.remarked:
-        unit.remarked = True
-        return _note(unit, ROUNDED, unit.remark)
+    if text := unit.remark:
+        unit.remark = ""
+        return _note(unit, ROUNDED, text)
     return unit.lane
 
 
@@ -207,7 +230,7 @@ def check_generator(unit: Unit, env: object, seed: int) -> None:
     if len(twins) > 1:
         a, b = (unit.job.lane + int(i) for i in twins[:2])
         text = f"lanes {a} and {b} got different seeds but draw from the same generator"
-        raise spaces.SpaceViolation(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
+        raise SpaceViolation(f"{text}, of seed {source}" if source < 2**62 else text, "seed")
 
 
 # Scripted players: they see what their seats see, or the game itself, and learn nothing.
@@ -275,46 +298,35 @@ class Lane(Unit):
     """One environment and its row."""
 
     cut = False  # the next row begins an episode of the same game
-    told = False  # that a time limit is not told as one
 
     def advance(self) -> None:
         """See Unit."""
         if self.over:
             obs, info = self.reset()
-            self.show(obs, info, False, False)
-            near = rules.check_contains(self.env.observation_space, obs)
-            self.remark = near and f"{self.job.title}: {near}"
+            self.show(self.writes, obs, info)
+            self.say("bounds", rules.check_contains(self.env.observation_space, obs))
             self._flags(0.0, False, False, True)
             return
         self.allow(self.job.step_timeout)
         action = tree.at(self.board.action, self.lane)
         self.last, self.stage = action, "step"
         obs, reward, terminated, truncated, info = rules.read_step(self.env.step(self.act(action)))
-        self.show(obs, info, terminated, truncated)
-        if terminated and not self.told and (odd := rules.old_limit(terminated, truncated, info)):
-            self.remark, self.remarked, self.told = f"{self.job.title}: {odd}", False, True
+        self.show(self.writes, obs, info, terminated, truncated)
+        if terminated:
+            self.say("flags", rules.old_limit(terminated, truncated, info))
+        if found := getattr(self.env, "polyplay_remark", None):  # (rule, text)
+            self.env.polyplay_remark = None
+            self.say(*found)
         first, cut = self.cut, isinstance(info, dict) and EPISODE_CUT in info
         self._flags(reward, terminated, truncated, first, cut)
 
-    def show(self, obs: object, info: object, terminated: bool, truncated: bool) -> None:
-        """Write an observation, and its mask, into the lane's row. Raises SpaceViolation."""
-        last = terminated or truncated
-        try:
-            self.write(obs)
-        except spaces.SpaceViolation as e:
-            raise rules.final_observation_flaw(e, terminated) if last else e from None
-        self.allowed(obs, info, last)
-
-    def made(self, env: Any, spec: EnvSpec) -> None:
+    def made(self, env: Any) -> None:
         """See Unit."""
-        if spec.obs != self.job.spec.obs or spec.action != self.job.spec.action:
-            first, this = (f"{s.describe['observation']} / {s.describe['actions']}" for s in (self.job.spec, spec))
-            raise spaces.SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
         set_lane = getattr(env, "polyplay_lane", None)
         if callable(set_lane):  # an environment that needs its lane's number in the run
             set_lane(self.job.lane + self.lane)
         self.act = spaces.action_reader(env.action_space)
-        self.write, self.allowed = self.writers(env.observation_space, self.lane, masks.mask_method(env))
+        self.writes = self.writers(env.observation_space, self.lane, masks.mask_method(env))
 
     def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
         self.over = terminated or truncated
@@ -371,24 +383,17 @@ class Match(Unit):
 
     # ---------------------------------------------------------------------------------------- its turns
 
-    def made(self, env: Any, spec: EnvSpec) -> None:
+    def made(self, env: Any) -> None:
         """See Unit."""
-        want = self.job.spec
-        if (spec.obs, spec.action, spec.seats) != (want.obs, want.action, want.seats):
-            first, this = (f"{s.describe['observation']} / {s.describe['actions']}" for s in (want, spec))
-            text = f"declared {first} in {want.seats} seats by the first environment, given {this} in {spec.seats}"
-            raise SpaceViolation(f"{text} by this one")
         self.agents = list(env.possible_agents)
         self.seen = [env.observation_space(agent) for agent in self.agents]
-        self.acted = [env.action_space(agent) for agent in self.agents]
-        self._act = [spaces.action_reader(space) for space in self.acted]
+        self._act = [spaces.action_reader(env.action_space(agent)) for agent in self.agents]
         self._writers = {}
 
     def _begin(self) -> None:
         obs, infos = self.reset()
         self.seating.draw(np.array([self.match]))
         self.lanes = self.seating.lanes[self.match].tolist()
-        self._check_spaces()
         here = self._here()
         self.alive, self.gone = [agent in here for agent in self.agents], [False] * len(self.agents)
         if not here:
@@ -399,14 +404,6 @@ class Match(Unit):
             else:
                 self._absent(lane)
         self.over = False
-
-    def _check_spaces(self) -> None:
-        """Raises SpaceViolation: an agent's spaces are not what they were."""
-        for seat, agent in enumerate(self.agents):
-            seen, acted = self.env.observation_space(agent), self.env.action_space(agent)
-            for kind, was, now in (("observation", self.seen[seat], seen), ("action", self.acted[seat], acted)):
-                if now is not was and now != was:
-                    raise SpaceViolation(f"{kind} space of {agent} was {was} and is now {now}")
 
     def _here(self) -> set[pettingzoo.Agent]:
         """The environment's agents of now. Raises SpaceViolation: someone whom it did not declare."""
@@ -434,8 +431,6 @@ class Match(Unit):
                 self._arrive(seat, results[0], results[4])
                 self.alive[seat] = True
         self.over = not any(self.alive)
-        if odd := getattr(self.env, "remark", ""):  # of a turn-based one
-            self.remark, self.remarked, self.env.remark = f"{self.job.title}: {odd}", False, ""
 
     # ----------------------------------------------------------------------------------------- its rows
 
@@ -453,10 +448,7 @@ class Match(Unit):
         if not over and not here:
             raise SpaceViolation(f"{agent} left agents, but was neither terminated nor truncated", "agents")
         info = _of(infos, agent)
-        try:
-            self._show(seat, seen, info, over)
-        except SpaceViolation as e:
-            raise rules.final_observation_flaw(e, terminated) if over else e from None
+        self._show(seat, seen, info, terminated, truncated)
         if over:
             self.alive[seat], self.gone[seat] = False, True
         self._write(self.lanes[seat], reward, terminated, truncated, False, over, info)
@@ -467,9 +459,8 @@ class Match(Unit):
         if not isinstance(obs, Mapping) or agent not in obs:
             raise SpaceViolation(f"{agent} is in agents, but was given no observation", "players")
         info = _of(infos, agent)
-        self._show(seat, obs[agent], info, False)
-        near = rules.check_contains(self.seen[seat], obs[agent])
-        self.remark = near and f"{self.job.title}, {agent}: {near}"
+        self._show(seat, obs[agent], info)
+        self.say("bounds", rules.check_contains(self.seen[seat], obs[agent]), f", {agent}")
         self._write(self.lanes[seat], 0.0, False, False, True, False, NO_INFO)
 
     def _absent(self, lane: int) -> None:
@@ -478,15 +469,12 @@ class Match(Unit):
             tree.map(lambda mask: mask[lane].fill(True), self.board.rows["mask"])
         self._write(lane, 0.0, False, False, True, False, NO_INFO)
 
-    def _show(self, seat: int, obs: object, info: Mapping[str, Any], last: bool) -> None:
-        """Write an observation, and its mask. Raises SpaceViolation."""
+    def _show(self, seat: int, obs: object, info: object, *flags: bool) -> None:
         key = seat, self.lanes[seat]
         if key not in self._writers:
             self._writers[key] = self.writers(self.seen[seat], key[1])
-        write, allowed = self._writers[key]
         try:
-            write(obs)
-            allowed(obs, info, last)
+            self.show(self._writers[key], obs, info, *flags)
         except SpaceViolation as e:
             raise SpaceViolation(f"{self.agents[seat]}: {e}", e.rule) from None
 

@@ -17,7 +17,7 @@ from polyplay.envs.build import check_lanes
 from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import Envs, EnvSpec, Pool, options
 from polyplay.envs.process_pool import ProcessPool
-from polyplay.envs.process_state import GlobalGenerators, Surroundings
+from polyplay.envs.process_state import GlobalGenerators
 
 GAMES = {  # modules with describe(envs) and connect(envs, seed, lane), loaded when a name asks: some bring Numba
     "toy:": "polyplay.games.toys",
@@ -90,12 +90,11 @@ def _spec_of(envs: Envs) -> EnvSpec:
 
 
 def _describe_here(envs: Envs) -> EnvSpec:
-    """In this process, whose global generators and surroundings stay as they are."""
+    """In this process, whose global generators stay as they are."""
     generators = GlobalGenerators(0)
     generators.enter()
     try:
-        with Surroundings():
-            return build.describe(envs.name, envs.options)
+        return build.describe(envs.name, envs.options)
     finally:
         generators.leave()
 

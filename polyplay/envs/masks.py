@@ -19,7 +19,7 @@ composite actions a dict of those parts that have one; per value of the first pa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import gymnasium
@@ -31,11 +31,10 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs import spaces
-from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete, SpaceViolation
+from polyplay.envs.spaces import ActionSpec, Conditional, Leaf, MultiBinary, MultiDiscrete, SpaceViolation
 
 KEY = "action_mask"
 METHOD = "action_masks"
-ALIKE = (METHOD, KEY, "valid_action_mask", "get_action_mask")  # of other libraries, or no method
 MaskWriter = Callable[[object, object, bool], None]  # of (observation, info, "this row is an episode's last")
 
 
@@ -87,25 +86,11 @@ def shown_mask(action: ActionSpec, env: gymnasium.Env, title: str) -> tuple[Spec
 
 def mask_method(env: Any) -> Callable[[], Tree] | None:
     """An environment's method that gives its mask, or a wrapper's; None: it has none."""
-    found = _attribute(env, METHOD)
-    return found if callable(found) else None
-
-
-def _attribute(env: Any, name: str) -> Any:
-    """Of an environment, or a wrapper of it; None: it has none."""
     try:
-        return env.get_wrapper_attr(name)
+        found = env.get_wrapper_attr(METHOD)
     except AttributeError:  # also of what is no gymnasium.Env
-        return getattr(env, name, None)
-
-
-def passed_over(env: Any) -> str:
-    """What looks like a mask to people, but is not read, in words; "": there is nothing."""
-    for name in ALIKE:
-        found = _attribute(env, name)
-        if callable(found) or isinstance(found, np.ndarray | list):
-            return f"none: {name} is not read; a method {METHOD}(), or {KEY} in info, is"
-    return ""
+        found = getattr(env, METHOD, None)
+    return found if callable(found) else None
 
 
 def mask_spec(action: ActionSpec, given: Tree, title: str) -> Spec | None:
@@ -172,15 +157,14 @@ def _write(action: Leaf, row: np.ndarray | None, given: ArrayLike | None, last: 
     if row is None and given is not None:
         rule = "every reset and step has to give it"
         raise SpaceViolation(f"there is one now, but there was none after the first reset; {rule}")
-    if given is None and row is not None and not last:
+    if row is None:
+        return
+    if given is None and not last:
         raise SpaceViolation("there is none, but there was one at first; every row but an episode's last needs it")
-    if row is not None and given is not None:
-        found = _flat(action, given, values) if values else read_mask(action, given, last)
-        if found.ndim > row.ndim:
-            raise SpaceViolation(f"declared {list(row.shape)} at first, given {list(found.shape)}")
-        row[...] = found
-    elif row is not None:
-        row[...] = True
+    found = np.True_ if given is None else _flat(action, given, values) if values else read_mask(action, given, last)
+    if np.ndim(found) > row.ndim:
+        raise SpaceViolation(f"declared {list(row.shape)} at first, given {list(np.shape(found))}")
+    row[...] = found
 
 
 def _check_used(action: Conditional, path: str, rows: Mapping[str, np.ndarray], last: bool) -> None:
@@ -213,64 +197,35 @@ def read_mask(action: Leaf, given: ArrayLike, last: bool = False) -> np.ndarray:
 
 
 def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
-    """bool [number of all values], or [values, number of all values] where it is given so."""
-    each = values, sum(action.classes)
+    """bool [number of all values], or [values, number of all values] where it is given so. Raises SpaceViolation."""
+    if not action.classes:
+        raise SpaceViolation("a Box has none")
+    total = sum(action.classes)
+    want = f"{'a tuple of arrays, or ' * isinstance(action, MultiDiscrete)}[{total}]"
+    if isinstance(action, MultiBinary):
+        want = f"{list(action.shape)} of 0, 1 and 2, or {want}"
+    want += f"; or {[values, total]}, one for each value of the first part" if values else ""
     try:
-        return _bools(given, each, f"{list(each)}") if values and _shape(given) == each else _flattened(action, given)
+        array = _joined(action, given) if isinstance(action, MultiDiscrete) else np.asarray(given)
     except (TypeError, ValueError):
         raise SpaceViolation(f"given {type(given).__name__} that makes no array") from None
-    except SpaceViolation as e:
-        raise (SpaceViolation(f"{e}; or {list(each)}, one for each value of the first part") if values else e) from None
+    either = isinstance(action, MultiBinary) and array.shape == action.shape
+    if not either and array.shape not in ((total,), (values, total)):
+        raise SpaceViolation(f"declared {want}, given {list(array.shape)}")
+    numbers = (0, 1, 2) if either else (0, 1)
+    if array.dtype.kind != "b" and (array.dtype.kind not in "iuf" or not np.isin(array, numbers).all()):
+        raise SpaceViolation(f"declared {want} of 0 and 1, given {' '.join(str(array).split())}")
+    return np.stack([array != 1, array != 0], -1).reshape(-1) if either else array.astype(bool)
 
 
-def _shape(given: ArrayLike) -> tuple[int, ...]:
-    try:
-        return np.shape(given)
-    except ValueError:  # arrays of several lengths
-        return ()
-
-
-def _flattened(action: Leaf, given: ArrayLike) -> np.ndarray:
-    if isinstance(action, Discrete):
-        return _bools(given, (action.n,), f"[{action.n}]")
-    if isinstance(action, MultiDiscrete):
-        total = sum(action.nvec)
-        if isinstance(given, tuple | list) and given and isinstance(given[0], tuple | list | np.ndarray):
-            return _nested(action, given)
-        if np.shape(given) == (*action.shape, action.nvec[0]) and total == np.size(given):
-            given = np.reshape(given, total)
-        return _bools(given, (total,), f"a tuple of arrays, or [{total}]")
-    if isinstance(action, MultiBinary):
-        bits = len(action.classes)
-        want = f"{list(action.shape)} of 0, 1 and 2, or [{2 * bits}]"
-        if np.shape(given) == action.shape:
-            either = _numbers(given, 2, want).reshape(-1)
-            return np.stack([either != 1, either != 0], 1).reshape(-1)
-        return _bools(given, (2 * bits,), want)
-    raise SpaceViolation("a Box has none")
-
-
-def _nested(action: MultiDiscrete, given: Sequence[Any]) -> np.ndarray:
-    pieces = list(given)
-    for _ in action.shape[1:]:
-        pieces = [inner for piece in pieces for inner in piece]
-    if len(pieces) != len(action.nvec):
-        raise SpaceViolation(f"declared {len(action.nvec)} arrays, given {len(pieces)}")
-    return np.concatenate([_bools(p, (n,), f"[{n}]") for p, n in zip(pieces, action.nvec, strict=True)])
-
-
-def _bools(given: ArrayLike, shape: tuple[int, ...], want: str) -> np.ndarray:
-    if np.shape(given) != shape:
-        raise SpaceViolation(f"declared {want}, given {list(np.shape(given))}")
-    return _numbers(given, 1, f"{want} of 0 and 1").astype(bool)
-
-
-def _numbers(given: ArrayLike, most: int, want: str) -> np.ndarray:
-    array = np.asarray(given)
-    kind = array.dtype.kind
-    if kind != "b" and (kind not in "iuf" or ((array < 0) | (array > most) | (array % 1 != 0)).any()):
-        raise SpaceViolation(f"declared {want}, given {' '.join(str(array).split())}")
-    return array
+def _joined(action: MultiDiscrete, given: Any) -> np.ndarray:
+    """One array of a mask that is nested as `nvec` is; another one as it is."""
+    pieces = [given]
+    for _ in action.shape:
+        pieces = [inner for piece in pieces if np.iterable(piece) for inner in piece]
+    if [np.shape(piece) for piece in pieces] == [(n,) for n in action.nvec]:
+        return np.concatenate(pieces)
+    return np.asarray(given)
 
 
 def _parts(action: ActionSpec, given: Tree, path: str = "") -> dict[str, tuple[Leaf, Tree]]:

@@ -22,7 +22,6 @@ from polyplay.envs.pool import EnvSpec
 
 Agent = Hashable  # an agent's name
 METHODS = ("reset", "step", "observation_space", "action_space")
-LOOKS = 1000  # steps after which what last() shows is not looked at any more
 EVENTS, TEAM_REWARD = "events", "team_reward"  # keys of an agent's info
 BOTS = "polyplay_bots"  # an attribute of environments
 DECLARED = ("polyplay_teams", "polyplay_kinds", "polyplay_events", BOTS)
@@ -91,15 +90,12 @@ class AllAtOnce(AroundPlayers):
             if hasattr(env, name):
                 setattr(self, name, getattr(env, name))
         actions = {} if self._cycle else {a: spaces.action(env.action_space(a), str(env)) for a in self.possible_agents}
-        self.remark = ""  # about rewards that are not read
-        self._looks, self._since = LOOKS, dict[Agent, float]()
         self._waits = {agent: masks.whole_mask(action, only_first=True) for agent, action in actions.items()}
         self._moves = {agent: masks.whole_mask(action, only_first=False) for agent, action in actions.items()}
 
     def reset(self, seed: int | None = None, options: Batch | None = None) -> tuple[Batch, Batch]:
         """As ParallelEnv."""
         self.env.reset(seed=seed, options=options)
-        self._since.clear()
         env = self._bare
         here = [agent for agent in env.agents if not (env.terminations[agent] or env.truncations[agent])]
         return self._masked({agent: env.observe(agent) for agent in here}, env.infos)
@@ -111,29 +107,13 @@ class AllAtOnce(AroundPlayers):
             if env.agent_selection != agent:
                 raise RuntimeError(f"agent_selection is {env.agent_selection}, but in a cycle it is {agent}'s turn")
             env.step(actions[agent])
-            self._since[agent] = 0.0
             for other in env.agents:
                 rewards[other] += env.rewards[other]
-                self._since[other] = self._since.get(other, 0.0) + env.rewards[other]
         terminated, truncated = dict(env.terminations), dict(env.truncations)
         obs, infos = self._masked({agent: env.observe(agent) for agent in env.agents}, env.infos)
-        if self._looks and env.agents:
-            self._look(env.agent_selection)
         while env.agents and (env.terminations[env.agent_selection] or env.truncations[env.agent_selection]):
             env.step(None)
         return obs, rewards, terminated, truncated, infos
-
-    def _look(self, agent: Agent) -> None:
-        """Whether last() shows the reward that the dictionaries give."""
-        self._looks -= 1
-        try:
-            shown, given = float(self.env.last(observe=False)[1]), float(self._since.get(agent, 0.0))
-        except Exception:  # it has a last() of another form: nothing to compare
-            self._looks = 0
-            return
-        if abs(shown - given) > 1e-6 * max(1.0, abs(shown), abs(given)):
-            text = f"last() shows a reward of {shown:g} for {agent}, env.rewards gave {given:g} since it acted"
-            self.remark, self._looks = f"{text}: only env.rewards is read", 0
 
     def _masked(self, obs: Batch, infos: Batch) -> tuple[Batch, Batch]:
         """With the masks of those who wait; of all, where the environment has none."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import pickle
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -376,7 +376,7 @@ def byte_bounds(spec: EnvSpec) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     fields = {path: f for path, f in tree.leaves(spec.obs) if f.dtype == "uint8" and path not in spec.classes}
     if not fields:
         return {}
-    declared = {path: s for path, s in _parts_of(of_spec(spec)[0]) if isinstance(s, gym.Box)}
+    declared = box_parts(spec)
     fits = {path: path in declared and declared[path].shape == fields[path].shape for path in fields}
     found = {path: declared[path] if fits[path] else gym.Box(0, 255, f.shape, np.uint8) for path, f in fields.items()}
     return {path: (space.low, space.high) for path, space in found.items()}
@@ -400,13 +400,16 @@ def describe_views(spec: EnvSpec, other: EnvSpec) -> tuple[tuple[str, str], tupl
     return (shown[0], shown[1]), (taken[0], taken[1])
 
 
-def _parts_of(space: gym.Space, path: str = "") -> Iterator[tuple[str, gym.Space]]:
-    """The spaces that it is made of, by path."""
+def box_parts(spec: EnvSpec) -> dict[str, gym.Box]:
+    """The parts of observations that were declared as a Box, by path."""
+    found = tree.leaves(_tree_of(of_spec(spec)[0]))
+    return {path: space for path, space in found if isinstance(space, gym.Box)}
+
+
+def _tree_of(space: gym.Space) -> Any:
+    """The spaces that it is made of, as a tree."""
     inner = subspaces(space)
-    if inner is None:
-        yield path, space
-    for key, part in (inner or {}).items():
-        yield from _parts_of(part, spaces.inner_path(path, key))
+    return space if inner is None else {key: _tree_of(part) for key, part in inner.items()}
 
 
 def _observed(field: Field, classes: int | tuple[int, ...]) -> gym.Space:

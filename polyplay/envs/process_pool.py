@@ -44,7 +44,7 @@ from polyplay.envs.spaces import check_action
 # acts wants torch preloaded; hence a second one.
 
 
-_server = ForkServer("polyplay.envs.preload")
+SERVER = ForkServer("polyplay.envs.preload")
 REORDERED = ForkServer("polyplay.envs.preload", reordered=True)  # the order of sets is another one
 
 
@@ -53,7 +53,7 @@ class EnvProcess(ForkedProcess):
 
     starts = False
 
-    def __init__(self, target: Callable[..., None], args: tuple, name: str, server: ForkServer = _server):
+    def __init__(self, target: Callable[..., None], args: tuple, name: str, server: ForkServer = SERVER):
         super().__init__(server, target, args, f"{name}{processes.label}")
 
     def dump(self) -> None:
@@ -70,12 +70,12 @@ class EnvProcess(ForkedProcess):
 
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
-SAVE, LOAD = 1 << 24, 1 << 25  # added to a lane's number: an order to save or load it instead of stepping it
+SAVE, LOAD = 1 << 24, 1 << 25  # in the place of a lane's number: an order to save or load all lanes of a process
 UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
 
 
 class StateMail:
-    """A file without a name that a pool and one of its processes share: the state of one lane at a time."""
+    """A file without a name that a pool and one of its processes share: the state of the process's lanes."""
 
     def __init__(self) -> None:
         self.block = SharedBlock(1)
@@ -120,10 +120,8 @@ def serve(
             waited[1] += 1
             done = []
             for number in np.frombuffer(order, np.int32).tolist():
-                board.busy[ctx] = number
-                lane = mine[number % SAVE]
-                last = lane.lane == lanes[-1]
-                done.append(take_turn(lane) if number < SAVE else serve_state(lane, number, mail, last))
+                board.busy[ctx] = number if number < SAVE else lanes[0]
+                done.append(take_turn(mine[number]) if number < SAVE else serve_state(mine, number, mail))
                 board.deadline[ctx] = 0.0
                 if each:
                     os.write(sink, np.array(done, np.int32).tobytes())
@@ -135,22 +133,27 @@ def serve(
         lane.close()
 
 
-def serve_state(lane: Unit, order: int, mail: StateMail, last: bool) -> int:
-    """What a process does for an order to save or load one of its lanes: the order's number, or `~number` with a note
-    on the board. With its last lane go its global generators.
+def serve_state(units: dict[int, Unit], order: int, mail: StateMail) -> int:
+    """Save or load them all, and with the last one the global generators: the order, or `~order` with a note of the
+    first lane on the board.
     """
+    numbers = list(units)
+    first, last = numbers[0], numbers[-1]
     try:
-        if order >= LOAD:
+        if order == LOAD:
             saved = mail.take()
-            random = saved.pop("random", None)
-            lane.load(saved)
+            random = saved[str(last)].pop("random", None)
+            for lane, unit in units.items():
+                unit.load(saved[str(lane)])
             if random is not None:
                 load_generators(random)
         else:
-            mail.put({**lane.save(), **({"random": save_generators()} if last else {})})
+            saved = {str(lane): unit.save() for lane, unit in units.items()}
+            saved[str(last)]["random"] = save_generators()
+            mail.put(saved)
         return order
     except BaseException as e:
-        lane.board.note(lane.lane, UNSAVED, reason_of(e))
+        units[first].board.note(first, UNSAVED, reason_of(e))
         return ~order
 
 
@@ -202,24 +205,11 @@ def settle(trace: SharedBlock) -> None:
         os.setpgid(0, 0)  # so that what an environment starts can be killed with it
     faulthandler.enable(trace.fd, all_threads=False)
     faulthandler.register(signal.SIGUSR1, trace.fd, all_threads=False)
-    parent = parent_process()
-    if parent is not None:
-        _die_with(parent.sentinel)
-
-
-def _die_with(sentinel: int) -> None:
-    """Be killed when the other end of `sentinel` closes: by a thread, and by the kernel too (an environment may hold
-    the GIL for ever).
-    """
-
-    def watch() -> None:
-        wait([sentinel])
-        if os.getpgrp() == os.getpid():
-            os.killpg(os.getpid(), signal.SIGKILL)
-        os._exit(1)
-
-    processes.kill_when_closed(sentinel, -os.getpgrp() if os.getpgrp() == os.getpid() else os.getpid())
-    threading.Thread(target=watch, daemon=True, name="parent-watch").start()
+    if (parent := parent_process()) is not None:
+        group = -os.getpid() if os.getpgrp() == os.getpid() else os.getpid()
+        processes.kill_when_closed(parent.sentinel, group)  # by the kernel: an environment may hold the GIL for ever
+        if wait([parent.sentinel], 0):
+            os._exit(1)
 
 
 FEWER = (
@@ -245,16 +235,14 @@ def describe(envs: Envs) -> EnvSpec:
     process = EnvProcess(probe, (there, pickled_factory(envs), envs.title), "env probe")
     process.start()
     there.close()
-    limit = max(START, envs.step_timeout)
+    limit, what = max(START, envs.step_timeout), f"{envs.title}: building and resetting it"
     try:
         if not here.poll(limit):
-            why = f"took longer than {limit:g} s {rules.rule_suffix('build')}"
-            raise UserError(f"{envs.title}: building and resetting it {why}")
+            raise UserError(f"{what} took longer than {limit:g} s {rules.rule_suffix('build')}")
         answer = here.recv()
     except EOFError:
         process.join(1.0)
-        why = f"{exit_text(process)} {rules.rule_suffix('build')}"
-        raise UserError(f"{envs.title}: building it ended its process: {why}") from None
+        raise UserError(f"{what} ended its process: {exit_text(process)} {rules.rule_suffix('build')}") from None
     finally:
         here.close()
         process.end()
@@ -276,8 +264,8 @@ def exit_text(process: EnvProcess) -> str:
 class EnvProcessHandle:
     """The pool's side of one environment process."""
 
-    def __init__(self, index: int, lanes: list[int], board: SharedRows, job: LaneJob, each: bool):
-        self.index, self.lanes = index, lanes
+    def __init__(self, index: int, lanes: list[int], board: SharedRows, job: LaneJob, each: bool, server: ForkServer):
+        self.index, self.lanes, self._server = index, lanes, server
         self._args = (board, job, index, lanes, each)
         self.leave_by = math.inf
         self.start()
@@ -288,7 +276,9 @@ class EnvProcessHandle:
         self.trace, self.mail = SharedBlock(TRACE), StateMail()
         there, self.orders = multiprocessing.Pipe(duplex=False)
         self.answers, back = multiprocessing.Pipe(duplex=False)
-        process = EnvProcess(serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}")
+        process = EnvProcess(
+            serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}", self._server
+        )
         try:
             process.start()
         except OSError as e:
@@ -347,12 +337,13 @@ TICK = 0.25  # seconds between two checks of the deadlines, and the longest that
 class ProcessPool(UnitPool):
     """A Pool over environment processes. recv and send may be called by several threads."""
 
-    def __init__(self, envs: Envs, seed: int, lane: int):
+    def __init__(self, envs: Envs, seed: int, lane: int, server: ForkServer = SERVER):
         super().__init__(envs, seed, lane, envs.workers or cores())
+        self._server = server
         n, units = self.workers, self.units
         # every process serves every group, so that all of them are busy whichever group steps
         self._owner = np.empty(envs.lanes, np.int64)
-        self._owner[self._orders.numbers] = np.arange(units) % self.width * n // self.width
+        self._owner[self._ready.numbers] = np.arange(units) % self.width * n // self.width
         self._turn = threading.RLock()  # who waits
         self._lock = threading.RLock()  # who changes what is below
         self._poll = select.poll()
@@ -389,7 +380,7 @@ class ProcessPool(UnitPool):
                         raise self._failure
                     self._check_open()
                     lanes = self._ready.take()
-                    if lanes is None and self.fixed and self._orders.idle:
+                    if lanes is None and self.fixed and self._ready.idle:
                         raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
                 if lanes is not None:
                     return lanes, self._rows_of(lanes)
@@ -426,15 +417,14 @@ class ProcessPool(UnitPool):
         """See Pool; waits for the rows that are awaited."""
         with self._turn, self._lock:
             self._check_open()
-            while self._orders.busy:  # a lane that is begun anew has no row yet
+            while self._ready.busy:  # a lane that is begun anew has no row yet
                 self._wait(math.inf)
                 self._check_open()
             lanes: Batch = {}
             for worker in self._workers.values():
-                for lane in worker.lanes:
-                    if not self._ask(worker, SAVE + lane):
-                        return None
-                    lanes[str(lane)] = worker.mail.take()
+                if not self._ask(worker, SAVE):
+                    return None
+                lanes |= worker.mail.take()
             return self._saved(lanes)
 
     def load(self, state: Batch) -> None:
@@ -442,11 +432,9 @@ class ProcessPool(UnitPool):
         with self._turn, self._lock:
             self._load_seating(state)
             for worker in self._workers.values():
-                for lane in worker.lanes:
-                    worker.mail.put(state["lanes"][str(lane)])
-                    if not self._ask(worker, LOAD + lane):
-                        who = f"{self.title}, lane {self._job.lane + lane}"
-                        raise UserError(f"{who}: cannot go on from what was saved: {self.unsaved}")
+                worker.mail.put({str(lane): state["lanes"][str(lane)] for lane in worker.lanes})
+                if not self._ask(worker, LOAD):
+                    raise UserError(f"{self.title}, {worker}: cannot go on from what was saved: {self.unsaved}")
             self._load_rows(state)
 
     # --------------------------------------------------------------------------- lanes that come and go
@@ -509,8 +497,8 @@ class ProcessPool(UnitPool):
     # ------------------------------------------------------------------------------------- inside
 
     def _start(self, i: int) -> None:
-        mine = self._orders.numbers[self._owner[self._orders.numbers] == i]
-        self._workers[i] = EnvProcessHandle(i, mine.tolist(), self._board, self._job, each=not self.fixed)
+        mine = self._ready.numbers[self._owner[self._ready.numbers] == i]
+        self._workers[i] = EnvProcessHandle(i, mine.tolist(), self._board, self._job, not self.fixed, self._server)
         self._register(self._workers[i])
         self._workers[i].order(mine)
 
@@ -525,7 +513,7 @@ class ProcessPool(UnitPool):
             del self._by_source[source]
 
     def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
-        """Order a lane to be saved or loaded and wait for that; False: `unsaved` has the reason."""
+        """Order its lanes to be saved or loaded and wait for that; False: `unsaved` has the reason."""
         worker.order(np.array([order]))
         while True:
             wait([worker.answers], self._tick)
@@ -538,7 +526,7 @@ class ProcessPool(UnitPool):
                 done = (numbers == order) | (numbers == ~order)
                 self._stepped(numbers[~done].tobytes())
                 if done.any():
-                    self.unsaved = "" if order in numbers else self._board.read(order % SAVE)[1]
+                    self.unsaved = "" if order in numbers else self._board.read(worker.lanes[0])[1]
                     return order in numbers
             now = time.monotonic()
             if 0.0 < self._board.deadline[worker.index] < now:
@@ -548,7 +536,7 @@ class ProcessPool(UnitPool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
-        ordered = self._orders.complete(numbers)
+        ordered = self._ready.complete(numbers)
         owner = self._owner[ordered]
         for i in np.unique(owner).tolist():
             self._workers[i].order(ordered[owner == i])
@@ -579,10 +567,10 @@ class ProcessPool(UnitPool):
 
     def _stepped(self, answers: bytes) -> None:
         numbers = np.frombuffer(answers, np.int32).tolist()
-        failed = [~i for i in numbers if i < 0 and self._faults.of_lane(~i, self._orders.lanes([~i]))]
+        failed = [~i for i in numbers if i < 0 and self._faults.of_lane(~i, self._ready.ordered([~i]))]
         for i in failed:
             self._workers[self._owner[i]].order(np.array([i]))
-        lanes = self._orders.lanes([lane for i in numbers if (lane := max(i, ~i)) not in failed])
+        lanes = self._ready.ordered([lane for i in numbers if (lane := max(i, ~i)) not in failed])
         self._faults.steps += len(lanes)
         self._here.update(lanes)
         self._ready.back(lanes)
@@ -592,7 +580,7 @@ class ProcessPool(UnitPool):
         self._reap()
         for worker in self._workers.values():
             if 0.0 < self._board.deadline[worker.index] < now:
-                lane = self._job.lane + int(self._board.busy[worker.index]) % SAVE
+                lane = self._job.lane + int(self._board.busy[worker.index])
                 limit = f"step_timeout={self._job.step_timeout:g} s"
                 why = f"{self.title}, lane {lane}: took longer than {limit}; {worker} was killed"
                 self._replace(worker, "hang", why)
@@ -607,9 +595,9 @@ class ProcessPool(UnitPool):
         self._stepped(worker.drain())
         worker.end()
         text = f"{why}; all its lanes were restarted {rules.rule_suffix(rule)}{stack}"
-        lanes = np.array(self._orders.lanes(worker.lanes))
+        lanes = np.array(self._ready.ordered(worker.lanes))
         self._faults.of_process(text, lanes.tolist())
         worker.start()
         self._register(worker)
-        if (awaited := self._orders.complete(lanes[self._ready.where[lanes] == STEPPING])).size:
+        if (awaited := self._ready.complete(lanes[self._ready.where[lanes] == STEPPING])).size:
             worker.order(awaited)

@@ -6,16 +6,14 @@ shows; messages end with the rule's name.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import re
 import tomllib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -191,7 +189,7 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
         why = f"{type(space).__name__}.contains() raised {type(e).__name__}: {' '.join(str(e).split())}"
         raise SpaceViolation(f"{place_of(path)}{why}", "spaces") from None
     if isinstance(space, gym.Box):
-        return _near_bounds(space, np.asarray(obs), path)
+        return near_bounds(space, np.asarray(obs), path)
     if isinstance(space, gym.Dict) and obs.keys() != space.spaces.keys():
         raise SpaceViolation(f"{place_of(path)}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
     inner = subspaces(space)
@@ -202,7 +200,7 @@ def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
     return next(filter(None, near), "")
 
 
-def _near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
+def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
     """As check_contains. Floats may lie beyond a bound by a few steps of their type at the size of the bounds."""
     over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
     if not (over > 0).any():
@@ -249,27 +247,20 @@ def describe_value(value: object) -> str:
 # Every lane has an environment of its own: a function that returns the same one twice is refused.
 
 
-QUICK = 1.0  # seconds: what takes longer is not built a second time only to look at it
 INNER = ("env", "aec_env", "par_env", "unwrapped")  # where wrappers have what they wrap
 
 _taken: dict[int, tuple[Any, object]] = {}  # by its id: a part of an environment of this process, and whose it is
 
 
 def wrapped_parts(env: Any) -> list[Any]:
-    """An environment and all that it wraps or has as an attribute and steps, the outermost first."""
+    """An environment and all that it wraps, the outermost first."""
     found = [env]
     for part in found:
         inner = [getattr(part, name, None) for name in INNER] + list(getattr(part, "envs", None) or ())
-        inner = [other for other in inner if callable(getattr(other, "step", None))]
-        for other in [*inner, *filter(_is_stepped, getattr(part, "__dict__", {}).values())]:
-            if all(other is not known for known in found):
+        for other in inner:
+            if callable(getattr(other, "step", None)) and all(other is not known for known in found):
                 found.append(other)
     return found
-
-
-def _is_stepped(part: Any) -> bool:
-    """Whether it has a step() of its own, as environments and simulators do."""
-    return not isinstance(part, type | ModuleType) and callable(getattr(type(part), "step", None))
 
 
 def take(env: Any, owner: object, title: str) -> None:
@@ -284,20 +275,6 @@ def take(env: Any, owner: object, title: str) -> None:
 def give_back(owner: object) -> None:
     for key in [key for key, (_, whose) in list(_taken.items()) if whose is owner]:
         _taken.pop(key, None)
-
-
-def check_second(build: Callable[[], Any], first: Any, title: str) -> None:
-    """Raises UserError: a second call gives what the first gave, which is closed. One that fails is no fault here."""
-    try:
-        second = build()
-    except UserError:  # there can be one at a time, perhaps
-        return
-    known = wrapped_parts(first)
-    twin = [part for part in wrapped_parts(second) if any(part is other for other in known)]
-    with contextlib.suppress(Exception, SystemExit):
-        second.close()
-    if twin:
-        raise twice(title, twin[0])
 
 
 def twice(title: str, part: Any) -> UserError:

@@ -364,9 +364,12 @@ def _start(space: gym.Space) -> np.ndarray:
     return np.asarray(getattr(space, "start", 0), np.int64)
 
 
-def observation_writer(space: gym.Space, into: Tree, lane: int, path: str = "", casting: Casting = "safe") -> Writer:
-    """A function that checks an observation against `space` and writes it in place into `into[lane]`. casting: which
-    types of numbers a Box takes, as np.can_cast has it; with same_kind float64 for float32 too.
+def observation_writer(
+    space: gym.Space, into: Tree, lane: int | slice, path: str = "", casting: Casting = "safe"
+) -> Writer:
+    """A function that checks an observation against `space`, or a batch of them for a slice of lanes, and writes it in
+    place into `into[lane]`. casting: which types of numbers a Box takes, as np.can_cast has it; with same_kind float64
+    for float32 too.
 
     It raises SpaceViolation where shape, type or keys are not the declared ones.
     """
@@ -409,7 +412,7 @@ def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarr
 
 
 def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) -> Writer:
-    shape, dtype, floating = space.shape, space.dtype, np.issubdtype(space.dtype, np.floating)
+    shape, dtype, floating = row.shape, space.dtype, np.issubdtype(space.dtype, np.floating)
 
     def write(given: object) -> None:
         obs = given if type(given) is np.ndarray else as_array(given, dtype, dtype, path)
@@ -446,31 +449,19 @@ def conditional_actions(action: ActionSpec, uses: Mapping[str, Iterable[int]] | 
     if not isinstance(action, dict) or any(isinstance(part, dict) for part in action.values()):
         seen = describe_actions(action)
         raise UserError(f"{what} given, the actions are {seen}; allowed with a Dict of parts that are no Dict or Tuple")
-    if not isinstance(uses, Mapping):
-        raise UserError(f"{what} is {uses!r}; allowed: a dict, by part the values of the first part that use it")
-    if unknown := [name for name in uses if name not in action]:
-        raise UserError(f"{what}: {unknown[0]!r} is no part of the actions; allowed: {', '.join(action)}")
-    first = [name for name in action if name not in uses]
-    if len(first) != 1 or len(action) == 1:
-        left = ", ".join(first) or "none"
-        raise UserError(f"{what} leaves out {left}; it must leave out one part, which decides on all that it names")
-    if not isinstance(action[first[0]], Discrete):
-        raise UserError(f"{what}: the part that it leaves out, {first[0]}, is {action[first[0]]}; allowed: a Discrete")
-    return Conditional(action, {name: _values(name, uses[name], first[0], action, what) for name in uses})
-
-
-def _values(name: str, given: Any, first: str, action: Mapping[str, Any], what: str) -> tuple[int, ...]:
-    """Raises UserError: none, or what is no value of the first part."""
-    n = action[first].n
-    allowed = f"some of 0…{n - 1}, values of {first}"
-    if not isinstance(given, Iterable) or isinstance(given, str):
-        raise UserError(f"{what}: {name} is used by {given!r}; allowed: {allowed}")
-    values = list(given)
-    if not values:
-        raise UserError(f"{what}: {name} is used by no value; allowed: {allowed}, or leave it out of the actions")
-    if wrong := [v for v in values if not isinstance(v, Integral) or int(v) not in range(n)]:
-        raise UserError(f"{what}: {name} is used by {wrong[0]!r}; allowed: {allowed}")
-    return tuple(sorted({int(v) for v in values}))
+    first = [name for name in action if name not in uses] if isinstance(uses, Mapping) else []
+    chosen = action[first[0]] if len(first) == 1 else None
+    if not isinstance(chosen, Discrete) or len(uses) != len(action) - 1 or not uses:
+        allowed = f"a dict of all of {', '.join(action)} but one, a Discrete that decides on the others"
+        raise UserError(f"{what} is {uses!r}; allowed: {allowed}, with its values that use each")
+    used = dict[str, tuple[int, ...]]()
+    for name, given in uses.items():
+        values = list(given) if isinstance(given, Iterable) else []
+        if not values or not all(isinstance(v, Integral) and 0 <= int(v) < chosen.n for v in values):
+            wrong = f"{what}: {name} is used by {given!r}"
+            raise UserError(f"{wrong}; allowed: some of 0…{chosen.n - 1}, values of {first[0]}")
+        used[name] = tuple(sorted({int(v) for v in values}))
+    return Conditional(action, used)
 
 
 # Uniform actions of any space: the random part of an evaluation with ε, and the play of checks.

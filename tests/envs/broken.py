@@ -6,19 +6,11 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-
-from polyplay.envs import Envs
-from polyplay.envs.check import CLOCK, PoolTrial, TrialResult, run_trial
-from polyplay.envs.lane import LaneJob
-from polyplay.envs.make import whole_matches
-from polyplay.envs.process_pool import pickled_factory
-from polyplay.envs.process_state import GlobalGenerators
 
 
 class Sound(gymnasium.Env):
@@ -67,7 +59,6 @@ NotFinite = sound_but(
 Strays = sound_but("Strays", see=lambda self, seen: seen + np.float32(9 if step_of(self) == 2 else 0))
 NoReward = sound_but("NoReward", lambda self, obs, reward, *more: (obs, None, *more))
 NoFlag = sound_but("NoFlag", lambda self, obs, reward, dead, *more: (obs, reward, None, *more))
-Counts = sound_but("Counts", lambda self, obs, reward, dead, *more: (obs, reward, int(dead), *more))
 OldGym = sound_but("OldGym", lambda self, obs, reward, dead, late, info: (obs, reward, dead or late, info))
 NoLastObservation = sound_but(
     "NoLastObservation", lambda self, obs, reward, dead, late, info: (None if late else obs, reward, dead, late, info)
@@ -276,57 +267,6 @@ RULES: dict[str, Any] = {  # rule → what breaks it; the first three must not e
 }
 
 
-def job_of(env: Any, lane: int = 0, **more: Any) -> LaneJob:
-    """What a trial of one lane is told."""
-    envs = whole_matches(Envs(env, 1, inline=True, **more))
-    maker = b"" if envs.title.startswith(("toy:", "ALE/")) else pickled_factory(envs)
-    return LaneJob(maker, envs.title, envs.spec, 3, lane, envs.step_timeout)
-
-
-def look(env: Any, steps: int = 30, seconds: float = 60.0, lane: int = 0) -> TrialResult:
-    """One trial of `env`, in this process: what hangs or ends it needs `run_watched`."""
-    return tried_by(lambda answer, clock: run_trial(answer, clock, job_of(env, lane), steps, seconds))
-
-
-def look_at_pool(name: str, steps: int) -> TrialResult:
-    """The same of a pool of Polyplay's own."""
-    envs = Envs(name, 1)
-    return tried_by(lambda answer, clock: PoolTrial(answer, clock, job_of(name), steps, 60.0, envs=envs).run())
-
-
-def tried_by(play: Callable[[Any, np.ndarray], Any]) -> TrialResult:
-    tried, generators = TrialResult(), GlobalGenerators(0)
-    answer = SimpleNamespace(send=lambda found: getattr(tried, found[0]).setdefault(*found[1]))
-    generators.enter()
-    try:
-        tried.facts = play(answer, np.zeros(CLOCK))
-    finally:
-        generators.leave()
-    return tried
-
-
-class Spoilt(Sound):
-    """Sound, unless its keyword is not finite."""
-
-    def __init__(self, value: str = "0"):
-        super().__init__()
-        self.value = float(value)
-
-    def step(self, action: object) -> tuple:
-        obs, *rest = super().step(action)
-        return (obs + np.float32(self.value), *rest)
-
-
-class Whole(gymnasium.ObservationWrapper):
-    def observation(self, observation: np.ndarray) -> np.ndarray:
-        return np.nan_to_num(observation)
-
-
-def whole(env: gymnasium.Env) -> gymnasium.Env:
-    """What is not finite is 0."""
-    return Whole(env)
-
-
 class Restless(Sound):
     """Begins anew in the middle, or resets at an end but gives the right observation."""
 
@@ -338,56 +278,6 @@ class Restless(Sound):
         if self.steps == (3 if self.middle else 8):
             self.reset()
         return result
-
-
-MASKS: dict[str, Any] = {
-    "discrete": (spaces.Discrete(4, start=2), np.array([0, 0, 1, 0]), 4),
-    "multi": (spaces.MultiDiscrete([2, 3]), np.array([0, 1, 0, 0, 1]), [1, 2]),
-    "tuple": (spaces.MultiDiscrete([2, 2]), (np.int8([1, 0]), np.int8([0, 1])), [0, 1]),
-}
-
-
-class Masked(Sound):
-    """Raises at any action but the one that its mask allows."""
-
-    def __init__(self, kind: str, where: str):
-        super().__init__()
-        self.action_space, self.mask, self.want = MASKS[kind]
-        self.where = where
-        if where == "observation":
-            form = spaces.MultiBinary(2) if kind == "tuple" else spaces.MultiBinary(len(self.mask))
-            mask_space = spaces.Tuple([form, form]) if kind == "tuple" else form
-            self.observation_space = spaces.Dict({"x": self.observation_space, "action_mask": mask_space})
-
-    def _shown(self, obs: Any) -> tuple[Any, dict]:
-        mask = {"action_mask": self.mask}
-        return ({"x": obs, **mask}, {}) if self.where == "observation" else (obs, mask)
-
-    def reset(self, **kw: Any) -> Any:
-        return self._shown(super().reset(**kw)[0])
-
-    def step(self, action: Any) -> Any:
-        assert np.array_equal(action, self.want)
-        obs, *rest = super().step(0)
-        obs, info = self._shown(obs)
-        return obs, *rest[:-1], info
-
-
-class LeftBehind(Pair):
-    """Everyone is still there after the end."""
-
-    def step(self, actions: dict) -> tuple:
-        parts = super().step(actions)
-        self.agents = list(self.possible_agents)
-        return parts
-
-
-class Ghost(Pair):
-    """Rewards a player whom nobody knows."""
-
-    def step(self, actions: dict) -> tuple:
-        obs, rewards, *rest = super().step(actions)
-        return obs, {**rewards, "ghost": 1.0}, *rest
 
 
 class Beyond(Pair):

@@ -16,7 +16,7 @@ import numpy as np
 import psutil
 from gymnasium import spaces
 
-FINE, RAISE, HANG, HOLD, KILL, SHAPE, DTYPE, EXIT, CRASH, SPAWN = range(10)
+FINE, RAISE, HANG, HOLD, KILL, EXIT, CRASH, SPAWN = range(8)
 
 
 class Obedient(gymnasium.Env):
@@ -40,7 +40,6 @@ class Obedient(gymnasium.Env):
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
         self.steps += 1
         end = self.steps == self.length
-        obs = self._see()
         match action - self.start:
             case 1:
                 raise ValueError("boom")
@@ -52,36 +51,12 @@ class Obedient(gymnasium.Env):
             case 4:
                 os.kill(os.getpid(), signal.SIGKILL)
             case 5:
-                obs = obs[:3]
-            case 6:
-                obs = obs.astype(np.complex128)
-            case 7:
                 sys.exit(3)
-            case 8:
+            case 6:
                 faulthandler._sigsegv()  # type: ignore[attr-defined]
-            case 9:
+            case 7:
                 subprocess.Popen(["sleep", "1000"])
-        return obs, self.steps, end and not self.truncate, end and self.truncate, {}
-
-
-class Seeded(gymnasium.Env):
-    """obs: a draw of its own generator and one of NumPy's global one; Box actions come back as the reward."""
-
-    observation_space = spaces.Dict(
-        {"own": spaces.Box(0, 1, (), np.float64), "all": spaces.Box(0, 1, (1,), np.float64)}
-    )
-    action_space = spaces.Box(np.array([-1, -2], np.float32), np.array([1, 2], np.float32))
-
-    def _see(self) -> dict:
-        return {"own": np.array(self.np_random.random()), "all": np.random.random(1)}
-
-    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
-        super().reset(seed=seed)
-        return self._see(), {}
-
-    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict]:
-        assert action.dtype == np.float32
-        return self._see(), float(action[0] + 10 * action[1]), False, False, {}
+        return self._see(), self.steps, end and not self.truncate, end and self.truncate, {}
 
 
 class Unbuildable(gymnasium.Env):

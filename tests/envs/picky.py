@@ -24,10 +24,10 @@ PARTS = {
 
 
 class Picky(gymnasium.Env):
-    """source: "info" or "observation", where the mask is. flaw: what goes wrong in the third row."""
+    """source: "info" or "observation", where the mask is."""
 
-    def __init__(self, source: str = "info", length: int = 5, flaw: str = ""):
-        self.source, self.length, self.flaw = source, length, flaw
+    def __init__(self, source: str = "info", length: int = 5):
+        self.source, self.length = source, length
         self.action_space = spaces.Dict(PARTS)
         seen: dict[str, Any] = {
             "who": spaces.Tuple([spaces.Discrete(3, start=1), spaces.MultiDiscrete([2, 4])]),
@@ -55,20 +55,13 @@ class Picky(gymnasium.Env):
 
     def _see(self, last: bool) -> tuple[dict, dict]:
         mask: Any = self._mask(last)
-        if self.flaw and self.steps == 2:
-            if self.flaw == "none legal":
-                mask["pick"][:] = 0
-            elif self.flaw == "shape":
-                mask["pick"] = mask["pick"][:3]
-            elif self.flaw == "missing":
-                mask = None
         obs = {
             "who": (np.int64(1 + self.steps % 3), np.array([self.steps % 2, self.steps % 4])),
             "bits": np.int8([1, self.steps % 2, 0]),
         }
         if self.source == "observation":
             return {**obs, "action_mask": mask}, {}
-        return obs, {"action_mask": mask} if mask is not None else {}
+        return obs, {"action_mask": mask}
 
     def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[Any, dict]:
         super().reset(seed=seed)

@@ -38,11 +38,6 @@ from polyplay.evaluation.scores import BASELINES
 QUICK = {"noop_max": 0}
 
 
-def FIRE(t, pool):
-    """Serve and stand still: loses a life of Breakout every 24 steps."""
-    return np.full(pool.lanes, 1)
-
-
 @pytest.fixture
 def pools():
     opened: list = []
@@ -55,20 +50,6 @@ def pools():
     yield open_pool
     for pool in opened:
         pool.close()
-
-
-def play(pool, steps, seed=0, actions=None):
-    """Rows [steps, lanes] of random play, all lanes at once; observations as sums and the last as is."""
-    rng = np.random.default_rng(seed)
-    n = pool.spec.action.n
-    rows: dict[str, list] = {}
-    for t in range(steps):
-        lanes, row = pool.recv()
-        for key in ("reward", "terminated", "truncated", "first", "over"):
-            rows.setdefault(key, []).append(row[key].copy())
-        rows.setdefault("obs", []).append(row["obs"].copy())
-        pool.send(lanes, rng.integers(0, n, pool.lanes) if actions is None else actions(t, pool))
-    return {k: np.array(v) for k, v in rows.items()}
 
 
 def test_spec_tells_everything():
@@ -132,85 +113,27 @@ def test_wrong_options(options, says):
     assert "\n" not in str(e.value)
 
 
-def test_a_lost_life_is_cut_for_the_learner_and_the_game_goes_on(pools):
-    """`over` comes with the fifth life only; no reset frame, no no-ops, no fifth life again in between."""
-    rows, ignored = (
-        play(pools("ALE/Breakout-v5", 1, options={**QUICK, "life_loss": how}), 150, actions=FIRE)
-        for how in ("terminate", "ignore")
-    )
-    ends, overs = (np.flatnonzero(rows[k]) for k in ("terminated", "over"))
-    assert len(overs) == 1
-    assert (ends[4::5] == overs).all(), "four lives are cuts, the fifth is the end"
-    assert rows["first"][1:].tolist() == rows["terminated"][:-1].tolist()
-    assert (rows["obs"][ends[0], 0, 1:] == rows["obs"][ends[0] + 1, 0, :3]).all(), "the stack goes on"
-    assert not rows["obs"][overs[0] + 1, 0, :3].any(), "and begins anew with a game"
-    assert (ignored["over"] == ignored["terminated"]).all()
-    assert ignored["over"].sum() == 1
+def test_frames_round_up_to_whole_steps():
+    env = AtariEnv("ALE/Pong-v5", {**QUICK, "max_frames": 10})
+    for _ in range(2):
+        env.reset(seed=0)
+        assert [env.step(0)[3] for _ in range(3)] == [False, False, True]
 
 
-def test_on_a_cut_row_the_adapter_presses_nothing(pools):
-    """Whatever the policy says there, the games are the same."""
+def test_lanes_follow_from_seed_and_number_whatever_pool_groups_and_threads_play_them(pools):
+    def played(lanes, lane, **how):
+        pool = pools("ALE/Breakout-v5", lanes, 1, lane, {"sticky": 0.25}, **how)
+        rows = []
+        for t in range(5 * pool.groups):
+            given, row = pool.recv()
+            rows.append(row["obs"].copy())
+            pool.send(given, np.full(lanes // pool.groups, t // pool.groups % 4))
+        return np.array(rows).reshape(5, lanes, *rows[0].shape[1:])
 
-    def run(say):
-        pool = pools("ALE/Breakout-v5", 1, options={**QUICK, "life_loss": "terminate"})
-        rng, cut, sums = np.random.default_rng(1), False, []
-        for _ in range(110):
-            lanes, row = pool.recv()
-            cut = bool(row["terminated"][0])
-            sums.append(int(row["obs"].sum()))
-            action = int(rng.integers(0, 4))
-            pool.send(lanes, np.array([say if cut else action]))
-        return sums
-
-    assert run(0) == run(3)
-
-
-def test_truncation_shows_the_real_last_frame_and_is_no_termination(pools):
-    """A game that ale-py would truncate ends with the frame an untruncated one shows there."""
-    actions = np.random.default_rng(0).integers(0, 4, (6, 3))
-    short = play(
-        pools("ALE/Breakout-v5", 3, seed=9, options={**QUICK, "max_frames": 20}),
-        12,
-        actions=lambda t, _: actions[t % 6],
-    )
-    want = play(pools("ALE/Breakout-v5", 3, seed=9), 6, actions=lambda t, _: actions[t])
-    for t in range(12):
-        assert (short["truncated"][t] == (t % 6 == 5)).all(), "20 frames are 5 steps"
-        assert (short["first"][t] == (t % 6 == 0)).all()
-    assert (short["over"] == short["truncated"]).all()
-    assert not short["terminated"].any()
-    assert (short["obs"][:6] == want["obs"]).all()
-    assert (short["reward"][:6] == want["reward"]).all()
-    assert not short["obs"][6, :, :3].any()
-    assert not short["reward"][6].any()
-
-
-def test_frames_round_up_to_whole_steps(pools):
-    rows = play(pools(lanes=1, options={**QUICK, "max_frames": 10}), 9)
-    assert np.flatnonzero(rows["truncated"][:, 0]).tolist() == [3, 7]
-
-
-def test_lanes_follow_from_seed_and_number_whatever_pool_and_threads_play_them(pools):
-    def played(lanes=2, seed=1, lane=0, workers=1):
-        pool = pools("ALE/Breakout-v5", lanes, seed, lane, {"sticky": 0.25}, workers=workers)
-        return play(pool, 8, actions=lambda t, pool: np.full(pool.lanes, t % 4))
-
-    whole = played()
-    assert all((whole[k] == v).all() for k, v in played(workers=2).items())
-    assert (whole["obs"][:, 1:] == played(lanes=1, lane=1)["obs"]).all()
-    assert (whole["obs"] != played(seed=2)["obs"]).any()
-    assert (whole["obs"][:, 0] != whole["obs"][:, 1]).any(), "lanes differ"
-
-
-def test_groups_step_while_the_other_is_served(pools):
-    pool = pools(lanes=2, groups=2)
-    whole = play(pools(lanes=2), 3, actions=lambda t, pool: np.full(2, t % 6))
-    for t in range(3):
-        for group in range(2):
-            lanes, row = pool.recv()
-            assert lanes == slice(group, group + 1)
-            assert (row["obs"] == whole["obs"][t, lanes]).all()
-            pool.send(lanes, np.full(1, t % 6))
+    whole = played(2, 0, workers=2)
+    assert (whole == played(2, 0, groups=2)).all()
+    assert (whole[:, 1:] == played(1, 1)).all()
+    assert (whole[:, 0] != whole[:, 1]).any(), "lanes differ"
 
 
 def test_an_action_out_of_range_is_refused_before_it_hangs_ale_and_closed_pools_say_so(pools):
@@ -335,18 +258,23 @@ def test_human_starts_take_a_file(tmp_path):
 
 
 def test_mistakes_are_said_in_one_line(tmp_path):
-    with pytest.raises(UserError, match=r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015"):
-        atari_preset("dopamin")
-    with pytest.raises(UserError, match=r"needs --starts FILE, start states of pong.*never released, `polyplay starts"):
-        apply(protocol("human-starts"), PONG, None)
-    with pytest.raises(UserError, match=r"--protocol: 'nul-op' given, did you mean 'null-op'\?; allowed: run, null-op"):
-        protocol("nul-op")
-    with pytest.raises(UserError, match="null-op is for Atari games, this run plays toy:catch; allowed here: run"):
-        apply(protocol("null-op"), Envs("toy:catch", 1), None)
-    with pytest.raises(UserError, match="--starts x is for --protocol human-starts, sticky given"):
-        apply(protocol("sticky"), PONG, "x")
-    with pytest.raises(UserError, match="start 0: more than 107999 frames were played before it"):
-        apply(protocol("human-starts"), PONG, file(tmp_path, {"actions": ["NOOP*108000"]}))
+    late = file(tmp_path, {"actions": ["NOOP*108000"]})
+    wrong = [
+        (r"--atari: 'dopamin' given, did you mean 'dopamine'\?; allowed: auto, dqn2015", atari_preset, "dopamin"),
+        (r"--protocol: 'nul-op' given, did you mean 'null-op'\?; allowed: run, null-op", protocol, "nul-op"),
+        (r"needs --starts FILE, start states of pong.*never released, `polyplay starts", apply, "human-starts", PONG),
+        (
+            "null-op is for Atari games, this run plays toy:catch; allowed here: run",
+            apply,
+            "null-op",
+            Envs("toy:catch", 1),
+        ),
+        ("--starts x is for --protocol human-starts, sticky given", apply, "sticky", PONG, "x"),
+        ("start 0: more than 107999 frames were played before it", apply, "human-starts", PONG, late),
+    ]
+    for says, do, name, *more in wrong:
+        with pytest.raises(UserError, match=says):
+            do(protocol(name) if do is apply else name, *more)
 
 
 def test_the_command_line_and_the_baselines_know_every_protocol():
@@ -371,33 +299,29 @@ def file(tmp_path, *starts, **head):
     return str(path)
 
 
-def emulator(seed=0):
-    """Pong after its reset, played by ALE alone."""
+def played(seed):
+    """Pong after START, played by ALE alone."""
     ale = ale_py.ALEInterface()
     ale.setFloat("repeat_action_probability", 0.0)
     ale.setInt("random_seed", seed)
     ale.loadROM(str(ale_py.roms.get_rom_path("pong")))
     ale.reset_game()
+    for button in [ale_py.Action.NOOP] * 60 + [ale_py.Action.FIRE] + [ale_py.Action.RIGHT] * 40:
+        ale.act(button)
     return ale
 
 
-def played(seed=0):
-    ale = emulator(seed)
-    for button, frames in (("NOOP", 60), ("FIRE", 1), ("RIGHT", 40)):
-        for _ in range(frames):
-            ale.act(ale_py.Action.__members__[button].value)
-    return ale
-
-
-def digest(ale):
-    return hashlib.sha256(ale.getRAM().tobytes()).hexdigest()
-
-
-def test_a_game_begins_where_the_presses_lead(tmp_path):
-    path = file(tmp_path, {**START, "seed": 3, "ram": digest(played(3))})
-    env = AtariEnv("ALE/Pong-v5", {**PLAIN, "starts": path})
-    obs, _ = env.reset(seed=11)
+@pytest.mark.parametrize("saved", [False, True])
+def test_a_game_begins_where_the_presses_or_a_saved_state_lead(tmp_path, saved):
     ale = played(3)
+    start = {**START, "seed": 3}
+    if saved:
+        state = base64.b64encode(ale.cloneState(include_rng=True).serialize()).decode()
+        start = {"state": state, "frames": 101}
+        ale.act(ale_py.Action.NOOP)
+    start["ram"] = hashlib.sha256(ale.getRAM().tobytes()).hexdigest()
+    env = AtariEnv("ALE/Pong-v5", {**PLAIN, "starts": file(tmp_path, start)})
+    obs, _ = env.reset(seed=11)
     assert (env._ale.getRAM() == ale.getRAM()).all()
     assert (obs[:3] == 0).all()  # a new stack
     assert obs[3].any()
@@ -408,59 +332,33 @@ def test_a_game_begins_where_the_presses_lead(tmp_path):
     assert (env._ale.getRAM() == ale.getRAM()).all()
 
 
-def test_a_saved_state_begins_the_same_game(tmp_path):
-    ale = played()
-    state = base64.b64encode(ale.cloneState(include_rng=True).serialize()).decode()
-    ale.act(ale_py.Action.NOOP)
-    path = file(tmp_path, {"state": state, "frames": 101, "ram": digest(ale)})
-    env = AtariEnv("ALE/Pong-v5", {**PLAIN, "starts": path})
-    env.reset()
-    assert (env._ale.getRAM() == ale.getRAM()).all()
-
-
 def test_frames_before_the_start_count_and_rewards_before_it_do_not(tmp_path):
     path = file(tmp_path, {"actions": ["NOOP*1000"]})
-    pool = Envs("ALE/Pong-v5", 1, options={**PLAIN, "max_frames": 1021, "starts": path}, inline=True).open(0)
-    rewards, steps = [], -1
-    while True:
-        lanes, row = pool.recv()
-        rewards.append(float(row["reward"][0]))
-        steps += 1
-        if row["over"][0]:
-            break
-        pool.send(lanes, np.zeros(1, np.int64))
-    pool.close()
-    assert steps == 6  # 21 frames were left, four to a step
-    assert rewards[0] == 0.0  # a game of 1000 no-ops has lost points
-    assert sum(rewards) >= -1
+    env = AtariEnv("ALE/Pong-v5", {**PLAIN, "max_frames": 1021, "starts": path})
+    env.reset()
+    rows = [env.step(0)[1:4] for _ in range(6)]  # 21 frames were left, four to a step
+    assert [late for _, _, late in rows] == [False] * 5 + [True]
+    assert sum(reward for reward, _, _ in rows) >= -1  # a game of 1000 no-ops has lost points
 
 
 def test_lanes_take_every_start_once_in_turn(tmp_path):
-    path = file(tmp_path, *({"actions": [f"NOOP*{100 + 4 * i}"]} for i in range(5)))
-    options = {**PLAIN, "max_frames": 124, "starts": path, "stride": 2}
-    pool = Envs("ALE/Pong-v5", 2, options=options, inline=True).open(0)
-    lengths, now = ([], []), [0, 0]
-    while min(map(len, lengths)) < 3:
-        lanes, row = pool.recv()
-        for i in (0, 1):
-            now[i] += not row["first"][i]
-            if row["over"][i]:
-                lengths[i].append(now[i])
-                now[i] = 0
-        pool.send(lanes, np.zeros(2, np.int64))
-    pool.close()
-    assert lengths[0][:3] == [6, 4, 2]  # starts 0, 2, 4
-    assert lengths[1][:3] == [5, 3, 6]  # starts 1, 3, and 0 again
-
-
-def test_an_environment_with_start_states_can_be_saved(tmp_path):
-    path = file(tmp_path, START, {"actions": ["NOOP*200"]})
-    a, b = (AtariEnv("ALE/Pong-v5", {**PLAIN, "starts": path}) for _ in range(2))
-    a.reset(seed=0)
-    b.reset(seed=0)
-    b.set_state(a.get_state())
-    assert (a.reset()[0] == b.reset()[0]).all()  # both begin the second
-    assert int(a.get_state()["games"]) == 2
+    """Also one that goes on from a saved state."""
+    path = file(tmp_path, *({"actions": [f"NOOP*{4 * i}"]} for i in range(5)))
+    options = {**PLAIN, "max_frames": 24, "starts": path, "stride": 2}
+    lengths = []
+    for lane in (0, 1):
+        env, other = (AtariEnv("ALE/Pong-v5", options) for _ in range(2))
+        for one in (env, other):
+            one.polyplay_lane(lane)
+            one.reset()
+        for _ in range(3):
+            length = 1
+            while not env.step(0)[3]:
+                length += 1
+            lengths.append(length)
+            other.set_state(env.get_state())
+            assert (env.reset()[0] == other.reset()[0]).all()
+    assert lengths == [6, 4, 2, 5, 3, 6]  # starts 0, 2, 4; 1, 3, and 0 again
 
 
 @pytest.mark.parametrize(
@@ -478,21 +376,22 @@ def test_a_start_that_leads_elsewhere_ends_it_by_name(tmp_path, start, says):
         Envs("ALE/Pong-v5", 1, options=options, inline=True, max_restarts=0).open(0).recv()
 
 
+WRONG = [{}, 3, {**START, "state": ""}, {**START, "seed": -1}, {**START, "seed": []}, {"actions": 3}, {"state": "AA=="}]
+WRONG += [{"state": "A", "frames": 3}]
+
+
 @pytest.mark.parametrize(
     ("starts", "head", "says"),
     [
         ([], {}, '"starts" must be a list of at least one start'),
         ([START], {"format": "x"}, 'must be an object with "format": "polyplay-starts"'),
-        ([START], {"kind": "robot"}, "\"kind\" is 'robot', allowed: human, substitute"),
-        ([START], {"game": ""}, "\"game\" is '', it must be text"),
+        *(
+            ([START], wrong, r'"game", "kind" \(human or substitute\) and')
+            for wrong in ({"kind": "robot"}, {"game": ""})
+        ),
         ([START], {"game": "breakout"}, "has start states of breakout, the run plays pong"),
-        ([{}], {}, 'start 0: has to be an object with either "actions" or "state"'),
-        ([START, {**START, "state": ""}], {}, 'start 1: has to be an object with either "actions" or "state"'),
-        ([{**START, "seed": -1}], {}, 'start 0: "seed" must be a whole number'),
-        ([{"actions": "NOOP"}], {}, 'start 0: "actions" must be a list of words'),
+        *(([START, wrong], {}, "start 1: given .*, must be {") for wrong in WRONG),
         ([{"actions": ["JUMP"]}], {}, "start 0: 'JUMP' is no button of ALE's"),
-        ([{"state": "AA=="}], {}, 'start 0: a "state" needs "frames"'),
-        ([{"state": "A", "frames": 3}], {}, 'start 0: "state" is no base64'),
     ],
 )
 def test_a_wrong_file_is_said_in_one_line(tmp_path, starts, head, says):
@@ -500,14 +399,13 @@ def test_a_wrong_file_is_said_in_one_line(tmp_path, starts, head, says):
         load_starts(file(tmp_path, *starts, **head), "pong")
     assert str(told.value).startswith("--starts: ")
     assert "\n" not in str(told.value)
-
-
-def test_what_is_no_file_or_no_json_is_said(tmp_path):
-    with pytest.raises(UserError, match=r"--starts: cannot read .*; give a file of start states"):
-        load_starts(str(tmp_path / "none"))
     (tmp_path / "x").write_text("{")
-    with pytest.raises(UserError, match="is no JSON"):
-        load_starts(str(tmp_path / "x"))
+    for path, says in (
+        (tmp_path / "none", "cannot read .*; give a file of start states"),
+        (tmp_path / "x", "is no JSON"),
+    ):
+        with pytest.raises(UserError, match=says):
+            load_starts(str(path))
 
 
 def test_what_is_written_is_read_again(tmp_path):

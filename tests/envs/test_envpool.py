@@ -48,24 +48,22 @@ def test_rows_are_the_convention_under_every_rule(how):
         assert [s[2:] for s in seen] == [FIRST if t == 0 else ENDS if t == length else GOES for t in want]
 
 
-def test_time_limits_truncate():
-    rows = lane_rows(Envs("envpool:Count-v1", 2, options={"max_episode_steps": 2}).open(0), 7)
-    assert [s[2:] for s in rows[0]] == [FIRST, GOES, EPISODE_CUT, FIRST, GOES, EPISODE_CUT, FIRST]
+LIVES = [  # a task, its options, the flags of its rows
+    ("Count-v1", {"max_episode_steps": 2}, [FIRST, GOES, EPISODE_CUT, FIRST, GOES, EPISODE_CUT, FIRST]),
+    ("Lives-v5", {}, [FIRST, GOES, GOES, GOES, GOES, GOES, ENDS, FIRST]),
+    ("Lives-v5", {"episodic_life": True}, [FIRST, GOES, GOES, LIFE, FIRST, GOES, GOES, ENDS, FIRST]),
+    ("Lives-v5", {"max_episode_steps": 6}, [FIRST, GOES, GOES, GOES, GOES, GOES, ENDS, FIRST]),  # both: the end is real
+]
 
 
-def test_a_lost_life_ends_an_episode_where_asked_but_never_the_game():
-    plain = lane_rows(Envs("envpool:Lives-v5", 1).open(0), 8)[0]
-    assert [s[2:] for s in plain] == [FIRST, GOES, GOES, GOES, GOES, GOES, ENDS, FIRST]
-    lives = lane_rows(Envs("envpool:Lives-v5", 1, options={"episodic_life": True}).open(0), 9)[0]
-    assert [s[2:] for s in lives] == [FIRST, GOES, GOES, LIFE, FIRST, GOES, GOES, ENDS, FIRST]
-    assert [s[0] for s in lives] == [0, 1, 2, 3, 3, 4, 5, 6, 0], "elapsed steps go on after a life"
-    assert lives[4][1] == 0, "no reward on first rows"
-
-
-def test_where_the_end_and_the_time_limit_meet_the_end_is_real():
-    rows = lane_rows(Envs("envpool:Lives-v5", 1, options={"max_episode_steps": 6}).open(0), 8)[0]
-    assert rows[6][2:] == ENDS
-    assert rows[7][2:] == FIRST
+@pytest.mark.parametrize(("task", "options", "flags"), LIVES)
+def test_lost_lives_and_time_limits(task, options, flags):
+    """A lost life ends an episode where asked, but never the game; elapsed steps go on, without a reward."""
+    seen = lane_rows(Envs(f"envpool:{task}", 1, options=options).open(0), len(flags))[0]
+    assert [s[2:] for s in seen] == flags
+    if "episodic_life" in options:
+        assert [s[0] for s in seen] == [0, 1, 2, 3, 3, 4, 5, 6, 0]
+        assert seen[4][1] == 0
 
 
 def test_lanes_may_be_answered_later_one_by_one():

@@ -12,15 +12,13 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import polyplay
-from polyplay.acting.play import play_games
 from polyplay.core import tree
 from polyplay.core.errors import Closed, EnvFailure, UserError
-from polyplay.envs import Discrete, Envs, Greedy
-from polyplay.envs.build import autoreset_mode, build_vector, single_lane
+from polyplay.envs import Envs, Greedy
+from polyplay.envs.build import autoreset_mode, build_vector
 from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import lane_seeds
 from polyplay.runs.plan import episodes
-from tests.acting.test_match_ends import Still
 from tests.envs import faulty, vectors
 from tests.envs.faulty import FINE, RAISE
 from tests.envs.vectors import NEXT, OFF, SAME, Counting
@@ -28,21 +26,9 @@ from tests.envs.vectors import NEXT, OFF, SAME, Counting
 
 def test_the_same_rows_as_with_processes():
     """CartPole under the same seed and actions, to the bit."""
-    inline = Envs("CartPole-v1", 3, inline=True).open(7)
-    process = Envs("CartPole-v1", 3, workers=2).open(7)
-    rng = np.random.default_rng(0)
-    try:
-        for _ in range(80):
-            a, x = inline.recv()
-            b, y = process.recv(60)
-            assert a == b == slice(0, 3)
-            assert all((x[k] == y[k]).all() for k in x)
-            action = rng.integers(0, 2, 3)
-            inline.send(a, action)
-            process.send(b, action)
-    finally:
-        process.close()
-        inline.close()
+    actions = np.random.default_rng(0).integers(0, 2, (80, 3))
+    pools = Envs("CartPole-v1", 3, inline=True).open(7), Envs("CartPole-v1", 3, workers=2).open(7)
+    assert all(same(x, y) for x, y in zip(*(walk(pool, actions) for pool in pools), strict=True))
 
 
 def test_steps_in_this_process_and_restarts_lanes():
@@ -82,14 +68,27 @@ def same(a, b):
     )
 
 
-def test_next_step_gives_the_same_rows_as_single_environments_to_the_bit():
-    rng = np.random.default_rng(0)
-    actions = [rng.integers(0, 2, 4) for _ in range(40)]
-    vector = opened(vectors.poles, 4, lane=2)
-    assert isinstance(vector, VectorPool)
-    single = Envs("CartPole-v1", 4, inline=True, options={"max_episode_steps": 9}).open(7, 2)
-    assert isinstance(single, InlinePool)
-    assert all(same(x, y) for x, y in zip(walk(vector, actions), walk(single, actions), strict=True))
+def of_gymnasium(kind):
+    def make(num_envs: int = 4):
+        return kind([vectors.Pair] * num_envs, autoreset_mode=SAME)
+
+    return make
+
+
+POLES, REAL = np.random.default_rng(0).integers(0, 2, (40, 4)), np.random.default_rng(1).normal(size=(12, 4, 2))
+ALIKE = [  # a vector environment, the single one, actions
+    (vectors.poles, Envs("CartPole-v1", 4, inline=True, options={"max_episode_steps": 9}), POLES),
+    (of_gymnasium(SyncVectorEnv), Envs(vectors.Pair, 4, inline=True), REAL.astype(np.float32)),
+    (of_gymnasium(AsyncVectorEnv), Envs(vectors.Pair, 4, inline=True), REAL.astype(np.float32)),
+]
+
+
+@pytest.mark.parametrize(("make", "single", "actions"), ALIKE)
+def test_gymnasium_s_own_give_the_rows_of_single_environments_to_the_bit(make, single, actions):
+    """In NEXT_STEP, and in SAME_STEP."""
+    pools = opened(make, 4, lane=2), single.open(7, 2)
+    assert [type(pool) for pool in pools] == [VectorPool, InlinePool]
+    assert all(same(x, y) for x, y in zip(*(walk(pool, actions) for pool in pools), strict=True))
 
 
 def test_groups_are_vectors_of_their_own_with_seeds_of_their_own():
@@ -163,11 +162,6 @@ def test_systems_train_and_play_with_them(tmp_path):
     assert run.evaluate(5)["episodic_length_mean"] == 9
 
 
-def test_games_are_played_in_as_many_lanes_as_there_must_be():
-    games = play_games(Envs(vectors.three, 6, 2, inline=True), Still(), 5, seed=0)
-    assert sorted(games) == [(3.0, 2), (3.0, 2), (6.0, 3), (6.0, 3), (10.0, 4)]
-
-
 def test_factories_are_asked_for_lanes_and_for_next_step():
     assert build_vector(vectors.poles, 5).num_envs == 5
     assert autoreset_mode(build_vector(vectors.poles, 2)) is NEXT
@@ -185,66 +179,53 @@ def test_factories_are_asked_for_lanes_and_for_next_step():
     assert autoreset_mode(build_vector(choosy, 2)) is OFF
 
 
-@pytest.mark.parametrize(
-    ("make", "then"),
-    [
-        (vectors.Batched, "makes the first step of its next episode unseen"),
-        (vectors.Listed, "makes the first step of its next episode unseen"),
-        (vectors.same, "is reset once more"),
-    ],
+UNSEEN = (
+    "its own, in the same step: a lane that ends while others go on makes the first step of its next episode unseen"
 )
-def test_others_that_reset_in_the_same_step_are_taken_as_they_are_and_say_what_is_unseen(make, then):
-    env = single_lane(make, "it")
-    assert autoreset_mode(env) is SAME
-    envs = Envs(make, 2, inline=True)
-    says = f"its own, in the same step: a lane that ends while others go on {then}"
-    assert envs.spec.describe["resets"] == says
+RESETS = [
+    (vectors.Batched, UNSEEN),
+    (vectors.Listed, UNSEEN),
+    (vectors.same, "its own, in the same step: a lane that ends while others go on is reset once more"),
+    (Counting, "by us, lane by lane"),
+    (vectors.poles, "its own, in the next step"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), RESETS)
+def test_a_spec_says_that_it_is_of_a_vector_and_what_is_unseen(make, says):
+    envs = Envs(make, 6, 2, inline=True)
+    assert (envs.spec.vector, envs.spec.width, envs.spec.describe["resets"]) == (True, 0, says)
     assert episodes(envs).endswith(f"value of the last observation; resets: {says}")
 
 
-class Pooled(vectors.Counting):
+def test_a_spec_is_of_one_lane():
+    assert Envs(vectors.poles, 6, inline=True).spec.describe["time limit"] == "9 steps"
+    assert Envs(vectors.three, 6, 2, inline=True).spec.width == 3
+    assert Envs(Counting, 6, 2).spec == Envs(Counting, 6, 2, inline=True).spec, "in a process of its own"
+
+
+class Pooled(Counting):
     __module__ = "envpool.made.up"
 
 
-@pytest.mark.parametrize(
-    ("make", "says"),
-    [
-        (vectors.Silent, r"^it: Silent does not say how it resets; its metadata must say autoreset_mode: "),
-        (Pooled, r"^it: is an EnvPool, .* give --env envpool:TASK$"),
-    ],
-)
-def test_others_are_refused_by_name_in_one_line(make, says):
-    with pytest.raises(UserError, match=says) as e:
-        single_lane(make, "it")
+REFUSED = [
+    (vectors.Silent, {}, "Silent: Silent does not say how it resets; its metadata must say autoreset_mode: "),
+    (Pooled, {}, "Pooled: is an EnvPool, .* give --env envpool:TASK"),
+    (vectors.three, {}, "three: makes 3 environments, but a group of the pool has lanes=4: give the function a para"),
+    (Counting, {"batching": Greedy(2)}, r"Counting: .* steps all its lanes at once, without Greedy\(n=2\)"),
+]
+
+
+@pytest.mark.parametrize(("make", "how", "says"), REFUSED)
+def test_others_are_refused_in_one_line(make, how, says):
+    with pytest.raises(UserError, match=f"^{says}") as e:
+        Envs(make, 4, inline=True, **how).spec  # noqa: B018
     assert "\n" not in str(e.value)
 
 
-def test_a_spec_says_that_it_is_of_a_vector():
-    for inline in (True, False):  # in this process, and in one of its own
-        spec = Envs(vectors.Counting, 6, 2, inline=inline).spec
-        assert (spec.vector, spec.width, spec.action) == (True, 0, Discrete(4))
-        assert spec.obs.shape == (2,)
-        assert spec.describe["resets"] == "by us, lane by lane"
-    spec = Envs(vectors.poles, 6, inline=True).spec
-    assert spec.describe["resets"] == "its own, in the next step"
-    assert spec.describe["time limit"] == "9 steps"
-    assert Envs(vectors.three, 6, 2, inline=True).spec.width == 3
-
-
-def test_lanes_that_cannot_be_are_refused_in_one_line():
-    with pytest.raises(
-        UserError, match=r"^three: makes 3 environments, but a group of the pool has lanes=4: give the fun"
-    ):
-        Envs(vectors.three, 4, inline=True).spec  # noqa: B018
-    with pytest.raises(UserError, match=r"^Counting: a vector .* steps all its lanes at once, without Greedy\(n=2\)"):
-        Envs(vectors.Counting, 4, batching=Greedy(2), inline=True).spec  # noqa: B018
-
-
 def test_an_id_of_which_there_are_only_vectors(monkeypatch):
-    gymnasium.register("OnlyMany-v0", vector_entry_point=vectors.Counting)
+    gymnasium.register("OnlyMany-v0", vector_entry_point=Counting)
     monkeypatch.setitem(gymnasium.registry, "OnlyMany-v0", gymnasium.registry["OnlyMany-v0"])
-    spec = Envs("OnlyMany-v0", 4, inline=True).spec
-    assert spec.vector
     assert Envs("OnlyMany-v0", 4, inline=True).open(0).recv()[1]["obs"].shape == (4, 2)
 
 
@@ -276,21 +257,6 @@ def test_where_others_go_on_a_lane_makes_a_step_unseen_whose_reward_is_not_lost(
             assert after["first"][lane] == before["over"][lane]
 
 
-def of_gymnasium(kind):
-    def make(num_envs: int = 4):
-        return kind([vectors.Pair] * num_envs, autoreset_mode=SAME)
-
-    return make
-
-
-@pytest.mark.parametrize("kind", [SyncVectorEnv, AsyncVectorEnv])
-def test_gymnasium_s_own_give_the_rows_of_single_environments(kind):
-    rng = np.random.default_rng(1)
-    actions = [rng.normal(size=(4, 2)).astype(np.float32) for _ in range(12)]
-    rows = walk(opened(of_gymnasium(kind), 4), actions), walk(opened(vectors.Pair, 4), actions)
-    assert all(same(x, y) for x, y in zip(*rows, strict=True))
-
-
 class Uneven(vectors.Pair):
     """Ends at random."""
 
@@ -308,11 +274,3 @@ def test_of_gymnasium_s_own_no_step_is_missing_where_others_go_on():
     for before, after in pairwise(rows):
         assert (after["first"] == before["over"]).all()
         assert (after["obs"]["n"] == np.where(before["over"], 0, before["obs"]["n"] + 1)).all()
-
-
-def test_without_its_last_observations_it_is_refused_in_one_line():
-    pool = opened(vectors.Same, 3)
-    with pytest.raises(UserError, match=r"^Same: Same resets in the same step \(SAME_STEP\) and gives no info") as e:
-        walk(pool, np.zeros((5, 3), np.int64))
-    assert "\n" not in str(e.value)
-    assert not isinstance(e.value, EnvFailure)

@@ -5,16 +5,14 @@ import numpy as np
 import pytest
 import torch
 from gymnasium import spaces as gym
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from polyplay.core import tree
-from polyplay.core.errors import EnvFailure, UserError
+from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Envs, masks, spaces
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation, action_sampler
 from polyplay.nets import factory
-from tests.envs.broken import Sound
+from tests.envs import drawn
 from tests.envs.picky import Picky
 
 BOX = Box((1,), np.float32([-1]), np.float32([1]))
@@ -45,7 +43,7 @@ def test_forms_of_a_mask():
         (MANY, [1, 0, 0, 0, 0], "no action is legal for number 1"),
         (Discrete(3), [1, 1], r"declared \[3\], given \[2\]"),
         (Discrete(3), [1, 2, 0], "of 0 and 1, given .1 2 0."),
-        (MANY, (np.ones(2),), "declared 2 arrays, given 1"),
+        (MANY, (np.ones(2),), r"declared a tuple of arrays, or \[5\], given \[1, 2\]"),
         (MANY, np.ones((2, 3)), r"tuple of arrays, or \[5\]"),
         (Discrete(2), [[1], [1, 0]], "list that makes no array"),
         (MultiBinary((2,)), [0, 3], "of 0, 1 and 2"),
@@ -89,22 +87,6 @@ def test_the_mask_is_no_observation():
 
 # ------------------------------------------------------------------- as Gymnasium's own sample(mask)
 
-LEAVES = st.one_of(
-    st.integers(1, 4).map(lambda n: gym.Discrete(n, start=n - 3)),
-    st.lists(st.integers(1, 3), min_size=1, max_size=3).map(gym.MultiDiscrete),
-    st.just(gym.MultiDiscrete([[2, 3], [1, 2]])),
-    st.sampled_from([(1,), (3,), (2, 2)]).map(gym.MultiBinary),
-    st.just(gym.Box(-1, 1, (2,))),
-)
-SPACES = st.recursive(
-    LEAVES,
-    lambda inner: st.one_of(
-        st.lists(inner, min_size=1, max_size=3).map(gym.Tuple),
-        st.dictionaries(st.sampled_from("abc"), inner, min_size=1, max_size=3).map(gym.Dict),
-    ),
-    max_leaves=4,
-)
-
 
 def gymnasiums(space, rng):
     """A mask as Gymnasium takes it."""
@@ -132,10 +114,10 @@ def taken(leaf, value):
     return np.concatenate([flat[i] == np.arange(n) for i, n in enumerate(leaf.classes)])
 
 
-@settings(max_examples=30, deadline=None)
-@given(space=SPACES, seed=st.integers(0, 2**16))
-def test_what_gymnasium_samples_with_a_mask_is_legal_by_ours(space, seed):
+@pytest.mark.parametrize("seed", range(30))
+def test_what_gymnasium_samples_with_a_mask_is_legal_by_ours(seed):
     rng = np.random.default_rng(seed)
+    space = drawn.draw(rng, acting=True)
     action, given = spaces.action(space, "x"), gymnasiums(space, rng)
     found = masks.mask_spec(action, given, "x")
     ours = tree.zeros(found, (2,)) if found is not None else None
@@ -182,38 +164,6 @@ def test_policies_obey_masks_and_environments_get_what_their_space_contains(sour
         pool.close()
 
 
-def lawful(mask):
-    """Some legal action of Picky's."""
-    many, bits = mask["rest"]["0"], mask["rest"]["1"]
-    rest = {
-        "0": np.stack([many[:, :2].argmax(1), many[:, 2:].argmax(1)], 1)[:, None],
-        "1": (~bits[:, ::2]).astype(np.int8)[..., None],
-        "2": np.zeros((len(many), 2), np.float32),
-    }
-    return {"pick": mask["pick"].argmax(1), "rest": rest}
-
-
-@pytest.mark.parametrize(
-    ("flaw", "says"),
-    [
-        ("none legal", "Picky, lane 0: .*action_mask at 'pick': no action is legal"),
-        ("shape", r"action_mask at 'pick': declared \[4\], given \[3\]"),
-        ("missing", "action_mask at 'pick': there is none, but there was one at first"),
-    ],
-)
-def test_a_broken_mask_ends_the_run_with_one_line(flaw, says):
-    pool = Envs(Picky, 1, inline=True, options={"flaw": flaw}).open(0)
-
-    def play():
-        while True:
-            lanes, row = pool.recv()
-            pool.send(lanes, lawful(row["mask"]))
-
-    with pytest.raises(EnvFailure, match=says) as e:
-        play()
-    assert "\n" not in str(e.value)
-
-
 def test_a_part_that_gets_its_mask_later_is_told():
     action = {"a": Discrete(2), "b": Discrete(2)}
     into = tree.zeros(masks.mask_spec(action, {"a": [1, 1], "b": None}, "x"), (1,))
@@ -234,15 +184,14 @@ class Masked(Picky):
     def __init__(self, action_space=None):
         super().__init__()
         self.action_space = action_space or gym.Discrete(4)
-        self.at = 0
 
     def reset(self, *, seed=None, options=None):
         self.at = 0
-        return self.observation_space.sample(), {}
+        return self.observation_space.sample(), None
 
     def step(self, action):
         flat = np.concatenate([np.arange(n) == a for n, a in zip(self.sizes, np.atleast_1d(action), strict=True)])
-        assert (flat <= self.action_masks()).all(), "an illegal action"
+        assert (flat <= self.legal()).all(), "an illegal action"
         self.at += 1
         return self.observation_space.sample(), 1.0, self.at == 5, False, {}
 
@@ -251,30 +200,18 @@ class Masked(Picky):
         space = self.action_space
         return space.nvec if isinstance(space, gym.MultiDiscrete) else [space.n]
 
-    def action_masks(self):
+    def legal(self):
         return np.concatenate([np.arange(n) % 2 == self.at % 2 for n in self.sizes])
+
+    def action_masks(self):
+        return self.legal()
 
 
 class InAWrapper(gymnasium.Wrapper):
     """As sb3-contrib's ActionMasker."""
 
     def action_masks(self):
-        return np.array([False, True, False, True])
-
-
-class Free(Picky):
-    """Any action is legal."""
-
-    def __init__(self):
-        super().__init__()
-        self.action_space = gym.Discrete(4)
-
-    def reset(self, *, seed=None, options=None):
-        return self.observation_space.sample(), {}
-
-    def step(self, action):
-        assert action in (1, 3)
-        return self.observation_space.sample(), 1.0, False, False, {}
+        return self.unwrapped.legal()
 
 
 @pytest.mark.parametrize(
@@ -283,7 +220,7 @@ class Free(Picky):
         Masked,
         lambda: Masked(gym.MultiDiscrete([3, 2])),
         lambda: gymnasium.wrappers.TimeLimit(Masked(), 3),
-        lambda: gymnasium.wrappers.TimeLimit(InAWrapper(Free()), 3),
+        lambda: InAWrapper(type("Bare", (Masked,), {"action_masks": None})()),
     ],
     ids=["discrete", "several", "wrapped", "of a wrapper"],
 )
@@ -297,16 +234,6 @@ def test_a_method_that_says_what_is_legal_is_used(make):
         pool.send(lanes, draw(2, row["mask"]))
     assert not pool.faults
     pool.close()
-
-
-class Silent(Free):
-    """Its reset gives no dict."""
-
-    def reset(self, *, seed=None, options=None):
-        return self.observation_space.sample(), None
-
-    def action_masks(self):
-        return np.array([False, True, False, True])
 
 
 def raising(self):
@@ -326,26 +253,6 @@ def test_a_method_of_another_form_or_that_raises_is_told(method, says):
         Envs(type("Wrong", (Masked,), {"action_masks": method}), 1, inline=True).spec  # noqa: B018
 
 
-def test_a_method_is_not_passed_over_and_that_of_a_vector_is_told():
-    assert Envs(Silent, 1, inline=True).spec.mask is not None
+def test_that_of_a_vector_is_told():
     with pytest.raises(UserError, match="has action masks, which vector environments can't have here"):
         Envs(lambda: gymnasium.vector.SyncVectorEnv([Masked]), 1, inline=True).spec  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    "what",
-    [{"action_masks": np.ones(2)}, {"action_mask": lambda: np.ones(2)}, {"valid_action_mask": lambda: [1, 1]}],
-)
-def test_a_mask_that_is_not_read_is_told(what):
-    def make():
-        env = Sound()
-        env.__dict__.update(what)
-        return gymnasium.wrappers.TimeLimit(env, 3)
-
-    spec = Envs(make, 1, inline=True).spec
-    assert spec.mask is None
-    assert (
-        spec.describe["action mask"]
-        == f"none: {next(iter(what))} is not read; a method action_masks(), or action_mask in info, is"
-    )
-    assert "action mask" not in Envs(Sound, 1, inline=True).spec.describe

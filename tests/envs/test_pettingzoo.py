@@ -57,13 +57,6 @@ def test_a_turn_based_environment_gives_who_waits_one_legal_action():
     assert {tuple(row["reward"]) for row in found if row["over"].any()} <= {(1, -1), (-1, 1), (0, 0)}
 
 
-def test_unequal_seats_are_refused_in_one_line_that_names_padding():
-    with pytest.raises(UserError, match=r"left has float32 \[2\] / 3 discrete, right has float32 \[3\] / 3 disc") as e:
-        Envs(broken.Unequal, 2).spec  # noqa: B018
-    assert "--wrapper polyplay.envs.pettingzoo:pad" in str(e.value)
-    assert "\n" not in str(e.value)
-
-
 def test_a_padded_environment_is_what_the_guide_says():
     pytest.importorskip("mpe2")
     spec = Envs(ADVERSARY, 3, wrappers=PAD, inline=True).spec
@@ -217,24 +210,3 @@ def test_players_without_a_space_are_told():
 
     with pytest.raises(UserError, match="Bare: a: action_space is None, no space of gymnasium"):
         Envs(Bare, 3, inline=True).spec  # noqa: B018
-
-
-@pytest.mark.parametrize(
-    "module", ["pettingzoo.classic.tictactoe_v3", "pettingzoo.classic.rps_v2", "mpe2.simple_spread_v3"]
-)
-def test_rewards_that_only_last_shows_are_told(module):
-    """Sound games have none; of a game that hides its rewards it is told, once."""
-    make = pytest.importorskip(module).env
-    for hides in (False, True):
-        made, remarks = parallel_of(make()), list[str]()
-        if hides:
-            made.env.last = lambda observe=True: (None, 5.0, False, False, {})
-        seen = made.reset(seed=1)
-        for _ in range(40):
-            seen = seen if made.agents else made.reset()
-            seen = made.step({a: int(_mask(seen, a, made.action_space(a).n).argmax()) for a in made.agents})
-            remarks += [made.remark] if made.remark else []
-            made.remark = ""
-        assert len(remarks) == hides
-        assert all(text.startswith("last() shows a reward of 5 for ") for text in remarks)
-        assert all(text.endswith("only env.rewards is read") for text in remarks)

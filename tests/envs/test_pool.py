@@ -30,20 +30,20 @@ class Some:
 
 
 @pytest.mark.parametrize(
-    "kw",
+    "wrong",
     [
         {"lanes": 0},
-        {"lanes": 4, "groups": 3},
-        {"lanes": 4, "groups": 2, "batching": Greedy(2)},
-        {"lanes": 4, "batching": Greedy(5)},
-        {"lanes": 4, "workers": -1},
-        {"lanes": 4, "step_timeout": 0.0},
-        {"lanes": 4, "max_restarts": -1},
+        {"groups": 3},
+        {"groups": 2, "batching": Greedy(2)},
+        {"batching": Greedy(5)},
+        {"workers": -1},
+        {"step_timeout": 0.0},
+        {"max_restarts": -1},
     ],
 )
-def test_impossible_descriptions(kw):
+def test_impossible_descriptions(wrong):
     with pytest.raises(UserError) as e:
-        Envs("toy:catch", **kw)
+        Envs("toy:catch", **{"lanes": 4, **wrong})
     assert "\n" not in str(e.value)
 
 
@@ -106,17 +106,6 @@ def test_drawn_environments_are_described_as_their_files_say():
         assert taken.contains(env.action_space.sample())
 
 
-NONE = gym.Box(0, 1, (2, 0))
-WIDTHS = [gym.Box(0, 1, (0,)), gym.Dict({"a": gym.Box(0, 1, (3,)), "b": NONE}), gym.Tuple([NONE, NONE])]
-
-
-@pytest.mark.parametrize("space", WIDTHS)
-def test_a_dimension_without_numbers_is_refused_in_one_line(space):
-    with pytest.raises(UserError, match=r"^x: observation space .* has a dimension of width 0, so no numbers: ") as e:
-        observation(space, "x")
-    assert "\n" not in str(e.value)
-
-
 def test_rows_hold_what_networks_can_compute_with():
     kinds = {"uint16": "int32", "uint32": "int64", "uint64": "float64", "longdouble": "float64", "float16": "float16"}
     for given, held in kinds.items():
@@ -134,14 +123,7 @@ def test_bounds_of_bytes_are_those_declared_and_else_those_of_pixels():
     assert pool.byte_bounds(bare)["flags"][1].tolist() == [255, 255]
 
 
-@pytest.mark.parametrize(
-    "damage",
-    [
-        {"n": 10**400, "start": 0},
-        {"n": float("inf"), "start": 0},
-        {"n": 2, "start": 0, "dtype": "bool[3]"},
-    ],
-)
+@pytest.mark.parametrize("damage", [{"n": 10**400}, {"n": float("inf")}, {"n": 2, "dtype": "bool[3]"}, {"kind": "x"}])
 def test_damage_of_any_kind_is_one_line(damage: dict[str, Any]):
     spec = inspect_env(drawn.Drawn(gym.Box(0, 1, (2,)), gym.Discrete(2)), "x")
     saved = pool.spec_to_json(spec)

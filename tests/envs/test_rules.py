@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from contextlib import closing
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,12 @@ import numpy as np
 import pytest
 from gymnasium import spaces as gym
 
-from polyplay.core.errors import EnvFailure, UserError
+from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Envs, rules
 from polyplay.envs.build import imported
-from polyplay.envs.inline_pool import InlinePool
-from polyplay.envs.lane import take_turn
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import SpaceViolation
-from tests.envs import broken
-from tests.envs.faulty import Obedient
 from tests.envs.players import Scripted
 from tests.envs.vectors import Counting
 
@@ -57,49 +54,37 @@ def test_what_a_fix_names_is_there():
 
 @pytest.mark.parametrize("reward", [1, 1.5, True, np.float32(2), np.int64(3), np.bool_(1), np.array(0.5)])
 def test_numbers_are_rewards(reward: Any):
-    assert rules.read_reward(reward) == float(reward)
-    assert type(rules.read_reward(reward)) is float
+    assert (rules.read_reward(reward), type(rules.read_reward(reward))) == (float(reward), float)
 
 
-@pytest.mark.parametrize(
-    ("reward", "says"),
-    [
-        (None, "given None"),
-        (float("nan"), "given nan"),
-        (1e300, "of float32, given 1e\\+300"),
-        (10**400, "given int 1000"),
-        (np.zeros(2), r"given ndarray \[2\]"),
-        (Decimal(1), "given Decimal"),
-        (1j, "given complex"),
-    ],
-)
-def test_other_things_are_no_rewards(reward: Any, says: str):
+NO_FLAG = "truncated must be a boolean, given"
+WRONG = [  # what reads it, what is given, the rule, what is said
+    (rules.read_reward, None, "reward", "given None"),
+    (rules.read_reward, float("nan"), "reward", "given nan"),
+    (rules.read_reward, 1e300, "reward", r"of float32, given 1e\+300"),
+    (rules.read_reward, 10**400, "reward", "given int 1000"),
+    (rules.read_reward, np.zeros(2), "reward", r"given ndarray \[2\]"),
+    (rules.read_reward, Decimal(1), "reward", "given Decimal"),
+    (rules.read_reward, 1j, "reward", "given complex"),
+    *((partial(rules.read_flag, "truncated"), x, "flags", NO_FLAG) for x in (None, "yes", np.array([True]), 2, [], {})),
+    (rules.read_step, (7, 1.0, False, {}), "step", r"step\(\) must return"),
+    (rules.read_step, None, "step", r"step\(\) must return"),
+    (rules.read_reset, np.zeros(2), "reset", r"reset\(\) must return"),
+    (rules.read_reset, (7,), "reset", r"reset\(\) must return"),
+]
+
+
+@pytest.mark.parametrize(("read", "given", "rule", "says"), WRONG)
+def test_what_is_no_reward_flag_or_answer(read: Any, given: Any, rule: str, says: str):
     with pytest.raises(SpaceViolation, match=says) as e:
-        rules.read_reward(reward)
-    assert e.value.rule == "reward"
-
-
-def test_flags():
-    for value in (True, 1, np.bool_(True), np.int32(1), np.array(True)):
-        assert rules.read_flag("terminated", value) is True
-    for value in (None, "yes", np.array([True]), 2, [], {}):
-        with pytest.raises(SpaceViolation, match="truncated must be a boolean, given") as e:
-            rules.read_flag("truncated", value)
-        assert e.value.rule == "flags"
+        read(given)
+    assert e.value.rule == rule
 
 
 def test_what_step_and_reset_return():
     assert rules.read_step((7, np.float32(1), np.bool_(False), True, {})) == (7, 1.0, False, True, {})
     assert rules.read_reset([7, {}]) == (7, {})
-    for give, result, rule in (
-        (rules.read_step, (7, 1.0, False, {}), "step"),
-        (rules.read_step, None, "step"),
-        (rules.read_reset, np.zeros(2), "reset"),
-        (rules.read_reset, (7,), "reset"),
-    ):
-        with pytest.raises(SpaceViolation, match=f"{rule}\\(\\) must return") as e:
-            give(result)
-        assert e.value.rule == rule
+    assert all(rules.read_flag("terminated", x) is True for x in (True, 1, np.bool_(1), np.int32(1), np.array(True)))
 
 
 def test_inside_tells_where_an_observation_lies_outside():
@@ -157,36 +142,6 @@ def test_rounding_is_no_breach(box, value, inside):
     assert obs.dtype.type(rules.in_full(obs[1])) == obs[1], "in full"
 
 
-def test_generators_are_told_apart():
-    env, other = broken.Sound(), broken.Sound()
-    assert rules.rng_of(env) == -1
-    env.reset(seed=5)
-    assert rules.rng_of(env) == 5
-    env.np_random, other.np_random = np.random.default_rng(1), np.random.default_rng(1)
-    assert rules.rng_of(env) == rules.rng_of(other) > 2**61
-    other.np_random.random()
-    assert rules.rng_of(env) != rules.rng_of(other)
-    assert rules.rng_of(object()) == -1
-
-
-@pytest.mark.parametrize(("env", "inline"), [(broken.OneSeed, False), (broken.OneGenerator, True)])
-def test_lanes_with_one_generator_end_a_pool(env: Any, inline: bool):
-    envs = Envs(env, 3, workers=3, inline=inline)
-    with pytest.raises(EnvFailure, match=r"lanes \d and \d got different seeds but draw.*rule seed"):
-        envs.open(7, lane=4).recv(30)
-
-
-def test_lanes_that_share_a_given_seed_are_no_breach():
-    """A restarted lane's new seed may be another lane's by chance."""
-    pool = Envs(broken.Sound, 2, inline=True).open(7)
-    lane = pool._units[0]
-    pool._board.seeds[1] = given = lane.seed
-    lane.close()
-    assert take_turn(lane) == 0
-    assert pool._board.seeds.tolist() == [given, given]
-    pool.close()
-
-
 @pytest.mark.parametrize(
     ("shape", "form"),
     [
@@ -209,9 +164,7 @@ def test_images_that_are_read_as_numbers():
     assert rules.flat_images(Field((300,), "uint8")) == []
 
 
-TEXT = "the function returned the same environment twice .*rule copies"
-POLE = gymnasium.make("CartPole-v1")
-MATCH, MANY = Scripted(), Counting(2)
+POLE, MATCH, MANY = gymnasium.make("CartPole-v1"), Scripted(), Counting(2)
 
 
 def pole():
@@ -223,69 +176,30 @@ def wrapped():
     return gymnasium.wrappers.TimeLimit(POLE, 10)
 
 
-class Simulator:
-    def step(self):
-        pass
-
-
-SIMULATOR = Simulator()
-
-
-class Inside(Obedient):
-    """Another object each time, with the same environment or simulator in it."""
-
-    def __init__(self, inner=POLE):
-        super().__init__()
-        self.game = inner
-
-
-def match():
-    return MATCH
-
-
-def many():
-    return MANY
-
-
 @pytest.mark.parametrize(
-    "make", [pole, wrapped, match, lambda: POLE, Inside, lambda: Inside(SIMULATOR), lambda: gymnasium.Wrapper(Inside())]
+    ("make", "how"),
+    [
+        (pole, {}),
+        (wrapped, {}),
+        (wrapped, {"inline": False, "workers": 1}),
+        (lambda: MATCH, {}),
+        (lambda num_envs=2: MANY, {"groups": 3}),
+    ],
 )
-def test_the_same_environment_twice(make):
-    with pytest.raises(UserError, match=TEXT) as e:
-        Envs(make, 3, inline=True).spec  # noqa: B018
+def test_the_same_environment_twice(make, how):
+    with (
+        pytest.raises(UserError, match=r"the function returned the same environment twice .*rule copies") as e,
+        closing(Envs(make, 6, **{"inline": True, **how}).open(0)) as pool,
+    ):
+        pool.recv(60)
     assert "\n" not in str(e.value)
 
 
-@pytest.mark.parametrize("kind", [{"inline": True}, {"workers": 1}], ids=["inline", "process"])
-def test_lanes_look_themselves_where_building_takes_too_long_to_try(kind, monkeypatch):
-    monkeypatch.setattr(rules, "QUICK", 0.0)
-    envs = Envs(wrapped, 2, **kind)
-    with monkeypatch.context() as patch:
-        patch.setattr(rules, "check_second", lambda *_: None)
-        described = Envs(wrapped, 2, inline=True).spec
-    envs.__dict__["spec"] = described
-    with pytest.raises(UserError, match=TEXT), closing(envs.open(0)) as pool:
-        pool.recv(60)
-
-
-def test_groups_of_vectors_look_too(monkeypatch):
-    monkeypatch.setattr(rules, "check_second", lambda *_: None)
-    with pytest.raises(UserError, match=TEXT):
-        Envs(many, 4, groups=2, inline=True).open(0)
-
-
-def test_a_lane_that_begins_anew_and_a_pool_after_another_may_have_it(monkeypatch):
+def test_a_lane_that_begins_anew_and_a_pool_after_another_may_have_it():
     """What was closed is nobody's."""
-    monkeypatch.setattr(rules, "check_second", lambda *_: None)
     for _ in range(2):
         with closing(Envs(pole, 1, inline=True).open(0)) as pool:
-            assert isinstance(pool, InlinePool)
             pool.recv()
             pool._units[0].close()
             pool._units[0].prepare()
     assert id(POLE) not in rules._taken
-
-
-def test_what_can_be_built_once_only_is_no_fault_here():
-    left = [Obedient()]
-    assert Envs(lambda: left.pop(), 1, inline=True).spec.action.n == 10
