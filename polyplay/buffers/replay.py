@@ -340,15 +340,11 @@ def _head(directory: Path, replays: Sequence[Replay]) -> dict[str, Any]:
         raise UserError(
             f"replay: its schema is {head.get('schema')!r}, this version reads {SCHEMA}: use the one that wrote it"
         )
-    saved = head["replay"]
-    differ = min((_differences(saved, _description(replay)) for replay in replays), key=len, default=[])
-    if differ:
-        raise UserError(f"replay: what was saved was described otherwise: {', '.join(differ)}")
+    saved, own = head["replay"], [layout(replay) for replay in replays]
+    differ = [[f"{k}={saved.get(k)} there, {v} here" for k, v in one.items() if saved.get(k) != v] for one in own]
+    if fewest := min(differ, key=len, default=[]):
+        raise UserError(f"replay: what was saved was described otherwise: {', '.join(fewest)}")
     return head
-
-
-def _differences(saved: dict[str, Any], own: dict[str, Any]) -> list[str]:
-    return [f"{k}={v} there, {own.get(k)} here" for k, v in saved.items() if k not in FREE_SPACE and own.get(k) != v]
 
 
 def _read(path: Path, checksum: int) -> dict[str, np.ndarray]:
