@@ -415,19 +415,15 @@ def draw_match(s: Batch, m: int) -> np.ndarray:
     seen = np.empty((1, match.yaw.shape[1], 3, PIXELS, PIXELS), np.uint8)
     draw_first_person(match, seen)
     large = seen[0].transpose(0, 2, 3, 1).repeat(VIEW // PIXELS, 1).repeat(VIEW // PIXELS, 2)
-    n = len(large) // 2
-    rows = [
-        np.concatenate([_framed(view, COLOURS[(RED, BLUE)[team]]) for view in large[team * n : team * n + n]], 1)
-        for team in (0, 1)
-    ]
-    return np.concatenate([_map(FlagMatches(*(x[m] for x in FlagMatches.of(s)))), np.concatenate(rows)], 1)
-
-
-def _framed(view: np.ndarray, colour: np.ndarray) -> np.ndarray:
-    framed = np.empty((VIEW + 2 * FRAME, VIEW + 2 * FRAME, 3), np.uint8)
-    framed[:] = colour
-    framed[FRAME:-FRAME, FRAME:-FRAME] = view
-    return framed
+    n, side = len(large) // 2, VIEW + 2 * FRAME
+    out = np.empty((SIDE, SIDE + n * side, 3), np.uint8)
+    out[:, :SIDE] = _map(FlagMatches(*(x[m] for x in FlagMatches.of(s))))
+    for seat, view in enumerate(large):
+        team, column = divmod(seat, n)
+        framed = out[team * side : (team + 1) * side, SIDE + column * side : SIDE + (column + 1) * side]
+        framed[:] = COLOURS[(RED, BLUE)[team]]
+        framed[FRAME:-FRAME, FRAME:-FRAME] = view
+    return out
 
 
 def _map(s: FlagMatches) -> np.ndarray:

@@ -2,8 +2,8 @@
 
 Monte Carlo tree search by random roll-outs (UCT, Kocsis and Szepesvári 2006), and random numbers for compiled games.
 
-A random stream is a uint64 [1], one of an array: its place in SplitMix64's sequence (Steele et al. 2014), which moves on as
-numbers are drawn. So whoever saves the array goes on to the bit.
+A random stream is a uint64 [1], one of an array: its place in SplitMix64's sequence (Steele et al. 2014). It moves on
+as numbers are drawn, so whoever saves the array goes on to the bit.
 """
 
 from __future__ import annotations

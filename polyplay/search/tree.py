@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from polyplay.core.compiled import bits, compiled
-from polyplay.core.errors import UserError
+from polyplay.envs.pool import need
 from polyplay.games.boards import Game
 
 # Dirichlet noise from a counter: the numbers of (key, lane, search) are the same whoever draws them, and whenever.
@@ -205,19 +205,14 @@ class SearchOptions:
     width: int = 0  # room for so many edges per node; 0: the game's actions, or 128 where it has more than 400
 
     def __post_init__(self) -> None:
-        if self.fast_simulations and self.halves:
-            why = f"root {self.root} halves the same number in every search"
-            raise UserError(f"search fast_simulations: {self.fast_simulations} given, but {why}; allowed: 0")
-        if not 0 <= self.fast_simulations <= max(self.simulations, 0):
-            given = f"search fast_simulations: {self.fast_simulations} given"
-            raise UserError(f"{given}; allowed: 0 to its {self.simulations} simulations")
-        if self.halves and self.simulations and not 1 <= self.gumbel_actions <= self.simulations:
-            most = f"1 to its {self.simulations} simulations"
-            raise UserError(f"search gumbel_actions: {self.gumbel_actions} given; allowed: {most}")
-        if 0 < self.simulations < self.leaves:
-            raise UserError(f"search leaves: {self.leaves} given; allowed: at most its {self.simulations} simulations")
-        if 0 < self.nodes <= self.simulations:
-            raise UserError(f"search nodes: {self.nodes} given; {self.simulations} simulations need one more than that")
+        n, fast, actions = self.simulations, self.fast_simulations, self.gumbel_actions
+        why = f"root {self.root} halves the same number in every search"
+        need(not (fast and self.halves), f"search fast_simulations: {fast} given, but {why}; allowed: 0")
+        need(0 <= fast <= max(n, 0), f"search fast_simulations: {fast} given; allowed: 0 to its {n} simulations")
+        fits = not (self.halves and n) or 1 <= actions <= n
+        need(fits, f"search gumbel_actions: {actions} given; allowed: 1 to its {n} simulations")
+        need(not 0 < n < self.leaves, f"search leaves: {self.leaves} given; allowed: at most its {n} simulations")
+        need(not 0 < self.nodes <= n, f"search nodes: {self.nodes} given; {n} simulations need one more than that")
 
     @property
     def halves(self) -> bool:

@@ -362,20 +362,6 @@ def _root_edge(tree: Tree, g: int, action: int) -> int:
 
 
 @compiled
-def first_refused(tree: Tree, game: np.ndarray, games: np.ndarray, actions: np.ndarray) -> int:
-    """The index of the first move that can't be made: an illegal one, or of a game that waits or isn't searched; -1."""
-    for i in range(games.size):
-        g, fine = games[i], False
-        if tree.plays[g].status == trees.SEARCHING and tree.plays[g].waiting == 0:
-            count = legal(game, tree.records[g, 0], tree.moves)
-            for k in range(count):
-                fine |= tree.moves[k] == actions[i]
-        if not fine:
-            return i
-    return -1
-
-
-@compiled
 def advance(
     tree: Tree, rules: Rules, game: np.ndarray, games: np.ndarray, actions: np.ndarray, results: np.ndarray
 ) -> None:
