@@ -137,11 +137,6 @@ class Replay:
         return [f"replay  {self.capacity:,} agent steps{', soft' * self.soft}", f"draws   {drawn}"]
 
     @property
-    def drawn_rows(self) -> int:
-        """Rows of a batch that a learner computes."""
-        return self.batch * (self.length if self.sequence else 2)
-
-    @property
     def every(self) -> int:
         """Rows between the starts of sequences; 0: items are transitions."""
         return self.sequence and (self.period or max(1, self.sequence // 2))

@@ -289,7 +289,8 @@ def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None
             if units[u, HEALTH] <= 0:
                 continue
             bolt, blast = can_use(heroes, p, np.int64(CAST_BOLT), age), can_use(heroes, p, np.int64(CAST_BLAST), age)
-            attacks = bolts = blasts = follows = False
+            able[MOVE], able[GO_HOME] = True, lacks(units, heroes, p)
+            able[CAST_HEAL] = can_use(heroes, p, np.int64(CAST_HEAL), age)
             for i in range(named.shape[1]):
                 v = np.int64(s.shown[m, p, i])
                 enemy = v >= 0 and (v >= half) == (p < team)
@@ -297,11 +298,8 @@ def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None
                 near = enemy and body and (bolt or blast) and apart(units, u, v) <= reach
                 named[ATTACK, i] = enemy and (body or is_open(units, team, v))
                 named[CAST_BOLT, i], named[CAST_BLAST, i], named[FOLLOW, i] = near and bolt, near and blast, v >= 0
-                attacks, follows = attacks or named[ATTACK, i], follows or v >= 0
-                bolts, blasts = bolts or (near and bolt), blasts or (near and blast)
-            able[MOVE], able[ATTACK], able[CAST_BOLT], able[CAST_BLAST] = True, attacks, bolts, blasts
-            able[CAST_HEAL], able[FOLLOW] = can_use(heroes, p, np.int64(CAST_HEAL), age), follows
-            able[GO_HOME] = lacks(units, heroes, p)
+                for k in (ATTACK, CAST_BOLT, CAST_BLAST, FOLLOW):
+                    able[k] |= named[k, i]
             for k in (ATTACK, CAST_BOLT, CAST_BLAST, FOLLOW):
                 if not able[k]:
                     named[k] = True
