@@ -60,7 +60,7 @@ class ItemIndex:
 
     def pick(self, rng: CounterRng, n: int) -> np.ndarray:
         """int64 [n] slots of items, each with the same chance. There must be one."""
-        out, used = replay_kernels.pick(rng.key, rng.used, n, self.R, self.lane, self.flags)
+        out, used = replay_kernels.pick(rng.key, rng.used, n, self.R, self.rows)
         rng.used = np.uint64(used)
         return out
 
@@ -199,9 +199,7 @@ class Columns:
 
 
 @compiled
-def spans(
-    slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def spans(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
     """Of items whose first trained row is in slots [B]: int64 [T, B] the slot of each row, bool [T, B] whether it is
     the item's own, and bool [T, B] whether the transition to the next row of the item exists.
     """
@@ -313,8 +311,8 @@ class ReplayBuffer:
         flags = tuple(np.ascontiguousarray(rows[name], bool) for name in FLAGS)
         if flags[0].shape[1:] != at.shape or len(set(at.tolist())) < len(at):
             raise ValueError(f"rows {flags[0].shape} for lanes {at.tolist()}: allowed is [T, lanes], each lane once")
-        stacks = [(rows[path], self.columns.last[path]) for path in self.columns.stacks]
-        kinds = replay_kernels.stack_kinds(stacks, at, index.lane[0, at] > 0, T)
+        stacks = [(rows[path], last[at]) for path, last in self.columns.last.items()]
+        kinds = replay_kernels.stack_kinds(stacks, index.lane[0, at] > 0, T)
         slots, extra, added, removed = index.append(flags, kinds, at, state is not None)
         self.columns.put(rows, at, slots, extra)
         if state:

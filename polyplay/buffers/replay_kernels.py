@@ -111,7 +111,7 @@ def append(
             steps += 0 if new else 1
             arrival[slot] = steps
             if period:
-                flag |= _item(flags, base, R, u, p, flag, begin, burn_in, period)
+                flag |= _item(flags, base, R, p, flag, u - begin, burn_in, period)
                 if t == 0 and anchored and not flag & FIRST and (last < 0 or u - last >= period):
                     last = u
                     flag |= ANCHOR if burn_in else ANCHOR | ITEM
@@ -141,14 +141,14 @@ def append(
 
 
 @inlined
-def _item(
-    flags: np.ndarray, base: int, R: int, u: int, p: int, flag: int, begin: int, burn_in: int, period: int
-) -> int:
-    """ITEM where a sequence begins with row u by the rows before it, else 0; the episode's first row is `begin`."""
+def _item(flags: np.ndarray, base: int, R: int, p: int, flag: int, since: int, burn_in: int, period: int) -> int:
+    """ITEM where a sequence begins with the row at position p by the rows before it, else 0; `since` is its number in
+    its episode.
+    """
     after_anchor = near_start = False
-    if u - begin <= burn_in and (u - begin) % period == 0:
-        near_start = (flag if u == begin else flags[_slot(base, R, p, u - begin)]) & FIRST != 0
-    if burn_in and u - burn_in >= begin:
+    if since <= burn_in and since % period == 0:
+        near_start = (flags[_slot(base, R, p, since)] if since else flag) & FIRST != 0
+    if burn_in and since >= burn_in:
         after_anchor = flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
     return ITEM if after_anchor or near_start else 0
 
@@ -229,16 +229,14 @@ def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndar
 
 
 @compiled
-def pick(
-    key: np.uint64, used: np.uint64, n: int, R: int, lane: np.ndarray, flags: np.ndarray
-) -> tuple[np.ndarray, np.uint64]:
+def pick(key: np.uint64, used: np.uint64, n: int, R: int, rows: Rows) -> tuple[np.ndarray, np.uint64]:
     """Slots of `n` rows that may be drawn, each with the same chance; the next number of `key`. There must be one."""
-    out, head, tail = np.empty(n, np.int64), lane[0], lane[1]
+    out, head, tail, flags = np.empty(n, np.int64), rows.lane[0], rows.lane[1], rows.flags
     ends = np.cumsum(head - tail)
-    rows = np.uint64(ends[-1])
+    there = np.uint64(ends[-1])
     for i in range(out.size):
         while True:
-            x, used = below(key, used, rows)
+            x, used = below(key, used, there)
             r = np.int64(x)
             at = np.searchsorted(ends, r, side="right")
             slot = at * R + (head[at] - (ends[at] - r)) % R
@@ -300,17 +298,15 @@ def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
     return whole.view(np.uint64 if whole.shape[-1] * whole.itemsize % 8 == 0 else np.uint8)
 
 
-def stack_kinds(
-    stacks: list[tuple[np.ndarray, np.ndarray]], lanes: np.ndarray, begun: np.ndarray, T: int
-) -> np.ndarray:
+def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
     """uint8 [T, B]: how the older planes of each row can be rebuilt: CONTINUES, ZEROS, REPEAT or STORED.
 
-    stacks: pairs of a leaf's rows [T, B, k, …] and every lane's last row so far [L, k, …]; all leaves agree on a kind.
+    stacks: pairs of a leaf's rows [T, B, k, …] and the lanes' last rows so far [B, k, …]; all leaves agree on a kind.
     begun bool [B]: there is a last row.
     """
-    possible = np.full((T, len(lanes)), 15)
+    possible = np.full((T, len(begun)), 15)
     for rows, ends in stacks:
-        new, last, continues = _as_words(rows, 3), _as_words(ends[lanes], 2), np.empty((T, len(lanes)), bool)
+        new, last, continues = _as_words(rows, 3), _as_words(ends, 2), np.empty((T, len(begun)), bool)
         continues[0] = begun & (new[0, :, :-1] == last[:, 1:]).all((1, 2))
         continues[1:] = (new[1:, :, :-1] == new[:-1, :, 1:]).all((2, 3))
         possible[continues] &= 1 << CONTINUES | 1 << STORED

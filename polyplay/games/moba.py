@@ -186,10 +186,9 @@ def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out
 
 
 @compiled
-def _cast(
-    units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray, p: int, age: int, out: np.ndarray
-) -> bool:
+def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
     """Whether an ability is of use, and which."""
+    units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team, half = len(heroes) // 2, len(units) // 2
     u, creeps = w.unit_of(units, team, p), team + w.SLOTS * w.count_lanes(units, team)
     if w.can_use(heroes, p, np.int64(w.CAST_HEAL), age + 1):
@@ -256,7 +255,7 @@ def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) 
     if health < skill.flees or (skill.flees > 0.0 and health < 0.8 and w.at_home(units, team, u)):
         out[0] = w.GO_HOME
         return
-    if _draw(s.key[m], p, age) < skill.casts and _cast(units, heroes, seen, shown, p, age, out):
+    if _draw(s.key[m], p, age) < skill.casts and _cast(s, m, p, out):
         return
     if skill.careful and _under_tower(units, team, p):
         out[0], out[2] = w.MOVE, MIDDLE * w.OFFSETS  # straight back

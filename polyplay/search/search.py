@@ -144,8 +144,8 @@ class Search:
             leaf = self.tree.leaves[bad]
             position = self.game.line(self.tree.records[leaf["game"], leaf["node"]])
             raise NotFinite(f"network {self.evaluator.title}: it answers NaN or infinity to the position {position}")
-        leaves, self.count = self.tree.leaves[: self.count], 0
-        tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values, leaves)
+        self.count = 0
+        tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values)
 
     def step(self) -> Finished:
         """A round, its evaluation and its answer; gives the searches that are done now, maybe none."""

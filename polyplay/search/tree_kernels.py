@@ -220,13 +220,11 @@ def set_root(tree: Tree, rules: Rules, g: int) -> None:
 
 
 @compiled
-def answer(
-    tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, values: np.ndarray, leaves: np.ndarray
-) -> None:
+def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, values: np.ndarray) -> None:
     """Expand the leaves of a batch by their answers and back them up. logits float32 [n, A], values float32 [n]."""
     waited = 1 if rules.leaves > 1 else 0
-    for i in range(leaves.size):
-        g, node, depth = leaves[i].game, leaves[i].node, leaves[i].depth
+    for i in range(values.size):
+        g, node, depth = tree.leaves[i].game, tree.leaves[i].node, tree.leaves[i].depth
         if tree.nodes[g, node].status == trees.FRESH:
             _expand(tree, game, g, node, logits, i)
         tree.nodes[g, node].value = values[i]
