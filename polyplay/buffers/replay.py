@@ -104,7 +104,10 @@ class Replay:
         said = f"burn_in={self.burn_in} needs sequence, the rows that are trained on behind it"
         _refuse(self.burn_in and not self.sequence, said)
         if isinstance(self.sampler, Proportional):
-            _check_sampler(self.sampler, self.spec)
+            _check_limits(self.sampler, dict.fromkeys(("alpha", "beta", "mixture", "eta"), (0, 1)))
+            first, unknown = self.sampler.first, not {"value", "chosen"} <= self.spec.keys()
+            _refuse(first not in ("max", "td"), f"first={first!r} given, allowed: max, td")
+            _refuse(first == "td" and unknown, "first='td' needs value and chosen in the stored rows")
         missing = sorted({"obs", "action", "reward", *FLAGS} - self.spec.keys())
         _refuse(bool(missing), f"the stored rows lack {', '.join(missing)}")
         leaves = [(p, f) for p, f in tree.leaves(self.spec) if p.split("/")[0] == "obs"]
@@ -216,13 +219,6 @@ def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float
     for name, (least, most) in limits.items():
         value, allowed = getattr(owner, name), f"{least} or more" if most == inf else f"{least} to {most}"
         _refuse(not least <= value <= most, f"{name}={value} given, allowed: {allowed}")
-
-
-def _check_sampler(sampler: Proportional, spec: Spec) -> None:
-    _check_limits(sampler, dict.fromkeys(("alpha", "beta", "mixture", "eta"), (0, 1)))
-    _refuse(sampler.first not in ("max", "td"), f"first={sampler.first!r} given, allowed: max, td")
-    unknown = not {"value", "chosen"} <= spec.keys()
-    _refuse(sampler.first == "td" and unknown, "first='td' needs value and chosen in the stored rows")
 
 
 # The rate of learning to acting: rows learnt from for each agent step, bounded on both sides.

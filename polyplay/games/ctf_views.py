@@ -32,8 +32,10 @@ compiled = cached_njit()
 uncounted = cached_njit(_nrt=False)  # no reference counts: none of these makes an array
 
 
-def _ways() -> np.ndarray:
-    """int64 [121 - 1, 2]: each cell but the middle by its distance, and the one before it on the way from there."""
+def _ways() -> tuple[np.ndarray, np.ndarray]:
+    """int64 [120, 2]: each cell but the middle by its distance, and the one before it on the way from there; float64
+    [120, 2 points, 2]: how far ahead and to the right each is, and the place half way from before.
+    """
     cells = [(i, j) for i in range(SEEN) for j in range(SEEN) if (i, j) != (HALF, HALF)]
     cells.sort(key=lambda cell: max(abs(cell[0] - HALF), abs(cell[1] - HALF)))
     ways = []
@@ -41,18 +43,12 @@ def _ways() -> np.ndarray:
         far = max(abs(i - HALF), abs(j - HALF))
         before = [HALF + round((k - HALF) * (far - 1) / far) for k in (i, j)]
         ways.append((i * SEEN + j, before[0] * SEEN + before[1]))
-    return np.array(ways)
+    rows, columns = np.divmod(np.array(ways), SEEN)
+    ends = np.stack([HALF - rows, columns - HALF], -1).astype(np.float64)
+    return np.array(ways), np.stack([ends[:, 0], ends.mean(1)], 1)
 
 
-def _steps(ways: np.ndarray) -> np.ndarray:
-    """float64 [120, 2 points, 2]: how far ahead and to the right such a cell is, and the place half way from before."""
-    i, j = np.divmod(ways, SEEN)
-    ends = np.stack([HALF - i, j - HALF], -1).astype(np.float64)
-    return np.stack([ends[:, 0], ends.mean(1)], 1)
-
-
-_WAYS = _ways()
-_STEPS = _steps(_WAYS)
+_WAYS, _STEPS = _ways()
 
 
 @uncounted

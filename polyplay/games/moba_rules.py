@@ -339,12 +339,10 @@ def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.nda
 def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
     """All where a match begins; MOST of heroes and their gold are drawn, the rest is new."""
     team, half = heroes.shape[1] // 2, units.shape[1] // 2
+    units[:, :, w.TARGET], heroes[:, :, w.AIM], heroes[:, :, w.LEVEL] = -1, -1, 1
     for m in range(len(units)):
         lanes = w.count_lanes(units[m], team)
-        for u in range(2 * half):
-            units[m, u, w.TARGET] = -1
         for p in range(2 * team):
-            heroes[m, p, w.AIM], heroes[m, p, w.LEVEL] = -1, 1
             place(units[m], heroes[m], p)
         for side in range(2):
             first = side * half + team + w.SLOTS * lanes

@@ -275,9 +275,8 @@ def draw_lanes(s: Batch, m: int) -> np.ndarray:
         if size != CREEP:
             _bar(out, column, row - size - 2 * BAR - 1, unit[w.HEALTH] / unit[w.MOST], GREEN)
         if size == HERO:
-            hero = heroes[side * team + k]
-            mana = hero[w.MANA] / (w.MANA_AT_FIRST + w.MANA_A_LEVEL * hero[w.LEVEL])
-            _bar(out, column, row - size - BAR - 1, mana, SKY)
+            p = side * team + k
+            _bar(out, column, row - size - BAR - 1, heroes[p, w.MANA] / w.most_mana(heroes, p), SKY)
     return out
 
 

@@ -72,10 +72,6 @@ class SpielRules:
         self.states.put(b"", begin)
         self.functions = [_answering(f) for f in (self._legal, self._play, self._planes)]  # held: they are called
 
-    @property
-    def addresses(self) -> list[int]:
-        return [int(ctypes.cast(f, ctypes.c_void_p).value or 0) for f in self.functions]
-
     def state(self, moves: bytes) -> Any:
         """After moves, int16 [n]."""
         found = self.states.find(moves)
@@ -252,7 +248,8 @@ class SpielGame(Game):
     @property
     def numbers(self) -> np.ndarray:
         rules = self.rules
-        return np.array([SPIEL, self.rows, self.columns, *rules.addresses, rules.actions, rules.longest], np.int64)
+        addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in rules.functions]
+        return np.array([SPIEL, self.rows, self.columns, *addresses, rules.actions, rules.longest], np.int64)
 
     @property
     def planes(self) -> tuple[int, int, int]:
@@ -293,8 +290,7 @@ class SpielGame(Game):
         return cells
 
     def _history(self, record: np.ndarray) -> list[int]:
-        moves: list[int] = np.frombuffer(record[CELLS : CELLS + 2 * ply(record)].tobytes(), np.int16).tolist()
-        return moves
+        return list(map(int, np.frombuffer(record[CELLS : CELLS + 2 * ply(record)].tobytes(), np.int16)))
 
     def _state(self, record: np.ndarray) -> Any:
         return self.rules.state(record[CELLS : CELLS + 2 * ply(record)].tobytes())

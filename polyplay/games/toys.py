@@ -477,6 +477,10 @@ class ArrayPool(BasePool):
     """A Pool all of whose state are arrays, `_arrays` by name, and who sits where."""
 
     _arrays: Batch
+    _counters: np.ndarray  # of the lanes' or matches' random streams
+
+    def _draw(self, at: np.ndarray) -> Draw:
+        return lambda: game_rng(self._counters, at)
 
     def state(self) -> Batch:
         """Copies of its arrays, seating and turns."""
@@ -502,9 +506,6 @@ class ToyPool(ArrayPool):
         self._begin(everyone, self._states)
         self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters}
         self._ready.back(everyone.tolist())
-
-    def _draw(self, at: np.ndarray) -> Draw:
-        return lambda: game_rng(self._counters, at)
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         over = self._rows["over"][numbers]
@@ -571,9 +572,6 @@ class MatchPool(ArrayPool):
     def seats_of(self, lanes: Lanes) -> Seats:
         """For bots that play by the state: valid until the send() of those lanes."""
         return Seats(self.game, self._states, self._table.match[lanes], self._table.seat[lanes])
-
-    def _draw(self, at: np.ndarray) -> Draw:
-        return lambda: game_rng(self._counters, at)
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._action, numbers, action)

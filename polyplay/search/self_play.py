@@ -91,15 +91,6 @@ class GameNotes:
             "searched": self.searched[game, :n].tolist(),
         }
 
-    def ended(self, ctx: WorkerContext, game: int, outcome: float, number: int, version: int) -> None:
-        """Game `number` of a player is over, and the next one begins: the main process is told of a sample of the
-        first player's. version: of the weights.
-        """
-        if ctx.index == 0 and is_sampled(number):
-            about = {"name": f"self_play-{ctx.incarnation}-{number}", "kind": "self_play"}
-            ctx.log("game", json.dumps(about | {"black": version, "white": version} | self.row(game, outcome)))
-        self.begin(game, self.action[game, :0])
-
 
 # When a player gives a game up (Silver et al. 2017, Methods, "Self-play"), and how it learns when it may.
 #
@@ -428,7 +419,11 @@ class SelfPlay:
         rows["reward"][1:] = np.where(np.arange(moves) % 2 == (moves - 1) % 2, 1.0, -1.0) * worth
         rows["first"][0], rows["terminated"][moves] = True, True
         rows["game"][:] = (self.ctx.incarnation << 32) + self.number
-        self.notes.ended(self.ctx, game, float(rows["reward"][1]), self.number, self.version)
+        if self.ctx.index == 0 and is_sampled(self.number):
+            about: Row = {"name": f"self_play-{self.ctx.incarnation}-{self.number}", "kind": "self_play"}
+            about |= {"black": self.version, "white": self.version, **self.notes.row(game, float(rows["reward"][1]))}
+            self.ctx.log("game", json.dumps(about))
+        self.notes.begin(game, self.notes.action[game, :0])
         self.number += 1
         self.metrics.ended(game, rows)
         self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
@@ -436,10 +431,7 @@ class SelfPlay:
         if self.recorded[game]:
             self.finished.append(rows if self.recorded[game] == moves else recorded_rows(rows))
         self.resignation.begin(np.array([game]))
-        self._tally_resignation()
         self.games.length[game] = self.recorded[game] = 0
-
-    def _tally_resignation(self) -> None:
         tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
         tally("resigned", 0, 1)
         for name, value in zip(RESIGN_METRICS[1:], (float(self.resignation.v), wrong, high), strict=True):

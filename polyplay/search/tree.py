@@ -130,7 +130,7 @@ class Tree(NamedTuple):
     records: np.ndarray  # int8 [B, N, record]
     plays: np.ndarray  # Play [B]
     gumbel: np.ndarray  # float32 [B, A]: noise of the root's edges in order
-    considered: np.ndarray  # int32 [moves + 1, simulations]: see gumbel
+    considered: np.ndarray  # int32 [moves + 1, simulations]: by how many moves are considered, see considered_visits
     temperatures: np.ndarray  # float64 [longest + 1]: by ply
     root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, with noise where there is any
     leaves: np.ndarray  # Leaf [M]
@@ -240,11 +240,6 @@ class SearchOptions:
             lane=lane,
         )
 
-    def considered_table(self) -> np.ndarray:
-        """int32 [moves + 1, simulations]: of the move to visit, its visits so far, by how many moves are considered."""
-        n = self.gumbel_actions if self.halves else 0
-        return np.array([considered_visits(m, max(self.simulations, 1)) for m in range(n + 1)], np.int32)
-
     def temperatures(self, plies: np.ndarray) -> np.ndarray:
         """float64: of the schedule's last entry whose ply is reached; before the first 1."""
         at = np.searchsorted([ply for ply, _ in self.temperature], plies, side="right")
@@ -291,6 +286,7 @@ def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
     """A tree of `games` games, none of them begun."""
     nodes, edges = options.room(game)
     most = games * options.leaves
+    moves = range(1 + (options.gumbel_actions if options.halves else 0))
     visits = 2 + options.leaves * options.virtual_loss + 8 * max(nodes, options.simulations)
     return Tree(
         edges=np.zeros((games, edges), Edge),
@@ -299,7 +295,7 @@ def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
         records=np.zeros((games, nodes, game.record), np.int8),
         plays=np.zeros(games, Play),
         gumbel=np.zeros((games, game.actions), np.float32),
-        considered=options.considered_table(),
+        considered=np.array([considered_visits(n, max(options.simulations, 1)) for n in moves], np.int32),
         temperatures=options.temperatures(np.arange(game.longest + 1)),
         root_priors=np.zeros((games, game.actions), np.float32),
         leaves=np.zeros(most, Leaf),

@@ -11,10 +11,9 @@ from polyplay.core.errors import UserError
 from polyplay.games import board_rules
 from polyplay.games.boards import GAMES, Game, game
 from polyplay.search import Search, SearchOptions
-from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.search import visit_shares
 from polyplay.search.tree import ENDED, EXPANDED
-from tests.search.twins import Node, Stub, TwinSearch, searched
+from tests.search.twins import Node, Stub, TwinSearch, UniformEvaluator, searched
 
 THREE, FOUR, ROW = GAMES["tic_tac_toe"], GAMES["connect_four"], GAMES["three_in_a_row"]
 NOISE: dict[str, Any] = {"noise": 0.25, "noise_alpha": 0.6}
