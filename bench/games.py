@@ -45,7 +45,7 @@ def play_random(
                 write_planes(numbers, record, planes)
             n = legal(numbers, record, moves)
             made += 1
-            if play(numbers, record, np.int64(moves[integer_below(random, 0, n)])) != GOES_ON:
+            if play(numbers, record, np.int64(moves[integer_below(random, n)])) != GOES_ON:
                 break
     return made
 

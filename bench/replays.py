@@ -32,7 +32,6 @@ import polyplay
 from polyplay.buffers import replay_kernels
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_buffer import ReplayBuffer
-from polyplay.buffers.replay_kernels import _memcpy
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.buffers.sum_tree import SumTree
 from polyplay.core import checkpoint
@@ -224,9 +223,9 @@ def filled(kind: str, size: int, n: int) -> tuple[ReplayBuffer, Callable[[], Non
 
 @compiled
 def _copies(memory: Any, index: Any, out: Any) -> None:
-    n, of, to = memory.shape[1], memory.ctypes.data, out.ctypes.data
+    flat, n = memory.reshape(-1), memory.shape[1]
     for i in range(index.size):
-        _memcpy(np.uintp(to + 4 * i * n), np.uintp(of + index[i] * n), 4 * n)
+        out[i] = flat[index[i] * n : (index[i] + 4) * n]
 
 
 def beside_memcpy(memory: ReplayBuffer, n: int, seconds: float) -> dict[str, float]:

@@ -57,7 +57,7 @@ from polyplay.nets.device import is_half
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs.directory import read_config
 from polyplay.search import Search, SearchOptions
-from polyplay.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator, UniformEvaluator
+from polyplay.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
 from polyplay.search.search import SearchPolicy
 from polyplay.systems import load
 from polyplay.workers.crew import Crew
@@ -79,6 +79,18 @@ def one_search(search: Search) -> list[float]:
         search.answer(*search.evaluator.evaluate(planes))
         seconds.append(time.perf_counter() - begun)
     return seconds
+
+
+class UniformEvaluator:
+    """Every move alike, every position even."""
+
+    title = "uniform"
+
+    def __init__(self, actions: int):
+        self.actions = actions
+
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros((len(planes), self.actions), np.float32), np.zeros(len(planes), np.float32)
 
 
 def alone(name: str, games: int, leaves: int, asked: argparse.Namespace) -> Row:

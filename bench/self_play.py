@@ -43,7 +43,7 @@ from common import (
     verdict,
 )
 from measure import measure
-from search import SPEED, alone
+from search import SPEED, UniformEvaluator, alone
 
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import tree
@@ -55,7 +55,7 @@ from polyplay.learning.learner import Learner
 from polyplay.learning.loop import ReplayLearner
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
-from polyplay.search.evaluators import BACKENDS, NetworkEvaluator, UniformEvaluator
+from polyplay.search.evaluators import BACKENDS, NetworkEvaluator
 from polyplay.search.self_play import SelfPlay, game_rows
 from polyplay.systems import load
 from polyplay.workers.crew import Crew

@@ -16,7 +16,7 @@ from polyplay.envs.spaces import action_sampler
 from polyplay.games.boards import GAMES, game
 from polyplay.games.mcts import opponent
 from polyplay.search import Search, SearchOptions
-from polyplay.search.evaluators import UniformEvaluator
+from tests.search.twins import UniformEvaluator
 
 ROW = {"action": "int64", "reward": "float32", "first": "bool", "terminated": "bool", "truncated": "bool"}
 

@@ -21,7 +21,7 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from polyplay.buffers.rollout_queue import Producer, RolloutQueue
+from polyplay.buffers.rollout_queue import READING, Producer, RolloutQueue
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
 from polyplay.core.files import refusal_text
@@ -171,7 +171,8 @@ def wait_for_actors(
 def save_queue_end(ctx: WorkerContext, part: CheckpointPart, queue: RolloutQueue, lost: list[int]) -> None:
     """Write this learner's end of the queue. Raises OSError."""
     own = range(ctx.index, queue.producers, queue.consumers)
-    counts = {"taken": {str(p): queue.learnt(p) for p in own}, "reading": {str(p): queue.reading(p) for p in own}}
+    reading = {str(p): len(queue.held(queue.pairs(p), READING)) for p in own}  # taken, and not given back yet
+    counts = {"taken": {str(p): queue.learnt(p) for p in own}, "reading": reading}
     part.json(f"workers/stream-{ctx.index}", {**counts, "turn": int(queue.turns[ctx.index]), "lost": lost})
 
 

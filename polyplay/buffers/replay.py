@@ -104,7 +104,10 @@ class Replay:
         said = f"burn_in={self.burn_in} needs sequence, the rows that are trained on behind it"
         _refuse(self.burn_in and not self.sequence, said)
         if isinstance(self.sampler, Proportional):
-            _check_sampler(self.sampler, self.spec)
+            _check_limits(self.sampler, dict.fromkeys(("alpha", "beta", "mixture", "eta"), (0, 1)))
+            first, unknown = self.sampler.first, not {"value", "chosen"} <= self.spec.keys()
+            _refuse(first not in ("max", "td"), f"first={first!r} given, allowed: max, td")
+            _refuse(first == "td" and unknown, "first='td' needs value and chosen in the stored rows")
         missing = sorted({"obs", "action", "reward", *FLAGS} - self.spec.keys())
         _refuse(bool(missing), f"the stored rows lack {', '.join(missing)}")
         leaves = [(p, f) for p, f in tree.leaves(self.spec) if p.split("/")[0] == "obs"]
@@ -135,11 +138,6 @@ class Replay:
         pace = "free" if self.ratio is None else f"{self.ratio:g} per agent step"
         drawn = f"{self.items}: {pace}, {type(self.sampler).__name__.lower()}"
         return [f"replay  {self.capacity:,} agent steps{', soft' * self.soft}", f"draws   {drawn}"]
-
-    @property
-    def drawn_rows(self) -> int:
-        """Rows of a batch that a learner computes."""
-        return self.batch * (self.length if self.sequence else 2)
 
     @property
     def every(self) -> int:
@@ -221,13 +219,6 @@ def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float
     for name, (least, most) in limits.items():
         value, allowed = getattr(owner, name), f"{least} or more" if most == inf else f"{least} to {most}"
         _refuse(not least <= value <= most, f"{name}={value} given, allowed: {allowed}")
-
-
-def _check_sampler(sampler: Proportional, spec: Spec) -> None:
-    _check_limits(sampler, dict.fromkeys(("alpha", "beta", "mixture", "eta"), (0, 1)))
-    _refuse(sampler.first not in ("max", "td"), f"first={sampler.first!r} given, allowed: max, td")
-    unknown = not {"value", "chosen"} <= spec.keys()
-    _refuse(sampler.first == "td" and unknown, "first='td' needs value and chosen in the stored rows")
 
 
 # The rate of learning to acting: rows learnt from for each agent step, bounded on both sides.
@@ -340,15 +331,11 @@ def _head(directory: Path, replays: Sequence[Replay]) -> dict[str, Any]:
         raise UserError(
             f"replay: its schema is {head.get('schema')!r}, this version reads {SCHEMA}: use the one that wrote it"
         )
-    saved = head["replay"]
-    differ = min((_differences(saved, _description(replay)) for replay in replays), key=len, default=[])
-    if differ:
-        raise UserError(f"replay: what was saved was described otherwise: {', '.join(differ)}")
+    saved, own = head["replay"], [layout(replay) for replay in replays]
+    differ = [[f"{k}={saved.get(k)} there, {v} here" for k, v in one.items() if saved.get(k) != v] for one in own]
+    if fewest := min(differ, key=len, default=[]):
+        raise UserError(f"replay: what was saved was described otherwise: {', '.join(fewest)}")
     return head
-
-
-def _differences(saved: dict[str, Any], own: dict[str, Any]) -> list[str]:
-    return [f"{k}={v} there, {own.get(k)} here" for k, v in saved.items() if k not in FREE_SPACE and own.get(k) != v]
 
 
 def _read(path: Path, checksum: int) -> dict[str, np.ndarray]:

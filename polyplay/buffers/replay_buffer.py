@@ -60,7 +60,7 @@ class ItemIndex:
 
     def pick(self, rng: CounterRng, n: int) -> np.ndarray:
         """int64 [n] slots of items, each with the same chance. There must be one."""
-        out, used = replay_kernels.pick(rng.key, rng.used, n, self.R, self.lane, self.flags)
+        out, used = replay_kernels.pick(rng.key, rng.used, n, self.R, self.rows)
         rng.used = np.uint64(used)
         return out
 
@@ -68,18 +68,20 @@ class ItemIndex:
         """int64 ids of what these slots hold: the slot, and its generation."""
         return (self.generation[slots].astype(np.int64) << replay_kernels.SHIFT) | slots
 
-    def live_items(self, ids: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Slots and priorities of those ids whose items may still be drawn, and the greatest of these priorities.
+    def live_items(self, ids: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Slots and priorities of those ids whose items may still be drawn.
 
         Raises BadPriority, naming the first that is NaN, negative or infinite.
         """
-        slots, valid, greatest, wrong = replay_kernels.live_items(ids, priority, MOST, self.flags, self.generation)
-        if wrong >= 0:
-            bad = priority[wrong]
-            kind = "NaN" if np.isnan(bad) else "negative" if bad < 0 else "infinite" if np.isinf(bad) else "too large"
-            said = f"priority {bad} of id {ids[wrong]}, number {wrong} of {len(ids)}, is {kind}"
+        wrong = np.flatnonzero(~((priority >= 0.0) & (priority <= MOST)))
+        if len(wrong):
+            i = int(wrong[0])
+            said = f"priority {priority[i]} of id {ids[i]}, number {i} of {len(ids)}"
             raise BadPriority(f"{said}; allowed: 0 to {MOST:g}")
-        return slots, valid, greatest
+        slots = ids & replay_kernels.MASK
+        same = self.generation[slots] == ids >> replay_kernels.SHIFT
+        live = same & (self.flags[slots] & replay_kernels.LIVE > 0)
+        return slots[live], priority[live]
 
 
 # How items are chosen: uniformly, or by priority. Priorities are raw ones; exponents are the samplers' own.
@@ -161,32 +163,28 @@ class Columns:
         self.whole = {p: f for p, f in leaves.items() if p not in self.stacks and p not in FLAGS}
         self.arrays: Leaves = {p: np.zeros((n + 1, *f.shape[1:]), f.dtype) for p, f in self.stacks.items()}
         self.arrays |= {p: np.zeros((n, *f.shape), f.dtype) for p, f in self.whole.items()}
-        self.cells: Leaves = {p: replay_kernels.as_cells(a, len(a)) for p, a in self.arrays.items()}
         self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in self.stacks.items()}
 
     def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
         """Rows [T, B, …] into slots [T, B], and the planes that need rows of their own: extra [n, 3], see append."""
-        slots = slots.reshape(-1)
         for path, array in self.arrays.items():
-            values = np.ascontiguousarray(rows[path], array.dtype)
-            replay_kernels.scatter(self.cells[path], slots, values)
-            if path in self.stacks:
-                if len(extra):
-                    t, b = np.divmod(extra[:, 1], len(lanes))
-                    replay_kernels.scatter(
-                        self.cells[path], extra[:, 0].copy(), np.ascontiguousarray(values[t, b, extra[:, 2]])
-                    )
-                self.last[path][lanes] = values[-1]
+            array[slots] = rows[path][:, :, -1] if path in self.stacks else rows[path]
+        for path, last in self.last.items():
+            last[lanes] = rows[path][-1]
+            if len(extra):
+                t, b = np.divmod(extra[:, 1], len(lanes))
+                self.arrays[path][extra[:, 0]] = rows[path][t, b, extra[:, 2]]
 
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
         """Rows in `slots` [T, B] into a batch: by path all of them, or only the first."""
         planes = slots
         if self.stacks:
             planes = replay_kernels.planes(slots.reshape(-1), self.R, self.k, older, self.empty)
+            planes = planes.reshape(*slots.shape, self.k)
         leaves = dict(tree.leaves(batch))
         for path, part in parts.items():
             at = planes if path in self.stacks else slots[part]
-            replay_kernels.gather(self.cells[path], at.reshape(-1), leaves[path])
+            np.take(self.arrays[path], at, axis=0, out=leaves[path], mode="clip")  # clip: without a copy of its own
 
 
 # Sequences: which rows belong to an item, and what fills an item where its episode has no rows.
@@ -201,9 +199,7 @@ class Columns:
 
 
 @compiled
-def spans(
-    slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def spans(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
     """Of items whose first trained row is in slots [B]: int64 [T, B] the slot of each row, bool [T, B] whether it is
     the item's own, and bool [T, B] whether the transition to the next row of the item exists.
     """
@@ -310,13 +306,13 @@ class ReplayBuffer:
             for begin in range(0, T, index.most):
                 self._add(tree.at(batch, slice(begin, begin + index.most)), lanes, None if begin else state)
             return
-        at = np.arange(self.replay.lanes)[lanes] if isinstance(lanes, slice) else self._lanes(lanes)
+        at = np.arange(self.replay.lanes)[lanes]
         rows = {path: np.asarray(leaf) for path, leaf in tree.leaves(batch)}
         flags = tuple(np.ascontiguousarray(rows[name], bool) for name in FLAGS)
-        if flags[0].shape[1:] != at.shape:
-            raise ValueError(f"rows {flags[0].shape} for {len(at)} lanes: allowed is [T, {len(at)}]")
-        stacks = [(rows[path], self.columns.last[path]) for path in self.columns.stacks]
-        kinds = replay_kernels.stack_kinds(stacks, at, index.lane[0, at] > 0, T)
+        if flags[0].shape[1:] != at.shape or len(set(at.tolist())) < len(at):
+            raise ValueError(f"rows {flags[0].shape} for lanes {at.tolist()}: allowed is [T, lanes], each lane once")
+        stacks = [(rows[path], last[at]) for path, last in self.columns.last.items()]
+        kinds = replay_kernels.stack_kinds(stacks, index.lane[0, at] > 0, T)
         slots, extra, added, removed = index.append(flags, kinds, at, state is not None)
         self.columns.put(rows, at, slots, extra)
         if state:
@@ -325,12 +321,6 @@ class ReplayBuffer:
         self._prioritize(added)
         if self.replay.grows_from:
             self.trim()
-
-    def _lanes(self, lanes: Sequence[int] | np.ndarray) -> np.ndarray:
-        at = np.asarray(lanes, np.int64)
-        if len(at) and (at.min() < 0 or at.max() >= self.replay.lanes or len(set(at.tolist())) < len(at)):
-            raise ValueError(f"lanes {at.tolist()}: allowed is each of 0 … {self.replay.lanes - 1} once")
-        return at
 
     def _prioritize(self, added: np.ndarray) -> None:
         """Rows that became items get their first priority."""
@@ -399,11 +389,11 @@ class ReplayBuffer:
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
             raise ValueError(f"ids {ids.shape} and priorities {given.shape}: allowed is one of each, [B]")
-        slots, valid, greatest = self.index.live_items(ids, given)
+        slots, valid = self.index.live_items(ids, given)
         late = len(ids) - len(slots)
         self.index.counts[replay_kernels.LATE] += late
         if len(slots):
-            self.max_priority = max(self.max_priority, greatest)
+            self.max_priority = max(self.max_priority, float(valid.max()))
             self.sampler.put(slots, valid)
         return late
 

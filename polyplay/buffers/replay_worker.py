@@ -106,10 +106,7 @@ class SampleQueue(SharedQueue):
 
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
         self.replay, self.replay_workers, self.learners = replay, queue.consumers, learners
-        self._stream, pairs = (
-            queue,
-            self.replay_workers * learners,
-        )  # of each memory's learners, one memory after another
+        self._stream, pairs = queue, self.replay_workers * learners  # of one memory's learners after another's
         n = pairs * depth
         fields = {
             "_items": tree.widen(replay.drawn(), (n,)),

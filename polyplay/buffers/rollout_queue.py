@@ -15,7 +15,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from math import gcd
-from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -25,9 +25,6 @@ from polyplay.core.shared_memory import LINE, Ring, Semaphore, Semaphores, Share
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Arrow
 from polyplay.envs.pool import Envs, EnvSpec
-
-if TYPE_CHECKING:
-    from polyplay.buffers.training_queue import TrainingQueue
 
 # What the queues between acting and learning have in common. Imports no torch.
 
@@ -68,18 +65,11 @@ class SharedQueue(Queue, SharedObject):
     _closed: np.ndarray
 
     def __init__(
-        self,
-        fields: Spec,
-        slots: int,
-        pairs: int,
-        readers: int,
-        asks: tuple[int, int],
-        more_bells: int = 0,
-        each: int = 1,
+        self, fields: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
-        """asks: how many ask for parts, and how many answer. more_bells: than one for each reader."""
+        """asks: how many ask for parts, and how many answer. bells: besides one for each reader."""
         self.slots, self.share, self.readers, self.each = slots, slots * each // pairs, readers, each
-        self._bells = Semaphores(readers + more_bells)
+        self._bells = Semaphores(readers + bells)
         super().__init__(
             **fields,
             marks=((slots, LINE // 8), np.int64),
@@ -157,18 +147,16 @@ class SharedQueue(Queue, SharedObject):
             raise Closed
 
 
-Q = TypeVar("Q", bound="RolloutQueue | TrainingQueue")
+Log = Callable[[list[int]], None]  # hears of the slots of each batch
 
 
-class QueueBatches(Generic[Q]):
+class QueueBatches:
     """The learning end of a queue: batches of `n` of its slots."""
 
-    queue: Q
+    queue: Any  # a RolloutQueue or a TrainingQueue
     n: int
 
-    @property
-    def edge(self) -> Q:
-        return self.queue
+    edge = property(lambda self: self.queue)
 
     @property
     def joined_nbytes(self) -> float:
@@ -286,7 +274,7 @@ class RolloutQueue(SharedQueue):
         }
         each = consumers if per_agent else 1
         asks = consumers, producers
-        super().__init__(fields, slots, producers * each, consumers, asks, more_bells=producers, each=each)
+        super().__init__(fields, slots, producers * each, consumers, asks, bells=producers, each=each)
 
     @classmethod
     def of(
@@ -345,10 +333,6 @@ class RolloutQueue(SharedQueue):
     def bell(self, c: int) -> Semaphore:
         """The semaphore that gets a token whenever consumer `c` has something to look at."""
         return self._bells[c]
-
-    def reading(self, p: int) -> int:
-        """Slots of producer `p` that its consumer has taken and not given back yet."""
-        return len(self.held(self.pairs(p), READING))
 
     def reclaim(self, c: int) -> None:
         """Give back what a predecessor of consumer `c`, one that was lost or of an earlier run, was reading."""
@@ -453,8 +437,10 @@ class Producer:
         self._full[to].put(slot)
 
 
-class RolloutBatches(QueueBatches[RolloutQueue]):
+class RolloutBatches(QueueBatches):
     """What crosses into a learner: a description that becomes an iterator there."""
+
+    queue: RolloutQueue
 
     def __init__(self, queue: RolloutQueue, n: int, in_turn: bool = False):
         self.queue, self.n, self.in_turn = queue, n, in_turn
@@ -466,11 +452,7 @@ class RolloutBatches(QueueBatches[RolloutQueue]):
         return [f"batch   {self.n} slots × {self.queue.lanes} lanes × {self.queue.T} steps{whose}"]
 
     def consumer(
-        self,
-        c: int,
-        log: Callable[[list[int]], None] = lambda slots: None,
-        join: Collator | None = None,
-        wait: bool = True,
+        self, c: int, log: Log = lambda slots: None, join: Collator | None = None, wait: bool = True
     ) -> Iterator[tuple[Batch, Batch] | None]:
         """Yield (rows [T+1, n·lanes, …], state [n·lanes, …]), or None when nothing came for a while. Raises Closed.
 

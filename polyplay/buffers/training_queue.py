@@ -127,8 +127,10 @@ class TrainingQueue(Queue):
             self._came.notify_all()
 
 
-class TrainingBatches(QueueBatches[TrainingQueue]):
+class TrainingBatches(QueueBatches):
     """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change."""
+
+    queue: TrainingQueue
 
     def __init__(self, queue: TrainingQueue, rows: int):
         self.queue, self.rows = queue, rows

@@ -12,7 +12,7 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.base_pool import FLAGS
 from polyplay.envs.pool import Envs, EnvSpec, options
 from polyplay.envs.spaces import Discrete, describe_actions, describe_fields
-from polyplay.games.board_rules import legal, play, start, write_planes
+from polyplay.games.board_rules import legal, play, write_planes
 from polyplay.games.boards import GAMES, OPTIONS, Game, game
 from polyplay.games.mcts import Opponent, opponent
 from polyplay.games.records import GOES_ON, WORTH, compiled
@@ -57,10 +57,6 @@ def describe(envs: Envs) -> EnvSpec:
     return EnvSpec(obs, action, describe=text, mask=Field((board.actions,), "bool"))
 
 
-def connect(envs: Envs, seed: int, lane: int) -> BoardPool:
-    return BoardPool(envs, seed, lane)
-
-
 class BoardPool(ArrayPool):
     """A Pool of a board game: lanes step in send(), in the caller's thread, against an opponent.
 
@@ -71,7 +67,7 @@ class BoardPool(ArrayPool):
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
         board, _, self._opponent = of(envs)
-        self._game, everyone = board.numbers, np.arange(envs.lanes)
+        self._game, self._start, everyone = board.numbers, board.new(), np.arange(envs.lanes)
         self._records = np.zeros((envs.lanes, board.record), np.int8)
         # of the player: 1 moves second; a game changes it first
         self._side = ((lane + everyone + 1) % 2).astype(np.int8)
@@ -102,7 +98,7 @@ class BoardPool(ArrayPool):
     def _begin(self, at: np.ndarray) -> None:
         """Next games, from the other side; an opponent that moves first has moved."""
         self._side[at] ^= 1
-        start_all(self._game, self._records, at)
+        self._records[at] = self._start
         self._answer(at[self._side[at] == 1])
         self._write(at, {"reward": 0.0, **dict.fromkeys(FLAGS, False), "first": True})
 
@@ -116,11 +112,7 @@ class BoardPool(ArrayPool):
         show_all(self._game, self._records, at, self._side, self._rows["obs"], self._rows["mask"], self._rows["over"])
 
 
-@compiled
-def start_all(game: np.ndarray, records: np.ndarray, at: np.ndarray) -> None:
-    """Initial positions in the records of lanes `at`."""
-    for i in range(at.size):
-        start(game, records[at[i]])
+connect = BoardPool
 
 
 @compiled

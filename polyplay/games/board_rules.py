@@ -155,10 +155,8 @@ def othello_play(game: np.ndarray, record: np.ndarray, action: int) -> int:
     if _can_move(game, record, own):
         record[OWN] = 1
         return GOES_ON
-    lead = 0
-    for cell in range(rows * columns):
-        disc = record[CELLS + cell]
-        lead += 1 if disc == own else -1 if disc == 3 - own else 0
+    cells = record[CELLS : CELLS + rows * columns]
+    lead = np.count_nonzero(cells == own) - np.count_nonzero(cells == 3 - own)
     return DRAWN if lead == 0 else WON if lead > 0 else LOST
 
 

@@ -146,19 +146,15 @@ class KInARow(Game):
     k: int
     gravity: bool
 
+    numbers = property(lambda g: np.array([K_IN_A_ROW, g.rows, g.columns, g.k, g.gravity, 0, 0, 0], np.int64))
+    actions = property(lambda self: self.columns if self.gravity else self.cells)
+    goal = property(lambda self: f"{self.k} in a row win.")
+
     def __post_init__(self) -> None:
         fits, sides = all(1 <= side <= LARGEST for side in (self.rows, self.columns)), f"{self.rows}x{self.columns}"
         need(fits, f"game:{self.name}: {sides} given; a side has 1 to {LARGEST} cells")
         most = max(self.rows, self.columns)
         need(2 <= self.k <= most, f"game:{self.name}: {self.k} in a row given; a {sides} board has 2 to {most}")
-
-    @property
-    def numbers(self) -> np.ndarray:
-        return np.array([K_IN_A_ROW, self.rows, self.columns, self.k, self.gravity, 0, 0, 0], np.int64)
-
-    @property
-    def actions(self) -> int:
-        return self.columns if self.gravity else self.cells
 
     @cached_property
     def symmetries(self) -> tuple[Symmetry, ...]:
@@ -173,8 +169,6 @@ class KInARow(Game):
     def title(self) -> str:
         sizes = f"{self.k} in a row, {self.rows}×{self.columns}"
         return self.name.replace("_", " ") if self.name in GAMES else sizes
-
-    goal = property(lambda self: f"{self.k} in a row win.")
 
     def move_name(self, action: int) -> str:
         """A column by its letter, where that is all there is to say."""
@@ -192,6 +186,10 @@ class Go(Game):
     letters = GO_LETTERS
     passes = True
     goal = "Two passes end the game: the larger area wins, stones and what they surround."
+    longest = property(lambda self: 2 * self.cells)
+    record = property(lambda self: self._hashes + 8 * self.longest)
+    planes = property(lambda self: (2 * go.EIGHT + 1, self.rows, self.columns))
+    _hashes = property(lambda self: -(-(CELLS + self.cells * (1 + go.EIGHT)) // 8) * 8)  # where they begin
 
     @property
     def numbers(self) -> np.ndarray:
@@ -199,24 +197,8 @@ class Go(Game):
         return np.array([GO, self.rows, self.columns, self.halves, self.ko, self.suicide, boards, self._hashes])
 
     @property
-    def _hashes(self) -> int:
-        return -(-(CELLS + self.cells * (1 + go.EIGHT)) // 8) * 8
-
-    @property
-    def longest(self) -> int:
-        return 2 * self.cells
-
-    @property
-    def record(self) -> int:
-        return self._hashes + 8 * self.longest
-
-    @property
     def title(self) -> str:
         return f"{super().title}, komi {self.halves / 2:g}"
-
-    @property
-    def planes(self) -> tuple[int, int, int]:
-        return 2 * go.EIGHT + 1, self.rows, self.columns
 
     def records(self, planes: np.ndarray) -> np.ndarray:
         """As they were eight plies ago, and since: what was before can't be seen, so it may be repeated."""
@@ -244,14 +226,8 @@ class Othello(Game):
     passes = True
     counted = True
     goal = "The most discs win."
-
-    @property
-    def numbers(self) -> np.ndarray:
-        return np.array([OTHELLO, self.rows, self.columns, 0, 0, 0, 0, 0], np.int64)
-
-    @property
-    def longest(self) -> int:
-        return 2 * (self.cells - 4)
+    numbers = property(lambda self: np.array([OTHELLO, self.rows, self.columns, 0, 0, 0, 0, 0], np.int64))
+    longest = property(lambda self: 2 * (self.cells - 4))
 
     def records(self, planes: np.ndarray) -> np.ndarray:
         records = super().records(planes)

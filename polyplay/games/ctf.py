@@ -96,6 +96,7 @@ ALL = np.array([(yaw, 1, strafe, forward, tag, 0) for tag, yaw, forward, strafe 
 FEW = np.array(rules.SMALL)
 _YAW = np.array(rules.YAW)
 
+Point = tuple[float, float]
 compiled = cached_njit()
 _mix = compiled(mix)
 
@@ -166,7 +167,7 @@ def _opponent(s: FlagMatches, m: int, p: int) -> int:
 
 
 @compiled
-def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> tuple[float, float]:
+def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
     """The middle of the cell nearest to a team's base that no opponent sees; the base, if there is none near."""
     N, n = s.grid.shape[1], s.at.shape[1] // 2
     _lead_to(s, m, s.base[m, own, 0], s.base[m, own, 1], floods)
@@ -182,7 +183,7 @@ def _hiding_place(s: FlagMatches, m: int, own: int, floods: Floods) -> tuple[flo
 
 
 @compiled
-def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> tuple[float, float]:
+def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> Point:
     """The middle of a cell half way between a team's base and the middle of the way to the other."""
     N = s.grid.shape[1]
     _lead_to(s, m, s.base[m, 1 - own, 0], s.base[m, 1 - own, 1], floods)
@@ -193,7 +194,7 @@ def _half_way(s: FlagMatches, m: int, own: int, floods: Floods) -> tuple[float, 
 
 
 @compiled
-def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> tuple[float, float]:
+def _goal(s: FlagMatches, m: int, p: int, role: int, floods: Floods) -> Point:
     """Where seat p wants to be."""
     P = s.at.shape[1]
     own, half = (0, 0) if p < P // 2 else (1, P // 2)
@@ -222,20 +223,12 @@ def _turned(yaw: int, turn: int) -> int:
 
 @compiled
 def _best(
-    grid: np.ndarray,
-    x: float,
-    y: float,
-    yaw: int,
-    to: tuple[float, float],
-    face: tuple[float, float],
-    worth: float,
-    tags: bool,
-    actions: np.ndarray,
-    repeat: int,
+    s: FlagMatches, m: int, p: int, to: Point, face: Point, worth: float, tags: bool, actions: np.ndarray, repeat: int
 ) -> int:
-    """Which of the actions, int64 [K, 6], held for `repeat` steps, leads nearest to one point and faces another, each
-    part of a circle worth so many cells, and hits with its first step, if it may tag.
+    """Which of the actions, int64 [K, 6], held for `repeat` steps, leads seat p nearest to one point and faces another,
+    each part of a circle worth so many cells, and hits with its first step, if it may tag.
     """
+    grid, x, y, yaw = s.grid[m], s.at[m, p, 0], s.at[m, p, 1], s.yaw[m, p]
     best, least, wanted = 0, np.inf, rules.heading(face[0] - x, face[1] - y)
     near = math.sqrt((to[0] - x) ** 2 + (to[1] - y) ** 2) - repeat * SPEED + ENOUGH  # nothing leads nearer
     for k in range(len(actions)):
@@ -278,30 +271,25 @@ def _choose(
         off = int((2.0 * _draw(s, m, p, block, 3) - 1.0) * skill.off)  # an index below 0 counts from the end
         face = x + dx * COS[off] - dy * SIN[off], y + dy * COS[off] + dx * SIN[off]
         tags = s.loads[m, p] <= 1 and _draw(s, m, p, s.age[m], 4) < 1.0 - (1.0 - skill.fires) ** repeat
-        return _best(s.grid[m], x, y, s.yaw[m, p], to, face, FIGHTS, tags, actions, repeat)
+        return _best(s, m, p, to, face, FIGHTS, tags, actions, repeat)
     middle = s.grid.shape[1] / 2
     face = to if abs(to[0] - x) + abs(to[1] - y) > SPEED else (middle, middle)
-    return _best(s.grid[m], x, y, s.yaw[m, p], to, face, TRAVELS, False, actions, repeat)
+    return _best(s, m, p, to, face, TRAVELS, False, actions, repeat)
 
 
 @compiled
 def choose_all(
-    s: FlagMatches,
-    match: np.ndarray,
-    seat: np.ndarray,
-    role: int,
-    skill: Skill,
-    actions: np.ndarray,
-    repeat: int,
-    out: np.ndarray,
-) -> None:
-    """Of seats int64 [n] of matches int64 [n] the places in `actions`, int64 [K, 6], of what they do, into out [n].
+    s: FlagMatches, match: np.ndarray, seat: np.ndarray, role: int, skill: Skill, actions: np.ndarray, repeat: int
+) -> np.ndarray:
+    """Of seats int64 [n] of matches int64 [n] the places in `actions`, int64 [K, 6], of what they do, int64 [n].
     repeat: steps for which it is held.
     """
+    out = np.empty(len(match), np.int64)
     cells = s.grid.shape[1] ** 2
     floods = Floods(np.empty(cells, np.int64), np.empty(cells, np.int64), np.full(3, -1))
     for i in range(len(match)):
         out[i] = _choose(s, match[i], seat[i], role, skill, actions, repeat, floods)
+    return out
 
 
 @dataclass(frozen=True)
@@ -315,9 +303,8 @@ class FlagBot:
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> np.ndarray:
         world = seats.game.world
         few = world.actions == "small"
-        actions, out = FEW if few else ALL, np.empty(len(seats.match), np.int64)
-        matches, skill = FlagMatches.of(seats.states), SKILLS[self.level - 1]
-        choose_all(matches, seats.match, seats.seat, self.role, skill, actions, world.repeat, out)
+        actions, matches, skill = FEW if few else ALL, FlagMatches.of(seats.states), SKILLS[self.level - 1]
+        out = choose_all(matches, seats.match, seats.seat, self.role, skill, actions, world.repeat)
         return out if few else actions[out]
 
 

@@ -33,7 +33,7 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
     N, n = len(grid), len(spawn) // 2
     state = np.full(1, np.uint64(key))
     state[0] = _random(state)  # so that keys in a row do not share numbers
-    wall = np.ones(N * N, np.uint8)
+    wall = grid.reshape(-1)
     order, moves = np.empty(N * N, np.int64), np.empty(N * N, np.int64)
     for draw in range(DRAWS + 1):
         if draw == DRAWS:
@@ -43,12 +43,11 @@ def draw_map(key: np.uint64, rooms: bool, grid: np.ndarray, base: np.ndarray, sp
         if home < 0:
             continue
         _fill_dead_ends(wall, N, home)
-        reached = flood(wall.reshape(N, N), home, moves, order)
-        good = draw == DRAWS or _is_good(wall, N, n, home, rooms, order, moves, reached)
+        reached = flood(grid, home, moves, order)
+        good = draw == DRAWS or _is_good(grid, n, home, rooms, order[:reached], moves)
         if good and _choose_spawns(state, N, order[:reached], moves, spawn):
             break
-    for cell in range(N * N):
-        grid[cell // N, cell % N] = moves[cell] < 0
+    wall[:] = moves < 0
     _write_centre(N, home, base[0])
     base[1] = N - base[0]
     if _below(state, 2):  # cells as near to home are taken in order, so else a team would begin on the same side of it
@@ -87,8 +86,8 @@ def _from_middle(N: int, row: int, column: int) -> int:
 @compiled
 def _empty(wall: np.ndarray, N: int) -> int:
     """Ground without walls but the border; the base's cell."""
-    for cell in range(N * N):
-        wall[cell] = cell // N in (0, N - 1) or cell % N in (0, N - 1)
+    wall[:] = 1
+    wall.reshape(N, N)[1:-1, 1:-1] = 0
     return N + 1
 
 
@@ -164,10 +163,8 @@ def _add_room(
     down, right = K - height - 2 * top, K - width - 2 * start  # to itself turned by half
     if abs(down) < height and abs(right) < width and (down != 0 or right != 0):
         return False
-    for i in range(top, top + height):
-        for j in range(start, start + width):
-            if room[i * K + j]:
-                return False
+    if room.reshape(K, K)[top : top + height, start : start + width].any():
+        return False
     for i in range(top, top + height):
         for j in range(start, start + width):
             node = i * K + j
@@ -257,47 +254,32 @@ def _fill_dead_ends(wall: np.ndarray, N: int, home: int) -> None:
 
 
 @compiled
-def _is_good(
-    wall: np.ndarray, N: int, n: int, home: int, rooms: bool, order: np.ndarray, moves: np.ndarray, reached: int
-) -> bool:
+def _is_good(grid: np.ndarray, n: int, home: int, rooms: bool, near: np.ndarray, moves: np.ndarray) -> bool:
     """Whether a flooded map is as asked: how much is wall, how far the bases are, room around them, and two ways. What
-    was not reached counts as wall.
+    was not reached counts as wall. near: the cells reached from base 0, the nearest first.
     """
+    N, reached = len(grid), len(near)
     inner, (least, most) = (N - 2) ** 2, ROOMS if rooms else OPEN
     if not least * inner <= 100 * (inner - reached) <= most * inner:
         return False
-    if moves[N * N - 1 - home] < N or reached < 2 * n + 1 or moves[order[2 * n]] > n + NEAR:
+    if moves[N * N - 1 - home] < N or reached < 2 * n + 1 or moves[near[2 * n]] > n + NEAR:
         return False
-    return _has_two_ways(wall, N, home, moves)
+    return _has_two_ways(grid, home, moves)
 
 
 @compiled
-def _has_two_ways(wall: np.ndarray, N: int, home: int, moves: np.ndarray) -> bool:
-    """Whether no single cell lies on all ways between the bases: walks along one shortest way and notes how far along
-    it detours lead from what is behind.
-    """
-    length, cell = moves[N * N - 1 - home], N * N - 1 - home
-    way, at = np.empty(length + 1, np.int64), np.full(N * N, -1)  # at: number of a cell on the way; -2: looked at
-    for k in range(length, -1, -1):
-        way[k], at[cell] = cell, k
-        for step in (-N, -1, 1, N):
-            if wall[cell + step] == 0 and moves[cell + step] == k - 1:
-                cell += step
-                break
-    farthest, stack = 0, np.empty(N * N, np.int64)
-    for k in range(length - 1):
-        stack[0], n = way[k], 1
-        while n > 0:
-            n -= 1
-            cell = stack[n]
-            for step in (-N, -1, 1, N):
-                farthest = max(farthest, at[cell + step])
-                if wall[cell + step] == 0 and at[cell + step] == -1:
-                    at[cell + step] = -2
-                    stack[n] = cell + step
-                    n += 1
-        if farthest < k + 2:
+def _has_two_ways(grid: np.ndarray, home: int, moves: np.ndarray) -> bool:
+    """Whether no single cell lies on all ways between the bases: floods without each cell of one shortest way."""
+    N, wall = len(grid), grid.reshape(-1)
+    around, order, other = np.empty_like(moves), np.empty_like(moves), N * N - 1 - home
+    cell = next_cell(N, moves, other)
+    while cell != home:
+        wall[cell] = 1
+        flood(grid, home, around, order)
+        wall[cell] = 0
+        if around[other] < 0:
             return False
+        cell = next_cell(N, moves, cell)
     return True
 
 
@@ -307,15 +289,12 @@ def _choose_spawns(state: np.ndarray, N: int, near: np.ndarray, moves: np.ndarra
     near: the cells reached from base 0, the nearest first.
     """
     n = len(spawn) // 2
-    cells, found = np.empty(2 * n, np.int64), 0
-    for cell in near[1 : 2 * n + 1]:
-        if moves[cell] < moves[N * N - 1 - cell]:
-            cells[found] = cell
-            found += 1
-    if found < n:
+    cells = near[1 : 2 * n + 1]
+    cells = cells[moves[cells] < moves[N * N - 1 - cells]]
+    if len(cells) < n:
         return False
     for seat in range(n):
-        other = seat + _below(state, found - seat)
+        other = seat + _below(state, len(cells) - seat)
         cells[seat], cells[other] = cells[other], cells[seat]
         _write_centre(N, cells[seat], spawn[seat])
         spawn[n + seat] = N - spawn[seat]

@@ -32,8 +32,10 @@ compiled = cached_njit()
 uncounted = cached_njit(_nrt=False)  # no reference counts: none of these makes an array
 
 
-def _ways() -> np.ndarray:
-    """int64 [121 - 1, 2]: each cell but the middle by its distance, and the one before it on the way from there."""
+def _ways() -> tuple[np.ndarray, np.ndarray]:
+    """int64 [120, 2]: each cell but the middle by its distance, and the one before it on the way from there; float64
+    [120, 2 points, 2]: how far ahead and to the right each is, and the place half way from before.
+    """
     cells = [(i, j) for i in range(SEEN) for j in range(SEEN) if (i, j) != (HALF, HALF)]
     cells.sort(key=lambda cell: max(abs(cell[0] - HALF), abs(cell[1] - HALF)))
     ways = []
@@ -41,18 +43,12 @@ def _ways() -> np.ndarray:
         far = max(abs(i - HALF), abs(j - HALF))
         before = [HALF + round((k - HALF) * (far - 1) / far) for k in (i, j)]
         ways.append((i * SEEN + j, before[0] * SEEN + before[1]))
-    return np.array(ways)
+    rows, columns = np.divmod(np.array(ways), SEEN)
+    ends = np.stack([HALF - rows, columns - HALF], -1).astype(np.float64)
+    return np.array(ways), np.stack([ends[:, 0], ends.mean(1)], 1)
 
 
-def _steps(ways: np.ndarray) -> np.ndarray:
-    """float64 [120, 2 points, 2]: how far ahead and to the right such a cell is, and the place half way from before."""
-    i, j = np.divmod(ways, SEEN)
-    ends = np.stack([HALF - i, j - HALF], -1).astype(np.float64)
-    return np.stack([ends[:, 0], ends.mean(1)], 1)
-
-
-_WAYS = _ways()
-_STEPS = _steps(_WAYS)
+_WAYS, _STEPS = _ways()
 
 
 @uncounted
@@ -415,19 +411,15 @@ def draw_match(s: Batch, m: int) -> np.ndarray:
     seen = np.empty((1, match.yaw.shape[1], 3, PIXELS, PIXELS), np.uint8)
     draw_first_person(match, seen)
     large = seen[0].transpose(0, 2, 3, 1).repeat(VIEW // PIXELS, 1).repeat(VIEW // PIXELS, 2)
-    n = len(large) // 2
-    rows = [
-        np.concatenate([_framed(view, COLOURS[(RED, BLUE)[team]]) for view in large[team * n : team * n + n]], 1)
-        for team in (0, 1)
-    ]
-    return np.concatenate([_map(FlagMatches(*(x[m] for x in FlagMatches.of(s)))), np.concatenate(rows)], 1)
-
-
-def _framed(view: np.ndarray, colour: np.ndarray) -> np.ndarray:
-    framed = np.empty((VIEW + 2 * FRAME, VIEW + 2 * FRAME, 3), np.uint8)
-    framed[:] = colour
-    framed[FRAME:-FRAME, FRAME:-FRAME] = view
-    return framed
+    n, side = len(large) // 2, VIEW + 2 * FRAME
+    out = np.empty((SIDE, SIDE + n * side, 3), np.uint8)
+    out[:, :SIDE] = _map(FlagMatches(*(x[m] for x in FlagMatches.of(s))))
+    for seat, view in enumerate(large):
+        team, column = divmod(seat, n)
+        framed = out[team * side : (team + 1) * side, SIDE + column * side : SIDE + (column + 1) * side]
+        framed[:] = COLOURS[(RED, BLUE)[team]]
+        framed[FRAME:-FRAME, FRAME:-FRAME] = view
+    return out
 
 
 def _map(s: FlagMatches) -> np.ndarray:

@@ -10,6 +10,8 @@ count the stones: a move that captures nothing can only repeat a position with o
 
 from __future__ import annotations
 
+from collections import namedtuple
+
 import numpy as np
 
 from polyplay.core.compiled import inlined
@@ -50,20 +52,21 @@ def _beside(n: int, cell: int, side: int) -> int:
     return cell + n if cell + n < n * n else -1
 
 
+# Of a padded board, by place: the stones; the number of a stone's group, the place of its first one; at that number
+# where
+# the group's only liberty is, −1 if it has several, and the sum of its stones' numbers.
+Groups = namedtuple("Groups", "board group liberty sums")
+
+
 @compiled
-def _pad(n: int, record: np.ndarray, board: np.ndarray) -> None:
-    """Write the cells into int8 [(n + 2)²], with a border."""
+def _find_groups(n: int, record: np.ndarray) -> Groups:
     width = n + 2
-    board[: width * width] = BORDER
+    size = width * width
+    board, group, liberty = np.full(size, BORDER, np.int8), np.empty(size, np.int16), np.empty(size, np.int16)
+    sums = np.empty(size, np.uint64)
     for row in range(n):
         for column in range(n):
             board[(row + 1) * width + column + 1] = record[CELLS + row * n + column]
-
-
-@compiled
-def _find_groups(n: int, board: np.ndarray, group: np.ndarray) -> None:
-    """Write of every stone on a padded board the number of its group: the place of its first stone."""
-    width = n + 2
     for at in range(width + 1, width * (n + 1)):
         stone = board[at]
         if stone == 0 or stone == BORDER:
@@ -80,28 +83,21 @@ def _find_groups(n: int, board: np.ndarray, group: np.ndarray) -> None:
             group[max(root, above)] = min(root, above)
             root = min(root, above)
         group[at] = root
-    for at in range(width + 1, width * (n + 1)):
-        if board[at] == 1 or board[at] == 2:
-            group[at] = group[group[at]]
-
-
-@compiled
-def _count_liberties(n: int, board: np.ndarray, group: np.ndarray, liberty: np.ndarray, total: np.ndarray) -> None:
-    """Of each group, at its number: where its only liberty is, −1 if it has several; the sum of its stones' numbers."""
-    width = n + 2
     for row in range(n):
         for column in range(n):
             at = (row + 1) * width + column + 1
             if board[at] != 0:
+                group[at] = group[group[at]]
                 if group[at] == at:
-                    liberty[at], total[at] = 0, np.uint64(0)
-                total[group[at]] += _STONE[board[at], row * n + column]
+                    liberty[at], sums[at] = 0, np.uint64(0)
+                sums[group[at]] += _STONE[board[at], row * n + column]
     for at in range(width + 1, width * (n + 1)):
         if board[at] == 0:
             for beside in (at - width, at - 1, at + 1, at + width):
                 if board[beside] == 1 or board[beside] == 2:
                     of = group[beside]
                     liberty[of] = at if liberty[of] == 0 or liberty[of] == at else -1
+    return Groups(board, group, liberty, sums)
 
 
 @compiled
@@ -134,41 +130,26 @@ def _one_stone_more(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> in
 
 
 @compiled
-def _gone(
-    at: int,
-    width: int,
-    board: np.ndarray,
-    group: np.ndarray,
-    liberty: np.ndarray,
-    sums: np.ndarray,
-    takes: bool,
-    own: int,
-) -> np.uint64:
+def _gone(at: int, width: int, groups: Groups, takes: bool, own: int) -> np.uint64:
     """The sum of the stones that a move takes off the board: of the other's groups whose only liberty it is, or, where
     it takes none, of its own groups.
     """
     total, last = np.uint64(0), (-1, -1, -1)  # groups that were counted
     for beside in (at - width, at - 1, at + 1, at + width):
-        stone, of = board[beside], int(group[beside])
-        if stone == 0 or stone == BORDER or (stone == own) == takes or liberty[of] != at:
+        stone, of = groups.board[beside], int(groups.group[beside])
+        if stone == 0 or stone == BORDER or (stone == own) == takes or groups.liberty[of] != at:
             continue
         if of != last[0] and of != last[1] and of != last[2]:
-            last, total = (last[1], last[2], of), total + sums[of]
+            last, total = (last[1], last[2], of), total + groups.sums[of]
     return total
 
 
 @compiled
 def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
     """Write the legal actions, ascending, the pass last, into out int16 [actions]; their number."""
-    n, own = game[ROWS], record[0] + 1
-    width = n + 2
-    size = width * width
-    board, places = np.empty(size, np.int8), np.empty((2, size), np.int16)
-    sums, former = np.empty(size, np.uint64), np.empty(longest(game), np.uint64)
-    group, liberty = places[0], places[1]
-    _pad(n, record, board)
-    _find_groups(n, board, group)
-    _count_liberties(n, board, group, liberty, sums)
+    n, own, former = game[ROWS], record[0] + 1, np.empty(longest(game), np.uint64)
+    groups, width = _find_groups(n, record), n + 2
+    board, group, liberty, _ = groups
     now, more, count = _hashes(game, record)[ply(record)], _one_stone_more(game, record, former), 0
     for row in range(n):
         for column in range(n):
@@ -193,7 +174,7 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
                     fine &= former[i] != after
             elif fine:
                 after = now + _STONE[own, cell] if takes else now
-                fine = not _repeats(game, record, after - _gone(at, width, board, group, liberty, sums, takes, own))
+                fine = not _repeats(game, record, after - _gone(at, width, groups, takes, own))
             if fine:
                 out[count] = cell
                 count += 1
@@ -311,10 +292,7 @@ def area(game: np.ndarray, record: np.ndarray) -> int:
     """The first player's area less the second's: stones, and empty cells that reach stones of one player alone."""
     out = np.empty(game[ROWS] * game[ROWS], np.int8)
     owners(game, record, out)
-    lead = 0
-    for owner in out:
-        lead += 1 if owner == 1 else -1 if owner == 2 else 0
-    return lead
+    return int(np.count_nonzero(out == 1) - np.count_nonzero(out == 2))
 
 
 @compiled

@@ -2,8 +2,8 @@
 
 Monte Carlo tree search by random roll-outs (UCT, Kocsis and Szepesvári 2006), and random numbers for compiled games.
 
-A random stream is one uint64 of an array: its place in SplitMix64's sequence (Steele et al. 2014), which moves on as
-numbers are drawn. So whoever saves the array goes on to the bit.
+A random stream is a uint64 [1], one of an array: its place in SplitMix64's sequence (Steele et al. 2014). It moves on
+as numbers are drawn, so whoever saves the array goes on to the bit.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib.util
 import math
 import re
 import threading
+from collections import namedtuple
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -30,110 +31,87 @@ EXPLORATION = 1.4  # UCT's constant, for values in [0, 1]
 _32 = np.uint64(32)
 
 
-@compiled
-def integer_below(random: np.ndarray, stream: int, limit: int) -> int:
-    """An integer in [0, limit), limit < 2³¹, from stream `stream` of random, uint64 [n]."""
-    random[stream] += SPLITMIX
-    return int(((bits(random[stream], np.uint64(0)) >> _32) * np.uint64(limit)) >> _32)
+# Of one search: by node its children's numbers by action (-1: none), visits, summed values for who moved into it, and
+# what that move led to; the nodes of a descent; room for legal moves.
+Nodes = namedtuple("Nodes", "child visits values results path moves")
 
 
 @compiled
-def random_move(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray, stream: int) -> int:
+def integer_below(random: np.ndarray, limit: int) -> int:
+    """An integer in [0, limit), limit < 2³¹, from a random stream, uint64 [1]."""
+    random[0] += SPLITMIX
+    return int(((bits(random[0], np.uint64(0)) >> _32) * np.uint64(limit)) >> _32)
+
+
+@compiled
+def random_move(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> int:
     """A legal action, each with the same chance. moves: room, int16 [actions]."""
-    n = legal(game, record, moves)
-    return int(moves[integer_below(random, stream, n)])
+    return int(moves[integer_below(random, legal(game, record, moves))])
 
 
 @compiled
-def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray, stream: int) -> float:
+def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> float:
     """Play the record to its end at random: 1 if who moves first here wins, 0 if the other does, 0.5 drawn."""
-    first = record[0]
-    while True:
+    first, own, result = record[0], record[0], GOES_ON
+    while result == GOES_ON:
         own = record[0]
-        result = play(game, record, random_move(game, record, moves, random, stream))
-        if result == DRAWN:
-            return 0.5
-        if result != GOES_ON:
-            return 1.0 if (own == first) == (result == WON) else 0.0
+        result = play(game, record, random_move(game, record, moves, random))
+    return 0.5 if result == DRAWN else 1.0 if (own == first) == (result == WON) else 0.0
 
 
 @compiled
-def _unvisited(child: np.ndarray, moves: np.ndarray, n: int) -> int:
-    """Put the legal moves that were not tried first, by swapping; their number."""
-    new = 0
+def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
+    """Of n legal moves one that was not tried, by chance; else that of the greatest upper confidence bound."""
+    child, moves, untried = tree.child[node], tree.moves, 0
     for i in range(n):
         if child[moves[i]] < 0:
-            moves[new], moves[i] = moves[i], moves[new]
-            new += 1
-    return new
-
-
-@compiled
-def _best(child: np.ndarray, visits: np.ndarray, values: np.ndarray, parent: float, moves: np.ndarray, n: int) -> int:
-    """The legal move of the greatest upper confidence bound; all were tried."""
+            moves[untried], moves[i] = moves[i], moves[untried]
+            untried += 1
+    if untried:
+        return int(moves[integer_below(random, untried)])
     best, top = int(moves[0]), -1.0
-    for i in range(n):
-        node = child[moves[i]]
-        bound = values[node] / visits[node] + EXPLORATION * math.sqrt(math.log(parent) / visits[node])
-        if bound > top:
-            best, top = int(moves[i]), bound
+    for action in moves[:n]:
+        visits = tree.visits[child[action]]
+        mean, explore = tree.values[child[action]] / visits, math.sqrt(math.log(tree.visits[node]) / visits)
+        if mean + EXPLORATION * explore > top:
+            best, top = int(action), mean + EXPLORATION * explore
     return best
 
 
 @compiled
-def _simulate(
-    game: np.ndarray,
-    record: np.ndarray,
-    tree: tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray],
-    path: np.ndarray,
-    moves: np.ndarray,
-    random: np.ndarray,
-    stream: int,
-    new: int,
-) -> bool:
+def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndarray, new: int) -> bool:
     """One descent, one new node at most, one roll-out; whether node `new` was made."""
-    child, visits, values, results = tree
     node, depth, made = 0, 1, False
-    while results[node] == GOES_ON and not made:
-        n = legal(game, record, moves)
-        untried = _unvisited(child[node], moves, n)
-        if untried:
-            action, made = int(moves[integer_below(random, stream, untried)]), True
-            child[node, action] = new
-            node = new
-            results[node] = play(game, record, action)
-        else:
-            action = _best(child[node], visits, values, visits[node], moves, n)
-            node = child[node, action]
-            play(game, record, action)
-        path[depth] = node
+    while tree.results[node] == GOES_ON and not made:
+        action = _choose(tree, node, legal(game, record, tree.moves), random)
+        made = tree.child[node, action] < 0
+        if made:
+            tree.child[node, action] = new
+        node = tree.child[node, action]
+        tree.results[node] = play(game, record, action)
+        tree.path[depth] = node
         depth += 1
-    if results[node] == GOES_ON:
-        value = 1.0 - _roll_out(game, record, moves, random, stream)
+    if tree.results[node] == GOES_ON:
+        value = 1.0 - _roll_out(game, record, tree.moves, random)
     else:
-        value = 1.0 if results[node] == WON else 0.5 if results[node] == DRAWN else 0.0
+        value = 1.0 if tree.results[node] == WON else 0.5 if tree.results[node] == DRAWN else 0.0
     for i in range(depth - 1, -1, -1):  # value: of who moved into the node
-        visits[path[i]] += 1.0
-        values[path[i]] += value
+        tree.visits[tree.path[i]] += 1.0
+        tree.values[tree.path[i]] += value
         value = 1.0 - value
     return made
 
 
 @compiled
-def mcts(
-    game: np.ndarray, record: np.ndarray, simulations: int, actions: int, random: np.ndarray, stream: int
-) -> np.ndarray:
+def mcts(game: np.ndarray, record: np.ndarray, simulations: int, actions: int, random: np.ndarray) -> np.ndarray:
     """Visits int64 [actions] of the root's moves after so many simulations from a position that goes on."""
-    nodes = simulations + 1
-    child = np.full((nodes, actions), -1, np.int32)
-    visits, values, results = np.zeros(nodes), np.zeros(nodes), np.zeros(nodes, np.int8)
-    path, moves, scratch = np.zeros(nodes + 1, np.int32), np.zeros(actions, np.int16), record.copy()
-    used = 1
+    nodes, used, scratch = simulations + 1, 1, record.copy()
+    child, visits, values = np.full((nodes, actions), -1, np.int32), np.zeros(nodes), np.zeros(nodes)
+    path, moves = np.zeros(nodes + 1, np.int32), np.zeros(actions, np.int16)
+    tree = Nodes(child, visits, values, np.zeros(nodes, np.int8), path, moves)
     for _ in range(simulations):
         scratch[:] = record
-        tree = (child, visits, values, results)
-        if _simulate(game, scratch, tree, path, moves, random, stream, used):
-            used += 1
+        used += 1 if _simulate(game, scratch, tree, random, used) else 0
     out = np.zeros(actions, np.int64)
     for action in range(actions):
         if child[0, action] >= 0:
@@ -142,13 +120,13 @@ def mcts(
 
 
 @compiled
-def most_visited(visits: np.ndarray, random: np.ndarray, stream: int) -> int:
+def most_visited(visits: np.ndarray, random: np.ndarray) -> int:
     """The action of the most visits, one of equals by chance."""
     top, ties, chosen = visits.max(), 0, 0
     for action in range(visits.size):
         if visits[action] == top:
             ties += 1
-            if integer_below(random, stream, ties) == 0:
+            if integer_below(random, ties) == 0:
                 chosen = action
     return chosen
 
@@ -227,7 +205,7 @@ def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> n
     for i, lane in enumerate(at.tolist()):
         scores = solver().scores(records[lane])
         best = [action for action, score in scores.items() if score == max(scores.values())]
-        out[i] = best[integer_below(random, lane, len(best))]
+        out[i] = best[integer_below(random[lane : lane + 1], len(best))]
     return out
 
 
@@ -238,9 +216,9 @@ def _moves(
     """By a search of so many simulations; 0: at random."""
     out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
     for i in range(at.size):
-        record, stream = records[at[i]], at[i]
+        record, stream = records[at[i]], random[at[i] : at[i] + 1]
         if simulations:
-            out[i] = most_visited(mcts(game, record, simulations, actions, random, stream), random, stream)
+            out[i] = most_visited(mcts(game, record, simulations, actions, stream), stream)
         else:
-            out[i] = random_move(game, record, room, random, stream)
+            out[i] = random_move(game, record, room, stream)
     return out

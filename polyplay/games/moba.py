@@ -22,7 +22,7 @@ from polyplay.envs.lane import Seats
 from polyplay.games import moba_rules, moba_views
 from polyplay.games import moba_world as w
 from polyplay.games.moba_rules import start_matches
-from polyplay.games.moba_views import EVENTS, SHARES
+from polyplay.games.moba_views import DECAY, DECAY_TIME, EVENTS, REWARDS, SHARES
 from polyplay.games.moba_world import LaneWorld
 from polyplay.games.toys import Arrays, Draw
 
@@ -41,7 +41,7 @@ class LaneGame:
         self.world = world
         self.obs, self.action, self.seats, self.teams = world.obs, world.action, world.seats, world.teams
         self.legality = world.legality
-        self._weights = moba_views.time_weights(world.length)
+        self._weights = DECAY ** (np.arange(world.length + 1) / DECAY_TIME)
 
     def reset(self, draw: Draw, n: int) -> Arrays:
         s, world = self.world.arrays(n), self.world
@@ -61,8 +61,8 @@ class LaneGame:
         ended = np.repeat(ends[:, None], P, 1)
         won = np.repeat((lead * ends)[:, None] * (1.0, -1.0), self.world.team, 1)
         events[:, :, EVENTS.index("win")] = won > 0
-        own = self._own_reward(s, events, won)
-        shared = moba_views.share_in_team(own, 1.0)
+        own = won if self.world.reward == "win" else self.shaped(events, s["age"])
+        shared = np.repeat(own.reshape(n, 2, -1).mean(2), self.world.team, 1)
         reward = (1.0 - self.world.spirit) * own + self.world.spirit * shared
         events = np.concatenate([events, np.stack([own, shared], -1)], -1)
         row = {"reward": reward, "team_reward": won, "events": events}
@@ -78,11 +78,16 @@ class LaneGame:
         standing = np.where(fallen, -1, health[:, :, team + w.SLOTS * self.world.lanes :].sum(2))
         return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.world.length)
 
-    def _own_reward(self, s: Arrays, events: np.ndarray, won: np.ndarray) -> np.ndarray:
-        """Of each hero, before it is shared in the team."""
-        if self.world.reward == "win":
-            return won
-        return moba_views.make_zero_sum(moba_views.weigh_events(events, self._weights[s["age"]]))
+    def shaped(self, events: np.ndarray, age: np.ndarray) -> np.ndarray:
+        """Rewards [n, P] of events [n, P, 11] at ages [n], before they are shared in the team: REWARDS, all but the win
+        times 0.6^(t / 10 min). From each the mean of the other team is taken, ρ_i - mean_j∈enemies ρ_j: all sum to 0.
+        """
+        shaped = np.zeros(events.shape[:2])
+        for k, name in enumerate(EVENTS[1:], 1):
+            shaped += REWARDS[name] * events[:, :, k]
+        reward = REWARDS["win"] * events[:, :, 0] + self._weights[age][:, None] * shaped
+        teams = reward.reshape(len(reward), 2, -1)
+        return np.asarray(teams - teams.mean(2, keepdims=True)[:, ::-1]).reshape(reward.shape)
 
     def legal(self, s: Arrays) -> Tree:
         """Masks: of primary bool [n, P, 8], of unit for each primary bool [n, P, 8, rows]."""
@@ -181,10 +186,9 @@ def _go_on(units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, p: int, out
 
 
 @compiled
-def _cast(
-    units: np.ndarray, heroes: np.ndarray, seen: np.ndarray, shown: np.ndarray, p: int, age: int, out: np.ndarray
-) -> bool:
+def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
     """Whether an ability is of use, and which."""
+    units, heroes, seen, shown, age = s.units[m], s.heroes[m], s.seen[m], s.shown[m, p], s.age[m]
     team, half = len(heroes) // 2, len(units) // 2
     u, creeps = w.unit_of(units, team, p), team + w.SLOTS * w.count_lanes(units, team)
     if w.can_use(heroes, p, np.int64(w.CAST_HEAL), age + 1):
@@ -251,7 +255,7 @@ def _think(s: w.LaneMatches, m: int, p: int, skill: LaneSkill, out: np.ndarray) 
     if health < skill.flees or (skill.flees > 0.0 and health < 0.8 and w.at_home(units, team, u)):
         out[0] = w.GO_HOME
         return
-    if _draw(s.key[m], p, age) < skill.casts and _cast(units, heroes, seen, shown, p, age, out):
+    if _draw(s.key[m], p, age) < skill.casts and _cast(s, m, p, out):
         return
     if skill.careful and _under_tower(units, team, p):
         out[0], out[2] = w.MOVE, MIDDLE * w.OFFSETS  # straight back

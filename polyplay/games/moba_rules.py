@@ -156,17 +156,15 @@ def _blast(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray, p:
 
 
 @compiled
-def _hit(
-    was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int, able: bool, age: int
-) -> None:
-    """Whom seat p hits; able: its action has just begun, and is an ability that is ready."""
+def _hit(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, p: int, age: int) -> None:
+    """Whom seat p hits, by an attack, or by bolt or blast, which are ready."""
     team, primary = len(heroes) // 2, np.int64(heroes[p, w.PRIMARY])
     u, v = w.unit_of(units, team, p), np.int64(heroes[p, w.AIM])
     if primary == w.ATTACK:
         if was[u, w.READY] <= age and w.can_attack(was, team, p, v) and w.apart(was, u, v) <= w.RANGE * w.RANGE:
             units[u, w.READY] = age + w.RELOAD
             w.hurt(units, killer, v, w.strength(heroes, p), p)
-    elif able and w.can_cast_at(was, team, p, v):
+    elif w.can_cast_at(was, team, p, v):
         _pay(heroes, p, primary, age)
         if primary == w.CAST_BLAST:
             _blast(was, units, team, killer, p, v)
@@ -212,7 +210,7 @@ def act_heroes(
                 continue
             able = casts and t == delay and w.can_use(heroes, p, primary, age)
             if stage == 1 and (primary == w.ATTACK or able) and primary != w.CAST_HEAL:
-                _hit(was, units, heroes, killer, p, able, age)
+                _hit(was, units, heroes, killer, p, age)
             elif stage == 0 and primary == w.CAST_HEAL and able:
                 _pay(heroes, p, primary, age)
                 _heal(was, units, team, p)
@@ -266,20 +264,6 @@ def _die(units: np.ndarray, heroes: np.ndarray, events: np.ndarray, u: int, by: 
     if learnt:
         _learn(units, heroes, u, 1 - side, learnt)
     return kind == half - 1
-
-
-@compiled
-def _fall(
-    was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndarray, events: np.ndarray, age: int
-) -> bool:
-    """All who have died in this step; whether a core has."""
-    over = False
-    for u in range(len(units)):
-        if was[u, w.HEALTH] > 0 and units[u, w.HEALTH] <= 0:
-            over = _die(units, heroes, events, u, killer[u], age) or over
-    for u in range(len(units)):
-        units[u, w.HEALTH] = max(units[u, w.HEALTH], 0)
-    return over
 
 
 @compiled
@@ -341,7 +325,12 @@ def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.nda
             was = units.copy()
             act_heroes(was, units, heroes, killer, t, repeat, age[m])
             act_creeps(was, units, team, killer, age[m])
-            if _fall(was, units, heroes, killer, events[m], age[m]):
+            over = False
+            for u in range(len(units)):
+                if was[u, w.HEALTH] > 0 and units[u, w.HEALTH] <= 0:
+                    over = _die(units, heroes, events[m], u, killer[u], age[m]) or over
+            units[:, w.HEALTH] = np.maximum(units[:, w.HEALTH], 0)
+            if over:
                 break
         _count(units, heroes, events[m], 1.0)
 
@@ -350,12 +339,10 @@ def step_lanes(s: w.LaneMatches, action: np.ndarray, repeat: int, events: np.nda
 def begin_lanes(units: np.ndarray, heroes: np.ndarray) -> None:
     """All where a match begins; MOST of heroes and their gold are drawn, the rest is new."""
     team, half = heroes.shape[1] // 2, units.shape[1] // 2
+    units[:, :, w.TARGET], heroes[:, :, w.AIM], heroes[:, :, w.LEVEL] = -1, -1, 1
     for m in range(len(units)):
         lanes = w.count_lanes(units[m], team)
-        for u in range(2 * half):
-            units[m, u, w.TARGET] = -1
         for p in range(2 * team):
-            heroes[m, p, w.AIM], heroes[m, p, w.LEVEL] = -1, 1
             place(units[m], heroes[m], p)
         for side in range(2):
             first = side * half + team + w.SLOTS * lanes

@@ -243,36 +243,6 @@ SHARES = OWN_REWARD, TEAM_REWARD  # what rows say besides: the hero's reward, an
 DECAY, DECAY_TIME = 0.6, 600 * w.STEPS_A_SECOND  # all but the win is worth so much of it after each ten minutes
 
 
-def time_weights(length: int) -> np.ndarray:
-    """float64 [length + 1]: 0.6^(t / 10 min) at each age of a match."""
-    return np.asarray(DECAY ** (np.arange(length + 1) / DECAY_TIME))
-
-
-def weigh_events(events: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """float64 [n, P] of events [n, P, 11]: REWARDS, all but the win times weight [n]."""
-    shaped = np.zeros(events.shape[:2])
-    for k, name in enumerate(EVENTS[1:], 1):
-        shaped += REWARDS[name] * events[:, :, k]
-    return REWARDS["win"] * events[:, :, 0] + weight[:, None] * shaped
-
-
-def make_zero_sum(reward: np.ndarray) -> np.ndarray:
-    """[n, P]: each seat's less the mean of the other team's, ρ_i - mean_j∈enemies ρ_j, so that all sum to 0."""
-    teams = _teams(reward)
-    return (teams - teams.mean(2, keepdims=True)[:, ::-1]).reshape(reward.shape)
-
-
-def share_in_team(reward: np.ndarray, spirit: float) -> np.ndarray:
-    """[n, P]: team spirit τ, (1 - τ) ρ_i + τ · mean_j∈team ρ_j, which leaves a team's sum as it is."""
-    teams = _teams(reward)
-    return ((1.0 - spirit) * teams + spirit * teams.mean(2, keepdims=True)).reshape(reward.shape)
-
-
-def _teams(reward: np.ndarray) -> np.ndarray:
-    """[n, 2, P / 2]."""
-    return reward.reshape(len(reward), 2, -1)
-
-
 DOT = 50  # of length, to a pixel
 GROUND, ROAD, BACK = (58, 84, 54), (112, 100, 74), (24, 24, 24)
 RIM = (240, 240, 230)
@@ -305,9 +275,8 @@ def draw_lanes(s: Batch, m: int) -> np.ndarray:
         if size != CREEP:
             _bar(out, column, row - size - 2 * BAR - 1, unit[w.HEALTH] / unit[w.MOST], GREEN)
         if size == HERO:
-            hero = heroes[side * team + k]
-            mana = hero[w.MANA] / (w.MANA_AT_FIRST + w.MANA_A_LEVEL * hero[w.LEVEL])
-            _bar(out, column, row - size - BAR - 1, mana, SKY)
+            p = side * team + k
+            _bar(out, column, row - size - BAR - 1, heroes[p, w.MANA] / w.most_mana(heroes, p), SKY)
     return out
 
 

@@ -273,71 +273,33 @@ def go(units: np.ndarray, u: int, dx: int, dy: int, speed: int) -> None:
     units[u, Y] += dy
 
 
-BOLT_BIT, BLAST_BIT = 1 << CAST_BOLT, 1 << CAST_BLAST
-
-
-@compiled
-def _hurt_by(units: np.ndarray, team: int, out: np.ndarray) -> None:
-    """By which primaries an enemy may name each unit, seen and near, into out uint8 [U]: bit k is for primary k."""
-    half = len(units) // 2
-    bodies = team + SLOTS * count_lanes(units, team)
-    for first in (0, half):
-        for u in range(first, first + half):
-            hit = (1 << ATTACK) if is_open(units, team, u) else 0
-            out[u] = hit | (1 << FOLLOW) | ((BOLT_BIT | BLAST_BIT) if u < first + bodies else 0)
-
-
-@compiled
-def _legal_units(
-    units: np.ndarray, heroes: np.ndarray, shown: np.ndarray, age: int, p: int, hurt_by: np.ndarray, out: np.ndarray
-) -> int:
-    """By which primaries seat p may name the unit in each row, into out uint8 [rows], as hurt_by uint8 [U] has them;
-    none where its hero is dead. shown int16 [rows]. Gives all bits that some row has.
-    """
-    team, half, some = len(heroes) // 2, len(units) // 2, 0
-    u, unable = unit_of(units, team, p), 0
-    unable |= 0 if can_use(heroes, p, np.int64(CAST_BOLT), age + 1) else BOLT_BIT
-    unable |= 0 if can_use(heroes, p, np.int64(CAST_BLAST), age + 1) else BLAST_BIT
-    alive = units[u, HEALTH] > 0
-    for i in range(len(out)):
-        v, named = np.int64(shown[i]), 0
-        if alive and v >= 0:
-            named = int(hurt_by[v]) if (v >= half) != (p >= team) else 1 << FOLLOW
-            if named & BOLT_BIT:
-                named &= ~(unable if apart(units, u, v) <= CAST_RANGE * CAST_RANGE else BOLT_BIT | BLAST_BIT)
-        out[i] = named
-        some |= named
-    return some
-
-
-@compiled
-def _allow(named: np.ndarray, primary: int, out: np.ndarray) -> None:
-    """Into out bool [rows] which of them a primary may name, by named uint8 [rows]."""
-    bit = np.uint8(1 << primary)
-    for i in range(len(out)):
-        out[i] = (named[i] & bit) != 0
-
-
 @compiled
 def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None:
     """What each seat may choose, into primary bool [n, P, 8] and unit bool [n, P, 8, rows], which each primary may
     name: all, where it names none. Who lacks nothing does not go home.
     """
-    n, P, rows = len(unit), unit.shape[1], unit.shape[3]
-    hurt_by, named = np.empty(s.units.shape[1], np.uint8), np.empty(rows, np.uint8)
+    n, P, half, reach = len(unit), unit.shape[1], s.units.shape[1] // 2, CAST_RANGE * CAST_RANGE
+    team, bodies = P // 2, half - 1 - 2 * s.wave.shape[2]
     for m in range(n):
-        units, heroes, age = s.units[m], s.heroes[m], s.age[m]
-        _hurt_by(units, P // 2, hurt_by)
+        units, heroes, age = s.units[m], s.heroes[m], s.age[m] + 1
         for p in range(P):
-            some = _legal_units(units, heroes, s.shown[m, p], age, p, hurt_by, named)
-            alive = units[unit_of(units, P // 2, p), HEALTH] > 0
-            unit[m, p] = True
-            for k in range(8):
-                able = k != CAST_HEAL or can_use(heroes, p, k, age + 1)
-                if k == ATTACK or k == CAST_BOLT or k == CAST_BLAST or k == FOLLOW:  # noqa: SIM109
-                    able = (some >> k) & 1 == 1
-                    if able:
-                        _allow(named, k, unit[m, p, k])
-                elif k == GO_HOME:
-                    able = lacks(units, heroes, p)
-                primary[m, p, k] = k == 0 or (alive and able)
+            able, named, u = primary[m, p], unit[m, p], unit_of(units, team, p)
+            able[:], named[:] = False, True
+            able[NOTHING] = True
+            if units[u, HEALTH] <= 0:
+                continue
+            bolt, blast = can_use(heroes, p, np.int64(CAST_BOLT), age), can_use(heroes, p, np.int64(CAST_BLAST), age)
+            able[MOVE], able[GO_HOME] = True, lacks(units, heroes, p)
+            able[CAST_HEAL] = can_use(heroes, p, np.int64(CAST_HEAL), age)
+            for i in range(named.shape[1]):
+                v = np.int64(s.shown[m, p, i])
+                enemy = v >= 0 and (v >= half) == (p < team)
+                body = (v - half if v >= half else v) < bodies
+                near = enemy and body and (bolt or blast) and apart(units, u, v) <= reach
+                named[ATTACK, i] = enemy and (body or is_open(units, team, v))
+                named[CAST_BOLT, i], named[CAST_BLAST, i], named[FOLLOW, i] = near and bolt, near and blast, v >= 0
+                for k in (ATTACK, CAST_BOLT, CAST_BLAST, FOLLOW):
+                    able[k] |= named[k, i]
+            for k in (ATTACK, CAST_BOLT, CAST_BLAST, FOLLOW):
+                if not able[k]:
+                    named[k] = True

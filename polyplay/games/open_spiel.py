@@ -10,11 +10,10 @@ import ctypes
 import math
 import os
 import re
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
@@ -46,10 +45,9 @@ class Newest(dict[bytes, Any]):
 
     def find(self, key: bytes) -> Any:
         """None: it is not there."""
-        found = self.get(key)
-        if found is None and (found := self.older.get(key)) is not None:
-            self.put(key, found)
-        return found
+        if key not in self and key in self.older:
+            self.put(key, self.older[key])
+        return self.get(key)
 
     def put(self, key: bytes, value: Any) -> None:
         if len(self) >= self.most:
@@ -73,10 +71,6 @@ class SpielRules:
         self.states, self.shown = Newest(STATES), Newest(SHOWN)
         self.states.put(b"", begin)
         self.functions = [_answering(f) for f in (self._legal, self._play, self._planes)]  # held: they are called
-
-    @property
-    def addresses(self) -> list[int]:
-        return [int(ctypes.cast(f, ctypes.c_void_p).value or 0) for f in self.functions]
 
     def state(self, moves: bytes) -> Any:
         """After moves, int16 [n]."""
@@ -148,7 +142,7 @@ def load_game(name: str) -> Any:
         raise UserError(f"game:spiel:{name} given, but OpenSpiel has no {short}{closest_names(short, known)}")
     with refusals_of(name):
         game = pyspiel.load_game(name)
-        if reason := _not_here(pyspiel.GameType, game):
+        if reason := _unfit(pyspiel.GameType, game):
             raise UserError(f"game:spiel:{name}: {reason}; allowed: two players in turn, no chance, nothing hidden")
         if reason := _unplayable(game):
             raise UserError(f"game:spiel:{name}: {reason}; give it other parameters")
@@ -170,41 +164,30 @@ def refusals_of(name: str) -> Iterator[None]:
 def _stderr_held() -> Iterator[None]:
     """What is written to the process's stderr meanwhile is printed at the end, unless there is an exception."""
     with _stderr_alone, tempfile.TemporaryFile() as held:
-        with suppress(AttributeError, OSError, ValueError):  # None, broken or closed
-            sys.stderr.flush()
+        stderr = os.dup(2)
         try:
-            stderr = os.dup(2)
-        except OSError:  # it is closed
-            stderr = -1
-        try:
-            if stderr >= 0:
-                os.dup2(held.fileno(), 2)
+            os.dup2(held.fileno(), 2)
             yield
         finally:
-            if stderr >= 0:
-                os.dup2(stderr, 2)
-                os.close(stderr)
+            os.dup2(stderr, 2)
+            os.close(stderr)
         held.seek(0)
-        with suppress(OSError):
-            os.write(2, held.read())
+        os.write(2, held.read())
 
 
-def _not_here(kinds: Any, game: Any) -> str:
+def _unfit(kinds: Any, game: Any) -> str:
     """Why a game is none for a search; empty: it is one."""
-    kind = game.get_type()
-    if kind.dynamics != kinds.Dynamics.SEQUENTIAL:
-        return "its players move at once"
-    if kind.chance_mode != kinds.ChanceMode.DETERMINISTIC:
-        return "it has chance"
-    if kind.information != kinds.Information.PERFECT_INFORMATION:
-        return "it hides information from its players"
-    if game.num_players() != 2:
-        return f"it has {game.num_players()} player{'s' * (game.num_players() != 1)}"
-    if kind.utility != kinds.Utility.ZERO_SUM:
-        return "what one player wins the other does not lose"
-    if game.num_distinct_actions() > MOST_ACTIONS:
-        return f"it has {game.num_distinct_actions():,} actions, more than {MOST_ACTIONS:,}"
-    return "" if kind.provides_observation_tensor else "it shows no tensor"
+    kind, n, actions = game.get_type(), game.num_players(), game.num_distinct_actions()
+    wrong = {
+        "its players move at once": kind.dynamics != kinds.Dynamics.SEQUENTIAL,
+        "it has chance": kind.chance_mode != kinds.ChanceMode.DETERMINISTIC,
+        "it hides information from its players": kind.information != kinds.Information.PERFECT_INFORMATION,
+        f"it has {n} player{'s' * (n != 1)}": n != 2,
+        "what one player wins the other does not lose": kind.utility != kinds.Utility.ZERO_SUM,
+        f"it has {actions:,} actions, more than {MOST_ACTIONS:,}": actions > MOST_ACTIONS,
+        "it shows no tensor": not kind.provides_observation_tensor,
+    }
+    return next((why for why in wrong if wrong[why]), "")
 
 
 def _unplayable(game: Any) -> str:
@@ -246,6 +229,11 @@ class SpielGame(Game):
     """name: spiel:NAME(PARAMETERS). Its last action is the pass."""
 
     binary = False
+    rules = property(lambda self: spiel_rules(self.name.removeprefix("spiel:")))
+    kind = property(lambda self: self.name.removeprefix("spiel:").partition("(")[0])  # its name, without parameters
+    actions = property(lambda self: self.rules.actions + 1)
+    longest = property(lambda self: self.rules.longest)
+    record = property(lambda self: CELLS + 2 * self.longest)
     # whether a move puts a stone on the cell of its number, and stones stay
     placed = property(lambda self: self.kind in PLACED)
     slanted = property(lambda self: self.kind == "hex")
@@ -258,25 +246,10 @@ class SpielGame(Game):
         return cls(name, rows, columns)
 
     @property
-    def rules(self) -> SpielRules:
-        return spiel_rules(self.name.removeprefix("spiel:"))
-
-    @property
     def numbers(self) -> np.ndarray:
         rules = self.rules
-        return np.array([SPIEL, self.rows, self.columns, *rules.addresses, rules.actions, rules.longest], np.int64)
-
-    @property
-    def actions(self) -> int:
-        return self.rules.actions + 1
-
-    @property
-    def longest(self) -> int:
-        return self.rules.longest
-
-    @property
-    def record(self) -> int:
-        return CELLS + 2 * self.longest
+        addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in rules.functions]
+        return np.array([SPIEL, self.rows, self.columns, *addresses, rules.actions, rules.longest], np.int64)
 
     @property
     def planes(self) -> tuple[int, int, int]:
@@ -309,11 +282,6 @@ class SpielGame(Game):
                 board_rules.spiel_play(self.numbers, record, action)
         return records
 
-    @property
-    def kind(self) -> str:
-        """OpenSpiel's name of it, without parameters."""
-        return self.name.removeprefix("spiel:").partition("(")[0]
-
     def stones(self, record: np.ndarray) -> np.ndarray:
         cells = np.zeros(self.cells, np.int8)
         if self.placed:
@@ -322,8 +290,7 @@ class SpielGame(Game):
         return cells
 
     def _history(self, record: np.ndarray) -> list[int]:
-        moves: list[int] = np.frombuffer(record[CELLS : CELLS + 2 * ply(record)].tobytes(), np.int16).tolist()
-        return moves
+        return list(map(int, np.frombuffer(record[CELLS : CELLS + 2 * ply(record)].tobytes(), np.int16)))
 
     def _state(self, record: np.ndarray) -> Any:
         return self.rules.state(record[CELLS : CELLS + 2 * ply(record)].tobytes())

@@ -10,8 +10,8 @@ toy:conditional  a verb, then the parts that it takes.
 toy:still     the same picture for ever: costs nothing.
 toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players.
 
-toy:module:Class is a game of your own, a class as `Toy` below. Options that are switches or numbers may stand in the
-name: toy:still+planes=1, toy:module:Class+mask.
+toy:module:Class is a game of your own, a class as the comment on toys says. Options that are switches or numbers may
+stand in the name: toy:still+planes=1, toy:module:Class+mask.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import SPLITMIX, mix
-from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs import spaces
 from polyplay.envs.base_pool import FLAGS, STEPPING, BasePool, Seating, check_groups
 from polyplay.envs.build import imported
 from polyplay.envs.lane import Seats
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, need, options
-from polyplay.envs.spaces import ActionSpec, Box, Discrete, conditional_actions, describe_actions, describe_fields
+from polyplay.envs.spaces import Box, Discrete, conditional_actions, describe_actions, describe_fields
 
 Arrays = dict[str, np.ndarray]
 Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
@@ -151,26 +151,18 @@ def _asked(draw: Draw) -> Arrays:
     return {"cue": (draw() * UNITS).astype(np.int64), "asked": 1 + (draw() * (VERBS - 1)).astype(np.int64)}
 
 
-class SeatedToy(Protocol):
-    """A game of several players over arrays [n, …]: n of the pool's matches, picked by the pool. Its states have the
-    array `here`, bool [n, seats]: who plays. A seat that ends is no longer here, one may come later; a match is over
-    once nobody is here. It may have `teams`, `events` and `team_reward` (see EnvSpec), and masks as a Toy has them.
-    """
-
-    obs: Spec
-    action: ActionSpec
-    seats: int
-
-    def reset(self, draw: Draw, n: int) -> Arrays:
-        """States of n new matches; a draw is [n]."""
-
-    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
-        """New states; and [n, seats] each reward, terminated, truncated, and where the game has them `events`
-        [n, seats, E] and `team_reward`. The actions and what is said of seats that are not here are ignored.
-        """
-
-    def see(self, s: Arrays) -> Tree:
-        """Observations [n, seats, *obs.shape]."""
+# A game of several players, over arrays [n, …]: n of the pool's matches, picked by the pool. As a toy of one player
+# (below) it has obs and action, those of a player; besides `seats`, how many there are.
+#
+#   reset(draw, n)          states of n new matches; a draw is [n]. They have the array `here`, bool [n, seats]: who is
+#                           playing
+#   step(s, action, draw)   new states; and a dict of [n, seats]: each reward, terminated, truncated, and where the game
+#                           has them `events` [n, seats, E] and `team_reward`. The actions and what is said of seats
+#                           that are not here are ignored
+#   see(s)                  observations [n, seats, *obs.shape]
+#
+# A seat that ends is no longer here, one may come later; a match is over once nobody is here. It may have `teams`,
+# `events` and `team_reward` (see EnvSpec), and masks as a toy of one player.
 
 
 @dataclass(frozen=True)
@@ -279,23 +271,14 @@ class Skirmish:
 DIGITS = 300  # of a number in a name, which int() and float() take
 
 
-class Toy(Protocol):
-    """One game over arrays [n]: n of the pool's lanes, picked by the pool. It may have `classes` of its observations,
-    and masks: their fields `legality` and `legal(s)`. Where a part of the actions decides which others count it has
-    `uses`, see envs/spaces.
-    """
-
-    obs: Spec
-    action: ActionSpec
-
-    def reset(self, draw: Draw, n: int) -> Arrays:
-        """States of n new episodes: [n, …] arrays, always the same names."""
-
-    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
-        """New states, reward, terminated, truncated."""
-
-    def see(self, s: Arrays) -> Tree:
-        """Observations [n, *obs.shape]."""
+# A toy: one game over arrays [n], n of the pool's lanes, picked by the pool. It has `obs`, a Spec, and `action`.
+#
+#   reset(draw, n)          states of n new episodes: [n, …] arrays, always the same names
+#   step(s, action, draw)   new states, reward, terminated, truncated
+#   see(s)                  observations [n, *obs.shape]
+#
+# It may have `classes` of its observations, and masks: their fields `legality` and `legal(s)`. Where a part of the
+# actions decides which others count it has `uses`, see envs/spaces.
 
 
 @dataclass(frozen=True)
@@ -494,6 +477,10 @@ class ArrayPool(BasePool):
     """A Pool all of whose state are arrays, `_arrays` by name, and who sits where."""
 
     _arrays: Batch
+    _counters: np.ndarray  # of the lanes' or matches' random streams
+
+    def _draw(self, at: np.ndarray) -> Draw:
+        return lambda: game_rng(self._counters, at)
 
     def state(self) -> Batch:
         """Copies of its arrays, seating and turns."""
@@ -519,9 +506,6 @@ class ToyPool(ArrayPool):
         self._begin(everyone, self._states)
         self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters}
         self._ready.back(everyone.tolist())
-
-    def _draw(self, at: np.ndarray) -> Draw:
-        return lambda: game_rng(self._counters, at)
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         over = self._rows["over"][numbers]
@@ -558,7 +542,7 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
 
 
 class MatchPool(ArrayPool):
-    """A Pool of a SeatedToy, stepped in the caller's thread, in the send() that answers the last lane of a match."""
+    """A Pool of a toy of several players: a match steps in the send() that answers its last lane, in that thread."""
 
     def __init__(self, envs: Envs, game: Any, seed: int, lane: int):
         super().__init__(envs)
@@ -588,9 +572,6 @@ class MatchPool(ArrayPool):
     def seats_of(self, lanes: Lanes) -> Seats:
         """For bots that play by the state: valid until the send() of those lanes."""
         return Seats(self.game, self._states, self._table.match[lanes], self._table.seat[lanes])
-
-    def _draw(self, at: np.ndarray) -> Draw:
-        return lambda: game_rng(self._counters, at)
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._action, numbers, action)

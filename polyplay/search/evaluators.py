@@ -142,21 +142,6 @@ SECONDS = 0.1  # of measuring each way to compute
 ROUNDS = 3  # batches at least, the first of which may be slow
 
 
-class UniformEvaluator:
-    """Every move alike, every position even."""
-
-    title = "uniform"
-
-    def __init__(self, actions: int):
-        self.logits, self.values = np.zeros((0, actions), np.float32), np.zeros(0, np.float32)
-
-    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        if len(planes) > len(self.values):
-            self.logits = np.zeros((len(planes), self.logits.shape[1]), np.float32)
-            self.values = np.zeros(len(planes), np.float32)
-        return self.logits[: len(planes)], self.values[: len(planes)]
-
-
 class Backend(Protocol):
     """Computes a network in batches of one shape."""
 

@@ -29,7 +29,7 @@ from polyplay.games.boards import Game
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
 from polyplay.search import gumbel, tree_kernels
 from polyplay.search.evaluators import NetworkEvaluator
-from polyplay.search.tree import ENDED, EXPANDED, Play, SearchOptions, allocate
+from polyplay.search.tree import EXPANDED, Play, SearchOptions, allocate
 from polyplay.weights.params import FlatParams
 
 
@@ -98,14 +98,7 @@ class Search:
     """B games. `first_lane` is the number of the first of them among all that share a seed."""
 
     def __init__(
-        self,
-        game: Game,
-        games: int,
-        options: SearchOptions,
-        evaluator: Evaluator,
-        *,
-        seed: int = 0,
-        first_lane: int = 0,
+        self, game: Game, games: int, options: SearchOptions, evaluator: Evaluator, seed: int = 0, first_lane: int = 0
     ):
         self.game, self.options, self.seed = game, options, seed
         self.evaluator = SymmetricEvaluator(evaluator, game, ~seed, first_lane) if options.symmetries else evaluator
@@ -118,36 +111,22 @@ class Search:
     # -------------------------------------------------------------------------------- games and positions
 
     def restart(self, games: np.ndarray | None = None, records: np.ndarray | None = None) -> None:
-        """Begin these games anew (None: all), at the game's start or at positions int8 [n, record] that go on."""
-        which = self._games(np.arange(len(self.lanes)) if games is None else games)
-        if self.tree.plays["waiting"][which].any():
-            raise ValueError("a game whose leaves wait for an answer can't begin anew")
+        """Begin these games anew (None: all), at the game's start or at positions int8 [n, record] that go on. None has
+        leaves that wait for an answer.
+        """
+        which = np.arange(len(self.lanes)) if games is None else games
         if records is None:
             records = np.broadcast_to(self.game.new(), (len(which), self.game.record))
         tree_kernels.begin(self.tree, self.rules, which, np.ascontiguousarray(records, np.int8))
 
     def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
-        """Make a move in each of these games, int8 [n]: GOES_ON, or WON, DRAWN or LOST for who moved. A game that goes
-        on is searched on; one that ended stands still until it is restarted. Raises ValueError: an illegal move.
+        """Make a legal move in each of these games, of which none has leaves that wait; int8 [n]: GOES_ON, or WON,
+        DRAWN or LOST for who moved. A game that goes on is searched on; one that ended stands still until it is
+        restarted.
         """
-        which, moves = self._games(games), np.ascontiguousarray(actions, np.int64)
-        bad = tree_kernels.first_refused(self.tree, self.numbers, which, moves)
-        if bad >= 0 or len(np.unique(which)) < len(which):
-            raise ValueError(f"move {moves[bad]} can't be made in game {which[bad]}" if bad >= 0 else "a game twice")
-        results = np.zeros(len(which), np.int8)
-        tree_kernels.advance(self.tree, self.rules, self.numbers, which, moves, results)
+        results = np.zeros(len(games), np.int8)
+        tree_kernels.advance(self.tree, self.rules, self.numbers, games, actions, results)
         return results
-
-    def _games(self, games: np.ndarray) -> np.ndarray:
-        which = np.ascontiguousarray(games, np.int64)
-        if len(which) and not (which.min() >= 0 and which.max() < len(self.lanes)):
-            raise ValueError(f"games {which.tolist()}: there are {len(self.lanes)}")
-        return which
-
-    @property
-    def ended(self) -> np.ndarray:
-        """Games that stand still at their end."""
-        return np.flatnonzero(self.tree.plays["status"] == ENDED)
 
     # -------------------------------------------------------------------------------- rounds of a search
 
@@ -165,8 +144,8 @@ class Search:
             leaf = self.tree.leaves[bad]
             position = self.game.line(self.tree.records[leaf["game"], leaf["node"]])
             raise NotFinite(f"network {self.evaluator.title}: it answers NaN or infinity to the position {position}")
-        leaves, self.count = self.tree.leaves[: self.count], 0
-        tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values, leaves)
+        self.count = 0
+        tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values)
 
     def step(self) -> Finished:
         """A round, its evaluation and its answer; gives the searches that are done now, maybe none."""

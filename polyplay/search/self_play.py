@@ -91,21 +91,6 @@ class GameNotes:
             "searched": self.searched[game, :n].tolist(),
         }
 
-    def ended(self, ctx: WorkerContext, game: int, outcome: float, number: int, version: int) -> None:
-        """Game `number` of a player is over, and the next one begins: the main process is told of a sample of the
-        first player's. version: of the weights.
-        """
-        if ctx.index == 0 and is_sampled(number):
-            about = {"name": f"self_play-{ctx.incarnation}-{number}", "kind": "self_play"}
-            ctx.log("game", json.dumps(about | {"black": version, "white": version} | self.row(game, outcome)))
-        self.begin(game, self.action[game, :0])
-
-    def save(self) -> Batch:
-        return tree.map(np.copy, self.arrays)
-
-    def load(self, saved: Batch) -> None:
-        tree.write(self.arrays, ..., saved)
-
 
 # When a player gives a game up (Silver et al. 2017, Methods, "Self-play"), and how it learns when it may.
 #
@@ -129,10 +114,9 @@ class Resignation:
         self.played_on = np.zeros(games, bool)
         self.values = np.zeros((games, longest + 1), np.float32)  # by ply: the better of root and best child
         self.would, self.wrong = np.zeros((NEWEST, len(GRID)), bool), np.zeros((NEWEST, len(GRID)), bool)
-        self.known = 0  # games that were played on to their end
-        self.v = NEVER if options.v is None else options.v
-        self.arrays = {"begun": self.begun, "played_on": self.played_on, "values": self.values}
-        self.arrays |= {"would": self.would, "wrong": self.wrong}
+        self.known = np.array(0)  # games that were played on to their end
+        self.v = np.array(NEVER if options.v is None else options.v)
+        self.arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray) and name != "lanes"}
         self.begin(np.arange(games))
 
     def begin(self, games: np.ndarray) -> None:
@@ -159,7 +143,7 @@ class Resignation:
         self.would[at], self.wrong[at] = would, would & ~lost
         self.known += 1
         if self.options.v is None:
-            self.v = self._learnt()
+            self.v[...] = self._learnt()
 
     def _learnt(self) -> float:
         would, wrong = self.would.sum(0), self.wrong.sum(0)
@@ -175,13 +159,6 @@ class Resignation:
             return 0.0, 1.0
         share, z = k / n, SURE**2 / n
         return share, (share + z / 2 + SURE * math.sqrt(share * (1 - share) / n + z / 4 / n)) / (1 + z)
-
-    def save(self) -> Batch:
-        return {**tree.map(np.copy, self.arrays), "known": np.array(self.known), "v": np.array(self.v)}
-
-    def load(self, saved: Batch) -> None:
-        tree.write(self.arrays, ..., {k: saved[k] for k in self.arrays})
-        self.known, self.v = int(saved["known"]), float(saved["v"])
 
 
 def learned_value(found: Path) -> float:
@@ -366,6 +343,8 @@ class SelfPlay:
         self.finished: deque[Batch] = deque()  # rows of games that no slot has yet
         self.version, self.held = -1, held
         self.metrics, self.number = SearchMetrics(self.search, ctx.counters), 0  # number: of games that have ended
+        self.arrays: Batch = {"moves": self.moves, "games": vars(self.games), "recorded": self.recorded}
+        self.arrays |= {"seen": self.metrics.seen, "resignation": self.resignation.arrays, "notes": self.notes.arrays}
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
         """Play for ever. None: no slot is full yet. pull: takes newer weights if they are due; their version."""
@@ -440,7 +419,11 @@ class SelfPlay:
         rows["reward"][1:] = np.where(np.arange(moves) % 2 == (moves - 1) % 2, 1.0, -1.0) * worth
         rows["first"][0], rows["terminated"][moves] = True, True
         rows["game"][:] = (self.ctx.incarnation << 32) + self.number
-        self.notes.ended(self.ctx, game, float(rows["reward"][1]), self.number, self.version)
+        if self.ctx.index == 0 and is_sampled(self.number):
+            about: Row = {"name": f"self_play-{self.ctx.incarnation}-{self.number}", "kind": "self_play"}
+            about |= {"black": self.version, "white": self.version, **self.notes.row(game, float(rows["reward"][1]))}
+            self.ctx.log("game", json.dumps(about))
+        self.notes.begin(game, self.notes.action[game, :0])
         self.number += 1
         self.metrics.ended(game, rows)
         self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
@@ -448,13 +431,10 @@ class SelfPlay:
         if self.recorded[game]:
             self.finished.append(rows if self.recorded[game] == moves else recorded_rows(rows))
         self.resignation.begin(np.array([game]))
-        self._tally_resignation()
         self.games.length[game] = self.recorded[game] = 0
-
-    def _tally_resignation(self) -> None:
         tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
         tally("resigned", 0, 1)
-        for name, value in zip(RESIGN_METRICS[1:], (self.resignation.v, wrong, high), strict=True):
+        for name, value in zip(RESIGN_METRICS[1:], (float(self.resignation.v), wrong, high), strict=True):
             tally(name, value, 1)
 
     def _fill(self, slot: int) -> None:
@@ -474,28 +454,20 @@ class SelfPlay:
         """All that goes on: searches as they stand, rows of unfinished games and of those that no slot has yet."""
         lengths = np.array([_length(game) for game in self.finished], np.int64)
         packed = {k: np.concatenate([g[k] for g in self.finished]) for k in self.moves} if self.finished else {}
-        state = {"search": self.search.state(), "moves": tree.map(np.copy, self.moves), "games": dict(vars(self.games))}
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
-        own: Batch = {k: np.array(v) for k, v in {**numbers, "recorded": self.recorded}.items()}
-        own |= {"lengths": lengths, "seen": tree.map(np.copy, self.metrics.seen)}
-        own |= {"resignation": self.resignation.save(), "notes": self.notes.save()}
+        own: Batch = {k: np.array(v) for k, v in {**numbers, "lengths": lengths}.items()}
+        own |= {"search": self.search.state(), **tree.map(np.copy, self.arrays)}
         if isinstance(self.evaluator, NetworkEvaluator):
             chosen = self.evaluator
             own["computed"] = np.array([BACKENDS.index(chosen.backend), PRECISIONS.index(chosen.precision)])
         if self.held is not None and (held := self.held.save()):
             own["held"] = held
-        return {**state, **own, **({"finished": packed} if packed else {})}
+        return {**own, **({"finished": packed} if packed else {})}
 
     def load(self, saved: Batch) -> None:
         self.search.load(saved["search"])
         self.version, self.number = int(saved["version"]), int(saved["number"])
-        self.recorded[:] = saved["recorded"]
-        self.resignation.load(saved["resignation"])
-        tree.write(self.moves, ..., saved["moves"])
-        tree.write(self.metrics.seen, ..., saved["seen"])
-        for k, v in saved["games"].items():
-            getattr(self.games, k)[:] = v
-        self.notes.load(saved["notes"])
+        tree.write(self.arrays, ..., {k: saved[k] for k in self.arrays})
         if self.held is not None and "held" in saved:
             self.held.load(saved["held"])
         ends = np.cumsum(saved["lengths"])

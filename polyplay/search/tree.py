@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from polyplay.core.compiled import bits, compiled
-from polyplay.core.errors import UserError
+from polyplay.envs.pool import need
 from polyplay.games.boards import Game
 
 # Dirichlet noise from a counter: the numbers of (key, lane, search) are the same whoever draws them, and whenever.
@@ -130,7 +130,7 @@ class Tree(NamedTuple):
     records: np.ndarray  # int8 [B, N, record]
     plays: np.ndarray  # Play [B]
     gumbel: np.ndarray  # float32 [B, A]: noise of the root's edges in order
-    considered: np.ndarray  # int32 [moves + 1, simulations]: see gumbel
+    considered: np.ndarray  # int32 [moves + 1, simulations]: by how many moves are considered, see considered_visits
     temperatures: np.ndarray  # float64 [longest + 1]: by ply
     root_priors: np.ndarray  # float32 [B, A]: of the root's edges in order, with noise where there is any
     leaves: np.ndarray  # Leaf [M]
@@ -205,19 +205,14 @@ class SearchOptions:
     width: int = 0  # room for so many edges per node; 0: the game's actions, or 128 where it has more than 400
 
     def __post_init__(self) -> None:
-        if self.fast_simulations and self.halves:
-            why = f"root {self.root} halves the same number in every search"
-            raise UserError(f"search fast_simulations: {self.fast_simulations} given, but {why}; allowed: 0")
-        if not 0 <= self.fast_simulations <= max(self.simulations, 0):
-            given = f"search fast_simulations: {self.fast_simulations} given"
-            raise UserError(f"{given}; allowed: 0 to its {self.simulations} simulations")
-        if self.halves and self.simulations and not 1 <= self.gumbel_actions <= self.simulations:
-            most = f"1 to its {self.simulations} simulations"
-            raise UserError(f"search gumbel_actions: {self.gumbel_actions} given; allowed: {most}")
-        if 0 < self.simulations < self.leaves:
-            raise UserError(f"search leaves: {self.leaves} given; allowed: at most its {self.simulations} simulations")
-        if 0 < self.nodes <= self.simulations:
-            raise UserError(f"search nodes: {self.nodes} given; {self.simulations} simulations need one more than that")
+        n, fast, actions = self.simulations, self.fast_simulations, self.gumbel_actions
+        why = f"root {self.root} halves the same number in every search"
+        need(not (fast and self.halves), f"search fast_simulations: {fast} given, but {why}; allowed: 0")
+        need(0 <= fast <= max(n, 0), f"search fast_simulations: {fast} given; allowed: 0 to its {n} simulations")
+        fits = not (self.halves and n) or 1 <= actions <= n
+        need(fits, f"search gumbel_actions: {actions} given; allowed: 1 to its {n} simulations")
+        need(not 0 < n < self.leaves, f"search leaves: {self.leaves} given; allowed: at most its {n} simulations")
+        need(not 0 < self.nodes <= n, f"search nodes: {self.nodes} given; {n} simulations need one more than that")
 
     @property
     def halves(self) -> bool:
@@ -244,11 +239,6 @@ class SearchOptions:
             key=np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0],
             lane=lane,
         )
-
-    def considered_table(self) -> np.ndarray:
-        """int32 [moves + 1, simulations]: of the move to visit, its visits so far, by how many moves are considered."""
-        n = self.gumbel_actions if self.halves else 0
-        return np.array([considered_visits(m, max(self.simulations, 1)) for m in range(n + 1)], np.int32)
 
     def temperatures(self, plies: np.ndarray) -> np.ndarray:
         """float64: of the schedule's last entry whose ply is reached; before the first 1."""
@@ -296,6 +286,7 @@ def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
     """A tree of `games` games, none of them begun."""
     nodes, edges = options.room(game)
     most = games * options.leaves
+    moves = range(1 + (options.gumbel_actions if options.halves else 0))
     visits = 2 + options.leaves * options.virtual_loss + 8 * max(nodes, options.simulations)
     return Tree(
         edges=np.zeros((games, edges), Edge),
@@ -304,7 +295,7 @@ def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
         records=np.zeros((games, nodes, game.record), np.int8),
         plays=np.zeros(games, Play),
         gumbel=np.zeros((games, game.actions), np.float32),
-        considered=options.considered_table(),
+        considered=np.array([considered_visits(n, max(options.simulations, 1)) for n in moves], np.int32),
         temperatures=options.temperatures(np.arange(game.longest + 1)),
         root_priors=np.zeros((games, game.actions), np.float32),
         leaves=np.zeros(most, Leaf),

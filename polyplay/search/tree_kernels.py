@@ -220,13 +220,11 @@ def set_root(tree: Tree, rules: Rules, g: int) -> None:
 
 
 @compiled
-def answer(
-    tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, values: np.ndarray, leaves: np.ndarray
-) -> None:
+def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, values: np.ndarray) -> None:
     """Expand the leaves of a batch by their answers and back them up. logits float32 [n, A], values float32 [n]."""
     waited = 1 if rules.leaves > 1 else 0
-    for i in range(leaves.size):
-        g, node, depth = leaves[i].game, leaves[i].node, leaves[i].depth
+    for i in range(values.size):
+        g, node, depth = tree.leaves[i].game, tree.leaves[i].node, tree.leaves[i].depth
         if tree.nodes[g, node].status == trees.FRESH:
             _expand(tree, game, g, node, logits, i)
         tree.nodes[g, node].value = values[i]
@@ -359,20 +357,6 @@ def _root_edge(tree: Tree, g: int, action: int) -> int:
             if tree.sums[g, e].action == action:
                 return e
     return 0
-
-
-@compiled
-def first_refused(tree: Tree, game: np.ndarray, games: np.ndarray, actions: np.ndarray) -> int:
-    """The index of the first move that can't be made: an illegal one, or of a game that waits or isn't searched; -1."""
-    for i in range(games.size):
-        g, fine = games[i], False
-        if tree.plays[g].status == trees.SEARCHING and tree.plays[g].waiting == 0:
-            count = legal(game, tree.records[g, 0], tree.moves)
-            for k in range(count):
-                fine |= tree.moves[k] == actions[i]
-        if not fine:
-            return i
-    return -1
 
 
 @compiled

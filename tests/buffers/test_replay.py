@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from polyplay.buffers import replay as files
 from polyplay.buffers.replay import Proportional, Replay, Uniform
 from polyplay.buffers.replay_buffer import ReplayBuffer
-from polyplay.buffers.replay_kernels import as_cells, gather, scatter
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.core import tree
 from polyplay.core.errors import UserError
@@ -199,15 +198,3 @@ def test_a_tree_of_observations_some_of_them_stacks():
     for i, number in enumerate(batch["id"].tolist()):
         assert np.array_equal(batch["obs"]["screen"][:, i], items[number]["obs"])
         assert np.array_equal(batch["obs"]["deep"]["x"][0, i], by_action[int(batch["action"][i])])
-
-
-def test_copies_refuse_rows_that_are_not_there():
-    cells, out = as_cells(np.zeros((5, 3, 2), np.int16), 5), np.zeros((2, 3, 2), np.int16)
-    scatter(cells, np.array([4, 1]), np.arange(12, dtype=np.int16).reshape(2, 3, 2))
-    gather(cells, np.array([1, 4]), out)
-    assert np.array_equal(out.reshape(-1), [6, 7, 8, 9, 10, 11, 0, 1, 2, 3, 4, 5])
-    for wrong in ([0, 5], [-1, 0]):
-        with pytest.raises(IndexError):
-            gather(cells, np.array(wrong), out)
-        with pytest.raises(IndexError):
-            scatter(cells, np.array(wrong), out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -96,16 +97,13 @@ def test_a_late_priority_is_counted_and_changes_nothing(sampler):
     assert (buffer.max_priority, buffer.metrics()["late"]) == (before[1], len(gone))
 
 
-@pytest.mark.parametrize(
-    ("value", "word"),
-    [(np.nan, "NaN"), (-0.5, "negative"), (np.inf, "infinite"), (-np.inf, "negative"), (1e300, "too")],
-)
-def test_wrong_priorities_are_refused_by_name(value, word):
+@pytest.mark.parametrize("value", [np.nan, -0.5, np.inf, 1e300])
+def test_wrong_priorities_are_refused_by_name(value):
     world, buffer = small(Proportional())
     buffer.add(world.rows(20, np.arange(2)), slice(None))
     ids = buffer.sample()["id"]
     before = buffer.sampler.tree.leaves.copy()
-    with pytest.raises(BadPriority, match=f"id {ids[2]}, .*{word}"):
+    with pytest.raises(BadPriority, match=re.escape(f"priority {value} of id {ids[2]}, number 2 of 8; allowed: 0 to")):
         buffer.update_priorities(ids, np.where(np.arange(len(ids)) == 2, value, 1.0))
     assert np.array_equal(buffer.sampler.tree.leaves, before)
 
@@ -246,7 +244,7 @@ def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_en
     value[end[discount == 0]] = np.nan
     assert np.isfinite(buffer.td_errors(live[discount == 0])).all()
     value[end[discount > 0][:1]] = np.inf
-    with pytest.raises(BadPriority, match="infinite"):
+    with pytest.raises(BadPriority, match="priority inf of id"):
         buffer.td_errors(live)
 
 

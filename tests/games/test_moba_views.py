@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from polyplay.games import moba_views as v
 from polyplay.games import moba_world as w
 from polyplay.games.moba import LaneGame
-from polyplay.games.moba_views import EVENTS, REWARDS, time_weights, weigh_events
+from polyplay.games.moba_views import DECAY, EVENTS, REWARDS
 from polyplay.games.moba_world import LaneWorld
 from tests.games.moba_scenes import State, actions, begun, nameable, scatter, step
 from tests.games.moba_twin import Hero, Match, Unit

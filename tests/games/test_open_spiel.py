@@ -19,8 +19,8 @@ from polyplay.games import board_rules, open_spiel, records
 from polyplay.games.boards import game
 from polyplay.games.open_spiel import Newest, SpielGame, SpielRules, spiel_rules
 from polyplay.search import Search, SearchOptions
-from polyplay.search.evaluators import UniformEvaluator
 from tests.games.test_board_rules import legal_of as legal
+from tests.search.twins import UniformEvaluator
 
 pyspiel = pytest.importorskip("pyspiel")
 SMALL = ("tic_tac_toe", "hex(board_size=3)", "dots_and_boxes", "mancala")

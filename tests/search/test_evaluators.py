@@ -15,8 +15,9 @@ from polyplay.games.boards import GAMES
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import Search, SearchOptions, evaluators
-from polyplay.search.evaluators import NetworkEvaluator, UniformEvaluator, choose_backend, computing_threads
+from polyplay.search.evaluators import NetworkEvaluator, choose_backend, computing_threads
 from polyplay.weights.params import FlatParams, Params
+from tests.search.twins import UniformEvaluator
 
 SPEC = Envs("game:connect_four", 1).spec
 SMALL = BoardNetworkFactory(SPEC, blocks=2, filters=16, hidden=16)

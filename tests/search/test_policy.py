@@ -14,9 +14,9 @@ from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game, game
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
-from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.search import PositionSearch, SearchPolicy
 from tests.games.test_board_rules import legal_of as legal
+from tests.search.twins import UniformEvaluator
 
 GO = game("go+size=3")
 OLD = [  # moves, and the one after them that repeats a position of more than eight plies before

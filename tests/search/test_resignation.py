@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyplay.core import tree
 from polyplay.core.checkpoint import write_arrays
 from polyplay.games.records import NEVER, ResignOptions
 from polyplay.search.self_play import ENOUGH, GRID, Resignation, learned_value
@@ -92,7 +93,7 @@ def test_it_goes_on_from_what_was_saved():
     made, again, rng = player(), player(), np.random.default_rng(5)
     for _ in range(1500):
         played(made, rng, lie=0.0)
-    again.load(made.save())
+    tree.write(again.arrays, ..., made.arrays)
     assert again.v == made.v > NEVER
     assert again.rate == made.rate
     assert [played(made, np.random.default_rng(9), 0.1) for _ in range(50)] == [
@@ -114,10 +115,10 @@ def test_what_players_learned_is_in_their_checkpoint(tmp_path: Path, learned: li
     found.mkdir(parents=True)
     for i, v in enumerate(learned):
         made = player()
-        made.v = v
+        made.v[...] = v
         (found / "workers").mkdir(exist_ok=True)
         write_arrays(
-            found / f"workers/self_play-{i}.safetensors", {f"resignation/{k}": x for k, x in made.save().items()}
+            found / f"workers/self_play-{i}.safetensors", {f"resignation/{k}": x for k, x in made.arrays.items()}
         )
     assert learned_value(found) == value
     alone = tmp_path / "checkpoints/champion-000000000005-steps-50"

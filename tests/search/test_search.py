@@ -11,10 +11,9 @@ from polyplay.core.errors import UserError
 from polyplay.games import board_rules
 from polyplay.games.boards import GAMES, Game, game
 from polyplay.search import Search, SearchOptions
-from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.search import visit_shares
-from polyplay.search.tree import EXPANDED
-from tests.search.twins import Node, Stub, TwinSearch, searched
+from polyplay.search.tree import ENDED, EXPANDED
+from tests.search.twins import Node, Stub, TwinSearch, UniformEvaluator, searched
 
 THREE, FOUR, ROW = GAMES["tic_tac_toe"], GAMES["connect_four"], GAMES["three_in_a_row"]
 NOISE: dict[str, Any] = {"noise": 0.25, "noise_alpha": 0.6}
@@ -69,7 +68,7 @@ def test_every_visit_is_the_twins(game: Game, more: dict[str, Any]):
     for twin in twins:
         twin.restart()
     moves = 0
-    while len(search.ended) < GAMES_AT_ONCE:
+    while (search.tree.plays["status"] != ENDED).any():
         done = search.step()
         actions, targets = search.choose(done), search.targets(done)
         for i, g in enumerate(done.games):
@@ -131,7 +130,7 @@ def test_a_search_is_looked_at_between_its_steps():
 @pytest.mark.parametrize("leaves", [1, 4])
 def test_no_terminal_leaf_is_evaluated_and_no_virtual_loss_is_left(leaves: int):
     search = search_of(THREE, {"simulations": 60, "leaves": leaves})
-    while len(search.ended) < GAMES_AT_ONCE:
+    while (search.tree.plays["status"] != ENDED).any():
         for board in search.round():
             assert not won(board[1])  # the mover's opponent moved last
             assert board[:2].sum() < 9
@@ -218,14 +217,6 @@ def test_temperatures_and_shares():
     assert visit_shares(counts, np.ones(2)).tolist() == [[0.25, 0.75, 0.0], [0.4, 0.4, 0.2]]
     assert visit_shares(counts, np.zeros(2)).tolist() == [[0, 1, 0], [1, 0, 0]]
     assert visit_shares(counts, np.full(2, 0.5))[0] == pytest.approx([0.1, 0.9, 0.0])
-
-
-def test_moves_that_cant_be_made_are_refused():
-    search = search_of(FOUR, {"simulations": 5})
-    with pytest.raises(ValueError, match="move 7 can't be made in game 0"):
-        search.advance(np.array([0]), np.array([7]))
-    with pytest.raises(ValueError, match="there are 3"):
-        search.restart(np.array([3]))
 
 
 @pytest.mark.parametrize(

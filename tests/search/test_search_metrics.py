@@ -11,9 +11,9 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.games.boards import GAMES
 from polyplay.search import SearchOptions, self_play
-from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.self_play import SelfPlay, game_rows
 from tests.search.test_self_play import games_in, take
+from tests.search.twins import UniformEvaluator
 
 BOARD = GAMES["tic_tac_toe"]
 GAMES_AT_ONCE = 6

@@ -16,10 +16,10 @@ from polyplay.games.boards import GAMES, Game
 from polyplay.games.boards import game as game_of
 from polyplay.games.records import ResignOptions
 from polyplay.search import SearchOptions
-from polyplay.search.evaluators import UniformEvaluator
 from polyplay.search.self_play import SearchMetrics, SelfPlay, game_rows
 from tests.games.test_board_rules import legal_of as legal
 from tests.search.test_policy import shown
+from tests.search.twins import UniformEvaluator
 
 BOARD = GAMES["tic_tac_toe"]
 OPTIONS = SearchOptions(12, noise=0.25, noise_alpha=1.0, temperature=((0, 1.0),))

@@ -225,3 +225,15 @@ class TwinSearch:
         fits = nodes + to_come <= self.max_nodes and 1 + edges + to_come * width <= self.max_edges
         self.given_up += not fits
         return fits
+
+
+class UniformEvaluator:
+    """Every move alike, every position even."""
+
+    title = "uniform"
+
+    def __init__(self, actions: int):
+        self.actions = actions
+
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return np.zeros((len(planes), self.actions), np.float32), np.zeros(len(planes), np.float32)
