@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -22,7 +23,7 @@ from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD, EnvSpec
 from polyplay.envs.spaces import ActionSpec, describe_actions, describe_fields
 from polyplay.nets.action_heads import ActionHead, UnitPointer, normal
-from polyplay.nets.layers import Axes, AxisSegment, Linear, Tape, TensorAxes, initialise, torso_features
+from polyplay.nets.layers import Axis, AxisSegment, Linear, Tape, TensorAxes, axis, initialise, torso_features
 from polyplay.nets.policy import ReturnScale, is_pixels
 from polyplay.nets.recurrent import Core, Temporal, kl_terms
 from polyplay.nets.torso_policy import Inputs, TorsoPolicy
@@ -47,6 +48,7 @@ class EventRewards(nn.Module):
         super().__init__()
         self.names = [PREFIX + event for event in events]
         self.register_buffer("weights", torch.zeros(len(events)))
+        self.axes = {"weights": TensorAxes((tuple(AxisSegment(name, (1,), part=name) for name in self.names),))}
 
     def forward(self, events: Tensor) -> Tensor:
         """[..., E] → [...]."""
@@ -60,10 +62,6 @@ class EventRewards(nn.Module):
         for i, name in enumerate(self.names):
             if name in known:
                 self.weights[i] = known[name]
-
-    def axes(self) -> Axes:
-        """See layers.TensorAxes."""
-        return {"weights": TensorAxes("weights", (tuple(AxisSegment(name, (1,), part=name) for name in self.names),))}
 
 
 # Heads of UNREAL's auxiliary tasks (Jaderberg et al. 2016): values of pixel control, reward prediction.
@@ -117,6 +115,10 @@ class PixelControl(nn.Module):
         self.map = (cells[0] - kernel[0]) // 2 + 1, (cells[1] - kernel[1]) // 2 + 1
         self.fc = Linear(features, CHANNELS * math.prod(self.map))
         self.deconv = nn.ConvTranspose2d(CHANNELS, 1 + sum(self.parts), kernel, stride=2)
+        advantages = (AxisSegment(f"advantages {i}", (n,), silent=True) for i, n in enumerate(self.parts))
+        values, sides = (*axis("value", 1, fixed=True), *advantages), [axis("kernel", n, fixed=True) for n in kernel]
+        weight = TensorAxes((axis("channels", CHANNELS, fixed=True), values, *sides))
+        self.axes = {"deconv.weight": weight, "deconv.bias": TensorAxes((values,))}
         initialise(self.fc, "torch")
         bound = (CHANNELS * math.prod(kernel)) ** -0.5
         for weight in self.deconv.parameters():
@@ -223,6 +225,14 @@ class AuxiliaryHeads(nn.Module):
         if "reward" in tasks:
             self.reward = RewardPrediction(features[1])
 
+    def stand(self, behind: Axis, torso: Axis) -> None:
+        """Say what stands behind the core, and behind the torso."""
+        if self.pixel is not None:
+            self.pixel.fc.stand(axis("maps", self.pixel.fc.out_features, fixed=True), behind)
+        if self.reward is not None:
+            seen = tuple(AxisSegment(f"{s.name} of row {i}", s.shape) for i in range(FRAMES) for s in torso)
+            self.reward.hidden.stand(axis("hidden", self.reward.hidden.out_features, fixed=True), seen)
+
 
 class ActorCritic(TorsoPolicy):
     """torso: observation tree [N, ...] → [N, torso.features].
@@ -256,20 +266,29 @@ class ActorCritic(TorsoPolicy):
         self.torso, self.head, self.core, self.previous = torso, head, core, previous
         self.latents = core.noise if isinstance(core, Temporal) else 0
         self.noise, self.action = head.noise + self.latents, head.action
-        features = torso_features(torso, head.inputs if previous else None) if core is None else core.features
         pointer = getattr(torso, "pointer", None)  # a part of the actions, and how many numbers a unit has
         self.units = getattr(torso, "unit_features", 0)
         own = getattr(torso, "value_features", 0)  # the value's alone, behind the policy's
         if own and (core is not None or previous):
             raise UserError("--network: separate networks of policy and value have no core; use mlp with one")
-        self.split = features - own if own else None
-        self.hidden = nn.ModuleList(Linear(n, width) for n in (features - own, own or features) if width)
+        size = torso_features(torso, None)
+        seen: Axis = getattr(torso, "feature_axis", axis("features", size))
+        behind = (*seen, *_embedded_axis(head, torso), *axis("reward", 1)) if previous else seen
+        if core is not None:
+            core.input.stand(core.rows, behind)
+            behind = axis("core", core.features)
+        if auxiliary is not None:
+            auxiliary.stand(behind, seen)
+        self.split = size - own if own else None
+        acting, valued = (axis("the policy's", size - own), axis("the value's", own)) if own else (behind, behind)
+        self.hidden = nn.ModuleList(Linear.along(axis("hidden", width), x) for x in (acting, valued) if width)
+        acting, valued = (axis("hidden", width),) * 2 if width else (acting, valued)
         self.actions = (
-            UnitPointer(width or features, cast("ConditionalHead", head), *pointer)
+            UnitPointer(acting, cast("ConditionalHead", head), *pointer)
             if pointer
-            else Linear(width or features - own, head.size)
+            else Linear.along(head.axis(), acting)
         )
-        self.value = Linear(width or own or features, 1)
+        self.value = Linear.along(axis("value", 1, fixed=True), valued)
         initialise(self.hidden, init)
         initialise(self.actions, init, 0.01)
         initialise(self.value, init, 1.0)
@@ -381,3 +400,14 @@ class ActorCritic(TorsoPolicy):
         x = x if self.split is None else x[:, self.split :]
         value: Tensor = self.value(F.relu(self.hidden[1](x)) if self.hidden else x)
         return value.squeeze(1)
+
+
+def _embedded_axis(head: ActionHead, torso: nn.Module) -> Axis:
+    """The numbers of an action as an input. A part that names units has those of each set of them."""
+    pointer, found = getattr(torso, "pointer", None), list[AxisSegment]()
+    for path, part in head.parts.items():
+        if pointer and path == pointer[0]:
+            found += [replace(s, name=f"action {path}: {s.name}") for s in torso.unit_axis]  # type: ignore[union-attr]
+        else:
+            found += part.segments(path, silent=False)
+    return tuple(found)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.nets.layers import Axes, AxisSegment, Tape, TensorAxes
+from polyplay.nets.layers import Tape, TensorAxes, axis
 
 
 class Network(Protocol):
@@ -91,6 +91,11 @@ class RunningMoments(nn.Module):
         for name in ("mean", "origin", "second"):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        axes = tuple(axis(f"axis {i}", n) for i, n in enumerate(shape))
+        # new numbers pass as they are until their own statistics are known
+        fills = {"mean": 0.0, "origin": 0.0, "second": 1.0}
+        self.axes = {name: TensorAxes(axes, fill) for name, fill in fills.items()}
+        self.axes["count"] = TensorAxes((), counts=True)
 
     def variance(self) -> Tensor:
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
@@ -145,6 +150,7 @@ class Normalize(nn.Module):
         self.sets = [path in sets for path in self.paths]
         shapes = [field.shape[1:] if path in sets else field.shape for path, field in leaves]
         self.moments = nn.ModuleList(RunningMoments(shape, bound) for shape in shapes)
+        self.stable = {f"moments.{i}": f"moments of {path}" for i, path in enumerate(self.paths)}
 
     def forward(self, obs: Tree) -> Tree:
         flat = dict(tree.leaves(obs))
@@ -161,16 +167,6 @@ class Normalize(nn.Module):
             rows = rows[rows[..., 0] > 0] if one else rows
             if len(rows):
                 moments.observe(rows)  # type: ignore[operator]
-
-    def axes(self) -> Axes:
-        """See layers.TensorAxes. New numbers pass as they are until their own statistics are known."""
-        found = Axes()
-        for i, (path, moments) in enumerate(zip(self.paths, self.moments, strict=True)):
-            axes = tuple((AxisSegment(f"axis {k}", (n,)),) for k, n in enumerate(moments.mean.shape))  # type: ignore[arg-type]
-            for name, fill in (("mean", 0.0), ("origin", 0.0), ("second", 1.0)):
-                found[f"moments.{i}.{name}"] = TensorAxes(f"moments of {path}.{name}", axes, True, fill)
-            found[f"moments.{i}.count"] = TensorAxes(f"moments of {path}.count", (), True, counts=True)
-        return found
 
 
 class ReturnScale(nn.Module):

@@ -23,7 +23,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.nets.dnc import Memory, TemporalLinks
-from polyplay.nets.layers import Linear, RepeatedLinear, initialise, pad_lanes
+from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initialise, pad_lanes
 
 
 class Cell(nn.Module):
@@ -37,6 +37,9 @@ class Cell(nn.Module):
         super().__init__()
         self.size = size
         self.recurrent = nn.Linear(size, self.gates * size, bias=self.bias)
+        self.rows = axis("gates", self.gates, size)
+        self.axes = {"recurrent.weight": TensorAxes((self.rows, axis("core", size)))}
+        self.axes["recurrent.bias"] = TensorAxes((self.rows,))
 
 
 class LSTMCell(Cell):
@@ -81,7 +84,7 @@ class Core(nn.Module):
 
     def __init__(self, cell: Cell, inputs: int, init: str = "orthogonal"):
         super().__init__()
-        self.inputs, self.features = inputs, cell.size
+        self.inputs, self.features, self.rows = inputs, cell.size, cell.rows
         self.input = Linear(inputs, cell.gates * cell.size)
         self.cell = cell
         initialise(self, init, gain=1.0)
@@ -166,6 +169,7 @@ class Temporal(nn.Module):
     def __init__(self, inputs: int, size: int, init: str = "orthogonal", memory: Memory | None = None):
         super().__init__()
         self.inputs, self.features, self.noise, self.memory = inputs, size, size, memory
+        self.rows = axis("gates", 4, size, fixed=True)
         self.register_buffer("period", torch.tensor(10.0))  # τ: steps from one tick to the next
         self.register_buffer("gradient_scale", torch.tensor(1.0))  # of what flows from the fast into the slow clock
         reads = 0 if memory is None else memory.features

@@ -16,7 +16,8 @@ from polyplay.core import tree
 from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Conditional, Leaf, MultiBinary, MultiDiscrete
-from polyplay.nets.layers import AxisMatch, AxisSegment, match_axes
+from polyplay.nets.layers import AxisSegment
+from polyplay.nets.surgery import AxisMatch, match_axes
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class WiderRows:
         for path, leaf in tree.leaves(self.new.action):
             if leaf.classes and (path in masks or leaf.classes != getattr(old.get(path), "classes", ())):
                 before = () if path not in old else _values(old[path])
-                match = self.named.get(path) or match_axes(before, _values(leaf))
+                match = self.named.get(path) or match_axes("", before, _values(leaf))
                 found[path] = _legal(match, leaf, masks.get(path), n)
                 if found[path].dim() == 3:  # one for each value of the first part, whose new ones are illegal
                     action = cast("Conditional", self.new.action)

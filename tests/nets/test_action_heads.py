@@ -498,7 +498,7 @@ def naming(unit: Tensor, primary: int) -> dict[str, Tensor]:
 def test_its_numbers_are_a_plain_twins_and_stand_where_the_head_looks_for_them():
     torch.manual_seed(0)
     head = for_space(FIGHT.action)
-    pointer = UnitPointer(7, head, "unit", 6)
+    pointer = UnitPointer(axis("features", 7), head, "unit", 6)
     x, units = torch.randn(5, 7), torch.randn(5, 9 * 6)
     got = pointer(x, units).detach().numpy()
     assert got.shape == (5, head.size) == (5, 4 + 2 * 9 + 2 * 5)

@@ -17,7 +17,7 @@ from polyplay.envs.spaces import Conditional, Discrete
 from polyplay.nets import NetworkFactory
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.factory import build_network
-from polyplay.nets.surgery import RENEWED, NetworkGrowth
+from polyplay.nets.surgery import RENEWED, NetworkGrowth, match_axes
 from tests.nets.comparison import WiderRows
 from tests.nets.fights import FIGHT, OBS, rows
 from tests.nets.helpers import continuous, vector
@@ -273,7 +273,7 @@ def units(n: int, numbers: int) -> Field:
 
 def differences(old: ActorCritic, new: ActorCritic, spec: EnvSpec) -> dict[str, float]:
     """The largest in log-probability and value, where each has its own state and `old` acts."""
-    wider = WiderRows(FIGHT, spec, NetworkGrowth(old, new).named)
+    wider = WiderRows(FIGHT, spec, {"unit": match_axes("", old.torso.unit_axis, new.torso.unit_axis)})
     batch, before, after = rows(FIVE_STEPS, FIVE_LANES, old.noise), old.initial(FIVE_LANES), new.initial(FIVE_LANES)
     most = {"logp": 0.0, "value": 0.0}
     for i in range(FIVE_STEPS):

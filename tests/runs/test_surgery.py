@@ -95,6 +95,8 @@ def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
     ("words", "says"),
     [
         ("--hidden 32 32", "the features would go from [64] to [32], and networks only grow"),
+        ("--core-size 16", "the gates would go from [4, 32] to [4, 16], and networks only grow"),
+        ("--heroes 3", "--heroes"),
         ("--hidden 128", "torso.layers.2.weight would be missing in the new network"),
         ("--network mlp(128,128,relu)", "the grown network is not the old one: its activations are ReLU, those of"),
         ("--env toy:pendulum", "--env: toy:pendulum given, whose actions are of another kind"),
@@ -203,27 +205,6 @@ def test_layers_keep_their_activation():
     assert (settings.network, options.hidden) == ("mlp(128,128,relu)", (128, 128))
     settings, options = changed({"network": "auto"}, hidden=(96,), env="toy:memory+cues=3")
     assert (settings.network, settings.env) == ("auto(96)", "toy:memory+cues=3")
-
-
-@pytest.mark.parametrize(
-    ("given", "changes", "says"),
-    [
-        ({}, {"core_size": 512}, "--core-size: 512 given, but RUN has no core: leave it out"),
-        ({"core": "lstm"}, {"core_size": 64}, "--core-size: 64 given, but RUN has 256, and networks only grow"),
-        ({"core": "lstm"}, {"core_size": 256}, "surgery: nothing changes"),
-        ({}, {"heroes": 3}, "--heroes: ppo has no such option"),
-    ],
-)
-def test_mistakes(given: dict[str, Any], changes: dict[str, Any], says: str):
-    with pytest.raises(UserError) as caught:
-        changed(given, **changes)
-    assert str(caught.value).startswith(says)
-
-
-def test_a_core_that_is_there_without_an_option_grows():
-    page = systems.load("five")
-    settings, options, _ = resolve(page)
-    assert change_options(page, settings, options, "five", {"core_size": 8192})[0].core_size == 8192
 
 
 OLD = EnvSpec({"a": Field((2,), "float32"), "b": Field((), "int64")}, Discrete(2), classes={"b": 3}, seats=2)
