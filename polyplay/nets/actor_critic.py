@@ -117,8 +117,8 @@ class PixelControl(nn.Module):
         self.deconv = nn.ConvTranspose2d(CHANNELS, 1 + sum(self.parts), kernel, stride=2)
         advantages = (AxisSegment(f"advantages {i}", (n,), silent=True) for i, n in enumerate(self.parts))
         values, sides = (*axis("value", 1, fixed=True), *advantages), [axis("kernel", n, fixed=True) for n in kernel]
-        weight = TensorAxes((axis("channels", CHANNELS, fixed=True), values, *sides))
-        self.axes = {"deconv.weight": weight, "deconv.bias": TensorAxes((values,))}
+        self.axes = {"deconv.weight": TensorAxes((axis("channels", CHANNELS, fixed=True), values, *sides))}
+        self.axes["deconv.bias"] = TensorAxes((values,))
         initialise(self.fc, "torch")
         bound = (CHANNELS * math.prod(kernel)) ** -0.5
         for weight in self.deconv.parameters():
@@ -195,8 +195,6 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
     batch: rows "action" (a tree), "first", "terminated".
     """
     rows = bootstrap_rows(batch)
-    if x.ndim != 3 or x.shape[:2] != rows.shape:
-        raise ValueError(f"x must be {list(rows.shape)} and features; got {list(x.shape)}")
     action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
     chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
     best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)

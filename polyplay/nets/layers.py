@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from polyplay.core import tree
-from polyplay.core.errors import UserError
 from polyplay.envs.pool import EnvSpec, byte_bounds
 
 # What stands along the axes of a network's tensors, so that one that grows knows which numbers are the old ones.
@@ -144,7 +143,6 @@ def made(factory: object, make: Callable[[], N], draws: bool = False) -> N:
     return cast("N", known[key])
 
 
-INITS = ("orthogonal", "torch", "sonnet", "dopamine")
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
 _LEAST = 16  # rows: Intel's processors take other kernels for fewer
 _NARROW = 16
@@ -311,8 +309,6 @@ def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
     sonnet: weights normal with deviation 1/√fan_in, drawn anew beyond twice that, zero bias (Sonnet's, as in IMPALA).
     dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow). Of these three none has a `gain`.
     """
-    if style not in INITS:
-        raise UserError(f"init: {style!r} is not one of {', '.join(INITS)}")
     if _undrawn.get():  # a network whose weights nobody draws
         return
     for layer in module.modules():

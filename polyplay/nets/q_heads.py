@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from polyplay.core.errors import UserError
 from polyplay.nets.layers import Linear, initialise
 
 # Linear layers with noise in their weights (Fortunato et al. 2018), and that noise from keys: no generator, no state.
@@ -115,19 +114,12 @@ def legal_values(q: Tensor, mask: Tensor | None) -> Tensor:
 @torch.no_grad()
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
     """The action with the highest value, int64 [...], of q [..., A]; with `mask` (bool [..., A]) of the legal ones."""
-    if mask is not None and mask.shape != q.shape:
-        raise ValueError(f"mask must be q's {list(q.shape)}; got {list(mask.shape)}")
     return legal_values(q, mask).argmax(-1)
 
 
 def take_action(scores: Tensor, action: Tensor) -> Tensor:
-    """Scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient.
-
-    Raises ValueError for shapes that do not fit.
-    """
+    """Scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient."""
     lead = action.shape
-    if scores.shape[: len(lead)] != lead or scores.ndim - len(lead) not in (1, 2):
-        raise ValueError(f"scores must be {list(action.shape)} and [A] or [A, K] behind; got {list(scores.shape)}")
     at = action.long().reshape(*lead, *[1] * (scores.ndim - len(lead)))
     return scores.gather(len(lead), at.expand(*lead, 1, *scores.shape[len(lead) + 1 :])).squeeze(len(lead))
 
@@ -142,7 +134,6 @@ def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 
 
-BIASES = ("each", "shared", "none")
 Context = AbstractContextManager[object]  # the precision that layers are computed in
 Make = Callable[[int, int, bool], nn.Module]  # inputs, outputs, bias
 
@@ -176,7 +167,7 @@ class QHead(nn.Module):
     that they give the features together is multiplied by `scale` (1/√2 there). hidden: width of a branch's hidden
     layer, 0 for none. noisy: a variant of Noisy for every layer, and its first σ·√inputs, None for its own.
     bias: of the last layer of Q, or of A: "each" action's, one "shared" by all (tuned double DQN), or "none" (all last
-    layers of dqn_zoo's Rainbow). Raises UserError.
+    layers of dqn_zoo's Rainbow).
     """
 
     def __init__(
@@ -193,7 +184,6 @@ class QHead(nn.Module):
         init: str = "torch",
     ):
         super().__init__()
-        _validate(atoms, hidden, scale, noisy, sigma, bias)
         self.inputs, self.actions, self.atoms, self.scale, self.noisy = inputs, actions, atoms, scale, noisy
         make, size = partial(_layer, noisy, sigma, init), max(atoms, 1)
         self.advantage = DuelingBranch(inputs, hidden, actions * size, make, bias == "each")
@@ -237,21 +227,6 @@ def _layer(noisy: str, sigma: float | None, init: str, inputs: int, outputs: int
     layer = Linear(inputs, outputs, bias=bias)
     initialise(layer, init)
     return layer
-
-
-def _validate(atoms: int, hidden: int, scale: float, noisy: str, sigma: float | None, bias: str) -> None:
-    if noisy not in ("none", *VARIANTS):
-        raise UserError(f"noisy: {noisy!r} is not one of none, {', '.join(VARIANTS)}")
-    if bias not in BIASES:
-        raise UserError(f"bias: {bias!r} is not one of {', '.join(BIASES)}")
-    if atoms < 0 or atoms == 1:
-        raise UserError(f"atoms: {atoms} given, allowed: 2 or more, or 0 for plain numbers")
-    if hidden < 0:
-        raise UserError(f"width: {hidden} given, allowed: 1 or more, or 0 for no hidden layer")
-    if not 0.0 < scale <= 1.0:
-        raise UserError(f"scale: {scale} given, allowed: above 0 and at most 1")
-    if sigma is not None and not sigma > 0.0:
-        raise UserError(f"sigma: {sigma} given, allowed: above 0; noisy=none has none")
 
 
 # ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, to the same bits.

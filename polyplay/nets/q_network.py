@@ -23,7 +23,7 @@ from polyplay.nets import q_heads
 from polyplay.nets.action_heads import normal
 from polyplay.nets.layers import Conv2d, Linear, initialise, torso_features
 from polyplay.nets.q_heads import CHANCE, QHead, epsilon_greedy
-from polyplay.nets.recurrent import Core
+from polyplay.nets.recurrent import Core, Temporal
 from polyplay.nets.torso_policy import Inputs, TorsoPolicy
 
 
@@ -42,7 +42,7 @@ class QNetwork(TorsoPolicy):
         self,
         torso: nn.Module,
         head: QHead,
-        core: Core | None = None,
+        core: Core | Temporal | None = None,
         previous: bool = False,
         clipped: bool = False,
         inputs: Inputs | None = None,

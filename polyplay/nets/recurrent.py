@@ -20,7 +20,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.core import tree
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.nets.dnc import Memory, TemporalLinks
 from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initialise, pad_lanes
@@ -124,10 +123,10 @@ class Core(nn.Module):
 CELLS = {"lstm": LSTMCell, "gru": GRUCell}
 
 
-def make_core(name: str, inputs: int, size: int, init: str = "orthogonal") -> Core | None:
-    """An LSTM, a GRU, or None for "none"."""
-    if name not in ("none", *CELLS):
-        raise UserError(f"core: {name!r} is not one of {', '.join(('none', *CELLS))}")
+def make_core(name: str, inputs: int, size: int, init: str = "orthogonal", memory: int = 0) -> Core | Temporal | None:
+    """An LSTM, a GRU, the temporal one, with so many words of memory, or None for "none"."""
+    if name == "temporal":
+        return Temporal(inputs, size, init, Memory(memory) if memory else None)
     return None if name == "none" else Core(CELLS[name](size), inputs, init)
 
 

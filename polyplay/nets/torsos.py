@@ -44,8 +44,6 @@ class MLP(nn.Module):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise UserError(f"activation: {activation!r} is not one of {', '.join(ACTIVATIONS)}")
-        if not hidden or min(hidden) < 1:
-            raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
         self.leaves = [(path, spec.classes.get(path, 0)) for path, _ in tree.leaves(spec.obs)]
         self.flat = layers.FlatLeaves(spec)
         columns, made = layers.observed_axis(spec), list[nn.Module]()
@@ -345,8 +343,6 @@ class FiveTorso(nn.Module):
     def __init__(self, spec: EnvSpec, hidden: int = 128, embedding: int = 32, init: str = "orthogonal"):
         super().__init__()
         fields = _numbers(spec)
-        if hidden < 0 or embedding < 4:
-            raise UserError(f"--network five: hidden={hidden}, embedding={embedding} given, allowed: from 0 and from 4")
         self.unit_sets = tuple(path for path, field in fields.items() if len(field) == 2)
         pooled = ALLIES in self.unit_sets and len(fields.get(HERO, ())) == 1
         self.quarter = embedding // 4 if pooled else 0

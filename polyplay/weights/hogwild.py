@@ -20,16 +20,22 @@ from polyplay.nets.device import HostCopy, to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, SharedArrays, buffers_in, module_nbytes, shared_array
-from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, Update, clip_gradient, clipped_step
+from polyplay.weights.update import (
+    READY,
+    Apply,
+    BoundUpdate,
+    Counts,
+    OptimizerSpec,
+    Sums,
+    Update,
+    clip_gradient,
+    clipped_step,
+)
 
 # Weights that workers change without waiting for each other: one vector in shared memory, and the counts of all.
 
 
-READY, BEGUN, LEARNT = 0, 1, 2  # cells of the header; the last two are of earlier runs
-UPDATES, STEPS = 0, 1  # of a worker: its updates, and the agent steps it learnt from
-
-
-class SharedWeights(SharedArrays, Update):
+class SharedWeights(SharedArrays, Counts, Update):
     """One set of weights and of optimiser statistics, changed by up to `workers` workers. `weights`, `size`: of the
     parameters, and of the whole vector (flat.param_sizes). `copy`: every worker has a copy of its own.
     """
@@ -43,11 +49,6 @@ class SharedWeights(SharedArrays, Update):
         self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
         super().__init__(bells)
 
-    ready = property(lambda self: bool(self.head[READY]))
-    begun = property(lambda self: int(self.head[BEGUN]))
-    version = property(lambda self: int(self.head[BEGUN] + self.counters[:, UPDATES].sum()))
-    learnt = property(lambda self: float(self.head[LEARNT] + self.counters[:, STEPS].sum()))
-
     def label(self) -> str:
         return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
 
@@ -58,34 +59,11 @@ class SharedWeights(SharedArrays, Update):
         return (1.0 + self.copy) * module_nbytes(module)
 
 
-class SharedUpdate(BoundUpdate):
-    """Of a worker on shared weights; its counts are those of all workers, from cells that one worker each writes."""
-
-    def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(weights, ctx, vector)
-        self.shared_weights = weights
-        self.fresh = ctx.index == 0 and not weights.ready
-        self.counters = weights.counters[ctx.index]
-
-    ready = property(lambda self: self.shared_weights.ready)
-    version = property(lambda self: self.shared_weights.version)
-    learnt = property(lambda self: self.shared_weights.learnt)
-    begun = property(lambda self: self.shared_weights.begun)
-
-    def add(self, rows: float) -> int:
-        at = self.version
-        self.counters[: STEPS + 1] += (1, int(rows))
-        return at
-
-    def count_only(self, rows: float) -> None:
-        self.counters[STEPS] += int(rows)
-
-
-class CopiedUpdate(SharedUpdate):
-    """And the way of the weights. `shared`: the vector, where the worker's own is a copy of it."""
+class CopiedUpdate(BoundUpdate):
+    """Of a worker on shared weights. `shared`: their vector, where the worker's own is a copy of it."""
 
     def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
-        super().__init__(weights, ctx, vector)
+        super().__init__(weights, ctx, vector, weights)
         self.shared = shared
         self.copied = -1  # version of its copy, at least
         self.buffers = [part.clone() for part in vector.buffers()]  # as they were when the weights were copied
@@ -95,9 +73,8 @@ class CopiedUpdate(SharedUpdate):
         if self.fresh:
             if self.shared is not None:
                 self.shared.copy_(self.vector.flat)
-            head = self.shared_weights.head
-            head[BEGUN], head[LEARNT] = version, learnt
-            head[READY] = 1
+            super().begin(version, learnt)
+            self.head[READY] = 1
 
     def newest(self) -> int:
         """Copies the shared weights, which others may be changing meanwhile; their version."""
@@ -217,8 +194,6 @@ class Chunked(SharedWeights):
     done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
-        if not 1 <= chunks <= weights:
-            raise ValueError(f"{chunks} chunks of {weights} weights; there must be at least 1, and none may be empty")
         self.chunks, self.locks = chunks, SharedBlock(chunks)
         super().__init__(optim, weights, size, workers)
 
@@ -263,8 +238,8 @@ class _Chunked(CopiedUpdate):
         self.vector.flat[self.vector.weights :] = self.shared[self.vector.weights :]
         self._copied()
 
-    def add(self, rows: float) -> int:
-        super().add(rows)
+    def add(self, rows: float, updates: int = 1) -> int:
+        super().add(rows, updates)
         return self.met
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:

@@ -15,7 +15,6 @@ sgd            –        –             momentum, as PyTorch has it: AlphaGo Z
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from abc import ABC, abstractmethod
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from polyplay.core.errors import UserError
 from polyplay.core.machine import ThreadPool
+from polyplay.envs.pool import closest_names
 
 # What optimisers here make of torch's: its class without its compiler, and when one pass over memory will do.
 
@@ -233,10 +233,9 @@ def make_optimizer(
     """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`;
     `momentum` and `decay` (decay·θ is added to the gradient) are SGD's.
 
-    Raises UserError for an unknown name or settings out of range.
+    Raises UserError for an unknown name.
     """
     check_optimizer(name)
-    _validate(lr, eps, alpha)
     params = [params] if isinstance(params, Tensor) else list(params)
     if name == "sgd":
         return SGD(params, lr=lr, momentum=momentum, weight_decay=decay)
@@ -250,8 +249,7 @@ def make_optimizer(
 def check_optimizer(name: str) -> None:
     """Raises UserError unless there is an optimiser of that name."""
     if name not in NAMES:
-        near = difflib.get_close_matches(str(name), NAMES, n=1, cutoff=0.0)[0]
-        raise UserError(f"optimizer {name!r} is unknown; use one of {', '.join(NAMES)}; did you mean {near!r}?")
+        raise UserError(f"--optimizer: {name!r} is unknown{closest_names(name, NAMES)}; there are {', '.join(NAMES)}")
 
 
 def statistics(name: str) -> tuple[str, ...]:
@@ -335,12 +333,3 @@ def slice_statistics(
 
 def _shapes(state: State) -> dict[str, tuple[int, ...]]:
     return {k: tuple(v.shape) for k, v in state.items()}
-
-
-def _validate(lr: float, eps: float, alpha: float) -> None:
-    if not lr >= 0.0:
-        raise UserError(f"lr is {lr}; the learning rate must be 0 or more")
-    if not eps > 0.0:
-        raise UserError(f"eps is {eps}; it must be above 0, or a zero gradient divides 0 by 0")
-    if not 0.0 <= alpha < 1.0:
-        raise UserError(f"alpha is {alpha}; it must be at least 0 and below 1")

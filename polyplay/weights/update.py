@@ -65,48 +65,59 @@ def check_leaving(sums: Sums) -> None:
         raise Leaving
 
 
-class BoundUpdate(ABC):
-    """An update at work on one worker's vector, with its counts: updates that the weights have had, and agent steps
-    learnt. This base is of a worker that waits for no other and shares nothing.
+READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights are there; updates, steps before
+UPDATES, STEPS = 0, 1  # of a worker: its updates, and the agent steps it learnt from
+
+
+class Counts:
+    """Updates that weights have had, and agent steps learnt from."""
+
+    head: np.ndarray  # of the runs before this one
+    counters: np.ndarray  # [workers, …]: each row by its worker
+    ready = property(lambda self: bool(self.head[READY]))  # the first weights are there
+    begun = property(lambda self: int(self.head[BEGUN]))  # the version that this run began with
+    version = property(lambda self: int(self.head[BEGUN] + self.counters[:, UPDATES].sum()))
+    learnt = property(lambda self: float(self.head[LEARNT] + self.counters[:, STEPS].sum()))
+
+
+class BoundUpdate(Counts, ABC):
+    """An update at work on one worker's vector, with its counts. This base is of a worker that waits for no other and
+    shares nothing. shared: the counts of all workers, where they are changed without waiting.
     """
 
     optimizer: torch.optim.Optimizer
     gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
-    fresh = True  # this learner begins with initial weights, or those of a checkpoint
-    ready = property(lambda self: True)  # the first weights are there
-    version = property(lambda self: self._version)
-    learnt = property(lambda self: self._learnt)
-    begun = property(lambda self: self._begun)  # the version that this run began with
 
-    def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams):
+    def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams, shared: Counts | None = None):
         self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
-        self._version, self._learnt, self._begun = 0, 0.0, 0
+        # this learner begins with initial weights, or those of a checkpoint
+        self.fresh = shared is None or (ctx.index == 0 and not shared.ready)
+        self.head, self.counters = np.array([1.0, 0.0, 0.0]), np.zeros((1, 2))
+        if shared is not None:
+            self.head, self.counters = shared.head, shared.counters
+        self.own = self.counters[0 if shared is None else ctx.index]
         self.waited = 0.0  # seconds spent waiting for others, so far
         self.whole = True  # whether all weights have had the same updates
 
     def begin(self, version: int, learnt: float) -> None:
         """Once a checkpoint was loaded, if there is one."""
-        self._version, self._learnt, self._begun = version, learnt, version
+        self.head[BEGUN], self.head[LEARNT] = version, learnt
 
     def newest(self) -> int:
         """Version of the weights to act with next, which are in the vector then."""
-        return self._version
+        return self.version
 
-    def add(self, rows: float) -> int:
-        """One more update, of `rows` agent steps; the version it was applied to."""
-        self._version += 1
-        self._learnt += rows
-        return self._version - 1
-
-    def count_only(self, rows: float) -> None:
-        """Agent steps without an update."""
-        self._learnt += rows
+    def add(self, rows: float, updates: int = 1) -> int:
+        """Count an update, of `rows` agent steps, or steps without one; the version it was applied to."""
+        at = self.version
+        np.add(self.own[: STEPS + 1], (updates, rows), out=self.own[: STEPS + 1], casting="unsafe")
+        return at
 
     def state(self) -> dict[str, list[int]]:
         """For a checkpoint, beyond `version` and `learnt`. Most have nothing."""
         return {}
 
-    def load_state(self, saved: Mapping[str, list[int]]) -> None:  # noqa: B027 - most have nothing
+    def load_state(self, saved: Mapping[str, list[int]]) -> None:
         """What `state` gave."""
 
     @abstractmethod
