@@ -72,10 +72,23 @@ class LogProbGuard:
 EXACT = LogProbGuard()
 
 
+class SeveralHeads(nn.Module):
+    """Heads of an action's parts, by their paths. stable: see surgery.tensor_axes."""
+
+    def __init__(self, parts: Mapping[str, Any], modules: Iterable[str]):
+        """modules: what each is called in here."""
+        super().__init__()
+        self.paths, self.parts, heads = tuple(parts), dict(parts), parts.values()
+        self.sizes, self.noises = [h.size for h in heads], [h.noise for h in heads]
+        self.size, self.noise, self.inputs = sum(self.sizes), sum(self.noises), sum(h.inputs for h in heads)
+        self.action = tree.nest({path: h.action for path, h in parts.items()})
+        self.stable = {module: f"action {path}" for module, path in zip(modules, parts, strict=True)}
+
+
 # A first part of an action, then only the parts that its value uses: OpenAI et al. 2019, Dota 2, Appendix F.
 
 
-class ConditionalHead(nn.Module):
+class ConditionalHead(SeveralHeads):
     """π(a) = π(v) Π π(part | v), over the parts that value v of the first part uses; H = H(first) + Σ π(v) H(part | v).
 
     params, of one pass: the first part's numbers, then of each other part, in order, its own for each value that uses
@@ -92,16 +105,12 @@ class ConditionalHead(nn.Module):
         self, name: str, first: Categorical, rest: Mapping[str, ActionHead], uses: Mapping[str, Sequence[int]]
     ):
         """The first part's name and head, those of the others, and the values that use each of these."""
-        super().__init__()
-        self.paths, heads = (name, *rest), [first, *rest.values()]
+        super().__init__({name: first, **rest}, ["first", *(f"rest.{i}" for i in range(len(rest)))])
         self.first = first
         self.rest: Iterable[ActionHead] = nn.ModuleList(rest.values())  # type: ignore[assignment, arg-type]
-        self.counts, self.widths = [len(uses[path]) for path in rest], [h.size for h in heads]
+        self.counts, self.widths = [len(uses[path]) for path in rest], self.sizes
         self.sizes = [n * width for n, width in zip([1, *self.counts], self.widths, strict=True)]
-        self.noises = [h.noise for h in heads]
-        self.size, self.noise, self.inputs = sum(self.sizes), sum(self.noises), sum(h.inputs for h in heads)
-        self.action = {path: h.action for path, h in zip(self.paths, heads, strict=True)}
-        self.stable = {"first": f"action {name}"} | {f"rest.{i}": f"action {path}" for i, path in enumerate(rest)}
+        self.size = sum(self.sizes)
         users, values = [list(uses[path]) for path in rest], range(first.size)
         places = [list(range(first.size)) for _ in values]
         for start, width, some in zip(accumulate(self.sizes[:-1]), self.widths[1:], users, strict=True):
@@ -111,10 +120,6 @@ class ConditionalHead(nn.Module):
         self.register_buffer("at", torch.tensor(places), persistent=False)
         self.register_buffer("used", torch.tensor([[v in some for v in values] for some in users]), persistent=False)
         self.register_buffer("users", torch.tensor([v for some in users for v in some]), persistent=False)
-
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        return dict(zip(self.paths, (self.first, *self.rest), strict=True))
 
     def axis(self, without: str | None = None) -> Axis:
         """Without the numbers of a part."""
@@ -424,23 +429,12 @@ class Gaussian(LeafHead):
         return flat.reshape(*flat.shape[:-1], *self.action.shape)
 
 
-class Composite(nn.Module):
+class Composite(SeveralHeads):
     """Several heads at once, independent of each other: actions are a dict of theirs."""
 
     def __init__(self, heads: Mapping[str, ActionHead]):
-        """heads: by the path of their part of the action."""
-        super().__init__()
-        self.paths = tuple(heads)
+        super().__init__(heads, [f"heads.{i}" for i in range(len(heads))])
         self.heads: Iterable[ActionHead] = nn.ModuleList(heads.values())  # type: ignore[assignment, arg-type]
-        self.sizes, self.noises = [h.size for h in heads.values()], [h.noise for h in heads.values()]
-        self.size, self.noise = sum(self.sizes), sum(self.noises)
-        self.inputs = sum(h.inputs for h in heads.values())
-        self.action = tree.nest({path: h.action for path, h in heads.items()})
-        self.stable = {f"heads.{i}": f"action {path}" for i, path in enumerate(heads)}
-
-    @property
-    def parts(self) -> Mapping[str, Any]:
-        return dict(zip(self.paths, self.heads, strict=True))
 
     def axis(self) -> Axis:
         return tuple(s for path, head in self.parts.items() for s in head.segments(path))

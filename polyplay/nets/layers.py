@@ -343,37 +343,25 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
     return _scaled(obs, torch.tensor(low) if low else None, scale)
 
 
-class ByteScale(nn.Module):
-    """Bytes [N, numbers], of which each has a lowest and a highest number, as float32 in [0, 1]."""
-
-    low: Tensor
-    high: Tensor
-
-    def __init__(self, low: np.ndarray, high: np.ndarray):
-        super().__init__()
-        for name, ends in (("low", low), ("high", high)):  # bytes too: no numbers that are learnt or averaged
-            self.register_buffer(name, torch.from_numpy(ends.astype(np.uint8).ravel().copy()), persistent=False)
-        self.pixels = bool((low == 0).all() and (high == 255).all())
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.pixels:
-            return x.float() * (1.0 / 255.0)
-        low = self.low.float()
-        return (x.float() - low) / (self.high.float() - low).clamp_min(1.0)
-
-
 class FlatLeaves(nn.Module):
-    """A leaf [N, …] at a time as [N, numbers], bytes by a ByteScale of their declared bounds."""
+    """A leaf [N, …] at a time as float32 [N, numbers], bytes from their declared bounds to [0, 1]."""
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
         bounds = byte_bounds(spec)
-        self.paths, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
+        self.pixels = {path: bool((low == 0).all() and (high == 255).all()) for path, (low, high) in bounds.items()}
+        for i, ends in enumerate(bounds.values()):  # bytes too: no numbers that are learnt or averaged
+            numbers = np.stack([x.astype(np.uint8).ravel() for x in ends])
+            self.register_buffer(f"ends{i}", torch.from_numpy(numbers), persistent=False)
 
     def numbers(self, path: str, x: Tensor) -> Tensor:
         flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
-        scaled = x.dtype == torch.uint8 and path in self.paths  # what was normalized before are no bytes any more
-        return self.scales[self.paths.index(path)](flat) if scaled else flat.float()
+        if x.dtype != torch.uint8 or path not in self.pixels:  # what was normalized before are no bytes any more
+            return flat.float()
+        if self.pixels[path]:
+            return flat.float() * (1.0 / 255.0)
+        low, high = self.get_buffer(f"ends{list(self.pixels).index(path)}").float()
+        return (flat.float() - low) / (high - low).clamp_min(1.0)
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:

@@ -183,7 +183,7 @@ class RMSProp(OwnOptimizer):
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         if in_one_pass(p, grad, state["square"]):
-            _update_rmsprop_in_one_pass(p, grad, state, group, team=self.team)
+            _update_rmsprop_in_one_pass(p, grad, state, group, self.team)
             return
         alpha, rest = _weights(group)
         variance = state["square"].mul_(alpha).addcmul_(grad, grad, value=rest)
@@ -201,20 +201,15 @@ def _weights(group: Group) -> tuple[float, float]:
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
-def _update_rmsprop_in_one_pass(
-    p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None, team: ThreadPool | None = None
-) -> None:
-    """out: other memory for the new weights. team: threads, each for a part of the weights, to the same bits."""
+def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
+    """team: threads, each for a part of the weights, to the same bits."""
     from polyplay.weights import kernels
 
     eps, mean = group["eps"], [state["mean"]] if group["centred"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
-    targets = [] if out is None else [out]
-    arrays = [x.detach().numpy().reshape(-1) for x in (*targets, p, grad, *mean, state["square"])]
-    in_place = kernels.rmsprop, kernels.rmsprop_centred
-    into = kernels.rmsprop_into, kernels.rmsprop_centred_into
-    loop: Callable[..., None] = (in_place if out is None else into)[group["centred"]]
+    arrays = [x.detach().numpy().reshape(-1) for x in (p, grad, *mean, state["square"])]
+    loop: Callable[..., None] = kernels.rmsprop_centred if group["centred"] else kernels.rmsprop
     if team is None:
         loop(*arrays, rule)
     else:
@@ -284,21 +279,6 @@ def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
     """Adam's count of steps, of an optimiser of one parameter; others have none."""
     if (step := optimizer_state(optimizer).get("step")) is not None:
         step.fill_(count)
-
-
-@torch.no_grad()
-def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
-    """A step of an optimiser of one parameter, flat and with a gradient, that leaves the old weights where they are:
-    from now on the parameter is `out`, other memory of its size.
-    """
-    group: Group = optimizer.param_groups[0]
-    p, grad = group["params"][0], group["params"][0].grad
-    if isinstance(optimizer, RMSProp) and in_one_pass(out, p, grad, optimizer.state[p]["square"]):
-        _update_rmsprop_in_one_pass(p, grad, optimizer.state[p], group, out)
-        p.data = out
-    else:
-        p.data = out.copy_(p)
-        optimizer.step()
 
 
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:

@@ -424,9 +424,8 @@ class ParameterShard:
         active = self.newest.active
         if first:
             self.newest.begin(self.version + 1)  # whoever still reads there reads again
-            optimizers.step_into(self.optimizer, self.copies[1 - active])
-        else:
-            self.optimizer.step()
+            self.weights.data = self.copies[1 - active].copy_(self.copies[active])
+        self.optimizer.step()
         self._average(w, of=active if first else 1 - active, into=1 - active)
         self.version += 1
         self.counters[APPLIED] += 1
