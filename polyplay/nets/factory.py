@@ -44,7 +44,10 @@ M = TypeVar("M", bound=nn.Module)
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
 WHOLE = "--network: {!r} is a whole policy; {} (a module with `features`)"
 # by name; the default of `init` is its publication's
-NETS: dict[str, Builder] = {**{k: torsos.conv(k) for k in torsos.CONVS}, "impala": torsos.Impala, "mlp": MLP}
+NETS: dict[str, Builder] = {
+    name: partial(torsos.Conv, name, hidden=width, init=style) for name, (_, width, style, _) in torsos.CONVS.items()
+}
+NETS |= {"impala": torsos.Impala, "mlp": MLP}
 NETS |= {"separate": SeparateMLPs, "ftw": FTWTorso, "five": FiveTorso}
 
 

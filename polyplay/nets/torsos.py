@@ -257,17 +257,6 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
 }
 
 
-def conv(name: str) -> Callable[..., Conv]:
-    """What makes a network of CONVS."""
-    _, width, style, _ = CONVS[name]
-
-    def build(spec: EnvSpec, hidden: int = width, init: str = style) -> Conv:
-        return Conv(name, spec, hidden, init)
-
-    build.__qualname__ = name
-    return build
-
-
 # FTW's torso (Jaderberg et al. 2019, supplement, figure S11), and one in kind for small views such as arena:ctf's
 # window. Numbers beside the view join in front of the last layer.
 

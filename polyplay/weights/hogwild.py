@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyplay.core.shared_memory import RobustLocks, SharedBlock
+from polyplay.core.shared_memory import RobustLocks, SharedBlock, shared_array
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
-from polyplay.weights.params import FlatParams, SharedArrays, buffers_in, module_nbytes, shared_array
+from polyplay.weights.params import FlatParams, SharedArrays, buffers_in, module_nbytes
 from polyplay.weights.update import (
     READY,
     Apply,

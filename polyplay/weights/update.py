@@ -23,12 +23,12 @@ import torch
 from torch import nn
 
 from polyplay.core.errors import Leaving
-from polyplay.core.shared_memory import memory_barrier
+from polyplay.core.shared_memory import memory_barrier, shared_array
 from polyplay.core.worker import WorkerContext
 from polyplay.nets.device import HostCopy
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
-from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, module_nbytes, param_sizes, shared_array
+from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, module_nbytes, param_sizes
 
 Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
 LEAVING = 5  # of sums: replicas that have no gradient, because the run ends in the middle of their rollouts

@@ -19,7 +19,7 @@ from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Conditional, Discrete, MultiBinary, MultiDiscrete
 from polyplay.nets import action_heads, factory
 from polyplay.nets.action_heads import (
-    GUARDS,
+
     Bernoulli,
     Categorical,
     Composite,
