@@ -430,8 +430,11 @@ def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
     set_title("fork server")
     global served
     served, requests = True, socket.socket(fileno=channel)
-    with contextlib.suppress(ImportError):  # what is forked imports it, and says what is missing
+    try:
         __import__(preload)
+    except Exception as e:
+        if not isinstance(e, ImportError):  # what is forked imports it, and says what is missing
+            sys.exit(f"polyplay: fork server: {type(e).__name__}: {' '.join(str(e).split())}")
     util._close_stdin()  # type: ignore[attr-defined]
     _Server(requests, tied).serve()
 

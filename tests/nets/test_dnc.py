@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyplay.core import tree
-from polyplay.nets import dnc
 from polyplay.nets.dnc import EVERY, Memory, TemporalLinks
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -27,47 +26,6 @@ def weights(*shape: int) -> Tensor:
     raw = torch.rand(*shape, dtype=torch.float64) * (torch.rand(*shape) < 0.7)
     total = raw.sum(-1, keepdim=True).clamp_min(1e-3)
     return raw / total * torch.rand(*shape[:-1], 1, dtype=torch.float64).mul(1.3).clamp_max(1.0)
-
-
-def are_weights(x: Tensor) -> bool:
-    return bool((x >= -1e-12).all() and (x.sum(-1) <= 1 + 1e-12).all())
-
-
-@QUICK
-@given(SEEDS, LANES, SLOTS)
-def test_allocation_goes_to_the_least_used_first(seed, lanes, slots):
-    """Against Π and the order written out; slots of usage 1 get nothing, of equals the first comes first."""
-    torch.manual_seed(seed)
-    usage = (torch.rand(lanes, slots).double() * 1.5).clamp_max(1.0)
-    usage[torch.rand(lanes, slots) < 0.2] = 0.25  # equals
-    found = dnc.allocation_weights(usage)
-    assert are_weights(found)
-    assert (found[usage == 1] == 0).all()
-    for b in range(lanes):
-        used = [1e-6 + (1 - 1e-6) * float(u) for u in usage[b]]
-        left = 1.0
-        for slot in sorted(range(slots), key=lambda i, used=used: (used[i], i)):
-            assert abs(float(found[b, slot]) - left * (1 - used[slot])) < 1e-12
-            left *= used[slot]
-
-
-def test_gradients_of_an_empty_memory_are_finite():
-    usage = torch.zeros(2, 450, requires_grad=True)
-    (dnc.allocation_weights(usage) * torch.randn(2, 450)).sum().backward()
-    assert usage.grad.isfinite().all()
-    assert usage.grad.abs().sum() > 0
-
-
-@pytest.mark.parametrize("rows", [1, 2, 3, 4, 5])
-@pytest.mark.parametrize(("inner", "columns"), [(37, 37), (450, 450), (32, 450), (33, 13), (7, 9)])
-def test_a_lanes_product_is_the_same_wherever_it_lies(rows, inner, columns):
-    """torch.bmm alone fails here for most shapes with rows other than 4."""
-    a, b = torch.randn(5, rows, inner), torch.randn(5, inner, columns)
-    for turned in (b, b.transpose(1, 2).contiguous().transpose(1, 2)):
-        whole = dnc.bmm_rows(a, turned)
-        torch.testing.assert_close(whole, torch.einsum("brk,bkm->brm", a, b), rtol=1e-4, atol=1e-4)
-        for i in range(5):
-            assert torch.equal(dnc.bmm_rows(a[i : i + 1].clone(), turned[i : i + 1].clone())[0], whole[i])
 
 
 # Links along the order of writing: their invariants, and that learning from many accesses, of all lanes or some, is
@@ -179,20 +137,6 @@ def test_learning_holds_few_matrices():
     assert max(going_back) < n / 2
 
 
-def test_acting_holds_the_newest_alone_and_lets_the_first_be():
-    link, shape = torch.rand(2, 59, 59), (2, 59, 59)
-    given_ = link.clone()
-    with torch.no_grad():
-        links = TemporalLinks(link)
-        for _ in range(EVERY + 2):
-            links.read_links(weights(2, 59).float(), weights(2, 59).float(), weights(2, 2, 59).float())
-            links.clear(torch.tensor([True, False]))
-        assert torch.equal(link, given_)
-        del given_
-        assert matrices(shape) == 2
-        assert not links.end()[0].any()
-
-
 # The memory as a whole: against loops over numbers, to the bit in every batch, and learning to copy with it.
 
 
@@ -282,17 +226,6 @@ def test_an_access_is_loops_over_numbers(dims):
             np.testing.assert_allclose(words[b], expected, rtol=1e-9, atol=1e-12)
             for name in state:
                 np.testing.assert_allclose(state[name][b], lanes[b][name], rtol=1e-9, atol=1e-12, err_msg=name)
-
-
-def test_it_takes_and_gives_what_it_says():
-    memory = Memory()
-    assert (memory.interface, memory.features) == (32 * 4 + 3 * 32 + 5 * 4 + 3, 128)
-    assert tree.nbytes(memory.state_spec()) == 4 * (450 * 32 + 450 * 450 + 7 * 450)
-    assert not list(memory.parameters())
-    words, after = access(memory, torch.randn(2, memory.interface), blank(memory, 2))
-    assert words.shape == (2, 128)
-    assert {k: v.shape for k, v in after.items()} == {k: v.shape for k, v in blank(memory, 2).items()}
-    assert all(v.dtype == torch.float32 for v in after.values())
 
 
 @pytest.mark.parametrize("dims", [(450, 32, 4), (37, 9, 2), (16, 8, 1)])

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.core import numbers
-from polyplay.core.errors import UserError
 from polyplay.nets import q_heads
 from polyplay.nets.q_heads import QHead, by_torch, compiled, random_choice
 from tests.nets.helpers import parameters
@@ -61,35 +58,6 @@ def test_the_features_gradient_is_scaled_and_nothing_else() -> None:
     assert scaled(torch.zeros(1, 7)).shape == (1, 3), "and without a gradient as well"
 
 
-@pytest.mark.parametrize("dueling", [False, True])
-def test_every_layer_has_noise_of_its_own(dueling: bool) -> None:
-    head = QHead(7, 3, 5, 8, dueling, noisy="fortunato")
-    assert head.noise == (7 + 8 + 8 + 15) + (7 + 8 + 8 + 5) * dueling
-    x, eps = torch.randn(64, 7), q_heads.draw_noise(torch.arange(64), head.noise, "fortunato")
-    base = head(x, eps)
-    for at in range(0, head.noise, 6):
-        other = eps.clone()
-        other[:, at] += 1.0
-        assert not torch.equal(head(x, other), base), at
-    torch.testing.assert_close(head(x), head(x, torch.zeros(1, head.noise)))
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"bias": "one"}, "bias: 'one' is not one of each, shared, none"),
-        ({"atoms": 1}, "atoms: 1 given, allowed: 2 or more, or 0 for plain numbers"),
-        ({"hidden": -1}, "width: -1 given, allowed: 1 or more, or 0 for no hidden layer"),
-        ({"scale": 0.0}, "scale: 0.0 given, allowed: above 0 and at most 1"),
-        ({"noisy": "zoo", "sigma": 0.0}, "sigma: 0.0 given, allowed: above 0"),
-        ({"noisy": "yes"}, "noisy: 'yes' is not one of none, fortunato, zoo"),
-    ],
-)
-def test_mistakes_are_one_clear_line(options: dict, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        QHead(7, 3, **options)
-
-
 # polyplay/nets/q_heads.py: noise from keys, its distribution, and the layer against the formula written out.
 
 
@@ -97,15 +65,6 @@ def drawn(variant: str, n: int = 400_000) -> torch.Tensor:
     """x of ε = sgn(x)·√|x|."""
     eps = q_heads.draw_noise(torch.arange(4), n // 4, variant).flatten()
     return eps * eps.abs()
-
-
-def test_keys_are_of_the_noise_alone_and_differ() -> None:
-    uniforms = torch.from_numpy(numbers.uniform(3, np.arange(500)[:, None], np.arange(4), 5)).flatten(0, 1)
-    keys = q_heads.keys(uniforms)
-    assert keys.dtype == torch.int64
-    assert len(keys.unique()) == len(keys) == 2000
-    assert torch.equal(q_heads.keys(uniforms[:, -2:]), keys)
-    assert (keys >= 0).all()
 
 
 def test_a_key_gives_the_same_numbers_everywhere() -> None:

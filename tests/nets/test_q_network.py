@@ -98,38 +98,6 @@ def test_ties_are_broken_evenly_and_without_noise_by_the_first() -> None:
     assert some.unique().tolist() == [0, 2]
 
 
-def test_chance_comes_from_the_noise_alone() -> None:
-    spec = discrete(vector(4))
-    policy = nets.make_values("mlp", spec, noisy="fortunato")
-    step = tree.map(lambda x: x[0], randomly(arrivals(spec.obs, 1, 64, policy.noise), 0.3))
-    one, _ = policy.act(step, {})
-    torch.manual_seed(99)
-    again, _ = policy.act(step, {})
-    assert all(torch.equal(one[k], again[k]) for k in one)
-    other, _ = policy.act({**step, "noise": torch.rand(64, policy.noise)}, {})
-    assert not torch.equal(other["value"], one["value"]), "weights are noisy"
-    step.pop("noise")
-    with pytest.raises(ValueError, match=r"epsilon without noise: chance comes from step\['noise'\] alone"):
-        policy.act(step, {})
-    step.pop("epsilon")
-    torch.testing.assert_close(
-        policy.act(step, {})[0]["value"], policy.scores({"obs": step["obs"][None]}, {})[0].amax(1)
-    )
-
-
-def test_rewards_are_heard_as_they_are_or_clipped() -> None:
-    spec = discrete(vector(3))
-    for clipped in (False, True):
-        policy = nets.make_values("mlp", spec, previous=True, clipped=clipped)
-
-        def value(reward: float, first: bool = False, policy: Any = policy) -> float:
-            step = {"obs": torch.zeros(1, 3), "reward": torch.tensor([reward]), "first": torch.tensor([first])}
-            return policy.act(step, {"action": torch.tensor([2])})[0]["value"].item()
-
-        assert (value(3.0) == value(1.0)) == clipped
-        assert value(3.0, True) == value(-0.5, True)
-
-
 def test_sizes_are_the_papers() -> None:
     pong, full = discrete(image()), discrete(image(), 18)
     assert parameters(nets.make_values("nature", pong)) == 1_687_206

@@ -14,7 +14,6 @@ from polyplay.nets import dnc, recurrent
 from polyplay.nets.dnc import Memory
 from polyplay.nets.layers import Linear
 from polyplay.nets.recurrent import Temporal, kl_terms
-from tests.nets.helpers import parameters
 from tests.nets.test_dnc import PlainLinks
 
 
@@ -66,21 +65,6 @@ def test_steps_are_to_the_bit_an_unroll(name):
             step, state, _ = core.unroll(x[t : t + 1], first[t : t + 1], state)
             assert torch.equal(step[0], y[t]), (seed, t)
         assert all(torch.equal(state[k], after[k]) for k in after)
-
-
-def test_an_lstm_has_one_bias_and_remembers_at_first():
-    core = recurrent.make_core("lstm", 10, 4)
-    assert parameters(core) == 4 * 4 * (10 + 4 + 1)
-    assert core.input.bias.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
-
-
-def test_gradients_flow_back_through_time_but_not_past_a_first_row():
-    core = recurrent.make_core("gru", 3, 8)
-    x, first = torch.randn(5, 2, 3, requires_grad=True), torch.zeros(5, 2, dtype=torch.bool)
-    first[3, 1] = True
-    core.unroll(x, first, {"h": torch.zeros(2, 8)})[0][4].sum().backward()
-    assert (x.grad[:, 0].abs().sum(1) > 0).all()
-    assert (x.grad[:, 1].abs().sum(1) > 0).tolist() == [False, False, False, True, True]
 
 
 # The core of two clocks: acting is learning to the bit, its recursion and its KL terms are those of a plain twin.

@@ -106,32 +106,6 @@ def test_outputs_are_the_same_but_for_rounding(old: EnvSpec, new: EnvSpec, was: 
     assert difference(*both, old, new) <= 1e-6
 
 
-def test_all_at_once_with_the_action_before_as_an_input():
-    was = {"core": "lstm", "core_size": 32, "previous": True, "hidden": (64,)}
-    new = replace(LONGER, action=Discrete(6))
-    both = pair(VECTOR, new, was, {**was, "core_size": 48, "hidden": (128,)})
-    legal = torch.arange(6).expand(LANES, 6) < 4
-    assert difference(*both, VECTOR, new, (None, legal)) <= 1e-6
-
-
-def test_conditional_parts_grow_value_by_value():
-    old = Conditional({"v": Discrete(3), "x": Discrete(2)}, {"x": (0, 2)})
-    new = Conditional({"v": Discrete(4), "x": Discrete(3)}, {"x": (0, 1, 2, 3)})
-    before, after = (EnvSpec(VECTOR.obs, action) for action in (old, new))
-    both = pair(before, after, SMALL, SMALL)
-    rows = [0, 1, 2, 4, 5, 10, 11]  # v, x of 0 and x of 2 among v (4), x of 0, 1, 2 and 3 (3 each)
-    assert torch.equal(both[1].actions.weight[rows], both[0].actions.weight)
-    assert not np.delete(both[1].actions.weight.detach().numpy(), rows, 0).any()
-    legal = {"v": torch.arange(4).expand(LANES, 4) < 3, "x": torch.arange(3).expand(LANES, 3) < 2}
-    out, more = (
-        policy.act({**step_of(np.random.default_rng(0), spec), **mask}, {})[0]
-        for policy, spec, mask in ((both[0], before, {}), (both[1], after, {"mask": legal}))
-    )
-    torch.testing.assert_close(out["value"], more["value"], rtol=0, atol=0)
-    usable = out["action"]["v"] != 1  # its x counts now
-    torch.testing.assert_close(out["logp"][usable], more["logp"][usable], rtol=0, atol=1e-6)
-
-
 def test_gradients_reach_new_units_at_once():
     was = {"core": "lstm", "core_size": 32, "hidden": (32,)}
     _, new = pair(VECTOR, LONGER, was, {**was, "core_size": 48, "hidden": (40,)})

@@ -181,14 +181,6 @@ def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, c
     ]
 
 
-@pytest.mark.long
-def test_a_run_of_processes_and_replicas_grows(tmp_path: Path):
-    given = {**PPO, "serial": False, "replicas": 2, "lanes": 8}
-    old = polyplay.train("ppo", run=str(tmp_path / "old"), steps=256, **given).directory
-    grow_run(old, tmp_path / "new", {"core_size": 48}, settle=100)
-    assert polyplay.resume(tmp_path / "new", steps=600).summary["exit_code"] == 0
-
-
 # What may change when a run grows.
 
 
@@ -214,17 +206,6 @@ def game(spec: EnvSpec) -> Envs:
     envs = Envs("toy:catch", 2)
     envs.__dict__["spec"] = spec
     return envs
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        replace(OLD, obs={"a": Field((5,), "float32"), "c": Field((1, 1), "float32")}, classes={}),
-        replace(OLD, action=Discrete(4), classes={"b": 5}, bots={"new": "m:f"}),
-    ],
-)
-def test_games_that_grow(new: EnvSpec):
-    check_games(game(OLD), game(new), league=False)
 
 
 UNITS = Conditional({"v": Discrete(2), "x": Discrete(3)}, {"x": (1,)})

@@ -225,13 +225,6 @@ def made(optim: OptimizerSpec, workers: int = 2, chunks: int = 3):
     return update, *ends_of(update)
 
 
-def test_chunks_are_all_of_the_vector_in_parts_as_equal_as_may_be():
-    for chunks in (1, 2, 3, 7, 21):
-        parts = Chunked(PLAIN, 21, 27, 2, chunks).parts()
-        assert [i for p in parts for i in range(p.start, p.stop)] == list(range(21))
-        assert {p.stop - p.start for p in parts} <= {21 // chunks, -(-21 // chunks)}
-
-
 def test_own_weights_are_renewed_by_an_own_update_only():
     update, vectors, bound = made(OptimizerSpec("rmsprop_a3c", eps=0.1))
     assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
@@ -272,18 +265,6 @@ def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first(
     assert (central[: update.weights] != before[: update.weights]).all()
 
 
-def test_workers_begin_at_different_chunks():
-    """So that two who come together do not wait for each other."""
-    _, vectors, bound = made(PLAIN, 3)
-    order: list[int] = []
-    for i in range(3):
-        visit = bound[i]._visit
-        bound[i]._visit = lambda chunk, rate, visit=visit: order.append(chunk) or visit(chunk, rate)
-        vectors[i].grad.fill_(1.0)
-        push(bound[i])
-    assert order == [0, 1, 2, 1, 2, 0, 2, 0, 1]
-
-
 @pytest.mark.parametrize("chunked", [False, True])
 def test_the_gradient_is_clipped_by_its_global_norm_not_by_a_chunks(chunked):
     optim = OptimizerSpec("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)
@@ -321,12 +302,6 @@ def test_lag_counts_the_most_updates_that_a_chunk_had_and_the_least_that_its_cop
     assert bound[0].newest() == 1, "it has two updates of chunk 0, and one of the others"
     assert push(bound[1]) == 2
     assert bound[1].newest() == 3
-
-
-@pytest.mark.parametrize("chunks", [0, -1, 22])
-def test_chunks_that_cannot_be_are_refused(chunks):
-    with pytest.raises(ValueError, match=f"{chunks} chunks of 21 weights; there must be at least 1, and none may be"):
-        Chunked(PLAIN, 21, 27, 2, chunks)
 
 
 # A central vector in chunks while several workers really are at it: nothing is lost, nobody is kept waiting.

@@ -95,13 +95,6 @@ def test_learners_in_turn_are_one_local_optimiser_however_many_shards(name, shar
     assert np.array_equal(vectors[1].read(), whole(server))
 
 
-def test_parts_are_all_of_the_vector_the_last_with_the_buffers():
-    for shards in (1, 2, 5, 21):
-        parts = ParameterServer(PLAIN, 21, 27, 2, shards).parts
-        assert [i for p in parts for i in range(p.start, p.stop)] == list(range(27))
-        assert {p.stop - p.start for p in parts[:-1]} <= {21 // shards, -(-21 // shards)}
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.integers(0, 3), st.integers(1, 3), st.lists(st.tuples(st.sampled_from("pgs"), st.integers(0, 5)), max_size=60)
@@ -234,21 +227,6 @@ def test_while_somebody_saves_no_shard_changes_anything():
     later.join()
 
 
-def test_who_stands_still_does_so_also_within_another_one_and_every_time_has_a_number():
-    server, vectors, bound, parts = made(PLAIN, 2, 2)
-    numbers = []
-    for _ in range(3):
-        with bound[0].writers_paused():
-            numbers.append(int(server.head[HOLD]))
-            with bound[0].writers_paused():
-                vectors[1].grad.fill_(1.0)
-                leave(bound[1])
-                assert server.head[HOLD] == numbers[-1]
-                assert [part.sweep() for part in parts] == [0, 0]
-        assert [part.sweep() for part in parts] == [1, 1]
-    assert numbers == [1, 3, 5]
-
-
 def test_who_takes_a_lost_savers_place_lets_the_shards_go_on():
     server, vectors, bound, parts = made(PLAIN, 2, 2)
     server.head[HOLD] = 1  # as one leaves it that is killed while it saves
@@ -288,19 +266,6 @@ def test_it_stands_in_params_place_for_who_acts():
     assert np.array_equal(actor.read(), whole(server))
     server.publish(actor, 9, 9)
     assert server.version == 1
-    with pytest.raises(ValueError, match="no rounds that a lag could be bound to"):
-        server.wait(1, 0, 0.0)
-
-
-def test_whoever_waits_is_told_that_all_is_over():
-    server, vectors, bound, _ = made(PLAIN, 1, 2)
-    leave(bound[0])
-    server.close()
-    steps = bound[0](0.1, np.zeros(3))
-    with pytest.raises(Closed):
-        finish(steps)
-    with pytest.raises(Closed):
-        server.pull(vectors[0])
 
 
 @pytest.mark.parametrize(("given", "said"), [({"shards": 0}, "--shards: 0"), ({"shards": 22}, "1 to 21")])
