@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import io
 import os
 import sys
 import sysconfig
@@ -85,7 +84,7 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
     if os.getcwd() not in sys.path:  # a command line tool has no entry for it
         sys.path.insert(0, os.getcwd())
     try:
-        with held_back(), importing():
+        with importing():
             return importlib.import_module(module)
     except ModuleNotFoundError as e:
         what = f"no module {e.name!r}" + ("" if e.name == module else f", which {module} imports")
@@ -108,28 +107,6 @@ def ending(e: SystemExit) -> str:
     why = f"it calls sys.exit({'' if e.code is None else repr(e.code)})"
     where = f", {os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
     return f"ended the program ({why}{where})"
-
-
-class _Held(io.StringIO):
-    """Standard error, whose text is printed later."""
-
-    def fileno(self) -> int:
-        return sys.__stderr__.fileno()  # type: ignore[union-attr]
-
-
-@contextlib.contextmanager
-def held_back() -> Iterator[None]:
-    """Standard error is printed at the end; not where the program is ended: it is the usage of another command."""
-    held, stream = _Held(), sys.stderr
-    try:
-        with contextlib.redirect_stderr(held):
-            yield
-    except BaseException as e:
-        held = _Held() if isinstance(e.__cause__ or e, SystemExit) else held
-        raise
-    finally:
-        if stream is not None:
-            stream.write(held.getvalue())
 
 
 def file_hint(name: str) -> str:

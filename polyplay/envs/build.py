@@ -369,8 +369,7 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     make = factory(name, options)
     begun = time.perf_counter()
     try:
-        with user_modules.held_back():
-            env = build_env(make, title)
+        env = build_env(make, title)
     except UserError as e:
         raise _unknown_keyword(e.__cause__, name, options) or e from None
     took = time.perf_counter() - begun

@@ -82,17 +82,16 @@ def export_onnx(
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32
     fields = exported_inputs(policy, spec)
-    model, lanes = _model(policy, fields, units)
+    model, outputs = _graph(policy, fields, units)
     used = {name for node in model.graph.node for name in node.input} | {o.name for o in model.graph.output}
     for value in [v for v in model.graph.input if v.name not in used]:
         model.graph.input.remove(value)
     fields = {k: f for k, f in fields.items() if k in {v.name for v in model.graph.input}}
-    outputs = {o.name: _field(o) for o in model.graph.output}
-    report = {**about, "lanes": lanes, "actions": "mode", "inputs": _shapes(fields), "outputs": _shapes(outputs)}
+    report = {**about, "lanes": "any", "actions": "mode", "inputs": _shapes(fields), "outputs": _shapes(outputs)}
     entry = model.metadata_props.add()
     entry.key, entry.value = "polyplay", json.dumps(report)
     data = model.SerializeToString()
-    difference, same = compare_outputs(policy, spec, data, CHECKED if lanes == "any" else (1,) * 3, units)
+    difference, same = compare_outputs(policy, spec, data, CHECKED, units)
     if not difference <= CLOSE or same < SAME:
         raise UserError(
             f"--onnx: the exported network is not this one: numbers differ by {difference:.2g}, "
@@ -117,32 +116,26 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
 # ------------------------------------------------------------------------------------------------------ the graph
 
 
-def _model(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple[onnx.ModelProto, int | str]:
-    """For any number of lanes; for one where that cannot be had: a user's network may fix the number of rows."""
-    with contextlib.suppress(Exception):
-        return _graph(policy, fields, units, dynamic=True), "any"
-    try:
-        return _graph(policy, fields, units, dynamic=False), 1
-    except Exception as e:
-        line = " ".join(str(e).split())[:200]
-        raise UserError(f"--onnx: torch cannot export this network: {type(e).__name__}: {line}") from e
-
-
-def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits, dynamic: bool) -> onnx.ModelProto:
-    net = copy.deepcopy(policy)
-    lanes = 3 if dynamic else 1
-    values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (lanes,)).values())
-    outputs = dict(tree.leaves({"action": net.spec()["action"], "value": 0, "next": net.state_spec()}))
-    step = ExportedStep(net, list(fields), units).eval()
+def _graph(policy: Policy, fields: dict[str, Field], units: ValueUnits) -> tuple[onnx.ModelProto, dict[str, Field]]:
+    """The model for any number of lanes, and its outputs. Raises UserError."""
+    step = ExportedStep(copy.deepcopy(policy), list(fields), units).eval()
+    values = tuple(torch.from_numpy(x) for x in tree.zeros(fields, (3,)).values())
+    names = [
+        name for name, _ in tree.leaves({"action": policy.spec()["action"], "value": 0, "next": policy.state_spec()})
+    ]
     with _plain(step), torch.no_grad():
-        shapes = ({0: torch.export.Dim("lanes")},) * len(values) if dynamic else None
-        program = torch.export.export(step, values, dynamic_shapes=(shapes,) if shapes else None, strict=False)
-        done = torch.onnx.export(
-            program, dynamo=True, input_names=list(fields), output_names=list(outputs), verbose=False
-        )
-    assert done is not None
-    model: onnx.ModelProto = done.model_proto
-    return model
+        made, shapes = step(*values), (({0: torch.export.Dim("lanes")},) * len(values),)
+        try:
+            program = torch.export.export(step, values, dynamic_shapes=shapes, strict=False)
+            done: Any = torch.onnx.export(
+                program, dynamo=True, input_names=list(fields), output_names=names, verbose=False
+            )
+        except Exception as e:
+            line = " ".join(str(e).split())[:200]
+            hint = "it must take any number of rows (x.shape[0], not len(x))"
+            raise UserError(f"--onnx: torch cannot export this network: {type(e).__name__}: {line}; {hint}") from e
+    outputs = {name: Field(tuple(x.shape[1:]), str(x.dtype)[6:]) for name, x in zip(names, made, strict=True)}
+    return done.model_proto, outputs
 
 
 @contextlib.contextmanager
@@ -159,15 +152,6 @@ def _plain(net: nn.Module) -> Iterator[None]:
             yield
     finally:
         logging.disable(disabled)
-
-
-def _field(value: onnx.ValueInfoProto) -> Field:
-    """Of one of a model's outputs."""
-    from onnx import helper
-
-    kind = value.type.tensor_type
-    shape = tuple(int(d.dim_value) for d in kind.shape.dim)[1:]
-    return Field(shape, np.dtype(helper.tensor_dtype_to_np_dtype(kind.elem_type)).name)
 
 
 def _shapes(fields: Mapping[str, Field]) -> dict[str, Any]:

@@ -69,7 +69,6 @@ PolicyFactory = Callable[[], Policy]
 MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count on much further
 LEAST = 1e-29  # of the mean's square: the least variance, that of rounding in float64
 TINY = 1e-200  # the least variance of what is 0
-LARGEST = 1e150  # numbers count as no larger, since their squares are averaged
 BOUND = 10.0  # of what leaves here, unless it is told another
 
 
@@ -104,18 +103,12 @@ class RunningMoments(nn.Module):
         """(x − mean)/deviation as float32, within ±bound; the deviation is 1 until one is known."""
         floor = LEAST * self.mean.square() + TINY  # what never changes is 0, not its own rounding error
         deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
-        return ((self._taken(x) - self.mean) / deviation).clamp(-self.bound, self.bound).float()
-
-    def _taken(self, x: Tensor) -> Tensor:
-        """In float64; of what holds larger numbers no larger ones."""
-        wide = x.to(self.mean.dtype)
-        return wide.clamp(-LARGEST, LARGEST) if x.dtype == torch.float64 else wide
+        return ((x.double() - self.mean) / deviation).clamp(-self.bound, self.bound).float()
 
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
         """Learn from rows [n, *shape]; what isn't finite counts as the mean."""
-        known, x = float(self.count), self._taken(rows)
-        x = torch.where(rows.isfinite(), x, self.mean)
+        known, x = float(self.count), torch.where(rows.isfinite(), rows.double(), self.mean)
         weight = len(rows) / (known + len(rows))
         if known:
             self.second += weight * ((x - self.origin).square().mean(0) - self.second)

@@ -10,7 +10,6 @@ import functools
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from functools import partial
 from typing import cast
 
 import numpy as np
@@ -185,7 +184,15 @@ class QHead(nn.Module):
     ):
         super().__init__()
         self.inputs, self.actions, self.atoms, self.scale, self.noisy = inputs, actions, atoms, scale, noisy
-        make, size = partial(_layer, noisy, sigma, init), max(atoms, 1)
+        size = max(atoms, 1)
+
+        def make(inputs: int, outputs: int, bias: bool) -> nn.Module:
+            if noisy != "none":
+                return Noisy(inputs, outputs, VARIANTS[noisy][1] if sigma is None else sigma, bias, init)
+            layer = Linear(inputs, outputs, bias=bias)
+            initialise(layer, init)
+            return layer
+
         self.advantage = DuelingBranch(inputs, hidden, actions * size, make, bias == "each")
         self.value = DuelingBranch(inputs, hidden, size, make, bias != "none") if dueling else None
         self.shared = nn.Parameter(torch.empty(size)) if bias == "shared" and not dueling else None
@@ -219,14 +226,6 @@ class QHead(nn.Module):
         for branch in (self.advantage, self.value):
             if branch is not None and branch.hidden is not None:
                 yield from (cast("Linear", m) for m in branch.hidden.modules() if isinstance(m, Linear))
-
-
-def _layer(noisy: str, sigma: float | None, init: str, inputs: int, outputs: int, bias: bool) -> nn.Module:
-    if noisy != "none":
-        return Noisy(inputs, outputs, VARIANTS[noisy][1] if sigma is None else sigma, bias, init)
-    layer = Linear(inputs, outputs, bias=bias)
-    initialise(layer, init)
-    return layer
 
 
 # ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, to the same bits.

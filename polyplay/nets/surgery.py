@@ -157,10 +157,8 @@ class NetworkGrowth:
     def grow_statistics(self, flat: np.ndarray, rest: float = 0.0) -> np.ndarray:
         """The optimiser's numbers of all weights, flat in the order of parameters; `rest` for new weights."""
         (before, after), (old_names, new_names) = self.shapes, self.parameters
-        ends = np.cumsum([int(np.prod(before[name], dtype=np.int64)) for name in old_names])
-        if len(flat) != ends[-1]:
-            raise ValueError(f"statistics must be [{ends[-1]}], one of each weight; got {list(flat.shape)}")
-        parts = dict(zip(old_names, np.split(flat, ends[:-1]), strict=True))
+        sizes = [int(np.prod(before[name], dtype=np.int64)) for name in old_names]
+        parts = dict(zip(old_names, np.split(flat, np.cumsum(sizes)[:-1]), strict=True))
         found = []
         for name in new_names:
             growth, new = self.tensors[name], np.full(after[name], rest, flat.dtype)
@@ -175,10 +173,8 @@ def _growth(name: str, axes: TensorAxes, source: str | None, before: Mapping[str
         raise UserError(f"surgery: {name} would be new: layers grow, but none is added")
     if source is None:
         return TensorGrowth(axes, None, ())
-    old = before[source].axes
-    if len(old) != len(axes.axes):
-        raise UserError(f"surgery: {name} would have {len(axes.axes)} axes instead of {len(old)}")
-    return TensorGrowth(axes, source, tuple(match_axes(name, *both) for both in zip(old, axes.axes, strict=True)))
+    both = zip(before[source].axes, axes.axes, strict=True)
+    return TensorGrowth(axes, source, tuple(match_axes(name, *axes) for axes in both))
 
 
 def _activations(net: ActorCritic) -> str:

@@ -117,7 +117,7 @@ class Hogwild(SharedWeights):
     workers' rows count in them, and what two write at once may lose one of them.
     """
 
-    LOCAL = ("_on_device",)
+    LOCAL, detail = ("_on_device",), ", no lock"
     shared = shared_array(np.float32, lambda h: (h.size,))
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, copy: bool = True):
@@ -127,9 +127,6 @@ class Hogwild(SharedWeights):
     def _attach(self) -> None:
         super()._attach()
         self._on_device: tuple[torch.Tensor, torch.Tensor] | None = None  # see `tensors`
-
-    def title(self) -> str:
-        return f"Hogwild({self.optim.name}), no lock"
 
     def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
         if self.copy:
@@ -194,11 +191,8 @@ class Chunked(SharedWeights):
     done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
-        self.chunks, self.locks = chunks, SharedBlock(chunks)
+        self.chunks, self.locks, self.detail = chunks, SharedBlock(chunks), f", {chunks} parts"
         super().__init__(optim, weights, size, workers)
-
-    def title(self) -> str:
-        return f"Chunked({self.optim.name}), {self.chunks} parts"
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         return _Chunked(self, ctx, vector)

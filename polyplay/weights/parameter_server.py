@@ -113,7 +113,7 @@ class ParameterServer(SharedWeights):
     ):
         if not 1 <= shards <= weights:
             raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")
-        self.shards, self.stale, self.outliers = shards, stale, outliers
+        self.shards, self.stale, self.outliers, self.detail = shards, stale, outliers, f", {shards} shards"
         super().__init__(optim, weights, size, workers, bells=shards + workers)
 
     def _attach(self) -> None:
@@ -139,9 +139,6 @@ class ParameterServer(SharedWeights):
         gradients = "gradients, a slice for each part, with the version it was made with"
         down = Arrow(self.label(), ("server",), ("update", "params"))
         return [Arrow(gradients, ("update",), ("server",)), down]
-
-    def title(self) -> str:
-        return f"ParameterServer({self.optim.name}), {self.shards} shards"
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         return _Server(self, ctx, vector)

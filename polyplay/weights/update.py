@@ -143,9 +143,11 @@ class Update(ABC):
     optim: OptimizerSpec
     asynchronous: ClassVar[bool] = False
 
-    @abstractmethod
+    detail: str = ""  # in its title
+
     def title(self) -> str:
         """The line of a learner's box in a diagram."""
+        return f"{type(self).__name__}({self.optim.name}){self.detail}"
 
     @abstractmethod
     def worker_nbytes(self, module: Network) -> float:
@@ -181,9 +183,6 @@ class Local(Update):
     """This worker's gradient, applied by this worker."""
 
     optim: OptimizerSpec
-
-    def title(self) -> str:
-        return f"Local({self.optim.name})"
 
     def worker_nbytes(self, module: Network) -> float:
         return (2.0 + len(self.optim.statistics)) * module_nbytes(module)
@@ -267,7 +266,7 @@ class AllReduce(SharedArrays, Update):
     arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # its turn, and what came with this and the last one
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int, weights: int | None = None):
-        self.optim, self.replicas, self.size = optim, replicas, size
+        self.optim, self.replicas, self.size, self.detail = optim, replicas, size, f" of {replicas}"
         self.weights = size if weights is None else weights
         # a file that doesn't exist yet, by which processes find each other; the last one removes it
         self._place = str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
@@ -275,9 +274,6 @@ class AllReduce(SharedArrays, Update):
 
     def label(self) -> str:
         return f"gradients: their mean over {self.replicas}"
-
-    def title(self) -> str:
-        return f"AllReduce({self.optim.name}) of {self.replicas}"
 
     def part(self, rank: int) -> slice:
         """The weights that are this replica's to change."""

@@ -135,7 +135,7 @@ def test_statistics_stand_where_the_weights_do():
     assert np.array_equal(found, np.concatenate([wanted[name].ravel() for name in names]))
     ones = growth.grow_statistics(np.zeros_like(flat), 1.0)
     assert ones.sum() == len(ones) - len(flat)
-    with pytest.raises(ValueError, match="statistics must be"):
+    with pytest.raises(ValueError, match="reshape"):
         growth.grow_statistics(flat[1:])
 
 
