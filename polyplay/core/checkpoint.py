@@ -364,7 +364,7 @@ class OpenCheckpoint:
         return json.loads((self.path / f"{name}.json").read_text("utf-8"))
 
 
-open_checkpoint = OpenCheckpoint
+open_checkpoint: Callable[..., OpenCheckpoint] = OpenCheckpoint
 
 
 def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:

@@ -29,14 +29,12 @@ from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields
 from polyplay.nets import action_heads, layers, recurrent, torsos
 from polyplay.nets.action_heads import LogProbGuard
-from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards
+from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards, Inputs
 from polyplay.nets.device import set_precision
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale
-from polyplay.nets.q_heads import QHead
-from polyplay.nets.q_network import DPGNetwork, QNetwork
+from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork
 from polyplay.nets.recurrent import Temporal
-from polyplay.nets.torso_policy import Inputs
 from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., nn.Module]
@@ -126,7 +124,7 @@ def make_values(
     """Action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
     alone.
 
-    dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see q_heads.QHead; support: lowest and highest atom.
+    dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see q_network.QHead; support: lowest and highest atom.
     width: of the head's hidden layers; None: what the network's fully connected layer has, which they replace (nature:
     512), 0 for networks that have none of their own (mlp). core, inputs, exact, options: as in `make`; previous: it
     takes the last action and reward too, `clipped` to ±1 or as it is. R2D2 is name="nature", dueling=True, core="lstm",

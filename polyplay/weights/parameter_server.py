@@ -25,9 +25,18 @@ from polyplay.core.shared_memory import Semaphore, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy
 from polyplay.weights import optimizers
-from polyplay.weights.hogwild import SharedWeights
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
-from polyplay.weights.update import BEGUN, LEARNT, READY, Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
+from polyplay.weights.update import (
+    BEGUN,
+    LEARNT,
+    READY,
+    Apply,
+    BoundUpdate,
+    OptimizerSpec,
+    SharedWeights,
+    Sums,
+    clip_gradient,
+)
 
 # Losses that no gradient is made of: those far above what a learner's losses were so far (Gorila, Nair et al. 2015).
 #

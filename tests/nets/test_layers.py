@@ -16,14 +16,12 @@ from torch import nn
 from polyplay.core.tree import Field
 from polyplay.nets import device, factory, layers
 from polyplay.nets.layers import (
-    AxisSegment,
     CentredImages,
     Linear,
     RepeatedLinear,
     SignedImages,
     pixels,
 )
-from polyplay.nets.surgery import match_axes
 from tests.nets.helpers import arrivals, declared, discrete, image
 
 
@@ -187,27 +185,3 @@ def test_outputs_and_gradients_are_those_of_computing_again(name, more, obs, how
     assert float(full.norm()) > 0.0
     tolerance = 1e-5 if how == "float32" else 2e-2
     assert float((recalled - full).norm() / full.norm()) <= tolerance
-
-
-# Which numbers of a tensor are the old ones, where another network has more of them.
-
-SHAPES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), min_size=0, max_size=3)
-
-
-def numbered(name: str, shape: tuple[int, ...]) -> list[tuple]:
-    """A name for each number, in the order in which they are flattened."""
-    return [(name, *at) for at in np.ndindex(*shape)]
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.lists(SHAPES, min_size=1, max_size=3), st.permutations(range(3)))
-def test_every_old_number_stands_where_it_has_its_name(segments: list, order: list[int]):
-    before = [AxisSegment(f"s{i}", tuple(n for n, _ in dims)) for i, dims in enumerate(segments)]
-    after = [AxisSegment(f"s{i}", tuple(n + more for n, more in dims), silent=True) for i, dims in enumerate(segments)]
-    after = [after[i] for i in order if i < len(after)]
-    match = match_axes("", tuple(before), tuple(after))
-    old = [x for s in before for x in numbered(s.name, s.shape)]
-    new = [x for s in after for x in numbered(s.name, s.shape)]
-    assert [old[i] for i in match.old] == [new[i] for i in match.new]
-    assert sorted(match.old) == list(range(len(old)))
-    assert sorted([*match.new, *match.silent]) == list(range(len(new)))

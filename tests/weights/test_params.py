@@ -14,11 +14,10 @@ from torch import nn
 from polyplay.core.errors import Closed, UserError
 from polyplay.nets.policy import RunningMoments
 from polyplay.weights import params
-from polyplay.weights.hogwild import Chunked, Hogwild
 from polyplay.weights.optimizers import NAMES, optimizer_state
 from polyplay.weights.parameter_server import ParameterServer, ParameterShard
 from polyplay.weights.params import AgentSnapshot, FlatParams, Params, SharedArrays, param_sizes
-from polyplay.weights.update import AllReduce, Local, OptimizerSpec, Update
+from polyplay.weights.update import AllReduce, Chunked, Hogwild, Local, OptimizerSpec, Update
 from tests.weights.ends import PLAIN, finish, me
 
 
