@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from polyplay.nets import device, torso_policy
+from polyplay.nets import actor_critic, device
 
 CUDA = torch.device("cuda", 0)
 WAITS: Counter[str] = Counter()  # what a worker waits for a device for: "number"s, copies "back"; copies "there"
@@ -140,7 +140,7 @@ def pretended(patch: Any) -> Iterator[Pretend]:
     mode = Pretend()
     queue = SimpleNamespace(synchronize=lambda: WAITS.update(["stream"]))
     patch.setattr(device, "available", lambda: 1)
-    patch.setattr(torso_policy, "precision_of", precision_of)
+    patch.setattr(actor_critic, "precision_of", precision_of)
     for name, what in {
         "amp.common.amp_definitely_not_available": lambda: False,
         "is_bf16_supported": lambda **_: True,

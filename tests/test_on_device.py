@@ -8,15 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 import polyplay
 from polyplay.core import checkpoint
-from polyplay.core.tree import Field
-from polyplay.envs import Discrete, EnvSpec
-from polyplay.nets import factory
-from polyplay.nets.device import set_precision
-from tests.pretend import CUDA, WAITS, Far, pretended
+from tests.pretend import WAITS, Far, pretended
 from tests.reports import rows
 
 FEW = {"trace": True, "serial": True, "tensorboard": False, "seed": 3, "anneal": "constant", "report_every": 60.0}
@@ -122,23 +117,3 @@ def test_replicas_elsewhere_stay_equal_to_the_bit(tmp_path, monkeypatch):
     one, other = (learner.vector for learner in made)
     assert isinstance(one.flat, Far)
     assert one.flat.tolist() == other.flat.tolist()
-
-
-@pytest.mark.parametrize("network", ["nature", "impala"])
-def test_torsos_in_bfloat16_take_bytes_there_and_convert_once(network, monkeypatch):
-    spec = EnvSpec(obs=Field((4, 84, 84), "uint8"), action=Discrete(3))
-    policy = factory.make(network, spec)
-    obs = torch.randint(0, 256, (2, 2, 4, 84, 84), dtype=torch.uint8)
-    batch = {"obs": obs, "action": torch.zeros(2, 2, dtype=torch.int64), "first": torch.zeros(2, 2, dtype=torch.bool)}
-    batch["reward"] = torch.zeros(2, 2)
-    with pretended(monkeypatch):
-        set_precision(policy.to(CUDA), "bfloat16")
-        out = policy.unroll({k: v.to(CUDA) for k, v in batch.items()}, {})
-        out["value"].sum().backward()
-        assert all(p.grad.dtype == torch.float32 for p in policy.parameters() if p.grad is not None)
-        value = out["value"].cpu()
-    near = set_precision(factory.make(network, spec), "float32")
-    near.load_state_dict({k: v.inner if isinstance(v, Far) else v for k, v in policy.state_dict().items()})
-    want = near.unroll(batch, {})["value"]
-    assert torch.allclose(value, want, atol=0.02)
-    assert not torch.equal(value, want)  # it was bfloat16

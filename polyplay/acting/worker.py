@@ -31,9 +31,9 @@ from polyplay.envs.pool import Envs, Pool
 from polyplay.nets.device import enter_device, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import PolicyFactory
-from polyplay.weights.hogwild import Hogwild
 from polyplay.weights.parameter_server import ParameterServer
 from polyplay.weights.params import AgentParams, FlatParams, Params, WeightCache
+from polyplay.weights.update import Hogwild
 
 
 def act(

@@ -16,7 +16,6 @@ import os
 import re
 import shutil
 from collections.abc import Callable
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -47,8 +46,7 @@ def write_arrays(path: Path, arrays: dict[str, np.ndarray], about: dict[str, str
     write_bytes(path, save({k: np.asarray(v, order="C") for k, v in arrays.items()}, about))
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
-    return load_file(path)
+read_arrays = load_file
 
 
 def write_json(path: Path, value: object) -> None:
@@ -366,7 +364,7 @@ class OpenCheckpoint:
         return json.loads((self.path / f"{name}.json").read_text("utf-8"))
 
 
-open_checkpoint = lru_cache(maxsize=4)(OpenCheckpoint)
+open_checkpoint: Callable[..., OpenCheckpoint] = OpenCheckpoint
 
 
 def load_into(module: Any, arrays: dict[str, np.ndarray]) -> None:

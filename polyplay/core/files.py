@@ -107,10 +107,8 @@ class LogWrites:
         """Write something of the file `name`."""
         try:
             write()
-        except OSError as e:
+        except (OSError, UserError) as e:  # UserError: it could not be opened
             self.fail(name, refusal_text(e))
-        except UserError as e:  # it could not be opened
-            self.fail(name, str(e))
 
     def fail(self, name: str, why: str) -> None:
         if name not in self.warned:
@@ -154,10 +152,7 @@ def parse_json(text: bytes | str) -> Any:
 
 def read_object(path: Path) -> Row:
     """A JSON object from a file. Raises OSError, and ValueError: it is something else."""
-    try:
-        value = json.loads(path.read_bytes())
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+    value = parse_json(path.read_bytes())
     if not isinstance(value, dict):
         raise ValueError("no JSON object")
     return value

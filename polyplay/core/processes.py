@@ -251,7 +251,6 @@ class ForkServer:
     def __init__(self, preload: str, tied: bool = False, reordered: bool = False):
         self.preload, self.tied, self.reordered = preload, tied, reordered
         self.status: int | None = None  # how the last one ended; None: it runs, or never did
-        self._words = ""  # its last ones: why
         self._pid = 0
         self._lock = threading.Lock()
 
@@ -280,7 +279,7 @@ class ForkServer:
         finally:
             theirs.close()
             os.close(lifeline)
-        self.status, self._words = None, ""
+        self.status = None
 
     def fork(self, title: str, fds: list[int], check: Callable[[], None]) -> tuple[int, int, int, int]:
         """A new process that waits for its data: its number, where its exit status comes from, where its data go to,
@@ -328,8 +327,6 @@ class ForkServer:
                 pid, status = self._pid, 0
             if pid:
                 self._pid, self.status = 0, os.waitstatus_to_exitcode(status)
-                with contextlib.suppress(OSError):  # what it said and nobody read
-                    self._words = self._channel.recv(MOST_BYTES, socket.MSG_DONTWAIT).decode(errors="replace")
                 self._channel.close()
                 os.close(self._lifeline)
             elif time.monotonic() >= until:
@@ -342,8 +339,7 @@ class ForkServer:
         """How it ended; empty: it runs."""
         with self._lock:
             ended = self._ended(0.5)
-        why = f": {self._words}" if self._words else ""
-        return f"{ending_text(self.status)}{why}" if ended and self.status is not None else ""
+        return ending_text(self.status) if ended and self.status is not None else ""
 
 
 def readable(fds: list[int], seconds: float | None = None) -> set[int]:
@@ -436,11 +432,9 @@ def main(channel: int, lifeline: int, preload: str, tied: bool) -> None:
     served, requests = True, socket.socket(fileno=channel)
     try:
         __import__(preload)
-    except ImportError:
-        pass  # what is forked imports it, and says what is missing
     except Exception as e:
-        requests.send(f"{type(e).__name__}: {' '.join(str(e).split())}".encode()[:MOST_BYTES])
-        sys.exit(1)
+        if not isinstance(e, ImportError):  # what is forked imports it, and says what is missing
+            sys.exit(f"polyplay: fork server: {type(e).__name__}: {' '.join(str(e).split())}")
     util._close_stdin()  # type: ignore[attr-defined]
     _Server(requests, tied).serve()
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from functools import cached_property
 from multiprocessing import reduction, resource_sharer
+from typing import NamedTuple, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -69,6 +70,16 @@ def _open_block(fd: resource_sharer.DupFd, nbytes: int) -> SharedBlock:
     return block
 
 
+class _Declared(NamedTuple):
+    dtype: type
+    shape: Callable[..., tuple[int, ...]]
+
+
+def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
+    """Declares an array in the body of a SharedObject's class. shape: from the object, which has all else by then."""
+    return cast("np.ndarray", _Declared(dtype, shape))
+
+
 class SharedObject:
     """Arrays in one block, and trees of arrays: attributes by their names, which `_attach` makes anew in each process.
     Each begins at a cache line of its own.
@@ -80,8 +91,9 @@ class SharedObject:
     _places: tree.Tree = ()  # of the arrays, by their names
 
     def __init__(self, **arrays: tree.Tree):
-        """arrays: shape and number type of each, or a tree of these."""
-        size = 0
+        """arrays: shape and number type of each, or a tree of these, besides those that its class declares."""
+        size, members = 0, [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
+        declared = {name: (x.shape(self), x.dtype) for name, x in members if isinstance(x, _Declared)}
 
         def placed(array: tuple[tuple[int, ...] | int, DTypeLike]) -> Place:
             nonlocal size
@@ -89,7 +101,7 @@ class SharedObject:
             size = -(-(at + bytes_) // LINE) * LINE
             return *array, at
 
-        self._places = tree.map(placed, arrays)
+        self._places = tree.map(placed, {**declared, **arrays})
         self.block = SharedBlock(size)
         self._attach()
 
@@ -171,11 +183,11 @@ class Semaphores(SharedObject):
 
     LOCAL = ("_all",)
     relays: Semaphores | None = None  # of the links to other machines, where there are any
-    _cells: np.ndarray
+    _cells = shared_array(np.uint8, lambda s: (s.n, LINE))
 
     def __init__(self, n: int):
         self.n = n
-        super().__init__(_cells=((n, LINE), np.uint8))
+        super().__init__()
         for cell in self._cells:
             Semaphore(cell, create=True)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import importlib
 import os
@@ -78,10 +77,6 @@ def look_up(module: ModuleType, name: str) -> Any:
     return found
 
 
-PARSERS = ("argparse", "optparse", "getopt", "click", "typer", "absl", "tyro", "fire", "hydra", "docopt")
-SHOWN = 3  # names of a file that a message lists
-
-
 def import_module(module: str, name: str, option: str, allowed: str) -> ModuleType:
     """The module that `name`, which was given for `option`, has before its colon. Raises UserError."""
     if hint := file_hint(name):
@@ -89,7 +84,7 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
     if os.getcwd() not in sys.path:  # a command line tool has no entry for it
         sys.path.insert(0, os.getcwd())
     try:
-        with held_back(), importing():
+        with importing():
             return importlib.import_module(module)
     except ModuleNotFoundError as e:
         what = f"no module {e.name!r}" + ("" if e.name == module else f", which {module} imports")
@@ -109,87 +104,22 @@ def ending(e: SystemExit) -> str:
     frames = traceback.extract_tb(e.__traceback__)
     library = tuple(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))
     own = [f for f in frames if not f.filename.startswith((*library, OURS, "<"))]
-    reads = any(part in PARSERS for f in frames for part in Path(f.filename).with_suffix("").parts)
-    why = "it reads the command line" if reads else f"it calls sys.exit({'' if e.code is None else repr(e.code)})"
+    why = f"it calls sys.exit({'' if e.code is None else repr(e.code)})"
     where = f", {os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
     return f"ended the program ({why}{where})"
 
 
-# ------------------------------------------------------------------------------------ what is printed
-
-
-class _Held:
-    """A stream whose text is kept."""
-
-    def __init__(self, stream: Any):
-        self.stream, self.said = stream, list[str]()
-
-    def write(self, text: str) -> int:
-        self.said.append(text)
-        return len(text)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stream, name)
-
-
-@contextlib.contextmanager
-def held_back() -> Iterator[None]:
-    """Standard error is printed at the end; not where the program is ended: it is the usage of another command."""
-    held, keep = _Held(sys.stderr), True
-    try:
-        with contextlib.redirect_stderr(held):
-            yield
-    except BaseException as e:
-        keep = not isinstance(e.__cause__ or e, SystemExit)
-        raise
-    finally:
-        if keep and held.said and held.stream is not None:
-            held.stream.write("".join(held.said))
-
-
-# ------------------------------------------------------------------------------ files instead of modules
-
-
 def file_hint(name: str) -> str:
-    """What to write instead of a name that means a file of the current folder; "": it means none."""
+    """What to write instead of a name that means a file; "": it means none."""
     module, colon, attribute = name.partition(":")
-    if "/" in module or os.sep in module or module.endswith(".py"):
-        path = Path(module if module.endswith(".py") else f"{module}.py")
-    elif not colon and (found := _named(module)):
-        path, attribute = found
-    else:
+    path, is_file = Path(module if module.endswith(".py") else f"{module}.py"), module.endswith(".py")
+    if colon and not is_file and os.sep not in module:
         return ""
     if not path.exists():
-        return "" if not colon and not module.endswith(".py") else f"but there is no file {path}"
-    names = [attribute] if attribute else _callables(path)
+        return f"but there is no file {path}" if colon or is_file else ""
+    where, (*folders, file) = "", path.resolve().with_suffix("").parts
     try:
-        parts = path.resolve().relative_to(Path.cwd().resolve()).with_suffix("").parts
+        folders = [*path.resolve().relative_to(Path.cwd().resolve()).parts[:-1]]
     except ValueError:
-        folder = f"set PYTHONPATH={path.resolve().parent}"
-        return f"which is a file of another folder: {folder} and write {_choices([path.stem], names)}"
-    return f"which is a file: write {_choices(parts, names)}"
-
-
-def _named(word: str) -> tuple[Path, str] | None:
-    """The file, and perhaps what is in it, that a word without a colon means: env of env.py, env.make."""
-    parts = word.split(".")
-    if all(parts) and (whole := Path(*parts[:-1], f"{parts[-1]}.py")).exists():
-        return whole, ""
-    if len(parts) > 1 and all(parts) and (holder := Path(*parts[:-2], f"{parts[-2]}.py")).exists():
-        return (holder, parts[-1]) if parts[-1] in _callables(holder) else None
-    return None
-
-
-def _choices(module: Any, names: list[str]) -> str:
-    return " or ".join(f"{'.'.join(module)}:{name}" for name in names[:SHOWN] or ["NAME"])
-
-
-def _callables(path: Path) -> list[str]:
-    """Functions and classes of a file that is not executed, those called make first."""
-    try:
-        body = ast.parse(path.read_text("utf-8")).body
-    except (OSError, SyntaxError, ValueError):
-        return []
-    kinds = ast.FunctionDef | ast.ClassDef
-    names = [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
-    return sorted(names, key=lambda name: not name.startswith("make"))
+        where, folders = f" of another folder: set PYTHONPATH={Path(*folders)} and", []
+    return f"which is a file{where or ':'} write {'.'.join([*folders, file])}:{attribute or 'NAME'}"

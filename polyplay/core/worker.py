@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 import numpy as np
 
 from polyplay.core.errors import SEATS, Closed
-from polyplay.core.shared_memory import SharedObject
+from polyplay.core.shared_memory import SharedObject, shared_array
 
 # What crosses between workers, as the crew, the diagram and the plan see it: they ask this, and know no class.
 
@@ -61,7 +61,6 @@ SIZES = 257  # histogram of rows served or chunks learnt at once; the last bin h
 LAGS = 64  # histogram of policy lag in updates; the last bin holds everything beyond
 EPISODES = 2048  # finished games a worker may report between two readings of the main process
 EPISODE = ("return", "length", "lane", "agent", "wall")
-METRICS = 48
 
 
 class WorkerCounters:
@@ -141,25 +140,17 @@ class Stopwatch:
 class Counters(SharedObject):
     """Counters of every worker in shared memory: one row each."""
 
-    values: np.ndarray
-    lags: np.ndarray
-    sizes: np.ndarray
-    games: np.ndarray
-    metrics: np.ndarray
+    values = shared_array(np.float64, lambda c: (c.workers, -(-len(COLUMNS) // 8) * 8))
+    lags = shared_array(np.int64, lambda c: (c.workers, LAGS))
+    sizes = shared_array(np.int64, lambda c: (c.workers, SIZES))
+    games = shared_array(np.float64, lambda c: (c.workers, EPISODES, len(EPISODE)))
+    metrics = shared_array(np.float64, lambda c: (c.workers, len(c.names), 2))
 
     def __init__(self, workers: int, metrics: tuple[str, ...] = ()):
-        if len(metrics) > METRICS:
-            raise ValueError(f"at most {METRICS} metrics, got {len(metrics)}")
         self.workers = workers
         self.columns = {name: i for i, name in enumerate(COLUMNS)}
         self.names = {name: i for i, name in enumerate(metrics)}
-        super().__init__(
-            values=((workers, -(-len(COLUMNS) // 8) * 8), np.float64),
-            lags=((workers, LAGS), np.int64),
-            sizes=((workers, SIZES), np.int64),
-            games=((workers, EPISODES, len(EPISODE)), np.float64),
-            metrics=((workers, METRICS, 2), np.float64),
-        )
+        super().__init__()
 
     def row(self, i: int) -> WorkerCounters:
         return WorkerCounters(self, i)
@@ -198,13 +189,13 @@ class Hyperparameters(SharedObject):
     """Hyper-parameters that may change while a run goes on: named float64 in shared memory, read as attributes."""
 
     _names: dict[str, int]
-    _values: np.ndarray
+    _values = shared_array(np.float64, lambda h: (len(h._names),))
 
     def __init__(self, **values: float):
         self.configured = values  # whatever they become
         self.schedules: tuple[HyperparameterSchedule, ...] = ()  # of those that learners set themselves
         self._names = {name: i for i, name in enumerate(values)}
-        super().__init__(_values=(len(values), np.float64))
+        super().__init__()
         self._values[:] = list(values.values())
 
     def __getattr__(self, name: str) -> float:
@@ -246,7 +237,7 @@ class Hyperparameters(SharedObject):
 class RunControl(SharedObject):
     """What the main process wants of every worker: run on, save, finish, or drop everything."""
 
-    _flags: np.ndarray
+    _flags = shared_array(np.int64, lambda _: (8,))
     HALT, FINISH, SAVE, RESCUE, PAUSE, TAKEN = 0, 1, 2, 3, 4, 5
     REPEATS = 1024  # saves of one update, at most, that are told apart
 
@@ -254,7 +245,7 @@ class RunControl(SharedObject):
         self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
         self.show: Any = None  # weights.on_request, for an evaluator beside training
         self.made = 0  # of `saves`, where checkpoints are made between two rounds of turns
-        super().__init__(_flags=(8, np.int64))
+        super().__init__()
 
     halted = property(lambda self: bool(self._flags[self.HALT]))
     saves = property(lambda self: int(self._flags[self.SAVE]))
@@ -338,11 +329,11 @@ def next_incarnation(incarnation: int | None, resumes: int) -> int:
 class RoleSize(SharedObject):
     """How many workers a role is to have, and has, and which are to leave. Anyone may ask; the main process acts."""
 
-    dismissed: np.ndarray  # by seat: whether its worker is to leave
-    _cells: np.ndarray
+    dismissed = shared_array(np.int64, lambda _: (SEATS,))  # by seat: whether its worker is to leave
+    _cells = shared_array(np.int64, lambda _: (8,))
 
     def __init__(self, n: int = 0):
-        super().__init__(_cells=(8, np.int64), dismissed=(SEATS, np.int64))
+        super().__init__()
         self._cells[:2] = n
 
     wanted = property(lambda self: int(self._cells[0]))

@@ -352,8 +352,7 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     title = title_of(name)
     make = factory(name, options)
     try:
-        with user_modules.held_back():
-            env = build_env(make, title)
+        env = build_env(make, title)
     except UserError as e:
         raise _unknown_keyword(e.__cause__, name, options) or e from None
     try:

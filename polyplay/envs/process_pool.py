@@ -180,7 +180,7 @@ def _text_of(e: BaseException, head: str) -> str:
 def unpack(maker: bytes, title: str) -> tuple[str | Factory, Batch]:
     """(name, options), as they were sent. Raises UserError."""
     try:
-        with user_modules.held_back(), user_modules.importing():  # it may import the function's module
+        with user_modules.importing():  # it may import the function's module
             return pickle.loads(maker)
     except BaseException as e:
         why = f"{_text_of(e, '')} {rules.rule_suffix('factory')}"

@@ -491,7 +491,7 @@ class Learner:
         """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
         total = yield from self.update.agree(self._sums(steps, 0.0))
         check_leaving(total)
-        self.update.count_only(total[0])
+        self.update.add(total[0], updates=0)
         self.learnt = self.update.learnt
         self._set_learnt()
         self._read_control(total)

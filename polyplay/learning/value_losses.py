@@ -27,9 +27,8 @@ from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
 from polyplay.learning.returns import LazyMetrics, LossOutput, check_shapes, importance_weight
-from polyplay.nets import q_heads
-from polyplay.nets.q_heads import expected_value, greedy_action, support, take_action
-from polyplay.nets.q_network import DPGNetwork, QNetwork
+from polyplay.nets import q_network
+from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
 # Targets of action values, and priorities: pure, without gradient; inputs are never written to.
 #
@@ -198,7 +197,7 @@ class QLoss:
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         goal = scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
-        q = q_heads.take_action(out["q"], batch["action"])
+        q = q_network.take_action(out["q"], batch["action"])
         error, weight = goal - q, returns.importance_weight(batch, goal)
         size = error.detach().abs()
         bound = torch.full_like(weight, self.clip or torch.inf)
@@ -237,14 +236,14 @@ class CategoricalLoss:
         mask = batch["mask"][1] if "mask" in batch else None
         where = self.low, self.high
         goal = categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
-        logits = q_heads.take_action(out["q"], batch["action"])
+        logits = q_network.take_action(out["q"], batch["action"])
         each, weight = cross_entropy(goal, logits), returns.importance_weight(batch, goal[:, 0])
         floor = entropy(goal)
         apart = (each.detach() - floor).clamp(min=0.0)
         loss = (weight * each).mean()
 
         def metrics() -> dict[str, Tensor]:
-            q, mean = q_heads.expected_value(logits, *where), goal @ q_heads.support(*where, goal)
+            q, mean = q_network.expected_value(logits, *where), goal @ q_network.support(*where, goal)
             common = _common(loss, q, mean, (mean - q).abs(), weight)
             return {**common, "kl": apart.mean(), "entropy": floor.mean()}
 
@@ -282,7 +281,7 @@ class SequenceLoss:
         eps = self.rescale or None
         target, valid = sequence_targets(rows, out["target"], self.gamma, self.n, out.get("online"), eps, self.tail)
         over, action = returns.MaskedMean(valid), rows["action"][:-1]
-        q = over.only(q_heads.take_action(out["q"][:-1], action))
+        q = over.only(q_network.take_action(out["q"][:-1], action))
         goal = over.only(target)
         error, weight = goal - q, returns.importance_weight(batch, goal[0])
         loss = (weight * (0.5 * error.square().sum(0))).mean()

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -26,15 +26,12 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.spaces import ActionRange, ActionSpec, Box, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete
-from polyplay.nets.layers import Linear
+from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis
 
 # The logarithm of a probability: exact, or guarded against probabilities near 0, as GA3C has it.
 #
 # Everything works on logits [..., n]; illegal values are those far below the largest. Acting and learning use the same
 # function, so ratios of the two are those of guarded probabilities.
-
-
-GUARDS = ("none", "max", "plus")
 
 
 @dataclass(frozen=True)
@@ -45,17 +42,11 @@ class LogProbGuard:
     none    log π(a)                  everyone; GA3C's code with USE_LOG_SOFTMAX
     max     log max(π(a), ε)          GA3C's code: no gradient at all where π(a) < ε
     plus    log(π(a) + ε)             GA3C's paper, eq. 5: the gradient stays finite
-    H = −Σ π·(the same of π). Actions are drawn from π. Raises UserError for settings out of range.
+    H = −Σ π·(the same of π). Actions are drawn from π.
     """
 
     kind: str = "none"
     eps: float = 1e-6
-
-    def __post_init__(self) -> None:
-        if self.kind not in GUARDS:
-            raise UserError(f"guard is {self.kind!r}; use one of {', '.join(GUARDS)}")
-        if not 0.0 < self.eps < 1.0:
-            raise UserError(f"log_eps is {self.eps}; it must lie between 0 and 1")
 
     @property
     def exact(self) -> bool:
@@ -81,10 +72,23 @@ class LogProbGuard:
 EXACT = LogProbGuard()
 
 
+class SeveralHeads(nn.Module):
+    """Heads of an action's parts, by their paths. stable: see surgery.tensor_axes."""
+
+    def __init__(self, parts: Mapping[str, Any], modules: Iterable[str]):
+        """modules: what each is called in here."""
+        super().__init__()
+        self.paths, self.parts, heads = tuple(parts), dict(parts), parts.values()
+        self.sizes, self.noises = [h.size for h in heads], [h.noise for h in heads]
+        self.size, self.noise, self.inputs = sum(self.sizes), sum(self.noises), sum(h.inputs for h in heads)
+        self.action = tree.nest({path: h.action for path, h in parts.items()})
+        self.stable = {module: f"action {path}" for module, path in zip(modules, parts, strict=True)}
+
+
 # A first part of an action, then only the parts that its value uses: OpenAI et al. 2019, Dota 2, Appendix F.
 
 
-class ConditionalHead(nn.Module):
+class ConditionalHead(SeveralHeads):
     """π(a) = π(v) Π π(part | v), over the parts that value v of the first part uses; H = H(first) + Σ π(v) H(part | v).
 
     params, of one pass: the first part's numbers, then of each other part, in order, its own for each value that uses
@@ -101,15 +105,12 @@ class ConditionalHead(nn.Module):
         self, name: str, first: Categorical, rest: Mapping[str, ActionHead], uses: Mapping[str, Sequence[int]]
     ):
         """The first part's name and head, those of the others, and the values that use each of these."""
-        super().__init__()
-        self.paths, heads = (name, *rest), [first, *rest.values()]
+        super().__init__({name: first, **rest}, ["first", *(f"rest.{i}" for i in range(len(rest)))])
         self.first = first
         self.rest: Iterable[ActionHead] = nn.ModuleList(rest.values())  # type: ignore[assignment, arg-type]
-        self.counts, self.widths = [len(uses[path]) for path in rest], [h.size for h in heads]
+        self.counts, self.widths = [len(uses[path]) for path in rest], self.sizes
         self.sizes = [n * width for n, width in zip([1, *self.counts], self.widths, strict=True)]
-        self.noises = [h.noise for h in heads]
-        self.size, self.noise, self.inputs = sum(self.sizes), sum(self.noises), sum(h.inputs for h in heads)
-        self.action = {path: h.action for path, h in zip(self.paths, heads, strict=True)}
+        self.size = sum(self.sizes)
         users, values = [list(uses[path]) for path in rest], range(first.size)
         places = [list(range(first.size)) for _ in values]
         for start, width, some in zip(accumulate(self.sizes[:-1]), self.widths[1:], users, strict=True):
@@ -119,6 +120,15 @@ class ConditionalHead(nn.Module):
         self.register_buffer("at", torch.tensor(places), persistent=False)
         self.register_buffer("used", torch.tensor([[v in some for v in values] for some in users]), persistent=False)
         self.register_buffer("users", torch.tensor([v for some in users for v in some]), persistent=False)
+
+    def axis(self, without: str | None = None) -> Axis:
+        """Without the numbers of a part."""
+        (name, first), *rest = self.parts.items()
+        found = [*first.segments(name)]
+        for (path, part), values in zip(rest, self.users.split(self.counts), strict=True):
+            for value in values.tolist() if path != without else ():
+                found += part.segments(path, f" of {name} {value}")
+        return tuple(found)
 
     def masked(self, params: Tensor, mask: Tree) -> Tensor:
         first, *parts = self._every(params)
@@ -185,12 +195,14 @@ class UnitPointer(nn.Module):
     of the features, and E numbers of unit u. All others come from one Linear.
     """
 
-    def __init__(self, features: int, head: ConditionalHead, part: str, embedding: int):
+    def __init__(self, columns: Axis, head: ConditionalHead, part: str, embedding: int):
         super().__init__()
         at = head.paths.index(part)
         self.sizes, self.embedding = [sum(head.sizes[:at]), sum(head.sizes[at + 1 :])], embedding
-        self.query = Linear(features, head.counts[at - 1] * embedding)
-        self.others = Linear(features, sum(self.sizes))
+        values = head.users.split(head.counts)[at - 1].tolist()
+        names = [f"query of action {part} of {head.paths[0]} {value}" for value in values]
+        queries = tuple(AxisSegment(name, (embedding,), fixed=True, silent=True) for name in names)
+        self.query, self.others = Linear.along(queries, columns), Linear.along(head.axis(part), columns)
 
     def forward(self, x: Tensor, units: Tensor) -> Tensor:
         """x [N, features], units [N, units · E] → params [N, head.size]."""
@@ -217,6 +229,9 @@ class ActionHead(Protocol):
     inputs: int  # numbers of `embed`
     action: Spec
 
+    @property
+    def parts(self) -> Mapping[str, Any]: ...  # by their paths; of one part alone ""
+    def axis(self) -> Axis: ...  # what stands along its numbers
     def masked(self, params: Tensor, mask: Tree) -> Tensor: ...  # params under which only legal actions have a chance
     def sample(self, params: Tensor, noise: Tensor) -> Tree: ...  # noise [N, noise]
     def mode(self, params: Tensor) -> Tree: ...
@@ -230,7 +245,7 @@ def normal(noise: Tensor) -> Tensor:
     return torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
 
 
-class _Leaf(nn.Module):
+class LeafHead(nn.Module):
     """What the heads of one space share."""
 
     guard: LogProbGuard
@@ -241,11 +256,23 @@ class _Leaf(nn.Module):
         if guard is not None:
             self.guard = guard
 
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        return {"": self}
+
+    def axis(self) -> Axis:
+        return self.segments()
+
+    def segments(self, path: str = "", whose: str = "", silent: bool = True) -> Axis:
+        """Its numbers, as the part of an action; silent: new ones begin with 0."""
+        name = f"action {path}".strip() + whose
+        return (AxisSegment(name, self.action.shape or (self.size,), part=path or None, silent=silent),)
+
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         return torch.where(mask, params, _NEVER)
 
 
-class Categorical(_Leaf):
+class Categorical(LeafHead):
     """One of n actions by logits; int64 scalars."""
 
     def __init__(self, n: int, guard: LogProbGuard = EXACT):
@@ -277,7 +304,7 @@ def _draw(probabilities: Tensor, noise: Tensor) -> Tensor:
     return found.clamp_(max=probabilities.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
 
 
-class _Independent(_Leaf):
+class _Independent(LeafHead):
     """Several categorical numbers, independent of each other: what MultiCategorical and Bernoulli share."""
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
@@ -307,6 +334,10 @@ class MultiCategorical(_Independent):
         self.nvec, self.most = nvec, max(nvec)
         at = [i * self.most + k for i, n in enumerate(nvec) for k in range(n)]
         self.register_buffer("at", torch.tensor(at), persistent=False)
+
+    def segments(self, path: str = "", whose: str = "", silent: bool = True) -> Axis:
+        name, places = f"action {path}".strip(), zip(np.ndindex(*self.action.shape), self.nvec, strict=True)
+        return tuple(AxisSegment(f"{name}{list(i)}{whose}", (n,), False, path or None, silent) for i, n in places)
 
     def mode(self, params: Tensor) -> Tensor:
         return self._shaped(self._rows(params).argmax(-1))
@@ -342,7 +373,7 @@ class Bernoulli(_Independent):
         return torch.stack([torch.zeros_like(params), params], -1)
 
 
-class Gaussian(_Leaf):
+class Gaussian(LeafHead):
     """Independent normals: means by the network, log standard deviations learnt but the same in every state.
 
     Actions are float32 [*shape], in the environment's units and unbounded; pools clip them, log-probabilities are those
@@ -353,6 +384,7 @@ class Gaussian(_Leaf):
     def __init__(self, shape: tuple[int, ...], scaled: Box | None = None):
         super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "float32"))
         self.log_std = nn.Parameter(torch.zeros(self.size))
+        self.axes = {"log_std": TensorAxes((axis("numbers", *shape),))}
         # no buffers, which would be published and averaged with the weights
         self.range: Tensor | None = None
         if scaled is not None and not (known := ActionRange.of(scaled)).unit:
@@ -397,18 +429,15 @@ class Gaussian(_Leaf):
         return flat.reshape(*flat.shape[:-1], *self.action.shape)
 
 
-class Composite(nn.Module):
+class Composite(SeveralHeads):
     """Several heads at once, independent of each other: actions are a dict of theirs."""
 
     def __init__(self, heads: Mapping[str, ActionHead]):
-        """heads: by the path of their part of the action."""
-        super().__init__()
-        self.paths = tuple(heads)
+        super().__init__(heads, [f"heads.{i}" for i in range(len(heads))])
         self.heads: Iterable[ActionHead] = nn.ModuleList(heads.values())  # type: ignore[assignment, arg-type]
-        self.sizes, self.noises = [h.size for h in heads.values()], [h.noise for h in heads.values()]
-        self.size, self.noise = sum(self.sizes), sum(self.noises)
-        self.inputs = sum(h.inputs for h in heads.values())
-        self.action = tree.nest({path: h.action for path, h in heads.items()})
+
+    def axis(self) -> Axis:
+        return tuple(s for path, head in self.parts.items() for s in head.segments(path))
 
     def masked(self, params: Tensor, mask: Tree) -> Tensor:
         masks = dict(tree.leaves(mask))

@@ -2,15 +2,20 @@
 
 ActorCritic, a policy and its value: a torso (features of observations), an optional core, a head.
 
-Shapes and bits are as nets.torso_policy has them.
+Shapes: N rows of a batch, B lanes, T+1 rows of a rollout. Acting and unrolling take the same path, so that the same
+weights give the same bits on a CPU: whatever the batch for mlp torsos, cores and heads, and for convolutions when they
+run in batches of the acting size.
 """
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -22,10 +27,22 @@ from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD, EnvSpec
 from polyplay.envs.spaces import ActionSpec, describe_actions, describe_fields
 from polyplay.nets.action_heads import ActionHead, UnitPointer, normal
-from polyplay.nets.layers import Axes, AxisSegment, Linear, Tape, TensorAxes, initialise, torso_features
-from polyplay.nets.policy import ReturnScale, is_pixels
-from polyplay.nets.recurrent import Core, Temporal, kl_terms
-from polyplay.nets.torso_policy import Inputs, TorsoPolicy
+from polyplay.nets.device import precision_of
+from polyplay.nets.layers import (
+    Axis,
+    AxisSegment,
+    CentredImages,
+    Linear,
+    SignedImages,
+    Tape,
+    TensorAxes,
+    axis,
+    cache_half_weights,
+    initialise,
+    torso_features,
+)
+from polyplay.nets.policy import Normalize, ReturnScale, is_pixels
+from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
 
 if TYPE_CHECKING:
     from polyplay.nets.action_heads import ConditionalHead
@@ -47,6 +64,7 @@ class EventRewards(nn.Module):
         super().__init__()
         self.names = [PREFIX + event for event in events]
         self.register_buffer("weights", torch.zeros(len(events)))
+        self.axes = {"weights": TensorAxes((tuple(AxisSegment(name, (1,), part=name) for name in self.names),))}
 
     def forward(self, events: Tensor) -> Tensor:
         """[..., E] → [...]."""
@@ -60,10 +78,6 @@ class EventRewards(nn.Module):
         for i, name in enumerate(self.names):
             if name in known:
                 self.weights[i] = known[name]
-
-    def axes(self) -> Axes:
-        """See layers.TensorAxes."""
-        return {"weights": TensorAxes("weights", (tuple(AxisSegment(name, (1,), part=name) for name in self.names),))}
 
 
 # Heads of UNREAL's auxiliary tasks (Jaderberg et al. 2016): values of pixel control, reward prediction.
@@ -117,6 +131,10 @@ class PixelControl(nn.Module):
         self.map = (cells[0] - kernel[0]) // 2 + 1, (cells[1] - kernel[1]) // 2 + 1
         self.fc = Linear(features, CHANNELS * math.prod(self.map))
         self.deconv = nn.ConvTranspose2d(CHANNELS, 1 + sum(self.parts), kernel, stride=2)
+        advantages = (AxisSegment(f"advantages {i}", (n,), silent=True) for i, n in enumerate(self.parts))
+        values, sides = (*axis("value", 1, fixed=True), *advantages), [axis("kernel", n, fixed=True) for n in kernel]
+        self.axes = {"deconv.weight": TensorAxes((axis("channels", CHANNELS, fixed=True), values, *sides))}
+        self.axes["deconv.bias"] = TensorAxes((values,))
         initialise(self.fc, "torch")
         bound = (CHANNELS * math.prod(kernel)) ** -0.5
         for weight in self.deconv.parameters():
@@ -193,8 +211,6 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
     batch: rows "action" (a tree), "first", "terminated".
     """
     rows = bootstrap_rows(batch)
-    if x.ndim != 3 or x.shape[:2] != rows.shape:
-        raise ValueError(f"x must be {list(rows.shape)} and features; got {list(x.shape)}")
     action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
     chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
     best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
@@ -222,6 +238,102 @@ class AuxiliaryHeads(nn.Module):
             self.pixel = PixelControl(features[0], control_cells(shown[0]), spec.action)
         if "reward" in tasks:
             self.reward = RewardPrediction(features[1])
+
+    def stand(self, behind: Axis, torso: Axis) -> None:
+        """Say what stands behind the core, and behind the torso."""
+        if self.pixel is not None:
+            self.pixel.fc.stand(axis("maps", self.pixel.fc.out_features, fixed=True), behind)
+        if self.reward is not None:
+            seen = tuple(AxisSegment(f"{s.name} of row {i}", s.shape) for i in range(FRAMES) for s in torso)
+            self.reward.hidden.stand(axis("hidden", self.reward.hidden.out_features, fixed=True), seen)
+
+
+# What policies of a torso (features of observations), an optional core and a head share.
+
+
+Inputs = CentredImages | SignedImages | Normalize
+
+
+class TorsoPolicy(nn.Module):
+    """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
+    observation, 0 on first rows; `clipped` to ±1 or as it is. inputs: what observations go through first.
+    """
+
+    bf16 = False  # the torso's numbers, see nets.precision
+    bf16_core = False  # whether the core's input and the head's hidden layers have them too
+    noise = 0  # uniforms in (0, 1) that `act` takes per lane and step
+    clipped = True
+    outputs: tuple[str, ...]  # numbers that `act` puts out beside the action
+    action: Spec
+    torso: nn.Module
+    head: Any  # an ActionHead or a QHead
+    core: Core | Temporal | None
+    inputs: Inputs | None
+    previous: bool
+
+    def spec(self) -> Spec:
+        return {"action": self.action} | dict.fromkeys(self.outputs, Field((), "float32"))
+
+    def state_spec(self) -> Spec:
+        spec = {} if self.core is None else self.core.state_spec()
+        return {**spec, "action": self.action} if self.previous else spec
+
+    def initial(self, lanes: int) -> Batch:
+        device = next(self.parameters()).device
+        return tree.map(lambda x: torch.from_numpy(x).to(device), tree.zeros(self.state_spec(), (lanes,)))
+
+    def observe(self, batch: Batch) -> None:
+        """Learn from rows [T+1, B] what is no weight: running statistics. Called after the rows were learnt."""
+        if self.inputs is not None:
+            self.inputs.observe(batch["obs"])
+
+    def freeze_noise(self) -> None:
+        """Acting uses copies of the large weights in bfloat16, where that is what is computed in, until the next call:
+        due whenever the weights have changed. Without it they are converted in every pass.
+        """
+        if self.bf16:
+            cache_half_weights(self._halves())
+
+    def _halves(self) -> Iterable[nn.Module]:
+        """Layers that may be computed in bfloat16, among others."""
+        return self.torso.modules()
+
+    def _context(self) -> AbstractContextManager[object]:
+        return precision_of(self, self.bf16)
+
+    def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:
+        """[N, features]; float32, whatever they were computed in, unless what is behind is computed in that too."""
+        with self._context():
+            x = torso(obs if self.inputs is None else self.inputs(obs))
+        return x.float() if self.bf16 and not self.bf16_core else x
+
+    def _behind_core(
+        self, x: Tensor, rows: Batch, state: Batch, noise: Tensor | None = None
+    ) -> tuple[Tensor, Batch, Latent | None]:
+        """What the head takes of features [N, …] of rows [B] or [R, B], the core's state behind them, and what a
+        temporal core drew from with `noise` [N, …]. rows: reward and first, where somebody takes them; action, where
+        these are not rows to act in.
+        """
+        if self.previous:
+            before = tree.map(shifted, state["action"], rows["action"]) if "action" in rows else state["action"]
+            x = torch.cat([x, self._before(before, rows["reward"].flatten(), rows["first"].flatten()).to(x.dtype)], 1)
+        if self.core is None:
+            return x, {}, None
+        first = torch.atleast_2d(rows["first"])
+        context = self._context() if self.bf16_core else contextlib.nullcontext()
+        drawn = () if noise is None else (noise.view(*first.shape, -1),)
+        y, after, latent = self.core.unroll(x.unflatten(0, first.shape), first, state, context, *drawn)
+        return y.flatten(0, 1), after, latent
+
+    def _before(self, action: Tree, reward: Tensor, first: Tensor) -> Tensor:
+        """What came before these rows: embedded action, reward [N, numbers of an action + 1]."""
+        reward = reward.clamp(-1.0, 1.0) if self.clipped else reward
+        return torch.cat([self.head.embed(action), reward.unsqueeze(1)], 1) * (~first).unsqueeze(1)
+
+
+def shifted(before: Tensor, action: Tensor) -> Tensor:
+    """[B, …] and [T+1, B, …] → [(T+1) · B, …]: the action before each row's."""
+    return torch.cat([before.unsqueeze(0), action[:-1]]).flatten(0, 1)
 
 
 class ActorCritic(TorsoPolicy):
@@ -256,20 +368,29 @@ class ActorCritic(TorsoPolicy):
         self.torso, self.head, self.core, self.previous = torso, head, core, previous
         self.latents = core.noise if isinstance(core, Temporal) else 0
         self.noise, self.action = head.noise + self.latents, head.action
-        features = torso_features(torso, head.inputs if previous else None) if core is None else core.features
         pointer = getattr(torso, "pointer", None)  # a part of the actions, and how many numbers a unit has
         self.units = getattr(torso, "unit_features", 0)
         own = getattr(torso, "value_features", 0)  # the value's alone, behind the policy's
         if own and (core is not None or previous):
             raise UserError("--network: separate networks of policy and value have no core; use mlp with one")
-        self.split = features - own if own else None
-        self.hidden = nn.ModuleList(Linear(n, width) for n in (features - own, own or features) if width)
+        size = torso_features(torso, None)
+        seen: Axis = getattr(torso, "feature_axis", axis("features", size))
+        behind = (*seen, *_embedded_axis(head, torso), *axis("reward", 1)) if previous else seen
+        if core is not None:
+            core.input.stand(core.rows, behind)
+            behind = axis("core", core.features)
+        if auxiliary is not None:
+            auxiliary.stand(behind, seen)
+        self.split = size - own if own else None
+        acting, valued = (axis("the policy's", size - own), axis("the value's", own)) if own else (behind, behind)
+        self.hidden = nn.ModuleList(Linear.along(axis("hidden", width), x) for x in (acting, valued) if width)
+        acting, valued = (axis("hidden", width),) * 2 if width else (acting, valued)
         self.actions = (
-            UnitPointer(width or features, cast("ConditionalHead", head), *pointer)
+            UnitPointer(acting, cast("ConditionalHead", head), *pointer)
             if pointer
-            else Linear(width or features - own, head.size)
+            else Linear.along(head.axis(), acting)
         )
-        self.value = Linear(width or own or features, 1)
+        self.value = Linear.along(axis("value", 1, fixed=True), valued)
         initialise(self.hidden, init)
         initialise(self.actions, init, 0.01)
         initialise(self.value, init, 1.0)
@@ -381,3 +502,14 @@ class ActorCritic(TorsoPolicy):
         x = x if self.split is None else x[:, self.split :]
         value: Tensor = self.value(F.relu(self.hidden[1](x)) if self.hidden else x)
         return value.squeeze(1)
+
+
+def _embedded_axis(head: ActionHead, torso: nn.Module) -> Axis:
+    """The numbers of an action as an input. A part that names units has those of each set of them."""
+    pointer, found = getattr(torso, "pointer", None), list[AxisSegment]()
+    for path, part in head.parts.items():
+        if pointer and path == pointer[0]:
+            found += [replace(s, name=f"action {path}: {s.name}") for s in torso.unit_axis]  # type: ignore[union-attr]
+        else:
+            found += part.segments(path, silent=False)
+    return tuple(found)

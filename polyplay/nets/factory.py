@@ -29,24 +29,23 @@ from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields
 from polyplay.nets import action_heads, layers, recurrent, torsos
 from polyplay.nets.action_heads import LogProbGuard
-from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards
+from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards, Inputs
 from polyplay.nets.device import set_precision
-from polyplay.nets.dnc import Memory
-from polyplay.nets.layers import INITS, CentredImages, Linear, SignedImages, torso_features
+from polyplay.nets.layers import CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale
-from polyplay.nets.q_heads import QHead
-from polyplay.nets.q_network import DPGNetwork, QNetwork
+from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork
 from polyplay.nets.recurrent import Temporal
-from polyplay.nets.torso_policy import Inputs
 from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., nn.Module]
 M = TypeVar("M", bound=nn.Module)
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
 WHOLE = "--network: {!r} is a whole policy; {} (a module with `features`)"
-INPUTS, ACTIONS = ("raw", "centre", "signed", "normalize"), ("scale", "clip")
 # by name; the default of `init` is its publication's
-NETS: dict[str, Builder] = {**{k: torsos.conv(k) for k in torsos.CONVS}, "impala": torsos.Impala, "mlp": MLP}
+NETS: dict[str, Builder] = {
+    name: partial(torsos.Conv, name, hidden=width, init=style) for name, (_, width, style, _) in torsos.CONVS.items()
+}
+NETS |= {"impala": torsos.Impala, "mlp": MLP}
 NETS |= {"separate": SeparateMLPs, "ftw": FTWTorso, "five": FiveTorso}
 
 
@@ -60,7 +59,6 @@ def make(
     inputs: str = "raw",
     returns: float | None = None,
     guard: str = "none",
-    log_eps: float = 1e-6,
     exact: bool = True,
     rewards: Sequence[str] = (),
     width: int = 0,
@@ -76,16 +74,14 @@ def make(
     previous: it takes the last action and reward too; init: orthogonal, torch, or auto (the published one); inputs:
     raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has them) or normalize
     (numbers that are no image get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is
-    learnt, for losses that scale rewards; guard, log_eps: how the logarithm of a probability is kept from −∞, see
+    learnt, for losses that scale rewards; guard: how the logarithm of a probability is kept from −∞, see
     LogProbGuard; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
     range (scale), or they are as drawn and pools clip them (clip); exact: a row has the same bits in every batch
     (layers.Linear), which costs most where one lane acts. rewards: names of events; width, auxiliary: see ActorCritic.
     options: the network's own (hidden, activation, …). Raises UserError.
     """
-    if init not in ("auto", *INITS):
-        raise UserError(f"init: {init!r} is not one of auto, {', '.join(INITS)}")
     title, build, init = _resolve(name, spec, init)
-    torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard, log_eps)
+    torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard)
     if isinstance(torso, Policy):
         asked = {"--core": core != "none", "--previous": previous, "--inputs": inputs != "raw"}
         asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary)}
@@ -95,15 +91,9 @@ def make(
         if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         return torso  # type: ignore[return-value]
-    if actions not in ACTIONS:
-        raise UserError(f"--actions: {actions!r} is not one of {', '.join(ACTIONS)}")
     head = action_heads.for_space(spec.action, log_prob, actions == "scale")
     features = torso_features(torso, head.inputs if previous else None)
-    middle = (
-        Temporal(features, core_size, init, Memory(memory) if memory else None)
-        if core == "temporal"
-        else recurrent.make_core(core, features, core_size, init)
-    )
+    middle = recurrent.make_core(core, features, core_size, init, memory)
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None
     sizes = (features if middle is None else middle.features), torso_features(torso, None)
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
@@ -134,7 +124,7 @@ def make_values(
     """Action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
     alone.
 
-    dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see q_heads.QHead; support: lowest and highest atom.
+    dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see q_network.QHead; support: lowest and highest atom.
     width: of the head's hidden layers; None: what the network's fully connected layer has, which they replace (nature:
     512), 0 for networks that have none of their own (mlp). core, inputs, exact, options: as in `make`; previous: it
     takes the last action and reward too, `clipped` to ±1 or as it is. R2D2 is name="nature", dueling=True, core="lstm",
@@ -212,8 +202,6 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
 def _inputs(how: str, spec: EnvSpec, torso: nn.Module, bound: float = BOUND) -> Inputs | None:
     """What observations go through before the torso."""
     obs = spec.obs
-    if how not in INPUTS:
-        raise UserError(f"--inputs: {how!r} is not one of {', '.join(INPUTS)}")
     if how not in ("centre", "signed"):
         sets = getattr(torso, "unit_sets", ())
         return Normalize(obs, sets, bound, spec.classes) if how == "normalize" else None

@@ -11,8 +11,8 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
-from typing import Any, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from polyplay.core import tree
-from polyplay.core.errors import UserError
 from polyplay.envs.pool import EnvSpec, byte_bounds
 
 # What stands along the axes of a network's tensors, so that one that grows knows which numbers are the old ones.
@@ -49,47 +48,23 @@ class AxisSegment:
 Axis = tuple[AxisSegment, ...]
 
 
+def axis(name: str, *shape: int, fixed: bool = False) -> Axis:
+    """An axis of one segment."""
+    return (AxisSegment(name, shape, fixed),)
+
+
 @dataclass(frozen=True)
 class TensorAxes:
-    """A tensor of a network, by a name that it keeps wherever it stands in it, and its axes.
+    """The axes of a tensor. A module has those of its tensors that may grow in a dict `axes`, by their names in it.
 
-    spare: it may be missing in the other network. fill: what new numbers begin with, if not with a new network's.
-    counts: it is the number of rows that its module's other tensors were learnt from.
+    fill: what new numbers begin with, if not with a new network's. counts: it is the number of rows that its module's
+    other tensors were learnt from. spare: it may be missing in the other network, see surgery.tensor_axes.
     """
 
-    key: str
     axes: tuple[Axis, ...]
-    spare: bool = False
     fill: float | None = None
     counts: bool = False
-
-
-Axes = dict[str, TensorAxes]  # by the tensor's name in state_dict
-
-
-def module_axes(module: nn.Module, name: str) -> Axes:
-    """What a module and those in it say of their tensors by a method `axes`, named from outside; all other tensors
-    never grow.
-    """
-    found = {
-        key: TensorAxes(key, tuple((AxisSegment(f"axis {i}", (n,), fixed=True),) for i, n in enumerate(x.shape)))
-        for key, x in module.state_dict().items()
-    }
-    for inner, part in reversed([*module.named_modules()]):
-        found |= axes_within(inner, part.axes()) if hasattr(part, "axes") else {}
-    return axes_within(name, found)
-
-
-def axes_within(name: str, axes: Axes) -> Axes:
-    """Those of a part, as the whole calls them. The whole's own name for itself is ""."""
-    before = f"{name}." if name else ""
-    return {before + own: replace(x, key=before + x.key) for own, x in axes.items()}
-
-
-def linear_axes(name: str, rows: Axis, columns: Axis) -> Axes:
-    """Of a linear layer [rows, columns] and its bias."""
-    weight, bias = f"{name}.weight", f"{name}.bias"
-    return {weight: TensorAxes(weight, (rows, columns)), bias: TensorAxes(bias, (rows,))}
+    spare: bool = False
 
 
 def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] = ()) -> Axis:
@@ -104,50 +79,6 @@ def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] 
         else:
             found.append(AxisSegment(name, (classes,) if classes else field.shape, part=path))
     return tuple(found)
-
-
-@dataclass(frozen=True)
-class AxisMatch:
-    """Where numbers of one axis stand in another: old[i] becomes new[i]. silent: places of new numbers that begin with
-    0. missing: parts that the other has no more.
-    """
-
-    old: np.ndarray
-    new: np.ndarray
-    silent: np.ndarray
-    missing: tuple[str, ...] = ()
-
-
-def match_axes(before: Axis, after: Axis) -> AxisMatch:
-    """ValueError: some would be lost."""
-    there, at = dict[str, tuple[AxisSegment, int]](), 0
-    for segment in after:
-        there[segment.name] = segment, at
-        at += segment.size
-    parts = {segment.part for segment in after} - {None}
-    old, new, missing, place = list[int](), list[int](), dict[str, None](), 0
-    for segment in before:
-        found = there.get(segment.name)
-        if found is not None:
-            old += range(place, place + segment.size)
-            new += (_corner(segment, found[0]) + found[1]).tolist()
-        elif segment.part is None or segment.part in parts:
-            raise ValueError(f"the {segment.name} would be missing")
-        else:
-            missing[segment.part] = None
-        place += segment.size
-    kept = {*new}
-    silent = [n for s, start in there.values() if s.silent for n in range(start, start + s.size) if n not in kept]
-    numbers = [np.array(x, np.int64) for x in (old, new, silent)]
-    return AxisMatch(numbers[0], numbers[1], numbers[2], tuple(missing))
-
-
-def _corner(old: AxisSegment, new: AxisSegment) -> np.ndarray:
-    """Places of the old numbers among the new ones."""
-    fits = len(old.shape) == len(new.shape) and all(a <= b for a, b in zip(old.shape, new.shape, strict=True))
-    if not fits or (old.shape != new.shape and (old.fixed or new.fixed)):
-        raise ValueError(f"the {old.name} would go from {list(old.shape)} to {list(new.shape)}")
-    return np.arange(new.size).reshape(new.shape)[tuple(slice(n) for n in old.shape)].ravel()
 
 
 # Networks whose weights nobody has drawn, for plans: sizes and shapes at once, however large they are.
@@ -212,7 +143,6 @@ def made(factory: object, make: Callable[[], N], draws: bool = False) -> N:
     return cast("N", known[key])
 
 
-INITS = ("orthogonal", "torch", "sonnet", "dopamine")
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
 _LEAST = 16  # rows: Intel's processors take other kernels for fewer
 _NARROW = 16
@@ -231,6 +161,17 @@ class Linear(nn.Linear):
     half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (ActorCritic.freeze_noise)
     present_half: Tensor | None = None  # the same, where somebody keeps it equal to the weight, for learning too
     factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, where backward puts (dL/dy, x), and no dL/dw
+
+    @classmethod
+    def along(cls, rows: Axis, columns: Axis) -> Self:
+        """A layer of these axes."""
+        layer = cls(sum(s.size for s in columns), sum(s.size for s in rows))
+        layer.stand(rows, columns)
+        return layer
+
+    def stand(self, rows: Axis, columns: Axis) -> None:
+        """Say what stands along its axes."""
+        self.axes = {"weight": TensorAxes((rows, columns)), "bias": TensorAxes((rows,))}
 
     def forward(self, x: Tensor) -> Tensor:
         if self.factors is not None and torch.is_grad_enabled():
@@ -368,8 +309,6 @@ def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> N
     sonnet: weights normal with deviation 1/√fan_in, drawn anew beyond twice that, zero bias (Sonnet's, as in IMPALA).
     dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow). Of these three none has a `gain`.
     """
-    if style not in INITS:
-        raise UserError(f"init: {style!r} is not one of {', '.join(INITS)}")
     if _undrawn.get():  # a network whose weights nobody draws
         return
     for layer in module.modules():
@@ -404,37 +343,25 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
     return _scaled(obs, torch.tensor(low) if low else None, scale)
 
 
-class ByteScale(nn.Module):
-    """Bytes [N, numbers], of which each has a lowest and a highest number, as float32 in [0, 1]."""
-
-    low: Tensor
-    high: Tensor
-
-    def __init__(self, low: np.ndarray, high: np.ndarray):
-        super().__init__()
-        for name, ends in (("low", low), ("high", high)):  # bytes too: no numbers that are learnt or averaged
-            self.register_buffer(name, torch.from_numpy(ends.astype(np.uint8).ravel().copy()), persistent=False)
-        self.pixels = bool((low == 0).all() and (high == 255).all())
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.pixels:
-            return x.float() * (1.0 / 255.0)
-        low = self.low.float()
-        return (x.float() - low) / (self.high.float() - low).clamp_min(1.0)
-
-
 class FlatLeaves(nn.Module):
-    """A leaf [N, …] at a time as [N, numbers], bytes by a ByteScale of their declared bounds."""
+    """A leaf [N, …] at a time as float32 [N, numbers], bytes from their declared bounds to [0, 1]."""
 
     def __init__(self, spec: EnvSpec):
         super().__init__()
         bounds = byte_bounds(spec)
-        self.paths, self.scales = list(bounds), nn.ModuleList(ByteScale(*ends) for ends in bounds.values())
+        self.pixels = {path: bool((low == 0).all() and (high == 255).all()) for path, (low, high) in bounds.items()}
+        for i, ends in enumerate(bounds.values()):  # bytes too: no numbers that are learnt or averaged
+            numbers = np.stack([x.astype(np.uint8).ravel() for x in ends])
+            self.register_buffer(f"ends{i}", torch.from_numpy(numbers), persistent=False)
 
     def numbers(self, path: str, x: Tensor) -> Tensor:
         flat = x.reshape(x.shape[0], -1)  # not len(x): that would fix N in an exported graph
-        scaled = x.dtype == torch.uint8 and path in self.paths  # what was normalized before are no bytes any more
-        return self.scales[self.paths.index(path)](flat) if scaled else flat.float()
+        if x.dtype != torch.uint8 or path not in self.pixels:  # what was normalized before are no bytes any more
+            return flat.float()
+        if self.pixels[path]:
+            return flat.float() * (1.0 / 255.0)
+        low, high = self.get_buffer(f"ends{list(self.pixels).index(path)}").float()
+        return (flat.float() - low) / (high - low).clamp_min(1.0)
 
 
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.nets.layers import Axes, AxisSegment, Tape, TensorAxes
+from polyplay.nets.layers import Tape, TensorAxes, axis
 
 
 class Network(Protocol):
@@ -69,7 +69,6 @@ PolicyFactory = Callable[[], Policy]
 MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count on much further
 LEAST = 1e-29  # of the mean's square: the least variance, that of rounding in float64
 TINY = 1e-200  # the least variance of what is 0
-LARGEST = 1e150  # numbers count as no larger, since their squares are averaged
 BOUND = 10.0  # of what leaves here, unless it is told another
 
 
@@ -91,6 +90,11 @@ class RunningMoments(nn.Module):
         for name in ("mean", "origin", "second"):
             self.register_buffer(name, torch.zeros(shape, dtype=torch.float64))
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        axes = tuple(axis(f"axis {i}", n) for i, n in enumerate(shape))
+        # new numbers pass as they are until their own statistics are known
+        fills = {"mean": 0.0, "origin": 0.0, "second": 1.0}
+        self.axes = {name: TensorAxes(axes, fill) for name, fill in fills.items()}
+        self.axes["count"] = TensorAxes((), counts=True)
 
     def variance(self) -> Tensor:
         return (self.second - (self.mean - self.origin).square()).clamp_min(0.0)
@@ -99,18 +103,12 @@ class RunningMoments(nn.Module):
         """(x − mean)/deviation as float32, within ±bound; the deviation is 1 until one is known."""
         floor = LEAST * self.mean.square() + TINY  # what never changes is 0, not its own rounding error
         deviation = torch.where(self.count > 1, (self.variance() + floor).sqrt(), 1.0)
-        return ((self._taken(x) - self.mean) / deviation).clamp(-self.bound, self.bound).float()
-
-    def _taken(self, x: Tensor) -> Tensor:
-        """In float64; of what holds larger numbers no larger ones."""
-        wide = x.to(self.mean.dtype)
-        return wide.clamp(-LARGEST, LARGEST) if x.dtype == torch.float64 else wide
+        return ((x.double() - self.mean) / deviation).clamp(-self.bound, self.bound).float()
 
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
         """Learn from rows [n, *shape]; what isn't finite counts as the mean."""
-        known, x = float(self.count), self._taken(rows)
-        x = torch.where(rows.isfinite(), x, self.mean)
+        known, x = float(self.count), torch.where(rows.isfinite(), rows.double(), self.mean)
         weight = len(rows) / (known + len(rows))
         if known:
             self.second += weight * ((x - self.origin).square().mean(0) - self.second)
@@ -145,6 +143,7 @@ class Normalize(nn.Module):
         self.sets = [path in sets for path in self.paths]
         shapes = [field.shape[1:] if path in sets else field.shape for path, field in leaves]
         self.moments = nn.ModuleList(RunningMoments(shape, bound) for shape in shapes)
+        self.stable = {f"moments.{i}": f"moments of {path}" for i, path in enumerate(self.paths)}
 
     def forward(self, obs: Tree) -> Tree:
         flat = dict(tree.leaves(obs))
@@ -161,16 +160,6 @@ class Normalize(nn.Module):
             rows = rows[rows[..., 0] > 0] if one else rows
             if len(rows):
                 moments.observe(rows)  # type: ignore[operator]
-
-    def axes(self) -> Axes:
-        """See layers.TensorAxes. New numbers pass as they are until their own statistics are known."""
-        found = Axes()
-        for i, (path, moments) in enumerate(zip(self.paths, self.moments, strict=True)):
-            axes = tuple((AxisSegment(f"axis {k}", (n,)),) for k, n in enumerate(moments.mean.shape))  # type: ignore[arg-type]
-            for name, fill in (("mean", 0.0), ("origin", 0.0), ("second", 1.0)):
-                found[f"moments.{i}.{name}"] = TensorAxes(f"moments of {path}.{name}", axes, True, fill)
-            found[f"moments.{i}.count"] = TensorAxes(f"moments of {path}.count", (), True, counts=True)
-        return found
 
 
 class ReturnScale(nn.Module):

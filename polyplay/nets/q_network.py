@@ -1,30 +1,292 @@
-"""QNetwork and DPGNetwork.
+"""Action values: their heads, QNetwork and DPGNetwork.
 
 QNetwork: the policy that Q-learning acts with, and the networks that it learns. Loops use it as any policy.
 
-torso (features of observations), an optional core, a head of action values (nets.q_heads). Shapes as in
-nets.torso_policy; the same weights give the same values to the bit in acting and unrolling, in the same batches.
+torso (features of observations), an optional core, a head: features → q [N, A], or logits [N, A, K] over K atoms.
+Shapes as in TorsoPolicy; the same weights give the same values to the bit in acting and unrolling, in the same batches.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from itertools import chain
+from typing import cast
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.core import tree
 from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
-from polyplay.nets import q_heads
 from polyplay.nets.action_heads import normal
+from polyplay.nets.actor_critic import Inputs, TorsoPolicy
 from polyplay.nets.layers import Conv2d, Linear, initialise, torso_features
-from polyplay.nets.q_heads import CHANCE, QHead, epsilon_greedy
-from polyplay.nets.recurrent import Core
-from polyplay.nets.torso_policy import Inputs, TorsoPolicy
+from polyplay.nets.recurrent import Core, Temporal
+
+# Linear layers with noise in their weights (Fortunato et al. 2018), and that noise from keys: no generator, no state.
+#
+# A key is an integer. It is hashed into as many numbers as a network needs, so the same key gives the same noise on any
+# machine and in any batch: a row's key while acting comes from its counted noise, an update's from its number.
+
+
+# name: distribution, first σ·√inputs
+VARIANTS = {"fortunato": ("normal", 0.5), "zoo": ("truncated", 0.1)}
+MANY = 16  # rows of one noise for which a matrix is made
+COLUMNS = 2  # uniforms of acting noise that make a key
+_BITS = 23  # that such a uniform has (polyplay.core.numbers)
+_A, _B, _C = (x - (1 << 64) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+
+
+class Noisy(nn.Module):
+    """y = W·x + b + ε_out ⊙ (S·(ε_in ⊙ x) + s): factorised noise, for every row its own or for all the same.
+
+    W, b start as torch's do, S and s at σ₀/√inputs. ε = sgn(x)·√|x| of numbers x from a standard normal distribution,
+    cut off beyond ±2 in variant "zoo" (dqn_zoo). bias: b; s is always there.
+
+    Where rows have noise of their own it is written out over them, and no noisy matrix is ever made. Where many share
+    it, W + S ⊙ ε_out·ε_inᵀ is made, and one product does for two, forward and back.
+    """
+
+    def __init__(self, inputs: int, outputs: int, sigma: float, bias: bool = True, init: str = "torch"):
+        super().__init__()
+        self.mean, self.spread = Linear(inputs, outputs, bias=bias), Linear(inputs, outputs)
+        initialise(self.mean, init)
+        for x in (self.spread.weight, self.spread.bias):
+            nn.init.constant_(x, sigma / math.sqrt(inputs))
+        self.inputs, self.noise = inputs, inputs + outputs
+
+    def forward(self, x: Tensor, noise: Tensor | None) -> Tensor:
+        """x [N, inputs], noise [N or 1, inputs + outputs] → [N, outputs]; without noise the mean weights alone."""
+        if noise is not None and len(noise) == 1 and len(x) >= MANY:
+            before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
+            weight = torch.addcmul(self.mean.weight, self.spread.weight, torch.outer(behind, before))
+            bias = self.spread.bias * behind
+            return F.linear(x, weight, bias if self.mean.bias is None else self.mean.bias + bias)
+        y = self.mean(x)
+        if noise is None:
+            return y
+        before, behind = noise[:, : self.inputs].to(x.dtype), noise[:, self.inputs :]
+        return y + self.spread(x * before) * behind.to(y.dtype)
+
+
+def keys(uniforms: Tensor) -> Tensor:
+    """int64 [N] from the last COLUMNS of uniforms float32 [N, columns]."""
+    high, low = (uniforms[:, -COLUMNS:].double() * 2.0**_BITS).long().unbind(1)
+    return (high << _BITS) | low
+
+
+def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
+    """ε float32 [N, n] for keys int64 [N]: 16 bits of a hash each, as a place in the distribution."""
+    groups = torch.arange(1, -(-n // 4) + 1, device=key.device)
+    bits = _mix(_mix(key + _A).unsqueeze(1) + groups * _A).view(torch.int16)[:, :n]
+    table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
+    return table.gather(1, bits.long().add_(2**15))  # a fifth of the time that an index takes
+
+
+def _mix(x: Tensor) -> Tensor:
+    """SplitMix64's finaliser, as in polyplay.core.numbers; int64 wraps."""
+    x = (x ^ _down(x, 30)) * _B
+    x = (x ^ _down(x, 27)) * _C
+    return x ^ _down(x, 31)
+
+
+def _down(x: Tensor, by: int) -> Tensor:
+    """A shift to the right that brings zeros."""
+    return (x >> by) & ((1 << (64 - by)) - 1)
+
+
+@functools.cache
+def _table(how: str, device: torch.device) -> Tensor:
+    """float32 [65536]: sgn(x)·√|x| of x at the middles of as many equal parts of the distribution."""
+    place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
+    if how == "truncated":
+        edge = 0.5 * math.erfc(2.0 / math.sqrt(2.0))
+        place = edge + place * (1.0 - 2.0 * edge)
+    x = torch.special.ndtri(place)
+    return (x.sign() * x.abs().sqrt()).float().to(device)
+
+
+# Values of actions from what a network puts out: of the chosen action, of the best, of atoms.
+
+
+def legal_values(q: Tensor, mask: Tensor | None) -> Tensor:
+    """q [..., A], −∞ for actions that are illegal by `mask` (bool [..., A], None: all are legal)."""
+    return q if mask is None else q.masked_fill(~mask, -torch.inf)
+
+
+@torch.no_grad()
+def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The action with the highest value, int64 [...], of q [..., A]; with `mask` (bool [..., A]) of the legal ones."""
+    return legal_values(q, mask).argmax(-1)
+
+
+def take_action(scores: Tensor, action: Tensor) -> Tensor:
+    """Scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient."""
+    lead = action.shape
+    at = action.long().reshape(*lead, *[1] * (scores.ndim - len(lead)))
+    return scores.gather(len(lead), at.expand(*lead, 1, *scores.shape[len(lead) + 1 :])).squeeze(len(lead))
+
+
+def support(low: float, high: float, like: Tensor) -> Tensor:
+    """The atoms z [K], evenly from `low` to `high`, for distributions [..., K] such as `like`."""
+    return torch.linspace(low, high, like.shape[-1], dtype=like.dtype, device=like.device)
+
+
+def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
+    """Mean Σ z·p of distributions given by logits [..., K] → [...]."""
+    return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
+
+
+Context = AbstractContextManager[object]  # the precision that layers are computed in
+Make = Callable[[int, int, bool], nn.Module]  # inputs, outputs, bias
+
+
+class DuelingBranch(nn.Module):
+    """[N, inputs] → [N, outputs]: a hidden layer with ReLU, if `hidden` is more than 0, and a last one without."""
+
+    def __init__(self, inputs: int, hidden: int, outputs: int, make: Make, bias: bool):
+        super().__init__()
+        self.hidden = make(inputs, hidden, True) if hidden else None
+        self.last = make(hidden or inputs, outputs, bias)
+        self.noise = sum(getattr(layer, "noise", 0) for layer in (self.hidden, self.last))
+
+    def forward(self, x: Tensor, noise: Tensor | None, context: Context) -> Tensor:
+        """noise [N or 1, self.noise]; context: what the hidden layer is computed in. The last one is float32."""
+        at = getattr(self.hidden, "noise", 0)
+        if self.hidden is not None:
+            with context:
+                x = F.relu(_apply(self.hidden, x, None if noise is None else noise[:, :at]), inplace=True)
+        return _apply(self.last, x.float(), None if noise is None else noise[:, at:])
+
+
+def _apply(layer: nn.Module, x: Tensor, noise: Tensor | None) -> Tensor:
+    return layer(x, noise) if isinstance(layer, Noisy) else layer(x)
+
+
+class QHead(nn.Module):
+    """Values of `actions` actions; atoms: 0 for numbers, else logits of that many atoms.
+
+    dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two branches; the gradient
+    that they give the features together is multiplied by `scale` (1/√2 there). hidden: width of a branch's hidden
+    layer, 0 for none. noisy: a variant of Noisy for every layer, and its first σ·√inputs, None for its own.
+    bias: of the last layer of Q, or of A: "each" action's, one "shared" by all (tuned double DQN), or "none" (all last
+    layers of dqn_zoo's Rainbow).
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        actions: int,
+        atoms: int = 0,
+        hidden: int = 0,
+        dueling: bool = False,
+        scale: float = 1.0,
+        noisy: str = "none",
+        sigma: float | None = None,
+        bias: str = "each",
+        init: str = "torch",
+    ):
+        super().__init__()
+        self.inputs, self.actions, self.atoms, self.scale, self.noisy = inputs, actions, atoms, scale, noisy
+        size = max(atoms, 1)
+
+        def make(inputs: int, outputs: int, bias: bool) -> nn.Module:
+            if noisy != "none":
+                return Noisy(inputs, outputs, VARIANTS[noisy][1] if sigma is None else sigma, bias, init)
+            layer = Linear(inputs, outputs, bias=bias)
+            initialise(layer, init)
+            return layer
+
+        self.advantage = DuelingBranch(inputs, hidden, actions * size, make, bias == "each")
+        self.value = DuelingBranch(inputs, hidden, size, make, bias != "none") if dueling else None
+        self.shared = nn.Parameter(torch.empty(size)) if bias == "shared" and not dueling else None
+        if self.shared is not None:
+            bound = (hidden or inputs) ** -0.5 if init == "torch" else 0.0
+            nn.init.uniform_(self.shared, -bound, bound)
+        self.noise = sum(s.noise for s in (self.advantage, self.value) if s is not None)
+
+    def forward(
+        self, x: Tensor, noise: Tensor | None = None, context: Callable[[], Context] = contextlib.nullcontext
+    ) -> Tensor:
+        """x [N, inputs], noise [N or 1, self.noise] → float32 [N, A] or [N, A, K]. context: see DuelingBranch."""
+        if self.scale != 1.0 and x.requires_grad:
+            x.register_hook(lambda grad: grad * self.scale)
+        at = self.advantage.noise
+        advantage = self.advantage(x, None if noise is None else noise[:, :at], context())
+        made = advantage.unflatten(1, (self.actions, self.atoms)) if self.atoms else advantage
+        if self.shared is not None:
+            made = made + self.shared
+        if self.value is None:
+            return made
+        value = self.value(x, None if noise is None else noise[:, at:], context())
+        return (value.unsqueeze(1) if self.atoms else value) + made - made.mean(1, keepdim=True)
+
+    def embed(self, action: Tensor) -> Tensor:
+        """Actions [N] as a network's input, [N, actions]."""
+        return F.one_hot(action.long(), self.actions).float()
+
+    def halves(self) -> Iterator[Linear]:
+        """Layers that may be computed in bfloat16."""
+        for branch in (self.advantage, self.value):
+            if branch is not None and branch.hidden is not None:
+                yield from (cast("Linear", m) for m in branch.hidden.modules() if isinstance(m, Linear))
+
+
+# ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, to the same bits.
+
+
+CHANCE = 3  # uniforms of an action: explore or not, which action then, which of several best
+Choice = tuple[Tensor, Tensor, Tensor]
+
+
+def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
+    """q [B, A] float32; mask bool [B, A]: legal actions, None: all; noise [B, CHANCE or more]; epsilon [B]: the chance
+    of a random legal action instead of the best one, None: 0.
+
+    → action int64, value max_a Q over legal actions, Q of the action, [B] each. Of several best actions one by chance.
+    """
+    return (compiled if q.device.type == "cpu" else by_torch)(q, mask, noise, epsilon)
+
+
+def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
+    """epsilon_greedy on any device."""
+    legal = legal_values(q, mask)
+    value = legal.amax(1)
+    action = random_choice(legal == value.unsqueeze(1), noise[:, 2])
+    if epsilon is not None:
+        some = random_choice(torch.ones_like(q, dtype=torch.bool) if mask is None else mask, noise[:, 1])
+        action = torch.where(noise[:, 0] < epsilon, some, action)
+    return action, value, take_action(q, action)
+
+
+def random_choice(among: Tensor, u: Tensor) -> Tensor:
+    """One of those marked in bool [N, A], each as likely, by uniforms [N] → int64 [N]; 0 where none is."""
+    count = among.sum(1)
+    nth = torch.minimum((u * count).long(), count - 1)
+    return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)
+
+
+def compiled(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
+    """epsilon_greedy on a CPU. Thirty operations on a few numbers each cost more than a small network, and beside
+    another thread each waits for the interpreter.
+    """
+    from polyplay.nets import kernels
+
+    rows, legal = len(q), np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
+    chance = np.zeros(rows, np.float32) if epsilon is None else epsilon.contiguous().numpy()
+    action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
+    given = q.detach().contiguous().numpy(), legal, noise.contiguous().numpy(), chance
+    kernels.epsilon_greedy_loop(*given, action, value, chosen)
+    return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)
+
+
+# The networks of Q-learning.
 
 
 class QNetwork(TorsoPolicy):
@@ -42,7 +304,7 @@ class QNetwork(TorsoPolicy):
         self,
         torso: nn.Module,
         head: QHead,
-        core: Core | None = None,
+        core: Core | Temporal | None = None,
         previous: bool = False,
         clipped: bool = False,
         inputs: Inputs | None = None,
@@ -51,7 +313,7 @@ class QNetwork(TorsoPolicy):
         super().__init__()
         self.torso, self.head, self.core, self.inputs = torso, head, core, inputs
         self.previous, self.clipped, self.support = previous, clipped, support
-        self.noise = CHANCE + (q_heads.COLUMNS if head.noise else 0)
+        self.noise = CHANCE + (COLUMNS if head.noise else 0)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """One row [B] of obs, reward, first, mask where there is one, noise [B, noise], and epsilon [B]: the chance of
@@ -62,16 +324,16 @@ class QNetwork(TorsoPolicy):
         caller turns gradients off.
         """
         noise, epsilon, mask = step.get("noise"), step.get("epsilon"), step.get("mask")
-        key = None if noise is None or not self.head.noise else q_heads.keys(noise)
+        key = None if noise is None or not self.head.noise else keys(noise)
         rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
         x, after, _ = self._behind_core(self._features(self.torso, step["obs"]), rows, state)
         q = self._q(self._scores(x, key))
         if noise is None:
             if epsilon is not None:
                 raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
-            legal = q_heads.legal_values(q, mask)
+            legal = legal_values(q, mask)
             action, value = legal.argmax(1), legal.amax(1)
-            chosen = q_heads.take_action(q, action)
+            chosen = take_action(q, action)
         else:
             action, value, chosen = epsilon_greedy(q, mask, noise, epsilon)
         if self.previous:
@@ -84,8 +346,8 @@ class QNetwork(TorsoPolicy):
         """
         q = self._q(self.scores(batch, state))
         return {
-            "value": q_heads.legal_values(q, batch.get("mask")).amax(-1),
-            "chosen": q_heads.take_action(q, batch["action"]),
+            "value": legal_values(q, batch.get("mask")).amax(-1),
+            "chosen": take_action(q, batch["action"]),
         }
 
     def scores(self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False) -> Tensor:
@@ -95,13 +357,13 @@ class QNetwork(TorsoPolicy):
         noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
         copies that `freeze_noise` made; otherwise the weights are the present ones.
         """
-        keys = None
+        noise = None
         if self.head.noise and key is not None:
-            keys = torch.full((1,), key % 2**63, dtype=torch.int64, device=next(self.parameters()).device)
+            noise = torch.full((1,), key % 2**63, dtype=torch.int64, device=next(self.parameters()).device)
         elif self.head.noise and "noise" in batch:
-            keys = q_heads.keys(batch["noise"].flatten(0, 1))
+            noise = keys(batch["noise"].flatten(0, 1))
         with contextlib.nullcontext() if cached else self._present_weights():
-            made = self._scores(self._unrolled(batch, state)[0], keys)
+            made = self._scores(self._unrolled(batch, state)[0], noise)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
         return made.unflatten(0, lead)
 
@@ -135,11 +397,11 @@ class QNetwork(TorsoPolicy):
                 layer.half_weight = weight
 
     def _scores(self, x: Tensor, keys: Tensor | None) -> Tensor:
-        noise = None if keys is None else q_heads.draw_noise(keys, self.head.noise, self.head.noisy)
+        noise = None if keys is None else draw_noise(keys, self.head.noise, self.head.noisy)
         return self.head(x, noise, self._context)
 
     def _q(self, scores: Tensor) -> Tensor:
-        return q_heads.expected_value(scores, *self.support) if self.head.atoms else scores
+        return expected_value(scores, *self.support) if self.head.atoms else scores
 
 
 # DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops use it as any policy.

@@ -138,9 +138,6 @@ class BoardNetworkFactory:
     init: str = "torch"
 
     def __post_init__(self) -> None:
-        for name, least in (("blocks", 0), ("filters", 1), ("hidden", 1)):
-            if getattr(self, name) < least:
-                raise UserError(f"--{name}: {getattr(self, name)} given; allowed: {least} or more")
         obs, action = self.spec.obs, self.spec.action
         if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "float32":
             seen = describe_fields(obs)

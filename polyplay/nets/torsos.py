@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -22,7 +21,7 @@ from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.pool import EnvSpec, byte_bounds
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
 from polyplay.nets import layers
-from polyplay.nets.layers import Conv2d, Linear, Tape, initialise, pixels
+from polyplay.nets.layers import Conv2d, Linear, Tape, axis, initialise, pixels
 
 # Fully connected network for vectors, and for trees of them.
 
@@ -45,33 +44,20 @@ class MLP(nn.Module):
         super().__init__()
         if activation not in ACTIVATIONS:
             raise UserError(f"activation: {activation!r} is not one of {', '.join(ACTIVATIONS)}")
-        if not hidden or min(hidden) < 1:
-            raise UserError(f"hidden: {tuple(hidden)} given, allowed are one or more sizes of at least 1")
         self.leaves = [(path, spec.classes.get(path, 0)) for path, _ in tree.leaves(spec.obs)]
         self.flat = layers.FlatLeaves(spec)
-        self.columns = layers.observed_axis(spec)
-        size = sum(segment.size for segment in self.columns)
-        made: list[nn.Module] = []
+        columns, made = layers.observed_axis(spec), list[nn.Module]()
         for width in hidden:
-            made += [Linear(size, width), ACTIVATIONS[activation]()]
-            size = width
-        self.layers, self.features = nn.Sequential(*made), size
+            rows = axis("features", width)
+            made += [Linear.along(rows, columns), ACTIVATIONS[activation]()]
+            columns = rows
+        self.layers, self.features = nn.Sequential(*made), hidden[-1]
         initialise(self, init)
 
     def forward(self, obs: Tree) -> Tensor:
         leaves = dict(tree.leaves(obs))
         flat = [_one_hot(leaves[path], n) if n else self.flat.numbers(path, leaves[path]) for path, n in self.leaves]
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
-
-    def axes(self) -> layers.Axes:
-        """See layers.TensorAxes."""
-        found, columns = layers.Axes(), self.columns
-        for i, layer in enumerate(self.layers):
-            if isinstance(layer, Linear):
-                rows = (layers.AxisSegment("features", (layer.out_features,)),)
-                found |= layers.linear_axes(f"layers.{i}", rows, columns)
-                columns = rows
-        return found
 
 
 class SeparateMLPs(nn.Module):
@@ -155,7 +141,7 @@ class Conv(nn.Module):
             spare = top + bottom - kernel, left + right - kernel
             channels, sides = out, [(n + more) // stride + 1 for n, more in zip(sides, spare, strict=True)]
         flat = channels * math.prod(sides)
-        self.fc = Linear(flat, hidden) if hidden else None
+        self.fc = Linear.along(axis("features", hidden), axis("pixels", flat, fixed=True)) if hidden else None
         self.features = hidden or flat
         initialise(self, init)
 
@@ -181,17 +167,6 @@ class Conv(nn.Module):
         for conv, pad in zip(self.convs, self.pads, strict=True):
             x = apply(conv, F.pad(x, pad) if any(pad) else x)
         return x.flatten(1) if self.fc is None else apply(self.fc, x.flatten(1))
-
-    def axes(self) -> layers.Axes:
-        """See layers.TensorAxes."""
-        return _behind_convolutions(self.fc)
-
-
-def _behind_convolutions(fc: Linear | None) -> layers.Axes:
-    if fc is None:
-        return {}
-    pixels = (layers.AxisSegment("pixels", (fc.in_features,), fixed=True),)
-    return layers.linear_axes("fc", (layers.AxisSegment("features", (fc.out_features,)),), pixels)
 
 
 def _around(sides: list[int], kernel: int, stride: int) -> tuple[int, ...]:
@@ -242,17 +217,13 @@ class Impala(nn.Module):
             self.sections.append(Section(inputs, out))
             inputs, sides = out, [-(-n // 2) for n in sides]
         flat = inputs * math.prod(sides)
-        self.fc = Linear(flat, hidden) if hidden else None
+        self.fc = Linear.along(axis("features", hidden), axis("pixels", flat, fixed=True)) if hidden else None
         self.features = hidden or flat
         initialise(self, init)
 
     def forward(self, obs: Tensor) -> Tensor:
         x = F.relu(self.sections(pixels(obs, *self.scale)), inplace=True).flatten(1)
         return x if self.fc is None else F.relu(self.fc(x), inplace=True)
-
-    def axes(self) -> layers.Axes:
-        """See layers.TensorAxes."""
-        return _behind_convolutions(self.fc)
 
 
 NATURE: Layers = ((32, 8, 4), (64, 4, 2), (64, 3, 1))
@@ -284,17 +255,6 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
     # rlpyt's feed-forward policies, for 104×80: 25×19 → 12×9. 1,785,911 parameters there
     "rlpyt": (SMALL, 512, "torch", (0, 1)),
 }
-
-
-def conv(name: str) -> Callable[..., Conv]:
-    """What makes a network of CONVS."""
-    _, width, style, _ = CONVS[name]
-
-    def build(spec: EnvSpec, hidden: int = width, init: str = style) -> Conv:
-        return Conv(name, spec, hidden, init)
-
-    build.__qualname__ = name
-    return build
 
 
 # FTW's torso (Jaderberg et al. 2019, supplement, figure S11), and one in kind for small views such as arena:ctf's
@@ -333,8 +293,8 @@ class FTWTorso(nn.Module):
             )
         self.flat = layers.FlatLeaves(spec)
         view = layers.AxisSegment("view", (channels, *sides), fixed=True)
-        self.columns = view, *layers.observed_axis(spec, one_hot=False, without=(self.view,))
-        self.fc = Linear(sum(segment.size for segment in self.columns), hidden)
+        columns = view, *layers.observed_axis(spec, one_hot=False, without=(self.view,))
+        self.fc = Linear.along(axis("features", hidden), columns)
         self.features = hidden
         initialise(self, init)
 
@@ -346,10 +306,6 @@ class FTWTorso(nn.Module):
             x = x + y if y.shape == x.shape else y
         numbers = [self.flat.numbers(path, leaves[path]).to(x.dtype) for path in self.paths if path != self.view]
         return F.relu(self.fc(torch.cat([x.flatten(1), *numbers], 1) if numbers else x.flatten(1)))
-
-    def axes(self) -> layers.Axes:
-        """See layers.TensorAxes."""
-        return layers.linear_axes("fc", (layers.AxisSegment("features", (self.features,)),), self.columns)
 
 
 # A torso in OpenAI Five's kind (OpenAI et al. 2019, Dota 2): units of a set share layers and are pooled, and numbers
@@ -376,30 +332,28 @@ class FiveTorso(nn.Module):
     def __init__(self, spec: EnvSpec, hidden: int = 128, embedding: int = 32, init: str = "orthogonal"):
         super().__init__()
         fields = _numbers(spec)
-        if hidden < 0 or embedding < 4:
-            raise UserError(f"--network five: hidden={hidden}, embedding={embedding} given, allowed: from 0 and from 4")
         self.unit_sets = tuple(path for path, field in fields.items() if len(field) == 2)
         pooled = ALLIES in self.unit_sets and len(fields.get(HERO, ())) == 1
         self.quarter = embedding // 4 if pooled else 0
         self.vectors = [path for path in fields if path not in self.unit_sets and not (pooled and path == HERO)]
-        self.encoders = nn.ModuleList(_two_layers(fields[path][1], embedding) for path in self.unit_sets)
-        self.hero = _two_layers(fields[HERO][0], embedding) if pooled else None
+        self.encoders = nn.ModuleList(_two_layers(path, fields[path][1], embedding) for path in self.unit_sets)
+        self.stable = {f"encoders.{i}": f"units of {path}" for i, path in enumerate(self.unit_sets)}
+        self.hero = _two_layers(HERO, fields[HERO][0], embedding) if pooled else None
         heroes = ((HERO, embedding), ("heroes", self.quarter)) if pooled else ()
-        self.columns = (
+        columns = (
             *(layers.AxisSegment(f"observation {path}", fields[path], part=path) for path in self.vectors),
             *(layers.AxisSegment(name, (n,), fixed=True) for name, n in heroes),
             *(layers.AxisSegment(f"units of {path}", (embedding,), fixed=True, part=path) for path in self.unit_sets),
         )
-        size = sum(segment.size for segment in self.columns)
-        self.last = Linear(size, hidden) if hidden else None
-        self.feature_axis = (layers.AxisSegment("features", (hidden,)),) if hidden else self.columns
+        self.feature_axis = axis("features", hidden) if hidden else columns
+        self.last = Linear.along(self.feature_axis, columns) if hidden else None
         units = sum(fields[path][0] for path in self.unit_sets)
         part = _pointing(spec.action, units)
         sets = {path: None if part else path for path in self.unit_sets}  # where no action names units, a set may go
         self.unit_axis = tuple(layers.AxisSegment(f"units of {k}", fields[k][:1], part=v) for k, v in sets.items())
         self.pointer = (part, embedding) if part else None
         self.unit_features = units * embedding if part else 0
-        self.features = (hidden or size) + self.unit_features
+        self.features = sum(segment.size for segment in self.feature_axis) + self.unit_features
         initialise(self, init)
 
     def forward(self, obs: Tree) -> Tensor:
@@ -413,16 +367,6 @@ class FiveTorso(nn.Module):
         x = torch.cat([*beside, *(one.amax(1) for one in units)], 1)  # embeddings are not negative: see _embed
         x = x if self.last is None else F.relu(self.last(x))
         return torch.cat([x, *(one.flatten(1) for one in units)], 1) if self.pointer else x
-
-    def axes(self) -> layers.Axes:
-        """See layers.TensorAxes. The size of embeddings stays."""
-        found = layers.Axes()
-        for i, (path, encoder) in enumerate(zip(self.unit_sets, self.encoders, strict=True)):
-            own = _layers_axes(path, encoder)
-            found |= {f"encoders.{i}.{k}": replace(x, key=f"units of {path}.{k}", spare=True) for k, x in own.items()}
-        if self.hero is not None:
-            found |= layers.axes_within("hero", _layers_axes(HERO, self.hero))
-        return found | (layers.linear_axes("last", self.feature_axis, self.columns) if self.last else {})
 
 
 def _numbers(spec: EnvSpec) -> dict[str, tuple[int, ...]]:
@@ -444,16 +388,11 @@ def _pointing(action: ActionSpec, units: int) -> str | None:
     return parts[0] if parts else None
 
 
-def _two_layers(numbers: int, embedding: int) -> nn.Sequential:
-    first, second = Linear(numbers, embedding), Linear(embedding, embedding)
+def _two_layers(path: str, numbers: int, embedding: int) -> nn.Sequential:
+    """The size of embeddings stays."""
+    rows = axis("embedding", embedding, fixed=True)
+    first, second = Linear.along(rows, axis(f"observation {path}", numbers)), Linear.along(rows, rows)
     return nn.Sequential(first, nn.ReLU(inplace=True), second, nn.ReLU(inplace=True))
-
-
-def _layers_axes(path: str, two: nn.Module) -> layers.Axes:
-    first, _, second, _ = two.children()
-    embedding = (layers.AxisSegment("embedding", (second.out_features,), fixed=True),)  # type: ignore[arg-type]
-    seen = (layers.AxisSegment(f"observation {path}", (first.in_features,)),)  # type: ignore[arg-type]
-    return layers.linear_axes("0", embedding, seen) | layers.linear_axes("2", embedding, embedding)
 
 
 def _embed(layers: nn.Module, units: Tensor) -> Tensor:

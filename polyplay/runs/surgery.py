@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,7 +20,6 @@ from polyplay.core.checkpoint import FOLDER, read_self, self_files, write_self
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.core.machine import now
-from polyplay.core.tree import Field
 from polyplay.envs import pool
 from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.envs.spaces import Conditional, describe_actions, describe_fields
@@ -36,7 +35,6 @@ from polyplay.runs.options import Page, RunOptions, Settings, to_json
 
 if TYPE_CHECKING:
     from polyplay.nets.actor_critic import ActorCritic
-    from polyplay.nets.surgery import NetworkGrowth
     from polyplay.workers.crew import Crew
 
 # What may change when a run grows: options of its network and of its game, to larger ones of the same kind.
@@ -45,26 +43,16 @@ if TYPE_CHECKING:
 def change_options(
     page: Page, settings: Settings, options: RunOptions, system: str, changes: Mapping[str, Any]
 ) -> tuple[Settings, RunOptions]:
-    """The options of the grown run. Raises UserError: the system has no such option, nothing changes, or a size
-    shrinks.
-    """
+    """The options of the grown run. Raises UserError: the system has no such option."""
     types, both = flags.option_types(page.Config), {**vars(settings), **vars(options)}
     for name in changes:
         if name not in both:
-            raise UserError(f"{flags.flag(name)}: {system} has no such option")
+            raise UserError(f"{flag(name)}: {system} has no such option")
     if sizes := changes.get("hidden"):  # with the activation that the network has
         name, _, layers = str(both.get("network", "")).partition("(")
         words = [word for word in layers.rstrip(")").replace(" ", "").split(",") if word and not word.isdigit()]
         changes = {**changes, "network": f"{name}({','.join([*map(str, sizes), *words])})", "hidden": tuple(sizes)}
-    if not any(both[name] != value for name, value in changes.items()):
-        raise UserError("surgery: nothing changes: give another --core-size, --hidden, --network or --env")
-    if "core_size" in changes:
-        given, size = f"--core-size: {changes['core_size']} given", both.get("core_size", 0)
-        if both.get("core") == "none":
-            raise UserError(f"{given}, but RUN has no core: leave it out")
-        if changes["core_size"] < size:
-            raise UserError(f"{given}, but RUN has {size}, and networks only grow")
-    own = {k: flags.check_value(flags.flag(k), v, types[k]) for k, v in changes.items() if k in types}
+    own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
     others = {k: v for k, v in changes.items() if k not in types}
     return replace(settings, **own), replace(options, **others)
 
@@ -72,9 +60,10 @@ def change_options(
 def check_games(old: Envs, new: Envs, league: bool) -> None:
     """Raises UserError: the new game is of another kind."""
     was, is_ = old.spec, new.spec
-    flaws = {"observations": _seen_flaw(was, is_), "actions": _acted_flaw(was, is_)}
-    for what, flaw in flaws.items():
-        if flaw:
+    for what, (before, told), (after, given) in zip(KINDS, _kinds(was), _kinds(is_), strict=True):
+        both = before.keys() & after.keys()
+        if not both or any(before[leaf] != after[leaf] for leaf in both):
+            flaw = f"{given} instead of {told}"
             raise UserError(f"--env: {new.title} given, whose {what} are of another kind than {old.title}'s: {flaw}")
     if (was.seats > 1) != (is_.seats > 1):
         raise UserError(f"--env: {new.title} given, which has {is_.seats} seats, but {old.title} has {was.seats}")
@@ -84,27 +73,15 @@ def check_games(old: Envs, new: Envs, league: bool) -> None:
         raise UserError(f"--env: {new.title} given, but the matches of RUN's league were played with other {same}")
 
 
-def _seen_flaw(was: EnvSpec, is_: EnvSpec) -> str:
-    def kind(spec: EnvSpec, path: str, field: Field) -> tuple[object, ...]:
-        return field.dtype, len(field.shape), type(spec.classes.get(path))
-
-    before, after = ({path: kind(spec, path, x) for path, x in tree.leaves(spec.obs)} for spec in (was, is_))
-    same = isinstance(was.obs, Field) == isinstance(is_.obs, Field) and _alike(before, after)
-    return "" if same else f"{describe_fields(is_.obs)} instead of {describe_fields(was.obs)}"
+KINDS = ("observations", "actions")
 
 
-def _acted_flaw(was: EnvSpec, is_: EnvSpec) -> str:
-    before, after = ({path: type(x) for path, x in tree.leaves(spec.action)} for spec in (was, is_))
-    same = type(was.action) is type(is_.action) and _alike(before, after)
-    if same and isinstance(was.action, Conditional):
-        same = was.action.first == cast("Conditional", is_.action).first
-    return "" if same else f"{describe_actions(is_.action)} instead of {describe_actions(was.action)}"
-
-
-def _alike(before: Mapping[str, object], after: Mapping[str, object]) -> bool:
-    """Whether some leaves are in both, each of one kind."""
-    both = before.keys() & after.keys()
-    return bool(both) and all(before[path] == after[path] for path in both)
+def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[object, object], str]]:
+    """Of observations and actions: what stays of each leaf that stays, and all in words."""
+    shown = {p: (x.dtype, len(x.shape), type(spec.classes.get(p))) for p, x in tree.leaves(spec.obs)}
+    yield {**shown}, describe_fields(spec.obs)
+    whole = type(spec.action), spec.action.first if isinstance(spec.action, Conditional) else ""
+    yield {(*whole, p): type(x) for p, x in tree.leaves(spec.action)}, describe_actions(spec.action)
 
 
 REPORT = "surgery.json"
@@ -145,12 +122,49 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
     after = change_options(page, settings, options, config["system"], changes)
     old, new = _side(page, settings, options, config["system"]), _side(page, *after, config["system"])
     check_games(old.system.envs, new.system.envs, has_league(directory))
-    grown = _GrownRun(directory, found, old, new, changes)
-    report = grown.report(settle)
-    try:
-        grown.write(out, config, counters, report)
+    run = _GrownRun(directory, found, old, new)
+    if not run.growth.changed and old.game == new.game:
+        cure = "give another --core-size, --hidden, --network or --env; `polyplay resume` alone changes --lanes"
+        raise UserError(f"surgery: nothing changes, neither a size of the network nor the game: {cure}")
+    learnt = sum(float(run.saved.json(f"agents/{a}/learner")["learnt"]) for a in run.agents)
+    lost = ["games under way, recurrent states and rollouts in flight: all lanes begin new episodes"]
+    lost += ["experience of optimisers: their buffers fill anew"] * any(found.glob("learners/*/experience*"))
+    others = len(checkpoint.everything(directory)) - 1
+    report = {
+        "from": str(directory.absolute()),
+        "checkpoint": found.name,
+        "at": now(),
+        "changes": {flag(name): value for name, value in changes.items()},
+        "parameters_before": sum(p.numel() for p in old.policy.parameters()),
+        "parameters_after": sum(p.numel() for p in new.policy.parameters()),
+        "agents": len(run.agents),
+        "past_agents": len(self_files(directory)),
+        "freeze_until": learnt + settle if settle else 0.0,
+        "tensors": {name: {"was": was, "is": is_} for name, (was, is_) in run.growth.changed.items()},
+        "taken_away": run.growth.missing,
+        "not_carried": lost + [f"{others} older checkpoints"] * (others > 0),
+    }
+    contents = {
+        "system": config["system"],
+        "config": to_json(new.settings),
+        "options": to_json(replace(new.options, run=str(out))),
+        "sources": {**config["sources"], **dict.fromkeys(changes, "surgery")},
+        "environment": new.system.envs.spec.describe,
+    }
+    about = {k: report[k] for k in ("from", "checkpoint", "at", "changes")}
+    more = {"resumed": config["resumed"], "surgery": [*config.get("surgery", []), about]}
+    made = out.with_name(f".{out.name}.surgery-{os.getpid()}")
+    try:  # all of it or nothing
+        made.mkdir(parents=True)
+        run.write(made, counters, report["freeze_until"])
+        write_json(made / REPORT, report)
+        run_directory.write_config(made, contents)
+        write_json(made / "config.json", run_directory.read_config(made) | more)
+        os.rename(made, out)
     except OSError as e:
         raise UserError(f"--out: {out} could not be written: {e.strerror or e}; name another directory") from None
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
     return report
 
 
@@ -172,112 +186,45 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
 
 
 class _GrownRun:
-    """What is written, computed from a checkpoint."""
+    """The files of the grown run that come from a checkpoint."""
 
-    def __init__(self, directory: Path, found: Path, old: _Side, new: _Side, changes: Mapping[str, Any]):
+    def __init__(self, directory: Path, found: Path, old: _Side, new: _Side):
         from polyplay.nets.surgery import NetworkGrowth
 
-        self.directory, self.found, self.old, self.new, self.changes = directory, found, old, new, changes
-        self.growth: NetworkGrowth = NetworkGrowth(old.policy, new.policy)
-        if not self.growth.changed and old.game == new.game:
-            what = "neither a size of the network nor the game; `polyplay resume` alone changes --lanes"
-            raise UserError(f"surgery: nothing changes: {what}")
-        self.saved = checkpoint.OpenCheckpoint(found)
-        self.agents = checkpoint.agents_of(found)
+        self.directory, self.found, self.new = directory, found, new
+        self.growth = NetworkGrowth(old.policy, new.policy)
+        self.saved, self.agents = checkpoint.OpenCheckpoint(found), checkpoint.agents_of(found)
 
-    def policy(self, arrays: Mapping[str, np.ndarray], agent: int) -> dict[str, np.ndarray]:
+    def write(self, made: Path, counters: Row, freeze_until: float) -> None:
+        """Raises OSError."""
+        spec, version = self.new.system.envs.spec, checkpoint.update_of(self.found)
+        for path in sorted(self.directory.glob("*.jsonl")):
+            if path.stem in (*LINES, "matches") or path.stem.partition("-")[0] == "updates":
+                shutil.copy(path, made / path.name)
+        for path in (self.directory / name for name in (SUMMARY, REFERENCES)):
+            if path.exists() and (path.name == REFERENCES or (made / LOG).exists()):
+                shutil.copy(path, made / path.name)
+        part = checkpoint.CheckpointPart(made, version)
+        for agent in self.agents:
+            name = f"agents/{agent}"
+            part.arrays(f"{name}/policy", self._policy(self.saved.arrays(f"{name}/policy"), agent))
+            statistics = self.saved.arrays(f"{name}/optimizer")
+            part.arrays(f"{name}/optimizer", {k: self._statistics(k, v) for k, v in statistics.items()})
+            learner = self.saved.json(f"{name}/learner")
+            part.json(f"{name}/learner", {**learner, **({"freeze_until": freeze_until} if freeze_until else {})})
+        checkpoint.complete(made, version, {**counters, "frames": counters["steps"] * spec.frames_per_step})
+        for path in self_files(self.directory):
+            (made / FOLDER).mkdir(exist_ok=True)
+            write_self(made / FOLDER / path.name, self._policy(read_self(path), int(path.stem.partition("-")[0])))
+        write_json(made / pool.FILE, pool.spec_to_json(spec))
+
+    def _policy(self, arrays: Mapping[str, np.ndarray], agent: int) -> dict[str, np.ndarray]:
         """An agent's weights, or those of a past agent."""
         from polyplay.nets.factory import build_network
 
         fresh = build_network(self.new.system.policy, self.new.options.seed + SEED * (1 + agent))
         return self.growth.grow(arrays, {k: v.numpy() for k, v in fresh.state_dict().items()})
 
-    def report(self, settle: int) -> Row:
-        """What is done."""
-        sizes = [sum(p.numel() for p in side.policy.parameters()) for side in (self.old, self.new)]
-        learnt = sum(float(self.saved.json(f"agents/{a}/learner")["learnt"]) for a in self.agents)
-        changed = {name: {"was": shapes[0], "is": shapes[1]} for name, shapes in self.growth.changed.items()}
-        return {
-            "from": str(self.directory.absolute()),
-            "checkpoint": self.found.name,
-            "at": now(),
-            "changes": {flag(name): value for name, value in self.changes.items()},
-            "parameters_before": sizes[0],
-            "parameters_after": sizes[1],
-            "agents": len(self.agents),
-            "past_agents": len(self_files(self.directory)),
-            "freeze_until": learnt + settle if settle else 0.0,
-            "tensors": changed,
-            "taken_away": self.growth.missing,
-            "not_carried": self._not_carried(),
-        }
-
-    def _not_carried(self) -> list[str]:
-        found = ["games under way, recurrent states and rollouts in flight: all lanes begin new episodes"]
-        found += ["experience of optimisers: their buffers fill anew"] * any(self.found.glob("learners/*/experience*"))
-        others = len(checkpoint.everything(self.directory)) - 1
-        return found + ([f"{others} older checkpoints"] if others else [])
-
-    # ------------------------------------------------------------------------------------------------ written
-
-    def write(self, out: Path, config: Row, counters: Row, report: Row) -> None:
-        """All of it or nothing. Raises OSError."""
-        made = out.with_name(f".{out.name}.surgery-{os.getpid()}")
-        try:
-            made.mkdir(parents=True)
-            self._write_lines(made)
-            self._write_checkpoint(made, counters, report["freeze_until"])
-            for path in self_files(self.directory):
-                agent = int(path.stem.partition("-")[0])
-                to = made / FOLDER / path.name
-                to.parent.mkdir(exist_ok=True)
-                write_self(to, self.policy(read_self(path), agent))
-            write_json(made / pool.FILE, pool.spec_to_json(self.new.system.envs.spec))
-            write_json(made / REPORT, report)
-            self._write_config(made, out, config, report)
-            os.rename(made, out)
-        finally:
-            shutil.rmtree(made, ignore_errors=True)
-
-    def _write_lines(self, made: Path) -> None:
-        for path in sorted(self.directory.glob("*.jsonl")):
-            if path.stem in (*LINES, "matches") or path.stem.partition("-")[0] == "updates":
-                shutil.copy(path, made / path.name)
-        if (self.directory / SUMMARY).exists() and (made / LOG).exists():
-            shutil.copy(self.directory / SUMMARY, made / SUMMARY)
-        if (self.directory / REFERENCES).exists():
-            shutil.copy(self.directory / REFERENCES, made / REFERENCES)
-
-    def _write_checkpoint(self, made: Path, counters: Row, freeze_until: float) -> None:
-        version = checkpoint.update_of(self.found)
-        part = checkpoint.CheckpointPart(made, version)
-        for agent in self.agents:
-            name = f"agents/{agent}"
-            part.arrays(f"{name}/policy", self.policy(self.saved.arrays(f"{name}/policy"), agent))
-            statistics = self.saved.arrays(f"{name}/optimizer")
-            part.arrays(f"{name}/optimizer", {k: self._grown(k, v) for k, v in statistics.items()})
-            learner = self.saved.json(f"{name}/learner")
-            part.json(f"{name}/learner", {**learner, **({"freeze_until": freeze_until} if freeze_until else {})})
-        per_step = self.new.system.envs.spec.frames_per_step
-        checkpoint.complete(made, version, {**counters, "frames": counters["steps"] * per_step})
-
-    def _grown(self, name: str, statistics: np.ndarray) -> np.ndarray:
+    def _statistics(self, name: str, found: np.ndarray) -> np.ndarray:
         rest = self.new.rest if name == "square" else 0.0
-        return self.growth.grow_statistics(statistics, rest) if statistics.ndim else statistics
-
-    def _write_config(self, made: Path, out: Path, config: Row, report: Row) -> None:
-        new = self.new
-        run_directory.write_config(
-            made,
-            {
-                "system": config["system"],
-                "config": to_json(new.settings),
-                "options": to_json(replace(new.options, run=str(out))),
-                "sources": {**config["sources"], **dict.fromkeys(self.changes, "surgery")},
-                "environment": new.system.envs.spec.describe,
-            },
-        )
-        contents = run_directory.read_config(made)
-        about = {k: report[k] for k in ("from", "checkpoint", "at", "changes")}
-        contents |= {"resumed": config["resumed"], "surgery": [*config.get("surgery", []), about]}
-        write_json(made / "config.json", contents)
+        return self.growth.grow_statistics(found, rest) if found.ndim else found

@@ -17,7 +17,7 @@ from polyplay.learning import Hyperparameters, LearnerSpec, learn, replica
 from polyplay.learning.value_losses import QLoss, q_outputs
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, nice_of, per_replica, q_network_of, replay_of_rows, small_envs
-from polyplay.weights import OptimizerSpec, OutlierRule, ParameterServer, param_sizes, serve_parameters
+from polyplay.weights import OptimizerSpec, ParameterServer, param_sizes, serve_parameters
 from polyplay.workers.crew import Crew
 
 
@@ -64,9 +64,9 @@ def build(c: Config, crew: Crew) -> System:
     net = policy()
     replay = replay_of_rows(c, envs, net, Uniform(), each.actors * c.lanes)
     replay = replace(replay, reward=c.reward, ratio=ratio)
-    stale, outliers = c.stale or 10 * learners, OutlierRule(c.outlier) if c.outlier else None
+    stale = c.stale or 10 * learners
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95)
-    server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale, outliers)
+    server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale, c.outlier)
     loss, hyper, steps = QLoss("mean"), Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
     spec = LearnerSpec(policy, loss, server, hyper, steps, "constant", outputs=q_outputs, target=c.target_update)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts * places, c.lanes * actors)

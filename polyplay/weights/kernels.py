@@ -6,7 +6,6 @@ Loops that make one pass over memory where torch's operations make several: memo
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from polyplay.core.compiled import cached_njit
 
@@ -17,53 +16,28 @@ Number = np.float32
 Rule = tuple[Number, Number, Number, Number, Number]  # learning rate, α, 1 − α, ε inside the root, ε outside
 
 
-@njit(inline="always")
-def _step(i: int, grad: Array, square: Array, rule: Rule) -> Number:
-    """What weight i is to lose, its statistic renewed."""
-    lr, alpha, rest, inside, outside = rule
-    delta = grad[i]
-    mean = alpha * square[i] + rest * (delta * delta)
-    square[i] = mean
-    return lr * delta / (np.sqrt(mean + inside) + outside)
-
-
-@njit(inline="always")
-def _centred_step(i: int, grad: Array, mean: Array, square: Array, rule: Rule) -> Number:
-    lr, alpha, rest, inside, outside = rule
-    delta = grad[i]
-    first = alpha * mean[i] + rest * delta
-    second = alpha * square[i] + rest * (delta * delta)
-    mean[i] = first
-    square[i] = second
-    return lr * delta / (np.sqrt(max(second - first * first, np.float32(0.0)) + inside) + outside)
-
-
 @_compiled
 def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
     """θ, Δ, g [n] float32: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/(√(g + inside) + outside). In place."""
+    lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
-        p[i] -= _step(i, grad, square, rule)
-
-
-@_compiled
-def rmsprop_into(out: Array, p: Array, grad: Array, square: Array, rule: Rule) -> None:
-    """The same with the new θ in `out` [n], memory of its own: one array in two roles would cost the SIMD."""
-    for i in range(p.size):
-        out[i] = p[i] - _step(i, grad, square, rule)
+        delta = grad[i]
+        mean = alpha * square[i] + rest * (delta * delta)
+        square[i] = mean
+        p[i] -= lr * delta / (np.sqrt(mean + inside) + outside)
 
 
 @_compiled
 def rmsprop_centred(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
     """The same with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) in place of g. In place."""
+    lr, alpha, rest, inside, outside = rule
     for i in range(p.size):
-        p[i] -= _centred_step(i, grad, mean, square, rule)
-
-
-@_compiled
-def rmsprop_centred_into(out: Array, p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
-    """The same with the new θ in `out`."""
-    for i in range(p.size):
-        out[i] = p[i] - _centred_step(i, grad, mean, square, rule)
+        delta = grad[i]
+        first = alpha * mean[i] + rest * delta
+        second = alpha * square[i] + rest * (delta * delta)
+        mean[i] = first
+        square[i] = second
+        p[i] -= lr * delta / (np.sqrt(max(second - first * first, np.float32(0.0)) + inside) + outside)
 
 
 # The loop of ClippedAdam that makes one pass over memory, which is what an optimiser waits for.

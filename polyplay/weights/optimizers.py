@@ -15,7 +15,6 @@ sgd            –        –             momentum, as PyTorch has it: AlphaGo Z
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from abc import ABC, abstractmethod
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from polyplay.core.errors import UserError
 from polyplay.core.machine import ThreadPool
+from polyplay.envs.pool import closest_names
 
 # What optimisers here make of torch's: its class without its compiler, and when one pass over memory will do.
 
@@ -183,7 +183,7 @@ class RMSProp(OwnOptimizer):
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         if in_one_pass(p, grad, state["square"]):
-            _update_rmsprop_in_one_pass(p, grad, state, group, team=self.team)
+            _update_rmsprop_in_one_pass(p, grad, state, group, self.team)
             return
         alpha, rest = _weights(group)
         variance = state["square"].mul_(alpha).addcmul_(grad, grad, value=rest)
@@ -201,20 +201,15 @@ def _weights(group: Group) -> tuple[float, float]:
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
-def _update_rmsprop_in_one_pass(
-    p: Tensor, grad: Tensor, state: State, group: Group, out: Tensor | None = None, team: ThreadPool | None = None
-) -> None:
-    """out: other memory for the new weights. team: threads, each for a part of the weights, to the same bits."""
+def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
+    """team: threads, each for a part of the weights, to the same bits."""
     from polyplay.weights import kernels
 
     eps, mean = group["eps"], [state["mean"]] if group["centred"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
-    targets = [] if out is None else [out]
-    arrays = [x.detach().numpy().reshape(-1) for x in (*targets, p, grad, *mean, state["square"])]
-    in_place = kernels.rmsprop, kernels.rmsprop_centred
-    into = kernels.rmsprop_into, kernels.rmsprop_centred_into
-    loop: Callable[..., None] = (in_place if out is None else into)[group["centred"]]
+    arrays = [x.detach().numpy().reshape(-1) for x in (p, grad, *mean, state["square"])]
+    loop: Callable[..., None] = kernels.rmsprop_centred if group["centred"] else kernels.rmsprop
     if team is None:
         loop(*arrays, rule)
     else:
@@ -233,10 +228,9 @@ def make_optimizer(
     """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`;
     `momentum` and `decay` (decay·θ is added to the gradient) are SGD's.
 
-    Raises UserError for an unknown name or settings out of range.
+    Raises UserError for an unknown name.
     """
     check_optimizer(name)
-    _validate(lr, eps, alpha)
     params = [params] if isinstance(params, Tensor) else list(params)
     if name == "sgd":
         return SGD(params, lr=lr, momentum=momentum, weight_decay=decay)
@@ -250,8 +244,7 @@ def make_optimizer(
 def check_optimizer(name: str) -> None:
     """Raises UserError unless there is an optimiser of that name."""
     if name not in NAMES:
-        near = difflib.get_close_matches(str(name), NAMES, n=1, cutoff=0.0)[0]
-        raise UserError(f"optimizer {name!r} is unknown; use one of {', '.join(NAMES)}; did you mean {near!r}?")
+        raise UserError(f"--optimizer: {name!r} is unknown{closest_names(name, NAMES)}; there are {', '.join(NAMES)}")
 
 
 def statistics(name: str) -> tuple[str, ...]:
@@ -288,21 +281,6 @@ def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
         step.fill_(count)
 
 
-@torch.no_grad()
-def step_into(optimizer: torch.optim.Optimizer, out: Tensor) -> None:
-    """A step of an optimiser of one parameter, flat and with a gradient, that leaves the old weights where they are:
-    from now on the parameter is `out`, other memory of its size.
-    """
-    group: Group = optimizer.param_groups[0]
-    p, grad = group["params"][0], group["params"][0].grad
-    if isinstance(optimizer, RMSProp) and in_one_pass(out, p, grad, optimizer.state[p]["square"]):
-        _update_rmsprop_in_one_pass(p, grad, optimizer.state[p], group, out)
-        p.data = out
-    else:
-        p.data = out.copy_(p)
-        optimizer.step()
-
-
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
     """Have an optimiser of one parameter keep its statistics in `memory` [n, weights] (`statistics`), that others may
     use too. fill: begin with its own; otherwise it takes what is there.
@@ -335,12 +313,3 @@ def slice_statistics(
 
 def _shapes(state: State) -> dict[str, tuple[int, ...]]:
     return {k: tuple(v.shape) for k, v in state.items()}
-
-
-def _validate(lr: float, eps: float, alpha: float) -> None:
-    if not lr >= 0.0:
-        raise UserError(f"lr is {lr}; the learning rate must be 0 or more")
-    if not eps > 0.0:
-        raise UserError(f"eps is {eps}; it must be above 0, or a zero gradient divides 0 by 0")
-    if not 0.0 <= alpha < 1.0:
-        raise UserError(f"alpha is {alpha}; it must be at least 0 and below 1")

@@ -14,7 +14,6 @@ import contextlib
 import math
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -22,13 +21,22 @@ import torch
 from torch import nn
 
 from polyplay.core.errors import UserError
-from polyplay.core.shared_memory import Semaphore, memory_barrier
+from polyplay.core.shared_memory import Semaphore, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy
 from polyplay.weights import optimizers
-from polyplay.weights.hogwild import BEGUN, LEARNT, READY, SharedUpdate, SharedWeights
-from polyplay.weights.params import FlatParams, TwoCopies, buffers_in, shared_array
-from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, clip_gradient
+from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
+from polyplay.weights.update import (
+    BEGUN,
+    LEARNT,
+    READY,
+    Apply,
+    BoundUpdate,
+    OptimizerSpec,
+    SharedWeights,
+    Sums,
+    clip_gradient,
+)
 
 # Losses that no gradient is made of: those far above what a learner's losses were so far (Gorila, Nair et al. 2015).
 #
@@ -39,32 +47,15 @@ from polyplay.weights.update import Apply, BoundUpdate, OptimizerSpec, Sums, cli
 SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however their mean was rounded
 
 
-@dataclass(frozen=True)
-class OutlierRule:
-    """|loss| > mean + k·std of those admitted before is an outlier: see OutlierFilter.
-
-    horizon: losses over which both run, evenly until there are so many, then fading by 1/horizon. warm_up: the first
-    so many are admitted. cap: so many rejected in a row are no outliers but another regime: the next loss is admitted,
-    and everything begins anew with it. Raises UserError.
-    """
-
-    k: float = 4.0
-    warm_up: int = 100
-    horizon: int = 1000
-    cap: int = 10
-
-    def __post_init__(self) -> None:
-        for name in ("warm_up", "horizon", "cap"):
-            if getattr(self, name) < 1:
-                raise UserError(f"outliers: {name}={getattr(self, name)} given, allowed: 1 or more")
-
-
 class OutlierFilter:
-    """One learner's running mean and variance of |loss|."""
+    """|loss| > mean + k·std of those of one learner that were admitted before is an outlier."""
 
-    def __init__(self, rule: OutlierRule):
-        self.rule = rule
-        self.n, self.mean, self.variance = 0, 0.0, 0.0
+    WARM_UP = 100  # losses that are admitted at first
+    HORIZON = 1000  # losses over which both run, evenly until there are so many, then fading by 1/HORIZON
+    CAP = 10  # more in a row are another regime: the next loss is admitted, and everything begins anew with it
+
+    def __init__(self, k: float):
+        self.k, self.n, self.mean, self.variance = k, 0, 0.0, 0.0
         self.row = 0  # rejected since the last one that was admitted
 
     def admit(self, loss: float) -> bool:
@@ -72,14 +63,14 @@ class OutlierFilter:
         size = abs(loss)
         if not math.isfinite(size):
             return True
-        bound = (self.mean + self.rule.k * math.sqrt(self.variance)) * SLACK
-        if self.n >= self.rule.warm_up and size > bound:
-            if self.row < self.rule.cap:
+        bound = (self.mean + self.k * math.sqrt(self.variance)) * SLACK
+        if self.n >= self.WARM_UP and size > bound:
+            if self.row < self.CAP:
                 self.row += 1
                 return False
             self.n, self.mean, self.variance = 0, 0.0, 0.0
         self.row, self.n = 0, self.n + 1
-        weight, away = 1.0 / min(self.n, self.rule.horizon), size - self.mean
+        weight, away = 1.0 / min(self.n, self.HORIZON), size - self.mean
         self.mean = (1.0 - weight) * self.mean + weight * size  # of a weight of 1, exactly that size
         self.variance = (1.0 - weight) * (self.variance + weight * away * away)
         return True
@@ -101,8 +92,9 @@ class ParameterServer(SharedWeights):
 
     `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); floating buffers are the last
     part's, which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was
-    made with weights more than so many of *its* updates ago; 0: none. outliers: losses of which learners make no
-    gradient. The gradient is clipped by its own global norm. Worker 0 of the learners brings the first weights.
+    made with weights more than so many of *its* updates ago; 0: none. outliers: OutlierFilter's k, for losses of
+    which learners make no gradient; 0: none. The gradient is clipped by its own global norm. Worker 0 of the learners
+    brings the first weights.
 
     It stands in Params' place for those who act (`wait`, `pull`, `publish`), but has no rounds: they run free.
     Raises UserError: as many shards cannot be.
@@ -126,11 +118,11 @@ class ParameterServer(SharedWeights):
         workers: int,
         shards: int = 1,
         stale: int = 0,
-        outliers: OutlierRule | None = None,
+        outliers: float = 0.0,
     ):
         if not 1 <= shards <= weights:
             raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")
-        self.shards, self.stale, self.outliers = shards, stale, outliers
+        self.shards, self.stale, self.outliers, self.detail = shards, stale, outliers, f", {shards} shards"
         super().__init__(optim, weights, size, workers, bells=shards + workers)
 
     def _attach(self) -> None:
@@ -157,18 +149,13 @@ class ParameterServer(SharedWeights):
         down = Arrow(self.label(), ("server",), ("update", "params"))
         return [Arrow(gradients, ("update",), ("server",)), down]
 
-    def title(self) -> str:
-        return f"ParameterServer({self.optim.name}), {self.shards} shards"
-
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
         return _Server(self, ctx, vector)
 
     # ------------------------------------------------------------------------------------- in Params' place
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
-        """Whether there are weights, after at most `timeout` seconds. Raises Closed, and ValueError: a bounded lag."""
-        if atleast > 0:
-            raise ValueError("a parameter server has no rounds that a lag could be bound to: let actors run free")
+        """Whether there are weights, after at most `timeout` seconds. Raises Closed. There are no rounds."""
         self.check()
         if not self.ready:
             time.sleep(min(timeout, 0.005))
@@ -232,18 +219,18 @@ class ParameterServer(SharedWeights):
         }
 
 
-class _Server(SharedUpdate):
+class _Server(BoundUpdate):
     """A learner's end: what it pulls, and its slots."""
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(server, ctx, vector)
+        super().__init__(server, ctx, vector, server)
         self.server, self.gradient, self.bell = server, HostCopy(vector.grad), server.reply(ctx.index)
         self.versions = np.full(server.shards, -1)  # the version of each part that was pulled
         self.at = self.met = -1  # of all parts: of this learner's weights, and when its last gradient was made
         self.tail = vector.flat[vector.weights :]
         self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
         self.saved: list[int] = []  # versions in the checkpoint
-        if server.outliers is not None:
+        if server.outliers:
             self.filter = OutlierFilter(server.outliers)
             self.gate = self._admit
         # all parts' at once: for checkpoints, it makes no step
@@ -252,6 +239,8 @@ class _Server(SharedUpdate):
         self.marks, self.rate, self.slots = server.slot[ctx.index], server.rate[ctx.index], server.gradient[ctx.index]
         if ctx.index == 0:
             self._release()  # whoever was here before may have been killed while shards stood still
+
+    version = property(lambda self: self.server.version)
 
     def __call__(self, learning_rate: float, sums: Sums) -> Apply:
         norm = clip_gradient(self.vector, self.clip)
@@ -263,7 +252,7 @@ class _Server(SharedUpdate):
 
     def _admit(self, loss: float) -> bool:
         admitted = self.filter.admit(loss)
-        self.counters[OUTLIERS] += not admitted
+        self.own[OUTLIERS] += not admitted
         return admitted
 
     def _push(self, learning_rate: float) -> Iterator[None]:
@@ -342,9 +331,9 @@ class _Server(SharedUpdate):
         else:
             self.synced.copy_(self.tail)
 
-    def add(self, rows: float) -> int:
+    def add(self, rows: float, updates: int = 1) -> int:
         """One more gradient; the server's version when it was made."""
-        super().add(rows)
+        super().add(rows, updates)
         return self.met
 
     def state(self) -> dict[str, list[int]]:
@@ -441,9 +430,8 @@ class ParameterShard:
         active = self.newest.active
         if first:
             self.newest.begin(self.version + 1)  # whoever still reads there reads again
-            optimizers.step_into(self.optimizer, self.copies[1 - active])
-        else:
-            self.optimizer.step()
+            self.weights.data = self.copies[1 - active].copy_(self.copies[active])
+        self.optimizer.step()
         self._average(w, of=active if first else 1 - active, into=1 - active)
         self.version += 1
         self.counters[APPLIED] += 1

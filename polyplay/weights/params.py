@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, cast
 
 import numpy as np
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from polyplay.core.errors import Closed, UserError
-from polyplay.core.shared_memory import Semaphores, SharedObject, memory_barrier
+from polyplay.core.shared_memory import Semaphores, SharedObject, memory_barrier, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow
 from polyplay.nets.device import page_lock, to_host
@@ -28,22 +27,8 @@ from polyplay.weights.optimizers import load_state, optimizer_state
 # Arrays that workers share, and what each object that crosses between workers answers about itself.
 
 
-@dataclass(frozen=True)
-class _Declared:
-    dtype: type
-    shape: Callable[..., tuple[int, ...]]
-
-
-def shared_array(dtype: type, shape: Callable[..., tuple[int, ...]]) -> np.ndarray:
-    """Declares an array in the body of a class of SharedArrays. shape: from the object, which has all else by then."""
-    return cast("np.ndarray", _Declared(dtype, shape))
-
-
 class SharedArrays(SharedObject):
-    """The arrays that its class declares, in one shared block; mapped again in every process the object is sent to.
-
-    Who waits on it does so by a bell, and is told when it is closed.
-    """
+    """Arrays on which others wait by a bell, and are told when they are closed."""
 
     memory: ClassVar[str] = "weights"
     patience = 0.02  # seconds a wait lasts before others get their turn; 0 when all run in one thread
@@ -52,9 +37,7 @@ class SharedArrays(SharedObject):
 
     def __init__(self, bells: int = 0) -> None:
         self._bells = Semaphores(max(bells, 1))
-        members = [x for cls in reversed(type(self).__mro__) for x in vars(cls).items()]
-        declared = {name: x for name, x in members if isinstance(x, _Declared)}
-        super().__init__(**{name: (x.shape(self), x.dtype) for name, x in declared.items()})
+        super().__init__()
 
     def label(self) -> str:
         """What a diagram calls it."""

@@ -1,7 +1,4 @@
-"""How a gradient reaches the weights: Local, AllReduce.
-
-How a gradient reaches the weights: what every update has, and the one of a learner alone.
-"""
+"""How a gradient reaches the weights: Local, AllReduce; Hogwild and Chunked, which wait for nobody."""
 
 from __future__ import annotations
 
@@ -9,26 +6,28 @@ import contextlib
 import math
 import multiprocessing
 import tempfile
+import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from polyplay.core.errors import Leaving
-from polyplay.core.shared_memory import memory_barrier
-from polyplay.core.worker import WorkerContext
-from polyplay.nets.device import HostCopy
+from polyplay.core.shared_memory import RobustLocks, SharedBlock, memory_barrier, shared_array
+from polyplay.core.worker import Arrow, WorkerContext
+from polyplay.nets.device import HostCopy, to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
-from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, module_nbytes, param_sizes, shared_array
+from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, buffers_in, module_nbytes, param_sizes
 
 Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
 LEAVING = 5  # of sums: replicas that have no gradient, because the run ends in the middle of their rollouts
@@ -65,48 +64,59 @@ def check_leaving(sums: Sums) -> None:
         raise Leaving
 
 
-class BoundUpdate(ABC):
-    """An update at work on one worker's vector, with its counts: updates that the weights have had, and agent steps
-    learnt. This base is of a worker that waits for no other and shares nothing.
+READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights are there; updates, steps before
+UPDATES, STEPS = 0, 1  # of a worker: its updates, and the agent steps it learnt from
+
+
+class Counts:
+    """Updates that weights have had, and agent steps learnt from."""
+
+    head: np.ndarray  # of the runs before this one
+    counters: np.ndarray  # [workers, …]: each row by its worker
+    ready = property(lambda self: bool(self.head[READY]))  # the first weights are there
+    begun = property(lambda self: int(self.head[BEGUN]))  # the version that this run began with
+    version = property(lambda self: int(self.head[BEGUN] + self.counters[:, UPDATES].sum()))
+    learnt = property(lambda self: float(self.head[LEARNT] + self.counters[:, STEPS].sum()))
+
+
+class BoundUpdate(Counts, ABC):
+    """An update at work on one worker's vector, with its counts. This base is of a worker that waits for no other and
+    shares nothing. shared: the counts of all workers, where they are changed without waiting.
     """
 
     optimizer: torch.optim.Optimizer
     gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
-    fresh = True  # this learner begins with initial weights, or those of a checkpoint
-    ready = property(lambda self: True)  # the first weights are there
-    version = property(lambda self: self._version)
-    learnt = property(lambda self: self._learnt)
-    begun = property(lambda self: self._begun)  # the version that this run began with
 
-    def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams):
+    def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams, shared: Counts | None = None):
         self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
-        self._version, self._learnt, self._begun = 0, 0.0, 0
+        # this learner begins with initial weights, or those of a checkpoint
+        self.fresh = shared is None or (ctx.index == 0 and not shared.ready)
+        self.head, self.counters = np.array([1.0, 0.0, 0.0]), np.zeros((1, 2))
+        if shared is not None:
+            self.head, self.counters = shared.head, shared.counters
+        self.own = self.counters[0 if shared is None else ctx.index]
         self.waited = 0.0  # seconds spent waiting for others, so far
         self.whole = True  # whether all weights have had the same updates
 
     def begin(self, version: int, learnt: float) -> None:
         """Once a checkpoint was loaded, if there is one."""
-        self._version, self._learnt, self._begun = version, learnt, version
+        self.head[BEGUN], self.head[LEARNT] = version, learnt
 
     def newest(self) -> int:
         """Version of the weights to act with next, which are in the vector then."""
-        return self._version
+        return self.version
 
-    def add(self, rows: float) -> int:
-        """One more update, of `rows` agent steps; the version it was applied to."""
-        self._version += 1
-        self._learnt += rows
-        return self._version - 1
-
-    def count_only(self, rows: float) -> None:
-        """Agent steps without an update."""
-        self._learnt += rows
+    def add(self, rows: float, updates: int = 1) -> int:
+        """Count an update, of `rows` agent steps, or steps without one; the version it was applied to."""
+        at = self.version
+        np.add(self.own[: STEPS + 1], (updates, rows), out=self.own[: STEPS + 1], casting="unsafe")
+        return at
 
     def state(self) -> dict[str, list[int]]:
         """For a checkpoint, beyond `version` and `learnt`. Most have nothing."""
         return {}
 
-    def load_state(self, saved: Mapping[str, list[int]]) -> None:  # noqa: B027 - most have nothing
+    def load_state(self, saved: Mapping[str, list[int]]) -> None:
         """What `state` gave."""
 
     @abstractmethod
@@ -132,9 +142,11 @@ class Update(ABC):
     optim: OptimizerSpec
     asynchronous: ClassVar[bool] = False
 
-    @abstractmethod
+    detail: str = ""  # in its title
+
     def title(self) -> str:
         """The line of a learner's box in a diagram."""
+        return f"{type(self).__name__}({self.optim.name}){self.detail}"
 
     @abstractmethod
     def worker_nbytes(self, module: Network) -> float:
@@ -170,9 +182,6 @@ class Local(Update):
     """This worker's gradient, applied by this worker."""
 
     optim: OptimizerSpec
-
-    def title(self) -> str:
-        return f"Local({self.optim.name})"
 
     def worker_nbytes(self, module: Network) -> float:
         return (2.0 + len(self.optim.statistics)) * module_nbytes(module)
@@ -256,7 +265,7 @@ class AllReduce(SharedArrays, Update):
     arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # its turn, and what came with this and the last one
 
     def __init__(self, optim: OptimizerSpec, replicas: int, size: int, weights: int | None = None):
-        self.optim, self.replicas, self.size = optim, replicas, size
+        self.optim, self.replicas, self.size, self.detail = optim, replicas, size, f" of {replicas}"
         self.weights = size if weights is None else weights
         # a file that doesn't exist yet, by which processes find each other; the last one removes it
         self._place = str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
@@ -264,9 +273,6 @@ class AllReduce(SharedArrays, Update):
 
     def label(self) -> str:
         return f"gradients: their mean over {self.replicas}"
-
-    def title(self) -> str:
-        return f"AllReduce({self.optim.name}) of {self.replicas}"
 
     def part(self, rank: int) -> slice:
         """The weights that are this replica's to change."""
@@ -419,3 +425,243 @@ def averaged(optim: OptimizerSpec, replicas: int, net: Network) -> AllReduce | L
         return Local(optim)
     weights, size = param_sizes(net)
     return AllReduce(optim, replicas, size, weights)
+
+
+# Weights that workers change without waiting for each other: one vector in shared memory, and the counts of all.
+
+
+class SharedWeights(SharedArrays, Counts, Update):
+    """One set of weights and of optimiser statistics, changed by up to `workers` workers. `weights`, `size`: of the
+    parameters, and of the whole vector (flat.param_sizes). `copy`: every worker has a copy of its own.
+    """
+
+    asynchronous, copy = True, True
+    head = shared_array(np.int64, lambda _: (8,))  # written by worker 0
+    counters = shared_array(np.int64, lambda w: (w.workers, 8))  # by that worker
+    statistics = shared_array(np.float32, lambda w: (len(w.optim.statistics), w.weights))
+
+    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, bells: int = 0):
+        self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
+        super().__init__(bells)
+
+    def label(self) -> str:
+        return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
+
+    def arrows(self) -> list[Arrow]:
+        return [Arrow(self.label(), ("update",), ("update", "params"))]
+
+    def worker_nbytes(self, module: Network) -> float:
+        return (1.0 + self.copy) * module_nbytes(module)
+
+
+class CopiedUpdate(BoundUpdate):
+    """Of a worker on shared weights. `shared`: their vector, where the worker's own is a copy of it."""
+
+    def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
+        super().__init__(weights, ctx, vector, weights)
+        self.shared = shared
+        self.copied = -1  # version of its copy, at least
+        self.buffers = [part.clone() for part in vector.buffers()]  # as they were when the weights were copied
+
+    def begin(self, version: int, learnt: float) -> None:
+        """Worker 0 gives its weights to all."""
+        if self.fresh:
+            if self.shared is not None:
+                self.shared.copy_(self.vector.flat)
+            super().begin(version, learnt)
+            self.head[READY] = 1
+
+    def newest(self) -> int:
+        """Copies the shared weights, which others may be changing meanwhile; their version."""
+        version = self.copied = self.version
+        if self.shared is not None:
+            self.vector.flat.copy_(self.shared)
+            self._copied()
+        return version
+
+    def observed(self) -> None:
+        """What the worker's rows moved in its own floating buffers moves the shared ones as much. Where nothing is
+        known yet, worker 0 alone begins: first means of several are no mean when they are added.
+        """
+        vector, at = self.vector, self.vector.weights
+        if self.shared is None or vector.size == at:
+            return
+        parts = zip(buffers_in(self.shared, at, vector.doubles), vector.buffers(), self.buffers, strict=True)
+        if self.ctx.index == 0 or any(bool(before.any()) for before in self.buffers):
+            for shared, own, before in parts:
+                shared += (own - before).to(shared.device)
+        self._copied()
+
+    def _copied(self) -> None:
+        for before, own in zip(self.buffers, self.vector.buffers(), strict=True):
+            before.copy_(own)
+
+
+_making = threading.Lock()  # of a Hogwild's memory on a device
+
+
+class Hogwild(SharedWeights):
+    """One vector of weights and one set of optimiser statistics in shared memory, changed by up to `workers` workers
+    without any lock (Recht et al. 2011; Mnih et al. 2016): of two that write at once, parts of both remain.
+
+    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes). `copy`: every worker has a copy of
+    its own, renewed before each rollout (A3C); without it, modules lie in the shared memory itself (threads of one
+    process, each with its own module and gradient). Worker 0 brings the first weights; the others wait for them.
+
+    Floating buffers are shared too: a worker's `observe` moves the shared ones by as much as it moved its own, so all
+    workers' rows count in them, and what two write at once may lose one of them.
+    """
+
+    LOCAL, detail = ("_on_device",), ", no lock"
+    shared = shared_array(np.float32, lambda h: (h.size,))
+
+    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, copy: bool = True):
+        self.copy = copy
+        super().__init__(optim, weights, size, workers)
+
+    def _attach(self) -> None:
+        super()._attach()
+        self._on_device: tuple[torch.Tensor, torch.Tensor] | None = None  # see `tensors`
+
+    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
+        if self.copy:
+            return FlatParams(module)
+        memory, _ = self.tensors(next(module.parameters()).device)
+        return FlatParams(module, memory, write=ctx.index == 0 and not self.ready)
+
+    def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+        """The vector and the statistics where they are used, by base tensors of their own each time: on a CPU the
+        shared block; on a device, whose users are threads of one process, memory there.
+        """
+        if device.type == "cpu":
+            return torch.from_numpy(self.shared), torch.from_numpy(self.statistics)
+        with _making:
+            if self._on_device is None:
+                self._on_device = to_device(self.shared, device), to_device(self.statistics, device)
+        return self._on_device[0].data, self._on_device[1].data
+
+    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
+        return _Hogwild(self, ctx, vector)
+
+    def reader(self, module: Network) -> FlatParams:
+        """Binds a module that only reads to the shared weights, once they are `ready`."""
+        return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
+
+
+class _Hogwild(CopiedUpdate):
+    def __init__(self, hogwild: Hogwild, ctx: WorkerContext, vector: FlatParams):
+        shared, statistics = hogwild.tensors(vector.flat.device)
+        super().__init__(hogwild, ctx, vector, shared if hogwild.copy else None)
+        self.parameter = nn.Parameter(shared[: hogwild.weights]) if hogwild.copy else vector.parameter
+        self.parameter.grad = vector.grad
+        self.optimizer = hogwild.optim.make(self.parameter)
+        optimizers.share_statistics(self.optimizer, statistics, fill=self.fresh)
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        self.observed()
+        optimizers.set_step(self.optimizer, self.version)  # Adam's, of all workers' updates
+        yield from ()
+        return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), sums
+
+
+# Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by who claims it.
+#
+# Workers don't wait for each other's rollouts, only, and briefly, for a chunk that another is in. Unlike Hogwild's,
+# every chunk's update is whole: it meets no other half way, and the worker leaves with the weights that it made there.
+
+
+POLL = 0.001  # seconds between two tries where all chunks left are taken, as in accel_rl
+
+
+class Chunked(SharedWeights):
+    """One vector of weights and one set of optimiser statistics in shared memory, in `chunks` parts.
+
+    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); chunks: accel_rl's are 3. The
+    gradient is clipped by its own global norm. For each chunk, in the order in which they come free: lock it, apply
+    this worker's gradient to the central weights and statistics, copy the result into this worker's weights, unlock it.
+    A chunk whose worker dies in it is free again, half updated.
+    """
+
+    shared = shared_array(np.float32, lambda c: (c.size,))
+    done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each
+
+    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
+        self.chunks, self.locks, self.detail = chunks, SharedBlock(chunks), f", {chunks} parts"
+        super().__init__(optim, weights, size, workers)
+
+    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
+        return _Chunked(self, ctx, vector)
+
+    def parts(self) -> list[slice]:
+        edges = np.linspace(0, self.weights, self.chunks + 1).astype(int).tolist()
+        return [slice(a, b) for a, b in pairwise(edges)]
+
+
+class _Chunked(CopiedUpdate):
+    """Its own updates renew the worker's copy, part by part."""
+
+    shared: Tensor
+
+    def __init__(self, chunked: Chunked, ctx: WorkerContext, vector: FlatParams):
+        super().__init__(chunked, ctx, vector, torch.from_numpy(chunked.shared))
+        self.done, self.gradient, self.met = chunked.done, HostCopy(vector.grad), -1  # version met, at most
+        self.optimizer = self._make(chunked, slice(0, chunked.weights), self.fresh)
+        self.parts = chunked.parts()
+        self.optimizers = [self._make(chunked, part, fill=False) for part in self.parts]
+        self.lock, self.before = RobustLocks(chunked.locks), np.zeros(chunked.chunks, np.int64)
+
+    def _make(self, chunked: Chunked, part: slice, fill: bool) -> torch.optim.Optimizer:
+        """An optimiser of a part of the central weights."""
+        parameter = nn.Parameter(self.shared[part])
+        parameter.grad = torch.from_numpy(self.gradient.array)[part]
+        made = chunked.optim.make(parameter)
+        optimizers.share_statistics(made, torch.from_numpy(chunked.statistics)[:, part], fill=fill)
+        return made
+
+    def newest(self) -> int:
+        """Copies the weights once, at the beginning."""
+        return self.copied if self.copied >= 0 else super().newest()
+
+    def observed(self) -> None:
+        super().observed()
+        self.vector.flat[self.vector.weights :] = self.shared[self.vector.weights :]
+        self._copied()
+
+    def add(self, rows: float, updates: int = 1) -> int:
+        super().add(rows, updates)
+        return self.met
+
+    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+        self.observed()
+        norm = clip_gradient(self.vector, self.clip)
+        self.gradient.fetch()
+        n = len(self.parts)
+        left = [(self.ctx.index + i) % n for i in range(n)] if math.isfinite(norm) else []
+        while left:
+            taken = [chunk for chunk in left if self._visit(chunk, learning_rate)]
+            left = [chunk for chunk in left if chunk not in taken]
+            if left and not taken:
+                yield
+                time.sleep(POLL)
+                self.waited += POLL
+        optimizers.set_step(self.optimizer, int(self.done.max()) + self.begun)
+        if math.isfinite(norm):
+            # others may be in mid-update, so what this one met is the most that a part had had, and what the copy has
+            # now the least: no row's lag is reported too small
+            self.met, self.copied = self.begun + int(self.before.max()), self.begun + int(self.before.min()) + 1
+        return norm, sums
+
+    def _visit(self, chunk: int, learning_rate: float) -> bool:
+        """Update a chunk and take its weights home, if nobody is in it."""
+        if not self.lock.acquire(chunk):
+            return False
+        optimizer = self.optimizers[chunk]
+        self.before[chunk] = self.done[chunk]
+        optimizers.set_step(optimizer, int(self.done[chunk]) + self.begun)
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+        self.done[chunk] += 1
+        part = self.parts[chunk]
+        self.vector.flat[part] = self.shared[part]
+        self.lock.release(chunk)
+        return True

@@ -26,9 +26,8 @@ from polyplay.learning import policy_losses, returns
 from polyplay.learning.learner import LearnerSpec
 from polyplay.learning.loop import learn
 from polyplay.nets import factory
-from polyplay.weights.hogwild import Hogwild
 from polyplay.weights.params import param_sizes
-from polyplay.weights.update import OptimizerSpec
+from polyplay.weights.update import Hogwild, OptimizerSpec
 from polyplay.workers.crew import Crew
 from tests.census import census
 

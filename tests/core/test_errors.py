@@ -1,9 +1,6 @@
 from __future__ import annotations
 
-import json
-
 from polyplay.cli import arguments
-from polyplay.core import errors as common_findings
 from polyplay.core.errors import Finding
 
 FOUND = [
@@ -11,18 +8,6 @@ FOUND = [
     Finding("two", "warning", "some of it", "do this"),
     Finding("three", "unseen", "nothing"),
 ]
-
-
-def test_the_status_is_that_of_the_worst():
-    assert common_findings.status(FOUND) == 0
-    assert common_findings.status([*FOUND, Finding("four", "failed", "")]) == 1
-    assert common_findings.status([]) == 0
-
-
-def test_json_has_everything():
-    told = json.loads(common_findings.as_json(FOUND, {"what": "x"}, "lines"))
-    assert (told["what"], told["ok"], len(told["lines"])) == ("x", True, 3)
-    assert told["lines"][1] == {"name": "two", "level": "warning", "seen": "some of it", "fix": "do this"}
 
 
 def test_a_table_says_what_to_do_where_something_is_wrong_and_what_was_not_looked_at_in_one_row(capsys):

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import signal
-import threading
 import time
-from typing import Any
 
 import numpy as np
 import pytest
@@ -120,58 +117,3 @@ def test_what_one_took_no_other_gets_until_it_is_given_back():
     assert not one.acquire(0)
     del two
     assert one.acquire(0), "an end that is dropped holds nothing"
-
-
-def _count(block: SharedBlock, times: int) -> None:
-    """Each place's number one up, read and written apart; at once a second worker in it would lose some."""
-    mine, numbers, inside = RobustLocks(block), block.array(2, np.int64), block.array(2, np.int64, 16)
-    done = [0, 0]
-    while min(done) < times:
-        for place in (0, 1):
-            if done[place] < times and mine.acquire(place):
-                number = int(numbers[place])
-                inside[place] += 1
-                time.sleep(1e-5)
-                assert inside[place] == 1, "somebody else is here"
-                inside[place] -= 1
-                numbers[place] = number + 1
-                done[place] += 1
-                mine.release(place)
-
-
-def test_processes_and_threads_are_never_in_one_place_together():
-    block = SharedBlock(64)
-    workers: list[Any] = [kind(target=_count, args=(block, 100)) for kind in (FORK.Process, threading.Thread)]
-    for w in workers:
-        w.start()
-    _count(block, 100)
-    for w in workers:
-        w.join(60)
-    assert workers[0].exitcode == 0
-    assert block.array(2, np.int64).tolist() == [300, 300]
-
-
-def _hold(block: SharedBlock, end: Any) -> None:
-    mine = RobustLocks(block)
-    end.send((mine.acquire(0), mine.acquire(1)))
-    time.sleep(600)
-
-
-@pytest.mark.parametrize("how", ["spawn", "fork"])
-def test_who_is_killed_holds_nothing(how):
-    """A real process in the middle of it."""
-    block = SharedBlock(2)
-    mine = RobustLocks(block)
-    assert mine.acquire(1)
-    context: Any = multiprocessing.get_context(how)
-    here, there = context.Pipe()
-    worker = context.Process(target=_hold, args=(block, there), daemon=True)
-    worker.start()
-    try:
-        assert here.poll(60)
-        assert here.recv() == (True, False), "place 1 is ours"
-        assert not mine.acquire(0)
-    finally:
-        os.kill(worker.pid, signal.SIGKILL)
-        worker.join(60)
-    assert mine.acquire(0)

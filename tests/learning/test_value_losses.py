@@ -19,7 +19,7 @@ from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.learning import value_losses
 from polyplay.learning.value_losses import DPGLoss
-from polyplay.nets import factory, q_heads
+from polyplay.nets import factory, q_network
 from tests import twins
 
 QUICK = settings(max_examples=60, deadline=None)
@@ -149,7 +149,7 @@ def test_the_gradient_of_the_categorical_loss_is_the_difference_of_distributions
 def test_only_the_divergence_is_nothing_where_all_is_learnt() -> None:
     logits = torch.randn(4, 2, 11)
     out = {"q": logits.clone(), "target": logits}
-    batch = {"action": q_heads.expected_value(logits, -10.0, 10.0).argmax(1), "return": torch.zeros(4)}
+    batch = {"action": q_network.expected_value(logits, -10.0, 10.0).argmax(1), "return": torch.zeros(4)}
     batch["discount"] = torch.ones(4)
     kl, ce = (value_losses.CategoricalLoss(priority=how)(out, batch, None).priority for how in ("kl", "ce"))
     assert (kl < 1e-4).all()
@@ -178,7 +178,7 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
     loss = value_losses.SequenceLoss(gamma=0.9, n=n, tail=tail, rescale=rescale)
     result, grad = scored(loss, out, batch)
     best = out["online"].argmax(-1)
-    ahead = q_heads.take_action(out["target"], best).numpy()
+    ahead = q_network.take_action(out["target"], best).numpy()
     total = 0.0
     for b in range(width):
         keys = ("terminated", "first", "valid")
@@ -312,10 +312,6 @@ def test_shapes_that_do_not_fit_are_named() -> None:
         value_losses.scalar(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(3, 4))
     with pytest.raises(ValueError, match=r"target and online \[B, A, K\].*\[2, 4\]"):
         value_losses.categorical(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(2, 4), 0.0, 1.0)
-    with pytest.raises(ValueError, match=r"mask must be q's \[2, 4\]"):
-        q_heads.greedy_action(torch.zeros(2, 4), torch.zeros(4, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"scores must be \[2\] and \[A\] or \[A, K\] behind; got \[3, 4\]"):
-        q_heads.take_action(torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64))
 
 
 # ------------------------------------------------------------------------------------------------ categorical

@@ -12,12 +12,11 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.core.tree import Field
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from polyplay.games.ctf_rules import COMPOSITE, World
 from polyplay.nets import factory
 from polyplay.nets.action_heads import normal
-from polyplay.nets.actor_critic import EventRewards, PixelControl, RewardPrediction, control_cells
+from polyplay.nets.actor_critic import PixelControl, RewardPrediction, control_cells
 from tests.nets.helpers import (
     arrivals,
     bind,
@@ -28,7 +27,6 @@ from tests.nets.helpers import (
     hybrid,
     image,
     masks,
-    observations,
     parameters,
     play,
     unroll_in_pieces,
@@ -132,49 +130,6 @@ def test_gradients_reach_every_weight_through_views(core, kind):
     assert not torch.equal(policy.unroll({**batch, "action": said["action"]}, policy.initial(3))["value"], out["value"])
 
 
-def test_without_noise_it_acts_greedily_and_with_noise_by_the_noise_alone():
-    spec = discrete(vector(4))
-    policy = factory.make("mlp", spec, init="torch")
-    step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 64, 1))
-    with_noise = policy.act(step, {})[0]["action"]
-    torch.manual_seed(1)
-    assert torch.equal(policy.act(step, {})[0]["action"], with_noise)
-    step.pop("noise")
-    out, _ = policy.act(step, {})
-    rows = tree.map(lambda x: x.expand(6, *x.shape), step)
-    every = policy.unroll({**rows, "action": torch.arange(6)[:, None].expand(6, 64)}, {})["logp"]
-    assert torch.equal(out["logp"], every.max(0).values)
-    assert len(with_noise.unique()) > 1
-
-
-def test_what_acting_says_fits_its_spec():
-    obs = vector(4)
-    for spec in (discrete(obs), continuous(obs, 2, 3), continuous(obs), hybrid(obs), conditional(obs)):
-        policy = factory.make("mlp", spec)
-        step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 5, policy.noise))
-        out, after = policy.act(step, policy.initial(5))
-        assert after == {}
-        assert tree.map(lambda v: Field(tuple(v.shape[1:]), str(v.dtype)[6:]), out) == policy.spec()
-
-
-@pytest.mark.parametrize("greedy", [True, False])
-def test_a_mask_decides_what_may_be_chosen_in_acting_and_unrolling(greedy):
-    spec = discrete(vector(4), 5)
-    policy = factory.make("mlp", spec, init="torch")
-    step = tree.map(lambda x: x[0], arrivals(spec.obs, 1, 200, 1))
-    if greedy:
-        step.pop("noise")
-    free, _ = policy.act(step, {})
-    step["mask"] = masks(replace(spec, mask=Field((5,), "bool")), 200)
-    out, _ = policy.act(step, {})
-    assert step["mask"][torch.arange(200), out["action"]].all()
-    assert torch.equal(out["value"], free["value"]), "the network does not see it"
-    said = policy.unroll({**tree.map(lambda x: x[None], step), "action": free["action"][None]}, {})
-    never = ~step["mask"][torch.arange(200), free["action"]]
-    assert never.any()
-    assert torch.equal(said["logp"][0].exp() == 0, never)
-
-
 def test_separate_networks_share_nothing_and_agree_to_the_bit():
     spec = discrete(vector(5))
     policy = factory.make("separate", spec, hidden=(32, 16), activation="relu")
@@ -257,44 +212,7 @@ def test_what_comes_before_is_the_agent_s_own_reward():
     assert not torch.equal(play(policy, batch, state)[0]["value"], said["value"])
 
 
-def everything():
-    """A policy with all parts, and rows for it."""
-    torch.manual_seed(0)
-    obs = {"view": image(4, 11), "numbers": vector(3)}
-    spec = replace(discrete(obs), action=MultiDiscrete((2,), (3, 2)), events=EVENTS)
-    more = {"previous": True, "rewards": EVENTS, "width": 12, "auxiliary": ("pixel", "reward"), "hidden": 20}
-    policy = factory.make("ftw", spec, "temporal", 16, **more)
-    policy.apply_hyperparameters(WEIGHTS)
-    batch = arrivals_with_events(spec, 6, 3, policy.noise)
-    said, _ = play(policy, batch, policy.initial(3))
-    batch = rows_of(batch, said) | {"terminated": torch.zeros(6, 3, dtype=torch.bool)}
-    return policy, batch, observations(obs, 3, 7)
-
-
-def test_unrolling_gives_what_the_losses_take():
-    policy, batch, recent = everything()
-    out = policy.unroll(batch, policy.initial(3))
-    shapes = dict.fromkeys(("logp", "value", "entropy", "kl_posterior", "kl_prior", "reward"), (6, 3))
-    shapes |= {"pixel_chosen": (5, 3, 11, 11), "pixel_best": (6, 3, 11, 11)}
-    assert {k: tuple(v.shape) for k, v in out.items()} == shapes, "no reward is predicted without examples"
-    out = policy.unroll({**batch, "recent": recent}, policy.initial(3))
-    assert {k: tuple(v.shape) for k, v in out.items()} == shapes | {"reward_logits": (7, 3)}
-    seen = torch.stack([policy.torso(tree.map(lambda x, t=t: x[t], recent)) for t in range(3)])
-    torch.testing.assert_close(out["reward_logits"], policy.auxiliary.reward(seen))
-    assert {k: tuple(f.shape) for k, f in policy.spec().items()}["latent_noise"] == (16,)
-
-
 # Rewards of an agent's own: their values, what they follow, and that they travel with the weights.
-
-
-def test_only_weights_that_are_named_are_taken_over():
-    rewards = EventRewards(("kill", "death"))
-    assert rewards.weights.tolist() == [0.0, 0.0]
-    rewards.apply_hyperparameters({"reward_death": -0.5, "death": 3.0, "reward_flag": 2.0, "learning_rate": 1.0})
-    assert rewards.weights.tolist() == [0.0, -0.5]
-    rewards.apply_hyperparameters({"reward_kill": 2.0})
-    assert rewards.weights.tolist() == [2.0, -0.5]
-    assert not list(rewards.parameters())
 
 
 # nets/actor_critic.py: composite dueling values against sums by hand and all joint actions, shapes, learning.

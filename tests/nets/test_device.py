@@ -10,22 +10,19 @@ import pytest
 import torch
 
 import polyplay
-from polyplay.acting import rows
-from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Field
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import learner
-from polyplay.nets import device, factory, onnx
+from polyplay.nets import device, factory
 from polyplay.runs import load as precision_load
 from polyplay.runs.options import RunOptions
 from polyplay.systems import load
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import Placement
-from tests.nets.helpers import arrivals, discrete, image, observations, play, vector
-from tests.pretend import CUDA, WAITS, Far, pretended
+from tests.nets.helpers import arrivals, discrete, image, observations, play
+from tests.pretend import CUDA, WAITS, pretended
 
 CPU = torch.device("cpu")
 SPEC = EnvSpec(obs={"a": Field((3,), "uint8"), "b": Field((), "float32")}, action=Discrete(3))
@@ -77,13 +74,6 @@ def test_fetch_brings_trees_of_every_type_back_by_one_copy(gpu):
     assert device.fetch_outputs({}) == {}
 
 
-def test_single_numbers_come_by_one_copy(gpu):
-    scalars = {"a": torch.tensor(1.5).to(CUDA), "b": torch.tensor(0.1), "c": torch.tensor(3).to(CUDA)}
-    WAITS.clear()
-    assert device.to_floats(scalars) == {"a": 1.5, "b": float(torch.tensor(0.1)), "c": 3.0}
-    assert WAITS == {"back": 1}
-
-
 def test_memory_is_locked_while_its_block_lives(monkeypatch):
     calls = []
 
@@ -102,51 +92,6 @@ def test_memory_is_locked_while_its_block_lives(monkeypatch):
     monkeypatch.setattr(Runtime, "cudaHostRegister", staticmethod(lambda at, size, flags: 801))
     monkeypatch.setattr(torch, "zeros", lambda *shape, device: torch.ones(1))
     assert not device.page_lock(SharedBlock(100), CUDA), "it is only slower"
-
-
-def _stream(slots: int) -> RolloutQueue:
-    queue = RolloutQueue(
-        row_spec(SPEC.obs, {"value": Field((), "float32")}), {"h": Field((2,), "float32")}, 2, 3, slots
-    )
-    rng = np.random.default_rng(1)
-    for _, x in [*tree.leaves(queue.rows), *tree.leaves(queue.state)]:
-        x[...] = rng.integers(0, 2 if x.dtype == bool else 100, x.shape)
-    return queue
-
-
-@pytest.mark.parametrize("n", [1, 3])
-def test_columns_hold_what_the_streams_own_joiner_puts_together(gpu, n):
-    queue = _stream(4)
-    own = Collator(queue.rows, queue.state, 3, n)
-    columns = learner.collator_for(queue, n, CUDA)
-    assert type(learner.collator_for(queue, n, CPU)) is Collator
-    for slots in ([2, 0, 3][:n], [1, 3, 0][:n]):
-        (want, before), (got, state) = own(slots), columns(slots)
-        assert all(isinstance(x, Far) for _, x in tree.leaves(got["obs"]))
-        assert isinstance(got["version"], np.ndarray)
-        for key, x in dict(tree.leaves(want)).items():
-            assert np.array_equal(device.to_host(dict(tree.leaves(got))[key]), x), key
-        assert np.array_equal(state["h"], before["h"])
-    WAITS.clear()
-    columns.done()
-    assert WAITS == {"stream": 1}  # slots go back only after the device has read them
-
-
-def test_a_policy_near_by_says_on_the_cpu_what_it_computes_elsewhere(gpu):
-    policy = factory.make("mlp", SPEC, hidden=(8,), core="lstm", core_size=4, previous=True)
-    step = {"obs": {"a": torch.randint(0, 255, (5, 3), dtype=torch.uint8), "b": torch.randn(5)}}
-    step |= {"reward": torch.ones(5), "first": torch.arange(5) < 2, "noise": torch.rand(5, 1)}
-    assert rows.policy_from_cpu(policy) is policy
-    with torch.no_grad():
-        want, after = policy.act(step, policy.initial(5))
-        there = rows.policy_from_cpu(policy.to(CUDA))
-        got, state = there.act(step, there.initial(5))
-    assert there.noise == 1
-    for a, b in ((want, got), (after, state)):
-        assert list(a) == list(b)
-        for (path, x), (_, y) in zip(tree.leaves(a), tree.leaves(b), strict=True):
-            assert y.device == CPU
-            assert torch.allclose(x, y, atol=1e-6), path
 
 
 def test_what_workers_are_forked_from_asks_for_no_gpu_and_has_no_compiler():
@@ -241,33 +186,3 @@ def test_what_cannot_be_is_refused():
     assert device.set_precision(own, "auto") is own
     with pytest.raises(UserError, match="--precision bfloat16: this --network is a whole policy"):
         device.set_precision(own, "bfloat16")
-
-
-def test_an_exported_file_computes_in_float32(tmp_path):
-    spec = discrete(vector(5))
-    policy = pair("mlp", spec)[1]
-    told = onnx.export_onnx(policy, spec, tmp_path / "policy.onnx", {})
-    assert "100 % of actions are the same" in told["checked"]
-    assert not policy.bf16
-
-
-def test_held_weights_say_the_same_until_they_change():
-    _, policy = pair("a3c")
-    rows = arrivals(PRECISION_SPEC.obs, 1, 8, policy.noise)
-    row = {k: v[0] for k, v in rows.items()}
-
-    def value():
-        with torch.no_grad():
-            return policy.act(row, {})[0]["value"]
-
-    fresh = value()
-    policy.freeze_noise()
-    assert torch.equal(value(), fresh)
-    with torch.no_grad():
-        policy.torso.fc.weight.mul_(2.0)
-    assert torch.equal(value(), fresh), "old until told"
-    policy.freeze_noise()
-    assert not torch.equal(value(), fresh)
-    held = value()
-    policy.torso.fc.half_weight = None
-    assert torch.equal(value(), held)

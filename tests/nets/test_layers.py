@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 
 import numpy as np
 import pytest
@@ -14,20 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.envs.pool import EnvSpec
-from polyplay.envs.spaces import Discrete
 from polyplay.nets import device, factory, layers
 from polyplay.nets.layers import (
-    AxisSegment,
     CentredImages,
     Linear,
     RepeatedLinear,
     SignedImages,
-    initialise,
-    match_axes,
-    observed_axis,
     pixels,
 )
 from tests.nets.helpers import arrivals, declared, discrete, image
@@ -50,21 +42,6 @@ def test_rows_need_not_be_padded():
     layer.exact = False
     assert torch.equal(layer(x), F.linear(x, layer.weight, layer.bias))
     torch.testing.assert_close(layer(x), exact)
-
-
-def test_an_unknown_initialisation_is_refused():
-    with pytest.raises(UserError, match="init: 'xavier' is not one of orthogonal, torch, sonnet, dopamine"):
-        initialise(nn.Linear(5, 6), "xavier")
-
-
-def test_pixels_are_scaled_bytes_and_floats_as_they_are():
-    image = torch.randint(0, 256, (2, 3, 4, 5), dtype=torch.uint8)
-    kept = image.clone()
-    torch.testing.assert_close(pixels(image), image / 255)
-    assert torch.equal(image, kept)
-    assert pixels(image).is_contiguous(memory_format=torch.channels_last)
-    floats = torch.randn(2, 3, 4, 5)
-    assert torch.equal(pixels(floats), floats)
 
 
 def test_centre_takes_away_the_mean_picture_and_then_keeps_it():
@@ -96,13 +73,6 @@ def test_images_become_numbers_in_one_pass_as_torch_does_it_to_the_bit(half):
         assert fast.dtype == (torch.bfloat16 if half else torch.float32)
         assert torch.equal(fast, slow.to(fast.dtype))
         assert fast.is_contiguous(memory_format=torch.channels_last)
-
-
-def test_other_numbers_of_planes_go_torchs_way():
-    obs = torch.randint(0, 256, (5, 3, 36, 28), dtype=torch.uint8)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert pixels(obs).dtype == torch.float32
-        assert pixels(obs.expand(5, 3, 36, 28)[:, [0, 1, 2, 0]]).dtype == torch.bfloat16
 
 
 def gradients(layer, plain, scored):
@@ -215,62 +185,3 @@ def test_outputs_and_gradients_are_those_of_computing_again(name, more, obs, how
     assert float(full.norm()) > 0.0
     tolerance = 1e-5 if how == "float32" else 2e-2
     assert float((recalled - full).norm() / full.norm()) <= tolerance
-
-
-def test_who_recalls():
-    assert factory.make("nature", SPEC).recalls
-    assert not factory.make("impala", SPEC).recalls
-
-
-# Which numbers of a tensor are the old ones, where another network has more of them.
-
-SHAPES = st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), min_size=0, max_size=3)
-
-
-def numbered(name: str, shape: tuple[int, ...]) -> list[tuple]:
-    """A name for each number, in the order in which they are flattened."""
-    return [(name, *at) for at in np.ndindex(*shape)]
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.lists(SHAPES, min_size=1, max_size=3), st.permutations(range(3)))
-def test_every_old_number_stands_where_it_has_its_name(segments: list, order: list[int]):
-    before = [AxisSegment(f"s{i}", tuple(n for n, _ in dims)) for i, dims in enumerate(segments)]
-    after = [AxisSegment(f"s{i}", tuple(n + more for n, more in dims), silent=True) for i, dims in enumerate(segments)]
-    after = [after[i] for i in order if i < len(after)]
-    match = match_axes(tuple(before), tuple(after))
-    old = [x for s in before for x in numbered(s.name, s.shape)]
-    new = [x for s in after for x in numbered(s.name, s.shape)]
-    assert [old[i] for i in match.old] == [new[i] for i in match.new]
-    assert sorted(match.old) == list(range(len(old)))
-    assert sorted([*match.new, *match.silent]) == list(range(len(new)))
-
-
-@pytest.mark.parametrize(
-    ("after", "says"),
-    [
-        ([AxisSegment("a", (2,)), AxisSegment("b", (4,))], "the a would go from [3] to [2]"),
-        ([AxisSegment("a", (3, 1)), AxisSegment("b", (4,))], "the a would go from [3] to [3, 1]"),
-        ([AxisSegment("a", (3,)), AxisSegment("b", (5,))], "the b would go from [4] to [5]"),
-        ([AxisSegment("b", (4,))], "the a would be missing"),
-    ],
-)
-def test_what_would_be_lost_is_refused(after: list[AxisSegment], says: str):
-    with pytest.raises(ValueError, match=f"^{re.escape(says)}$"):
-        match_axes((AxisSegment("a", (3,)), AxisSegment("b", (4,), fixed=True)), tuple(after))
-
-
-def test_a_part_may_be_missing_as_a_whole():
-    before = AxisSegment("x[0]", (2,), part="x"), AxisSegment("x[1]", (3,), part="x"), AxisSegment("y", (1,), part="y")
-    match = match_axes(before, (AxisSegment("y", (2,), part="y"),))
-    assert (match.old.tolist(), match.new.tolist(), match.missing) == ([5], [0], ("x",))
-    with pytest.raises(ValueError, match=r"the x\[1\] would be missing"):
-        match_axes(before, (AxisSegment("x[0]", (2,), part="x"), AxisSegment("y", (2,), part="y")))
-
-
-def test_observations_are_named_by_their_leaves_and_classes():
-    obs = {"a": Field((2, 3), "float32"), "b": Field((), "int64"), "c": Field((2,), "int64")}
-    spec = EnvSpec(obs, Discrete(2), classes={"b": 4, "c": (2, 5)})
-    found = {s.name: s.shape for s in observed_axis(spec)}
-    assert found == {"observation a": (2, 3), "observation b": (4,), "observation c[0]": (2,), "observation c[1]": (5,)}
-    assert [s.size for s in observed_axis(spec, one_hot=False, without=("a",))] == [1, 2]

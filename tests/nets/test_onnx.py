@@ -43,13 +43,6 @@ class Stiff(nn.Module):
         return self.layer(obs.reshape(len(obs), -1))
 
 
-class Odd(Stiff):
-    """One that nothing can export: it asks for values."""
-
-    def forward(self, obs: torch.Tensor) -> torch.Tensor:
-        return self.layer(obs) * float(np.abs(obs.numpy()).sum())
-
-
 def names(model: Any) -> tuple[list[str], list[str]]:
     return [v.name for v in model.graph.input], [v.name for v in model.graph.output]
 
@@ -82,16 +75,15 @@ def test_actions_that_name_a_unit(tmp_path: Path):
     assert told["checked"].endswith("100 % of actions are the same")
 
 
-def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path):
+def test_an_image_network_with_its_mean_picture_inside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(export, "CHECKED", (1, 2))
     policy = factory.make("a3c", IMAGE, hidden=16, inputs="centre")
     policy.observe({"obs": torch.randint(0, 255, (3, 2, 4, 28, 28), dtype=torch.uint8)})
     told = export.export_onnx(policy, IMAGE, tmp_path / "p.onnx", {})
     assert list(told["inputs"]) == ["obs"]  # it hears nothing else: no core, no previous reward
     assert told["inputs"]["obs"]["dtype"] == "uint8"
-    difference, same, _ = export.compare_outputs(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))
-    assert (difference < 1e-5, same) == (True, 1.0)
     policy.inputs.mean.zero_()  # type: ignore[union-attr]
-    assert export.compare_outputs(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (2,))[0] > 1e-4
+    assert export.compare_outputs(policy, IMAGE, (tmp_path / "p.onnx").read_bytes(), (1,))[0] > 1e-4
 
 
 def test_action_values_are_exported_for_any_number_of_lanes(tmp_path: Path):
@@ -104,37 +96,21 @@ def test_action_values_are_exported_for_any_number_of_lanes(tmp_path: Path):
     assert set(told["inputs"]) == {"obs", "reward", "first", *state}
 
 
-def test_a_network_that_fixes_its_rows_is_exported_for_one_lane(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    policy = factory.make(Stiff, REAL)
-    told = export.export_onnx(policy, REAL, tmp_path / "p.onnx", {})
-    assert told["lanes"] == 1
-    [shape] = {
-        tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in onnx.load(tmp_path / "p.onnx").graph.input
-    }
-    assert shape == (1, 5)
-
-    def anothers(*_: Any, dynamic: bool) -> Any:
-        assert not dynamic
-        return onnx.load(tmp_path / "p.onnx")
-
-    monkeypatch.setattr(export, "_graph", anothers)
-    other = factory.make(Stiff, REAL)  # not the one that this file holds
-    with pytest.raises(UserError, match=r"--onnx: the exported network is not this one: numbers differ by"):
-        export.export_onnx(other, REAL, tmp_path / "q.onnx", {})
-    assert not (tmp_path / "q.onnx").exists()
-
-
 def test_what_cannot_be_exported_is_refused_in_one_line_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     file = tmp_path / "p.onnx"
     with pytest.raises(UserError, match="--onnx: torch cannot export this network: ") as refused:
-        export.export_onnx(factory.make(Odd, REAL), REAL, file, {})
+        export.export_onnx(factory.make(Stiff, REAL), REAL, file, {})
     assert "\n" not in str(refused.value)
     two_clocks = factory.make("mlp", REAL, core="temporal", core_size=8, previous=True)
     with pytest.raises(UserError, match=r"--onnx: .* --core temporal, .* or train with --core lstm or gru") as refused:
         export.export_onnx(two_clocks, REAL, file, {})
     assert "\n" not in str(refused.value)
+    with monkeypatch.context() as patch:
+        patch.setattr(export, "compare_outputs", lambda *_: (1.0, 1.0))
+        with pytest.raises(UserError, match=r"--onnx: the exported network is not this one: numbers differ by"):
+            export.export_onnx(factory.make("mlp", REAL), REAL, file, {})
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(UserError, match="--onnx: there is no directory"):
         export.check_export(tmp_path / "x" / "p.onnx")

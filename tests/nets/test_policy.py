@@ -60,19 +60,6 @@ def test_what_is_not_finite_is_not_learnt():
     assert moments(torch.tensor([[np.nan]])).isnan().all(), "the loss will say so"
 
 
-@pytest.mark.parametrize("size", [1e200, -1e300, 1.7e308])
-def test_numbers_whose_squares_float64_does_not_hold_are_told_apart_too(size: float):
-    torch.manual_seed(4)
-    moments, rows = RunningMoments((1,)), size * torch.randint(2, (20, 64, 1), dtype=torch.float64)
-    for batch in rows:
-        moments.observe(batch)
-    seen = moments(rows[3])
-    assert seen.isfinite().all()
-    assert 0.8 < seen.std() < 1.2
-    moments.observe(torch.tensor([[np.inf], [-np.inf], [np.nan]], dtype=torch.float64))
-    torch.testing.assert_close(moments(rows[3]), seen, rtol=0.1, atol=0.1)
-
-
 def test_old_rows_fade_when_there_are_very_many():
     moments = RunningMoments((1,))
     for _ in range(2):
@@ -141,17 +128,6 @@ def test_returns_are_summed_within_rollouts_and_begin_anew_at_first_rows():
     assert float(returns.scale()) == pytest.approx((n / squares) ** 0.5, rel=1e-5)
 
 
-def test_without_rewards_the_scale_is_one_and_many_rows_fade():
-    returns = ReturnScale(0.5)
-    returns.observe(torch.zeros(4, 2), torch.zeros(4, 2, dtype=torch.bool))
-    assert float(returns.scale()) == 1.0
-    returns.count.fill_(2 * MOST)
-    returns.total.fill_(2 * MOST)
-    returns.observe(torch.ones(2, 2), torch.zeros(2, 2, dtype=torch.bool))
-    assert float(returns.count) == MOST
-    assert float(returns.scale()) == pytest.approx(1.0, rel=1e-4)
-
-
 def test_a_policy_learns_them_publishes_them_and_acts_with_them_unchanged():
     spec = discrete(vector(3), 5)
     net, other = (factory.make("mlp", spec, inputs="normalize", returns=0.9) for _ in range(2))
@@ -179,7 +155,5 @@ def test_observations_without_numbers_to_scale_are_refused():
         factory.make("nature", discrete(image()), inputs="normalize")
     with pytest.raises(UserError, match=r"the observations are classes; use raw or"):
         factory.make("mlp", discrete(Field((), "int64"), classes={"": 4}), inputs="normalize")
-    with pytest.raises(UserError, match=r"^--inputs: 'center' is not one of raw, centre, signed, normalize"):
-        factory.make("nature", discrete(image()), inputs="center")
     with pytest.raises(UserError, match=r"^--inputs centre: takes one image of bytes"):
         factory.make("mlp", discrete(vector(3)), inputs="centre")

@@ -1,21 +1,23 @@
-"""Cores: cells are torch's, and two clocks are the publication's recursion."""
+"""Cores: cells are torch's, two clocks are the publication's recursion, a memory is loops over numbers."""
 
 from __future__ import annotations
 
+import gc
 import math
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from polyplay.core import tree
-from polyplay.nets import dnc, recurrent
-from polyplay.nets.dnc import Memory
+from polyplay.nets import recurrent
 from polyplay.nets.layers import Linear
-from polyplay.nets.recurrent import Temporal, kl_terms
-from tests.nets.helpers import parameters
-from tests.nets.test_dnc import PlainLinks
+from polyplay.nets.recurrent import EVERY, Memory, Temporal, TemporalLinks, kl_terms
 
 
 def zeros(core: Temporal | recurrent.Core, lanes: int) -> dict:
@@ -66,21 +68,6 @@ def test_steps_are_to_the_bit_an_unroll(name):
             step, state, _ = core.unroll(x[t : t + 1], first[t : t + 1], state)
             assert torch.equal(step[0], y[t]), (seed, t)
         assert all(torch.equal(state[k], after[k]) for k in after)
-
-
-def test_an_lstm_has_one_bias_and_remembers_at_first():
-    core = recurrent.make_core("lstm", 10, 4)
-    assert parameters(core) == 4 * 4 * (10 + 4 + 1)
-    assert core.input.bias.tolist() == [0.0] * 4 + [1.0] * 4 + [0.0] * 8
-
-
-def test_gradients_flow_back_through_time_but_not_past_a_first_row():
-    core = recurrent.make_core("gru", 3, 8)
-    x, first = torch.randn(5, 2, 3, requires_grad=True), torch.zeros(5, 2, dtype=torch.bool)
-    first[3, 1] = True
-    core.unroll(x, first, {"h": torch.zeros(2, 8)})[0][4].sum().backward()
-    assert (x.grad[:, 0].abs().sum(1) > 0).all()
-    assert (x.grad[:, 1].abs().sum(1) > 0).tolist() == [False, False, False, True, True]
 
 
 # The core of two clocks: acting is learning to the bit, its recursion and its KL terms are those of a plain twin.
@@ -199,20 +186,248 @@ def test_the_gradient_from_the_fast_clock_into_the_slow_one_is_scaled():
     assert found[0.0][1].abs().max() > 0.0
 
 
-@pytest.mark.parametrize("period", [1, 4])
-def test_gradients_of_a_memory_are_those_of_plain_links(period, monkeypatch):
-    """With episodes that begin in mid-rollout, and lanes that tick at different rows."""
-    core = core_of(period=period, memory=True)
-    x, first, noise = rows_of(core, 15, 5)
-    found = []
-    for links in (dnc.TemporalLinks, PlainLinks):
-        monkeypatch.setattr(recurrent, "TemporalLinks", links)
-        before = zeros(core, 5) | {"count": torch.arange(5), "prior_scale": torch.ones(5, 8)}
-        before["memory"]["link"].requires_grad_()
-        z, after, latent = core.unroll(x, first, before, noise=noise)
-        loss = z.square().sum() + sum(term.sum() for term in kl_terms(latent).values())
-        loss = loss + after["memory"]["link"].square().sum()
-        found.append(torch.autograd.grad(loss, [*core.parameters(), before["memory"]["link"]]))
-    assert len(found[0]) == 1 + len(list(core.parameters()))
+# The memory of the differentiable neural computer.
+
+
+QUICK = settings(max_examples=40, deadline=None)
+SEEDS = st.integers(0, 2**31)
+LANES, SLOTS, READS, WORD = st.integers(1, 3), st.integers(1, 9), st.integers(1, 5), st.integers(1, 6)
+
+
+def weights(*shape: int) -> Tensor:
+    """Random, some of them 0, with a sum of at most 1, exactly 1 now and then; float64."""
+    raw = torch.rand(*shape, dtype=torch.float64) * (torch.rand(*shape) < 0.7)
+    total = raw.sum(-1, keepdim=True).clamp_min(1e-3)
+    return raw / total * torch.rand(*shape[:-1], 1, dtype=torch.float64).mul(1.3).clamp_max(1.0)
+
+
+# Links along the order of writing: their invariants, and that learning from many accesses, of all lanes or some, is
+
+
+class PlainLinks:
+    """As TemporalLinks, by plain operations on one lane after the other, from which autograd keeps all."""
+
+    def __init__(self, link: Tensor):
+        self.links = list(link.unbind())
+
+    def read_links(
+        self, precedence: Tensor, write_weights: Tensor, read_weights: Tensor, lanes: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        ahead, back = [], []
+        others = 1.0 - torch.eye(precedence.shape[1], dtype=precedence.dtype)
+        for k, b in enumerate(range(len(self.links)) if lanes is None else lanes.tolist()):
+            w = write_weights[k]
+            kept = (1.0 - w[:, None] - w[None, :]) * self.links[b]
+            self.links[b] = (kept + torch.outer(w, precedence[k])) * others
+            ahead.append(read_weights[k] @ self.links[b].T)
+            back.append(read_weights[k] @ self.links[b])
+        return torch.stack(ahead), torch.stack(back)
+
+    def clear(self, lanes: Tensor) -> None:
+        self.links = [x * 0.0 if gone else x for x, gone in zip(self.links, lanes.tolist(), strict=True)]
+
+    def end(self) -> Tensor:
+        return torch.stack(self.links)
+
+
+class Access(NamedTuple):
+    cleared: Tensor | None
+    lanes: Tensor | None
+    numbers: tuple[Tensor, Tensor, Tensor]
+
+
+def accesses(n: int, lanes: int, slots: int, reads: int, chance: float) -> list[Access]:
+    """Random ones, some lanes cleared before them, or only some in them, by chance."""
+    made = []
+    for _ in range(n):
+        some = (torch.rand(lanes) < 0.5).nonzero().squeeze(1) if torch.rand(()) < chance else None
+        cleared = torch.rand(lanes) < 0.4 if torch.rand(()) < chance / 2 else None
+        k = lanes if some is None else len(some)
+        if k:
+            made.append(Access(cleared, some, (weights(k, slots), weights(k, slots), weights(k, reads, slots))))
+    return made
+
+
+def play(links: TemporalLinks | PlainLinks, said: list[Access]) -> list[Tensor]:
+    """Both ways of every access. As in a memory, what is read decides what is read and written next."""
+    found: list[Tensor] = []
+    for cleared, lanes, (precedence, write, read) in said:
+        if cleared is not None:
+            links.clear(cleared)
+        last = found[-1].mean() if found else 0.0
+        found += links.read_links(precedence, write * (1.0 - 0.1 * last), read + 0.1 * last, lanes)
+    return found
+
+
+def losses(links: TemporalLinks | PlainLinks, said: list[Access], ended: bool) -> Tensor:
+    """Of weights that differ from one to the next."""
+    found = play(links, said)
+    found += [links.end()] if ended else []
+    return sum((torch.sin(i + torch.arange(x.numel())) * x.flatten()).sum() for i, x in enumerate(found))
+
+
+@settings(QUICK, max_examples=20)
+@given(SEEDS, LANES, SLOTS, READS, st.integers(1, 2 * EVERY + 5), st.sampled_from([0.0, 0.6]), st.booleans())
+def test_numbers_and_gradients_are_those_of_plain_operations(seed, lanes, slots, reads, n, chance, ended):
+    torch.manual_seed(seed)
+    said, link = accesses(n, lanes, slots, reads, chance), torch.rand(lanes, slots, slots).double() / slots
+    if not said:
+        return
+    for ours, plain in zip(play(TemporalLinks(link), said), play(PlainLinks(link), said), strict=True):
+        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
+    inputs = [x.requires_grad_() for x in (link, *(x for access in said for x in access.numbers))]
+    found = [torch.autograd.grad(losses(kind(link), said, ended), inputs) for kind in (TemporalLinks, PlainLinks)]
     for ours, plain in zip(*found, strict=True):
-        torch.testing.assert_close(ours, plain, rtol=1e-4, atol=1e-5 * float(plain.abs().max()))
+        torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-10)
+
+
+def matrices(shape: tuple[int, ...]) -> int:
+    """Of this shape that are in memory."""
+    found = (x for x in gc.get_objects() if issubclass(type(x), Tensor) and x.shape == shape)
+    return len({x.untyped_storage().data_ptr() for x in found if x.untyped_storage().nbytes() >= x.nbytes})
+
+
+def unrolled(n: int, shape: tuple[int, int, int]) -> Iterator[int]:
+    """How many matrices there are after n accesses, then while three of them are undone."""
+    lanes, slots, _ = shape
+    links, going_back, total = TemporalLinks(torch.zeros(shape)), [], torch.zeros(())
+    for i in range(n):
+        write = weights(lanes, slots).float().requires_grad_()
+        if i in (0, EVERY - 1, n - 1):
+            write.register_hook(lambda _: going_back.append(matrices(shape)))
+        ahead, _ = links.read_links(weights(lanes, slots).float(), write, weights(lanes, 2, slots).float())
+        total = total + ahead.square().sum()
+    yield matrices(shape)
+    total.backward()
+    yield from going_back
+
+
+def test_learning_holds_few_matrices():
+    n = 4 * EVERY + 3
+    behind, *going_back = unrolled(n, (2, 61, 61))
+    assert behind == 1 + 5  # the newest, and those kept
+    assert max(going_back) == 1 + 5 + (EVERY - 1) + 1  # those between two of them, and the gradient
+    assert max(going_back) < n / 2
+
+
+# The memory as a whole: against loops over numbers, to the bit in every batch, and learning to copy with it.
+
+
+def access(memory: Memory, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+    """One, with its links."""
+    links = TemporalLinks(state["link"])
+    words, after = memory(x, state, links.read_links)
+    return words, {**after, "link": links.end()}
+
+
+def blank(memory: Memory, lanes: int) -> dict[str, Tensor]:
+    return tree.map(torch.from_numpy, tree.zeros(memory.state_spec(), (lanes,)))
+
+
+def used(memory: Memory, lanes: int) -> dict[str, Tensor]:
+    """A random state that an access could have left, float64."""
+    n, state = memory.slots, tree.map(lambda x: x.double(), blank(memory, lanes))
+    link = torch.rand(lanes, n, n).double() / n * (1 - torch.eye(n))
+    state |= {"memory": torch.randn(lanes, n, memory.word).double(), "usage": torch.rand(lanes, n).double()}
+    state |= {"link": link, "precedence": weights(lanes, n), "write_weights": weights(lanes, n)}
+    return state | {"read_weights": weights(lanes, memory.reads, n)}
+
+
+def sigmoid(x: float) -> float:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+def look_up(memory: np.ndarray, key: np.ndarray, strength: float) -> np.ndarray:
+    scores = []
+    for word in memory:
+        lengths = np.sqrt(sum(x * x for x in key) + 1e-6) * np.sqrt(sum(x * x for x in word) + 1e-6)
+        scores.append(
+            np.log1p(np.exp(strength)) * sum(x * y for x, y in zip(key, word, strict=True)) / (lengths + 1e-6)
+        )
+    powers = [np.exp(s) for s in scores]
+    return np.array([p / sum(powers) for p in powers])
+
+
+def access_twin(x: np.ndarray, s: dict[str, np.ndarray]) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """One lane's access, loops over slots and numbers; `s` is written to."""
+    (slots, word), reads = s["memory"].shape, len(s["read_weights"])
+    x = list(x)[::-1]
+    take = lambda n: np.array([x.pop() for _ in range(n)])  # noqa: E731
+    vector, erase, free = take(word), sigmoid(take(word)), sigmoid(take(reads))
+    (allocate,), (write_gate,) = sigmoid(take(1)), sigmoid(take(1))
+    modes = [np.exp(m) / np.exp(m).sum() for m in (take(3) for _ in range(reads))]
+    write_key, read_keys = take(word), [take(word) for _ in range(reads)]
+    (write_strength,), read_strengths = take(1), take(reads)
+    before = {k: v.copy() for k, v in s.items()}
+    for i in range(slots):
+        s["usage"][i] = 1 - (1 - s["usage"][i]) * (1 - s["write_weights"][i])
+        for r in range(reads):
+            s["usage"][i] *= 1 - free[r] * s["read_weights"][r, i]
+    allocation, left = np.zeros(slots), 1.0
+    for i in sorted(range(slots), key=lambda i: s["usage"][i]):
+        level = 1e-6 + (1 - 1e-6) * s["usage"][i]
+        allocation[i], left = (1 - level) * left, left * level
+    content = look_up(s["memory"], write_key, write_strength)
+    w = s["write_weights"] = write_gate * (allocate * allocation + (1 - allocate) * content)
+    for i in range(slots):
+        for k in range(word):
+            s["memory"][i, k] = s["memory"][i, k] * (1 - w[i] * erase[k]) + w[i] * vector[k]
+        for j in range(slots):
+            kept = (1 - w[i] - w[j]) * s["link"][i, j] + w[i] * before["precedence"][j]
+            s["link"][i, j] = 0.0 if i == j else kept
+        s["precedence"][i] = (1 - sum(w)) * before["precedence"][i] + w[i]
+    words = []
+    for r in range(reads):
+        content = look_up(s["memory"], read_keys[r], read_strengths[r])
+        for i in range(slots):
+            back = sum(s["link"][j, i] * before["read_weights"][r, j] for j in range(slots))
+            ahead = sum(s["link"][i, j] * before["read_weights"][r, j] for j in range(slots))
+            s["read_weights"][r, i] = modes[r] @ [back, content[i], ahead]
+        words += [sum(s["read_weights"][r, i] * s["memory"][i, k] for i in range(slots)) for k in range(word)]
+    return np.array(words), s
+
+
+@pytest.mark.parametrize("dims", [(4, 3, 2), (6, 5, 1), (7, 2, 4)])
+def test_an_access_is_loops_over_numbers(dims):
+    memory = Memory(*dims)
+    state, x = used(memory, 3), torch.randn(4, 3, memory.interface).double()
+    lanes = [{k: v[b].numpy().copy() for k, v in state.items()} for b in range(3)]
+    for row in x:
+        words, state = access(memory, row, state)
+        for b in range(3):
+            expected, lanes[b] = access_twin(row[b].numpy(), lanes[b])
+            np.testing.assert_allclose(words[b], expected, rtol=1e-9, atol=1e-12)
+            for name in state:
+                np.testing.assert_allclose(state[name][b], lanes[b][name], rtol=1e-9, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("dims", [(450, 32, 4), (37, 9, 2), (16, 8, 1)])
+def test_a_lane_is_to_the_bit_the_same_in_every_batch(dims):
+    memory = Memory(*dims)
+    rows = torch.randn(4, 33, memory.interface) * 2
+
+    def play(lanes: slice) -> dict[str, Tensor]:
+        state = blank(memory, len(range(33)[lanes]))
+        for x in rows:
+            words, state = access(memory, x[lanes], state)
+        return {**state, "words": words}
+
+    batches = [(n, play(slice(0, n))) for n in (5, 16, 33)]
+    for i in range(0, 33, 3):
+        alone = play(slice(i, i + 1))
+        for n, batch in batches:
+            assert i >= n or all(torch.equal(batch[k][i], alone[k][0]) for k in alone), (n, i)
+
+
+def test_gradients_of_an_access():
+    """Not to the last write's weights: usage takes none, as released."""
+    memory = Memory(3, 2, 2)
+    state = used(memory, 2)
+    written = state.pop("write_weights")
+
+    def numbers(x: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
+        words, after = access(memory, x, {**dict(zip(state, given, strict=True)), "write_weights": written})
+        return (words, *after.values())
+
+    inputs = [torch.randn(2, memory.interface).double(), *state.values()]
+    assert torch.autograd.gradcheck(numbers, [x.requires_grad_() for x in inputs])

@@ -95,6 +95,8 @@ def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
     ("words", "says"),
     [
         ("--hidden 32 32", "the features would go from [64] to [32], and networks only grow"),
+        ("--core-size 16", "the gates would go from [4, 32] to [4, 16], and networks only grow"),
+        ("--heroes 3", "--heroes"),
         ("--hidden 128", "torso.layers.2.weight would be missing in the new network"),
         ("--network mlp(128,128,relu)", "the grown network is not the old one: its activations are ReLU, those of"),
         ("--env toy:pendulum", "--env: toy:pendulum given, whose actions are of another kind"),
@@ -179,14 +181,6 @@ def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, c
     ]
 
 
-@pytest.mark.long
-def test_a_run_of_processes_and_replicas_grows(tmp_path: Path):
-    given = {**PPO, "serial": False, "replicas": 2, "lanes": 8}
-    old = polyplay.train("ppo", run=str(tmp_path / "old"), steps=256, **given).directory
-    grow_run(old, tmp_path / "new", {"core_size": 48}, settle=100)
-    assert polyplay.resume(tmp_path / "new", steps=600).summary["exit_code"] == 0
-
-
 # What may change when a run grows.
 
 
@@ -205,27 +199,6 @@ def test_layers_keep_their_activation():
     assert (settings.network, settings.env) == ("auto(96)", "toy:memory+cues=3")
 
 
-@pytest.mark.parametrize(
-    ("given", "changes", "says"),
-    [
-        ({}, {"core_size": 512}, "--core-size: 512 given, but RUN has no core: leave it out"),
-        ({"core": "lstm"}, {"core_size": 64}, "--core-size: 64 given, but RUN has 256, and networks only grow"),
-        ({"core": "lstm"}, {"core_size": 256}, "surgery: nothing changes"),
-        ({}, {"heroes": 3}, "--heroes: ppo has no such option"),
-    ],
-)
-def test_mistakes(given: dict[str, Any], changes: dict[str, Any], says: str):
-    with pytest.raises(UserError) as caught:
-        changed(given, **changes)
-    assert str(caught.value).startswith(says)
-
-
-def test_a_core_that_is_there_without_an_option_grows():
-    page = systems.load("five")
-    settings, options, _ = resolve(page)
-    assert change_options(page, settings, options, "five", {"core_size": 8192})[0].core_size == 8192
-
-
 OLD = EnvSpec({"a": Field((2,), "float32"), "b": Field((), "int64")}, Discrete(2), classes={"b": 3}, seats=2)
 
 
@@ -233,17 +206,6 @@ def game(spec: EnvSpec) -> Envs:
     envs = Envs("toy:catch", 2)
     envs.__dict__["spec"] = spec
     return envs
-
-
-@pytest.mark.parametrize(
-    "new",
-    [
-        replace(OLD, obs={"a": Field((5,), "float32"), "c": Field((1, 1), "float32")}, classes={}),
-        replace(OLD, action=Discrete(4), classes={"b": 5}, bots={"new": "m:f"}),
-    ],
-)
-def test_games_that_grow(new: EnvSpec):
-    check_games(game(OLD), game(new), league=False)
 
 
 UNITS = Conditional({"v": Discrete(2), "x": Discrete(3)}, {"x": (1,)})

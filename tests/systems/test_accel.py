@@ -8,7 +8,7 @@ import pytest
 
 import polyplay
 from polyplay.core import checkpoint
-from polyplay.weights.hogwild import Chunked
+from polyplay.weights.update import Chunked
 from polyplay.workers.crew import Crew
 from tests.systems import settings as of
 from tests.systems.trained import kill_one_by_one, same_weights, updates, wired

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
-from collections.abc import Callable, Iterable
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -106,3 +110,40 @@ def nine_in_turn(optim: OptimizerSpec, vectors: list[FlatParams], push: Callable
         finish(local(0.1, np.zeros(3)))
     assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
     return alone
+
+
+def work(update: Any, index: int, times: int) -> Any:
+    """`times` updates, each of which adds (index + 1)/ε to every weight; the worker's end."""
+    ctx = me(index, update.workers)
+    vector = update.vector(ctx, Wide())
+    bound = update.bind(ctx, vector)
+    bound.begin(0, 0.0)
+    while not bound.ready:
+        time.sleep(0.001)
+    for _ in range(times):
+        bound.newest()
+        vector.grad.fill_(-(index + 1.0))
+        finish(bound(1.0, np.zeros(3)))
+        bound.add(2)
+    return bound
+
+
+def die(update: Any, index: int, into: Callable[[Any], object]) -> None:
+    """An update that is made to hang, for a process that is killed in it."""
+    bound = work(update, index, 0)
+    bound.newest()
+    bound.vector.grad.fill_(7e9)
+    into(bound)
+    finish(bound(1.0, np.zeros(3)))
+
+
+@contextlib.contextmanager
+def killed(update: Any, index: int, into: Callable[[Any], object]) -> Iterator[None]:
+    """A process that hangs in its update meanwhile, and is killed."""
+    worker = FORK.Process(target=die, args=(update, index, into), daemon=True)
+    worker.start()
+    try:
+        yield
+    finally:
+        os.kill(worker.pid or 0, signal.SIGKILL)
+        worker.join(60)

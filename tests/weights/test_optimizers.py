@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from dataclasses import asdict
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import torch
@@ -125,21 +124,8 @@ def test_state_of_another_optimiser_or_shape_is_refused() -> None:
 
 
 def test_an_unknown_name_gets_its_nearest_match() -> None:
-    with pytest.raises(UserError, match=r"'rmsprp_tf' is unknown; use one of rmsprop_tf, .*'rmsprop_tf'\?"):
+    with pytest.raises(UserError, match=r"--optimizer: 'rmsprp_tf' is unknown, did you mean 'rmsprop_tf'\?; there are"):
         optimizers.make_optimizer("rmsprp_tf", vector(), lr=0.1, eps=0.1)
-    with pytest.raises(UserError, match=r"did you mean 'adam'\?"):
-        optimizers.make_optimizer("Adam", vector(), lr=0.1, eps=0.1)
-
-
-@pytest.mark.parametrize(
-    ("option", "given"),
-    [("lr", -1.0), ("lr", float("nan")), ("eps", 0.0), ("alpha", 1.0), ("alpha", -0.1)],
-)
-def test_settings_out_of_range_are_named(option: str, given: float) -> None:
-    arguments: dict[str, Any] = {"lr": 0.1, "eps": 0.1, option: given}
-    for name in optimizers.NAMES:
-        with pytest.raises(UserError, match=f"^{option} is {given}; .* must be"):
-            optimizers.make_optimizer(name, vector(), **arguments)
 
 
 @pytest.mark.parametrize("name", [*optimizers.FLAVOURS, "adam_clipped"])
@@ -158,34 +144,6 @@ def test_one_pass_over_many_weights_is_what_several_are(name: str, shape: tuple[
     for key, value in states[0].items():
         torch.testing.assert_close(value, states[1][key], rtol=1e-5, atol=1e-5)
     assert all((a != b).any() for a, b in pairwise(paths[0]))
-
-
-@pytest.mark.parametrize("name", optimizers.NAMES)
-def test_statistics_are_named_in_their_order(name: str) -> None:
-    optimizer = optimizers.make_optimizer(name, vector(3), lr=0.1, eps=0.1)
-    run(optimizer, gradients(1, 3, seed=1))
-    assert [k for k in optimizers.optimizer_state(optimizer) if k != "step"] == list(optimizers.statistics(name))
-
-
-@pytest.mark.parametrize(("name", "n"), [*((name, 7) for name in optimizers.NAMES), ("rmsprop_dqn", 5000)])
-def test_a_step_into_other_memory_is_a_step_and_leaves_the_old_weights(name: str, n: int) -> None:
-    draw = torch.Generator().manual_seed(n)
-    begin, gradients = torch.randn(n, generator=draw), torch.randn(4, n, generator=draw)
-    here, there = torch.nn.Parameter(begin.clone()), torch.nn.Parameter(begin.clone())
-    made = [optimizers.make_optimizer(name, p, 0.1, eps=0.1) for p in (here, there)]
-    before, into = there.data, torch.full((n,), torch.nan)
-    for k, gradient in enumerate(gradients):
-        here.grad = there.grad = gradient
-        made[0].step()
-        if k in (0, 2):
-            optimizers.step_into(made[1], into)
-            assert there.data_ptr() == into.data_ptr()
-            if k == 0:
-                assert torch.equal(before, begin)
-            into = before  # the two in turn
-        else:
-            made[1].step()
-        assert torch.equal(there.data, here.data)
 
 
 @pytest.mark.parametrize("name", ["rmsprop_dqn", "rmsprop_tf"])

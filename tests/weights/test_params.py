@@ -12,15 +12,12 @@ import torch
 from torch import nn
 
 from polyplay.core.errors import Closed, UserError
-from polyplay.envs.pool import Envs
-from polyplay.nets import NetworkFactory
 from polyplay.nets.policy import RunningMoments
 from polyplay.weights import params
-from polyplay.weights.hogwild import Chunked, Hogwild
 from polyplay.weights.optimizers import NAMES, optimizer_state
 from polyplay.weights.parameter_server import ParameterServer, ParameterShard
-from polyplay.weights.params import AgentSnapshot, FlatParams, Params, SharedArrays, module_nbytes, param_sizes
-from polyplay.weights.update import AllReduce, Local, OptimizerSpec, Update
+from polyplay.weights.params import AgentSnapshot, FlatParams, Params, SharedArrays, param_sizes
+from polyplay.weights.update import AllReduce, Chunked, Hogwild, Local, OptimizerSpec, Update
 from tests.weights.ends import PLAIN, finish, me
 
 
@@ -211,14 +208,6 @@ UPDATES = [
 ]
 
 
-def test_params_of_a_network_and_of_a_factory_are_of_its_size():
-    policy = NetworkFactory("mlp", Envs("toy:catch", 4).spec)
-    net = policy()
-    for made in (Params.of(policy, 3), Params.of(net, readers=3)):
-        assert (made.size, made.readers) == (param_sizes(net)[1], 3)
-    assert Params.of(net).readers == 1
-
-
 @pytest.mark.parametrize(
     ("shared", "least"),
     [
@@ -232,16 +221,6 @@ def test_params_of_a_network_and_of_a_factory_are_of_its_size():
 )
 def test_bytes_are_those_of_its_arrays(shared: SharedArrays, least: int):
     assert least <= shared.nbytes <= least + 5000  # counters of a cache line each
-
-
-def test_a_workers_own_bytes():
-    one = 4 * 20
-    assert module_nbytes(NET) == one
-    copy = Hogwild(ADAM, 20, 20, 2, copy=False)
-    assert [u.worker_nbytes(NET) / one for u in UPDATES] == [4.0, 0.5, 2.0, 2.0, 2.0]
-    assert copy.worker_nbytes(NET) / one == 1.0
-    buffered = nn.BatchNorm1d(5)
-    assert AllReduce(ADAM, 2, 20).worker_nbytes(buffered) == 1.5 * module_nbytes(buffered)
 
 
 @pytest.mark.parametrize("shared", [Params(20), *(u for u in UPDATES if isinstance(u, SharedArrays))])

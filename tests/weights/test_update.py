@@ -1,10 +1,14 @@
-"""Replicas that average their gradients: one order, a step in parts, equal weights; who is late, lost or not finite."""
+"""Replicas that average their gradients; weights changed without waiting: Hogwild, and a central vector in chunks."""
 
 from __future__ import annotations
 
 import multiprocessing
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,11 +16,16 @@ import pytest
 import torch
 from torch import nn
 
+from polyplay.core import checkpoint
 from polyplay.core.errors import Closed, Leaving
+from polyplay.core.shared_memory import RobustLocks
+from polyplay.core.worker import Hyperparameters
+from polyplay.learning.learner import Learner
 from polyplay.weights import optimizers, update
-from polyplay.weights.params import FlatParams, param_sizes
-from polyplay.weights.update import LEAVING, AllReduce, Local, OptimizerSpec, _Whole
-from tests.weights.ends import FORK, OPTIM, finish, me
+from polyplay.weights.optimizers import optimizer_state
+from polyplay.weights.params import FlatParams, SharedArrays, param_sizes
+from polyplay.weights.update import LEAVING, AllReduce, Chunked, Hogwild, Local, OptimizerSpec, _Whole
+from tests.weights import ends
 
 
 def ended(steps: Any) -> Any:
@@ -36,16 +45,16 @@ def together(n: int, work: Callable[[int], object]) -> list[Any]:
 
 def replicas(reduce: Any, n: int, weights: int) -> tuple[list[FlatParams], list[Any]]:
     """Vectors, all 0.5, and their ends."""
-    vectors = [reduce.vector(me(i, n), nn.Linear(weights - 1, 1)) for i in range(n)]
+    vectors = [reduce.vector(ends.me(i, n), nn.Linear(weights - 1, 1)) for i in range(n)]
     for v in vectors:
         v.flat.fill_(0.5)
-    return vectors, [reduce.bind(me(i, n), v) for i, v in enumerate(vectors)]
+    return vectors, [reduce.bind(ends.me(i, n), v) for i, v in enumerate(vectors)]
 
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_replicas_agree_without_an_update_and_go_on_with_one(n):
     """Agreeing changes no weight, and what comes after it is as if it had not been."""
-    update = Local(OPTIM) if n == 1 else AllReduce(OPTIM, n, 40)
+    update = Local(ends.OPTIM) if n == 1 else AllReduce(ends.OPTIM, n, 40)
     vectors, bound = replicas(update, n, 40)
 
     def work(i: int) -> list:
@@ -92,10 +101,10 @@ def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights
 
 
 def test_who_comes_late_to_a_resumed_run_leaves_the_weights_that_another_has_loaded(tmp_path):
-    reduce = AllReduce(OPTIM, 2, 40)
-    early = reduce.vector(me(0, 2, resume=tmp_path), nn.Linear(39, 1))
+    reduce = AllReduce(ends.OPTIM, 2, 40)
+    early = reduce.vector(ends.me(0, 2, resume=tmp_path), nn.Linear(39, 1))
     early.flat.fill_(0.5)  # as loading does
-    late = reduce.vector(me(1, 2, resume=tmp_path), layer := nn.Linear(39, 1))
+    late = reduce.vector(ends.me(1, 2, resume=tmp_path), layer := nn.Linear(39, 1))
     assert late.flat.eq(0.5).all()
     assert layer.weight.eq(0.5).all()
 
@@ -108,13 +117,13 @@ def test_a_gradient_that_is_not_finite_anywhere_changes_no_replica():
 
 
 def test_all_reduce_that_waits_can_be_told_to_stop():
-    reduce = AllReduce(OPTIM, 2, 40)
-    bound = reduce.bind(me(0, 2), reduce.vector(me(0, 2), nn.Linear(39, 1)))
+    reduce = AllReduce(ends.OPTIM, 2, 40)
+    bound = reduce.bind(ends.me(0, 2), reduce.vector(ends.me(0, 2), nn.Linear(39, 1)))
     steps = bound(0.1, np.zeros(3))
     next(steps)
     reduce.close()
     with pytest.raises(Closed):
-        finish(steps)
+        ends.finish(steps)
 
 
 # What NCCL does between GPUs, done by gloo between processes; and who takes it.
@@ -140,8 +149,8 @@ def _rank(place: str, rank: int, pipe) -> None:
 def test_means_of_gradients_and_buffers(tmp_path):
     ends, place, children = [], str(tmp_path / "place"), []
     for rank in range(2):
-        here, there = FORK.Pipe(duplex=False)
-        children.append(FORK.Process(target=_rank, args=(place, rank, there)))
+        here, there = ends.FORK.Pipe(duplex=False)
+        children.append(ends.FORK.Process(target=_rank, args=(place, rank, there)))
         children[-1].start()
         ends.append(here)
     found = [end.recv() if end.poll(60) else None for end in ends]
@@ -171,7 +180,7 @@ def test_nobody_enters_it_to_wait_for_a_replica_that_leaves(leaver, monkeypatch)
     monkeypatch.setattr(update, "NcclGroup", lambda *about: Averages())
     monkeypatch.setattr(Averages, "entered", 0)
     reduce = AllReduce(OptimizerSpec("adam"), 2, param_sizes(Net())[1])
-    ends = [_Whole(reduce, me(i, 2), FlatParams(Net())) for i in range(2)]
+    ends = [_Whole(reduce, ends.me(i, 2), FlatParams(Net())) for i in range(2)]
     turns = {}
     for i, end in enumerate(ends):
         sums = np.zeros(6)
@@ -205,3 +214,314 @@ def test_replicas_with_a_gpu_each_take_it(device, gpus, process, takes, monkeypa
     monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if process else None)
     assert update.fits(torch.device(device), 2) is takes
+
+
+# Weights changed without waiting: Hogwild, and a central vector in chunks.
+
+
+def _arrays(update: SharedArrays) -> list[np.ndarray]:
+    return [getattr(update, name) for name in update._places]
+
+
+KINDS = {
+    "hogwild": Hogwild,
+    "hogwild, no copies": partial(Hogwild, copy=False),
+    **{f"{n} chunks": partial(Chunked, chunks=n) for n in (1, 3, 7)},
+}
+A3C = OptimizerSpec("rmsprop_a3c", eps=0.1)
+
+
+def push(bound: Any, steps: int = 5) -> int:
+    """One whole update and its count; the version that it met."""
+    ends.finish(bound(0.1, np.zeros(3)))
+    return bound.add(steps)
+
+
+@pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("name", ["rmsprop_a3c", "rmsprop_tf", "adam"])
+def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, kind):
+    optim = OptimizerSpec(name, eps=0.1, clip=1.0)
+    update = kind(optim, *ends.LINE, 3)
+    vectors, bound = ends.ends_of(update)
+    alone = ends.nine_in_turn(optim, vectors, lambda i: push(bound[i]))
+    assert np.allclose(update.shared, alone.read(), atol=1e-6)
+    assert [b.version for b in bound] == [9, 9, 9]
+    assert [b.learnt for b in bound] == [45.0, 45.0, 45.0]
+    assert update.counters[:, :2].tolist() == [[3, 15]] * 3, "each wrote its own cells"
+    if isinstance(update, Chunked):
+        assert np.array_equal(vectors[2].read(), update.shared), "who was last leaves with what there is"
+        assert update.done.tolist() == [9] * update.chunks
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+@pytest.mark.parametrize("kind", [Hogwild, Chunked])
+def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(kind, wrong):
+    update = kind(A3C, *ends.LINE, 2)
+    vectors, bound = ends.ends_of(update)
+    before = [x.copy() for x in _arrays(update)]
+    vectors[1].grad.fill_(1.0)
+    vectors[1].grad[-1] = wrong
+    ends.finish(bound[1](0.1, np.zeros(3)))
+    assert all(np.array_equal(x, y) for x, y in zip(_arrays(update), before, strict=True))
+    if isinstance(update, Chunked):
+        assert all(RobustLocks(update.locks).acquire(i) for i in range(3))
+
+
+# ---------------------------------------------------------------------------------------------------------- Hogwild
+def test_a_copy_stays_as_it_is_until_the_next_rollout():
+    update = Hogwild(A3C, *ends.LINE, 2)
+    vectors, bound = ends.ends_of(update)
+    assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
+    held = vectors[1].flat.clone()
+    vectors[0].grad.fill_(1.0)
+    push(bound[0])
+    assert torch.equal(vectors[1].flat, held)
+    assert torch.equal(vectors[0].flat, held), "its own too: gradients go into the shared ones"
+    assert bound[1].newest() == 1
+    assert np.array_equal(vectors[1].read(), update.shared)
+    assert not torch.equal(vectors[1].flat, held)
+
+
+def test_a_worker_that_takes_a_lost_ones_place_resets_nothing():
+    update = Hogwild(OptimizerSpec("adam", eps=0.1), *ends.LINE, 2)
+    vectors, bound = ends.ends_of(update)
+    for i in range(4):
+        vectors[i % 2].grad.fill_(1.0 + i)
+        push(bound[i % 2])
+    before = [x.copy() for x in _arrays(update)]
+    assert before[1].any()
+    vector, again = ends.joined(update, 0, -3.0, incarnation=1)
+    assert not again.fresh
+    assert all(np.array_equal(x, y) for x, y in zip(_arrays(update), before, strict=True))
+    assert again.newest() == 4
+    assert np.array_equal(vector.read(), update.shared)
+    vector.grad.fill_(1.0)
+    assert push(again) == 4
+    assert float(optimizer_state(again.optimizer)["step"]) == 5.0, "Adam's count is that of all workers"
+
+
+def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
+    update = Hogwild(A3C, *ends.LINE, 2, copy=False)
+    vectors, bound = ends.ends_of(update)
+    one, two = (v.module for v in vectors)
+    assert torch.equal(one[0].weight, two[0].weight)
+    x = torch.randn(6, 4, generator=torch.Generator().manual_seed(1))
+    loss = two(x).square().sum()  # its graph holds the weights,
+    one(x).sum().backward()
+    assert not vectors[1].grad.any()
+    ends.finish(bound[0](0.1, np.zeros(3)))  # which another thread changes meanwhile:
+    loss.backward()  # no error
+    assert vectors[1].grad.any()
+    assert np.shares_memory(vectors[0].read(), update.shared)
+    assert np.array_equal(vectors[1].read(), update.shared)
+
+
+def learners(update: Any, total: float = 1e9, **ctx: Any) -> list[Learner]:
+    spec = ends.task(update, total)
+    found = [Learner(ends.me(i, update.workers, **ctx), spec) for i in range(update.workers)]
+    for learner in found:
+        learner.update.newest()
+    return found
+
+
+def learn(learner: Learner, seed: int, version: int | None = None) -> None:
+    ends.finish(
+        learner.step(ends.some_rows(seed, B=1, version=learner.update.newest() if version is None else version), {})
+    )
+
+
+def test_lag_annealing_and_the_end_follow_all_workers_together():
+    one, two = learners(Hogwild(OptimizerSpec("adam", eps=1e-3), *param_sizes(ends.POLICY()), 2), 40.0)
+    for i in range(3):
+        learn(one, i, i)
+    assert one.ctx.counters.get("lag_max") == 0
+    assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
+    learn(two, 9, 0)
+    assert two.ctx.counters.get("lag_max") == 3, "three updates were made since its weights were copied"
+    assert (two.version, two.learnt) == (4, 16.0)
+    assert two.ctx.counters.get("updates") == 4
+    for i in range(6):
+        assert not two.done
+        learn(two, i, 4)
+    assert two.done
+    assert two.rate() == 0.0
+    learn(one, 1, 3)
+    assert one.done, "though it learnt from 16 of 44 steps itself"
+
+
+def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
+    update = Hogwild(OptimizerSpec("adam"), *param_sizes(ends.POLICY()), 2)
+    spec = replace(ends.task(update), hyperparameters=Hyperparameters(learning_rate=0.0, entropy_cost=0.0))
+    ctx = ends.me(1, 2)
+    found: list = []
+    waits = threading.Thread(target=lambda: found.append(Learner(ctx, spec)))
+    waits.start()
+    waits.join(0.1)
+    assert not found
+    first = Learner(ends.me(0, 2, seed=7), spec)
+    waits.join(30)
+    found[0].update.newest()
+    assert torch.equal(found[0].vector.flat, first.vector.flat)
+    alone = ends.me(1, 2)
+    alone.control.halt()
+    with pytest.raises(Closed):
+        Learner(alone, replace(spec, update=Hogwild(OptimizerSpec("adam"), *param_sizes(ends.POLICY()), 2)))
+
+
+@pytest.mark.parametrize("kind", [Hogwild, Chunked])
+@pytest.mark.parametrize("name", ["adam", "rmsprop_tf"])
+def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(name, kind, tmp_path):
+    sizes = param_sizes(ends.POLICY())
+    update, again = (kind(OptimizerSpec(name, eps=1e-3), *sizes, 2) for _ in range(2))
+    one, two = learners(update, directory=tmp_path)
+    for i in range(3):
+        learn(one, i)
+        learn(two, i)
+    learn(one, 4)  # the copy of a Chunked one is the central vector then
+    two.save()
+    assert [p.name for p in checkpoint.partials(tmp_path)] == [".partial-000000000000"]  # worker 0's, of the beginning
+    one.save()
+    path = checkpoint.complete(tmp_path, one.version, {})
+    weights, statistics = update.shared[: sizes[0]].copy(), update.statistics.copy()
+    learn(two, 5)
+    third, fourth = learners(again, resume=path)
+    assert np.array_equal(again.shared[: sizes[0]], weights)
+    assert np.array_equal(again.statistics, statistics)
+    assert (fourth.version, fourth.learnt, third.ctx.counters.get("updates")) == (7, 28.0, 0.0)
+    learn(fourth, 5)
+    assert (fourth.version, fourth.ctx.counters.get("updates")) == (8, 1), "updates are those of this run"
+    if name == "adam":
+        optimizer = fourth.update.optimizers[0] if kind is Chunked else fourth.update.optimizer
+        assert float(optimizer_state(optimizer)["step"]) == 8.0
+    removed = checkpoint.checkpoints_dir(tmp_path) / checkpoint.directory_name(1, {})  # since a newer one came
+    replaced = Learner(ends.me(0, 2, incarnation=1, directory=tmp_path, resume=removed), fourth.spec)
+    assert (replaced.version, replaced.update.newest()) == (8, 8)
+
+
+# A central vector in chunks: whole updates by whoever claims a chunk, counted, outliving who dies in one.
+
+
+def made(optim: OptimizerSpec, workers: int = 2, chunks: int = 3):
+    update = Chunked(optim, *ends.LINE, workers, chunks)
+    return update, *ends.ends_of(update)
+
+
+def test_own_weights_are_renewed_by_an_own_update_only():
+    update, vectors, bound = made(OptimizerSpec("rmsprop_a3c", eps=0.1))
+    assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
+    held = vectors[1].flat.clone()
+    for _ in range(3):
+        vectors[0].grad.fill_(1.0)
+        push(bound[0])
+    assert bound[1].newest() == 0
+    assert torch.equal(vectors[1].flat, held)
+    assert np.array_equal(vectors[0].read(), update.shared)
+    vectors[1].grad.fill_(1.0)
+    assert push(bound[1]) == 3, "all three came between"
+    assert np.array_equal(vectors[1].read(), update.shared), "it has theirs and its own now"
+    assert bound[1].newest() == 4
+    assert bound[0].newest() == 3
+
+
+def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first():
+    update, vectors, bound = made(ends.PLAIN)
+    parts, before = update.parts(), update.shared.copy()
+    other = RobustLocks(update.locks)
+    assert other.acquire(0)
+    vectors[0].grad.fill_(1.0)
+    held = vectors[0].read().copy()
+    steps = bound[0](0.1, np.zeros(3))
+    next(steps)
+    next(steps)
+    central, done = update.shared, update.done
+    assert done.tolist() == [0, 1, 1]
+    for vector in (central, vectors[0].read()):
+        assert np.array_equal(vector[parts[0]], before[parts[0]])
+        assert (vector[parts[1]] != held[parts[1]]).all(), "renewed per chunk"
+    assert bound[0].waited > 0.0
+    other.release(0)
+    ends.finish(steps)
+    assert done.tolist() == [1, 1, 1]
+    assert np.array_equal(vectors[0].read(), central)
+    assert (central[: update.weights] != before[: update.weights]).all()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_gradient_is_clipped_by_its_global_norm_not_by_a_chunks(chunked):
+    optim = OptimizerSpec("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)
+    update = Chunked(optim, *ends.LINE, 1) if chunked else Local(optim)
+    vector = update.vector(ends.me(), ends.line(0.5))
+    bound = update.bind(ends.me(), vector)
+    bound.begin(0, 0.0)
+    bound.newest()
+    before = vector.flat.clone()
+    vector.grad[0], vector.grad[-1] = 3.0, 4.0  # in the first and in the last chunk
+    steps = bound(1e6, np.zeros(3))
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    assert end.value.value[0] == 5.0
+    moved = before - vector.flat
+    assert moved[[0, vector.weights - 1]].tolist() == pytest.approx([0.3, 0.4], abs=1e-4)
+
+
+def test_lag_counts_the_most_updates_that_a_chunk_had_and_the_least_that_its_copy_has():
+    """Of two updates that cross each other: the first waits for chunk 0, and the second is made meanwhile."""
+    update, vectors, bound = made(ends.PLAIN)
+    other = RobustLocks(update.locks)
+    for vector in vectors:
+        vector.grad.fill_(1.0)
+    assert other.acquire(0)
+    steps = bound[0](0.1, np.zeros(3))
+    next(steps)
+    other.release(0)
+    assert update.done.tolist() == [0, 1, 1]
+    assert push(bound[1]) == 1, "that met none in chunk 0, and one in the others"
+    assert bound[1].newest() == 1, "it has one update of chunk 0, and two of the others"
+    ends.finish(steps)
+    assert update.done.tolist() == [2, 2, 2]
+    assert bound[0].add(5) == 1
+    assert bound[0].newest() == 1, "it has two updates of chunk 0, and one of the others"
+    assert push(bound[1]) == 2
+    assert bound[1].newest() == 3
+
+
+# A central vector in chunks while several workers really are at it: nothing is lost, nobody is kept waiting.
+
+
+def _all_there(update: Chunked, times: list[int]) -> None:
+    central, counters, done = update.shared, update.counters[:, :2], update.done
+    assert done.tolist() == [sum(times)] * update.chunks, "every chunk had every update"
+    assert counters[:, 0].tolist() == times
+    want = sum((i + 1.0) * n for i, n in enumerate(times)) / 1e6
+    np.testing.assert_allclose(central, want, rtol=2e-3)
+
+
+def test_no_update_of_processes_is_lost():
+    update = Chunked(ends.PLAIN, *param_sizes(ends.Wide()), 2)
+    worker = ends.FORK.Process(target=ends.work, args=(update, 1, 300))
+    worker.start()
+    ends.work(update, 0, 300)
+    worker.join(60)
+    assert worker.exitcode == 0
+    _all_there(update, [300, 300])
+
+
+def hang(bound: Any) -> None:
+    """Its first chunk is number 1."""
+    bound.optimizers[1].step = lambda: time.sleep(600)
+
+
+def test_a_worker_that_is_killed_in_a_chunk_keeps_it_from_nobody():
+    update = Chunked(ends.PLAIN, *param_sizes(ends.Wide()), 2)
+    ends.work(update, 0, 5)
+    with ends.killed(update, 1, hang):
+        until, mine = time.monotonic() + 60, RobustLocks(update.locks)
+        while mine.acquire(1):
+            mine.release(1)
+            assert time.monotonic() < until
+            time.sleep(0.005)
+    ends.work(update, 0, 5)
+    assert update.done.tolist() == [10, 10, 10]
+    assert update.counters[:, 0].tolist() == [10, 0]
+    ends.work(update, 1, 5)  # who takes its place
+    assert update.done.tolist() == [15] * 3

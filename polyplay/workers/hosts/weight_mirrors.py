@@ -16,10 +16,9 @@ import numpy as np
 import torch
 
 from polyplay.core.shared_memory import memory_barrier
-from polyplay.weights.hogwild import READY
 from polyplay.weights.parameter_server import APPLIED, BASE, HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer
 from polyplay.weights.params import _ROUND, _VERSION, Params
-from polyplay.weights.update import GRADIENT, WEIGHTS, AllReduce
+from polyplay.weights.update import GRADIENT, READY, WEIGHTS, AllReduce
 from polyplay.workers.hosts.mirrors import Frame, FrameError, ObjectMirror, RemoteSeat
 
 # Weights go to where they are read: of the versions that were published, the newest when the link has time for it,
