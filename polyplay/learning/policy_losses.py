@@ -13,7 +13,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
@@ -30,7 +29,6 @@ from polyplay.learning import returns
 # before costs, whatever the reduction.
 
 
-BASELINES = ("acted", "present")
 HEADS = ("logp", "value", "entropy")
 
 
@@ -44,18 +42,14 @@ class A2C(returns.ActorCriticLoss):
     A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C
     (Babaeizadeh et al. 2017;
     NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
-    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    Raises ValueError for shapes that do not fit.
     """
 
-    reduction: str = "mean"
+    reduction: str = "mean"  # or sum
     value_half: bool = False  # ½(R − V)² instead of (R − V)²
     baseline: str = "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
 
     metrics: ClassVar[tuple[str, ...]] = returns.COMMON
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        returns.check_settings(self, reduction=returns.REDUCTIONS, baseline=BASELINES)
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         steps = self.transitions(out, batch)
@@ -73,7 +67,7 @@ class VTrace(returns.ActorCriticLoss):
     v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
     while acting. Infinite bounds do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
     deepmind/scalable_agent (sums over time and batch).
-    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    Raises ValueError for shapes that do not fit.
     """
 
     rho: float = 1.0
@@ -83,13 +77,6 @@ class VTrace(returns.ActorCriticLoss):
     value_half: bool = True
 
     metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "rho_mean", "rho_clipped")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        bounds = dict.fromkeys(("rho", "c", "rho_pg"), returns.ABOVE_ZERO)
-        returns.check_settings(self, reduction=returns.REDUCTIONS, **bounds)
-        if self.c > self.rho:
-            raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         steps = self.transitions(out, batch)
@@ -140,7 +127,7 @@ class PPO(returns.ActorCriticLoss):
     makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
     baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.remaining`, the part of the run to
     come. Advantages are normalised over each call's rows. Means over valid transitions.
-    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    Raises ValueError for shapes that do not fit.
     """
 
     lam: float = 0.95
@@ -153,10 +140,6 @@ class PPO(returns.ActorCriticLoss):
 
     metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "clip_fraction", "clip_range")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        returns.check_settings(self, clip_range=returns.ABOVE_ZERO)
-
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
         steps = returns.transitions(batch, self.gamma)
@@ -166,8 +149,6 @@ class PPO(returns.ActorCriticLoss):
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
-        rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
-        returns.check_one_shape("shape", rows | {f"out {k}": out[k] for k in ("logp", "value")})
         over = returns.MaskedMean(batch["valid"])
         reach = self.clip_range * (hyperparameters.remaining if self.anneal_clip else 1.0)
         return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, hyperparameters)
@@ -190,10 +171,6 @@ class APPO(returns.ActorCriticLoss):
     whole: ClassVar[bool] = True
 
     metrics: ClassVar[tuple[str, ...]] = (*PPO.metrics, "rho_mean", "rho_clipped")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        returns.check_settings(self, clip_range=returns.ABOVE_ZERO)
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """Of the rows [T+1, B] only which transitions are valid, [T, B]: the rest depends on the present weights."""

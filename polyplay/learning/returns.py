@@ -23,7 +23,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
 
@@ -117,7 +116,6 @@ def vtrace(
     """
     _check(steps, value)
     reward, discount, valid = steps
-    check_shapes(log_rho.shape == reward.shape, f"log_rho must be [T, B] = {list(reward.shape)}", log_rho)
     ratio = log_rho.exp()
     delta = ratio.clamp(max=rho) * (reward + _discounted(discount, value[1:]) - value[:-1])
     trace = ratio.clamp(max=c) * (discount * lam)
@@ -149,25 +147,14 @@ def _check(steps: Transitions, value: Tensor) -> None:
     check_shapes(fit and reward.ndim == 2, names, reward, discount, valid, value)
 
 
-def check_shapes(fit: bool, wanted: str, *given: Tensor | None) -> None:
+def check_shapes(fit: bool, wanted: str, *given: Tensor) -> None:
     """Raises ValueError, with the shapes given, unless they `fit`."""
     if not fit:
-        raise ValueError(f"{wanted}; got {', '.join('None' if x is None else str(list(x.shape)) for x in given)}")
+        raise ValueError(f"{wanted}; got {', '.join(str(list(x.shape)) for x in given)}")
 
 
 # What every loss shares: its outputs, masked means, normalisation.
 
-
-REDUCTIONS = ("mean", "sum")
-
-REWARDS = ("clip", "sign", "none", "scale")
-
-FRACTION, NOT_NEGATIVE, ABOVE_ZERO = "between 0 and 1", "0 or more", "above 0"
-BOUNDS: dict[str, Callable[[float], bool]] = {
-    FRACTION: lambda x: 0.0 <= x <= 1.0,
-    NOT_NEGATIVE: lambda x: x >= 0.0,
-    ABOVE_ZERO: lambda x: x > 0.0,
-}
 
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
@@ -225,26 +212,24 @@ def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Ten
 
 @dataclass(frozen=True)
 class ActorCriticLoss:
-    """The settings that losses of actor-critics share. Raises UserError for those out of range."""
+    """The settings that losses of actor-critics share; a page's Config says which are allowed."""
 
     gamma: float = 0.99
     lam: float = 1.0
     _: KW_ONLY
     value_cost: float = 0.5
     normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
-    reward: str = "clip"
+    reward: str = "clip"  # clip, sign, none or scale
     reward_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_settings(
-            self, gamma=FRACTION, lam=FRACTION, value_cost=NOT_NEGATIVE, reward_scale=ABOVE_ZERO, reward=REWARDS
-        )
 
     def transitions(self, out: Batch, batch: Batch) -> Transitions:
         """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
         steps = transitions(batch, self.gamma)
         rows = {f"out {k}": out[k] for k in ("logp", "value", "entropy")}
-        check_one_shape("[T+1, B] shape", rows | {f"batch {k}": batch[k] for k in ("logp", "value", "reward")})
+        rows |= {f"batch {k}": batch[k] for k in ("logp", "value", "reward")}
+        if len({x.shape for x in rows.values()}) > 1:
+            shapes = ", ".join(f"{k} {list(x.shape)}" for k, x in rows.items())
+            raise ValueError(f"all must be one [T+1, B] shape; got {shapes}")
         return steps._replace(reward=self.squashed(steps.reward, out))
 
     def squashed(self, reward: Tensor, out: Batch) -> Tensor:
@@ -287,13 +272,6 @@ def rho_metrics(over: MaskedMean, log_rho: Tensor, bound: float = 1.0) -> dict[s
     return {"rho_mean": over.mean(ratio), "rho_clipped": over.mean((ratio > bound).to(ratio.dtype))}
 
 
-def check_one_shape(name: str, given: Mapping[str, Tensor]) -> None:
-    """Raises ValueError, with all shapes, where they differ."""
-    if len({x.shape for x in given.values()}) > 1:
-        shapes = ", ".join(f"{k} {list(x.shape)}" for k, x in given.items())
-        raise ValueError(f"all must be one {name}; got {shapes}")
-
-
 class MaskedMean:
     """Means of [T, B] tensors over the valid entries, 0 if there are none. The rest is ignored, even NaN, also by
     gradients of what went through `only`.
@@ -328,13 +306,3 @@ def explained_variance(target: Tensor, value: Tensor, over: MaskedMean) -> Tenso
     """1 − Var(target − value)/Var(target), 0 where the targets do not vary."""
     rest, spread = over.variance(target - value), over.variance(target)
     return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
-
-
-def check_settings(loss: object, **allowed: str | tuple[str, ...]) -> None:
-    """Each by a bound of BOUNDS, or by its choices. Raises UserError."""
-    for name, bound in allowed.items():
-        value = getattr(loss, name)
-        if isinstance(bound, tuple) and value not in bound:
-            raise UserError(f"{name} is {value!r}; use one of {', '.join(bound)}")
-        if isinstance(bound, str) and not BOUNDS[bound](value):
-            raise UserError(f"{name} is {value}; it must be {bound}")

@@ -16,8 +16,7 @@ from polyplay.core.errors import Count, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.envs.make import whole_matches
-from polyplay.learning import Hyperparameters, LearnerSpec, learn
-from polyplay.learning.policy_losses import A2C, VTrace
+from polyplay.learning import A2C, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes

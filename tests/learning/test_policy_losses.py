@@ -13,8 +13,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.core.errors import UserError
-from polyplay.learning import policy_losses, returns
+from polyplay.learning import policy_losses
 from tests import twins
 
 QUICK = settings(max_examples=80, deadline=None)
@@ -135,7 +134,7 @@ def test_terms_and_gradients_equal_the_plain_twin(case: Any, loss: Any) -> None:
 @pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
 def test_a_batch_without_any_transition_scores_zero(make: Any) -> None:
     out, batch = numbers([twins.lane_flags(["restart", "restart"], "first")], seed=1)
-    for reduction in returns.REDUCTIONS:
+    for reduction in ("mean", "sum"):
         scored, grads = gradients(make(reduction=reduction), out, batch)
         assert scored.loss.item() == 0.0
         assert all(v.item() == 0.0 for v in scored.metrics.values())
@@ -190,25 +189,6 @@ def test_bf16_outputs_are_summed_in_fp32(make: Any) -> None:
     assert scored.loss.dtype == torch.float32
     torch.testing.assert_close(scored.loss, exact.loss, rtol=1e-6, atol=1e-6)
     assert all(v.grad is not None and v.grad.dtype == torch.bfloat16 for v in low.values())
-
-
-@pytest.mark.parametrize(
-    ("make", "options", "message"),
-    [
-        (policy_losses.A2C, {"gamma": 1.5}, "gamma is 1.5; it must be between 0 and 1"),
-        (policy_losses.VTrace, {"lam": -0.1}, "lam is -0.1; it must be between 0 and 1"),
-        (policy_losses.A2C, {"value_cost": -1.0}, "value_cost is -1.0; it must be 0 or more"),
-        (policy_losses.A2C, {"reward_scale": 0.0}, "reward_scale is 0.0; it must be above 0"),
-        (policy_losses.A2C, {"reduction": "avg"}, "reduction is 'avg'; use one of mean, sum"),
-        (policy_losses.A2C, {"baseline": "past"}, "baseline is 'past'; use one of acted, present"),
-        (policy_losses.VTrace, {"reward": "clipped"}, "reward is 'clipped'; use one of clip, sign, none, scale"),
-        (policy_losses.VTrace, {"rho_pg": 0.0}, "rho_pg is 0.0; it must be above 0"),
-        (policy_losses.VTrace, {"rho": 0.5}, "c is 1.0 and rho 0.5; V-trace needs c <= rho"),
-    ],
-)
-def test_settings_out_of_range_are_named(make: Any, options: dict[str, Any], message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make(**options)
 
 
 @pytest.mark.parametrize("loss", [policy_losses.A2C(), policy_losses.VTrace()])
@@ -318,16 +298,6 @@ def test_what_is_not_valid_is_ignored_even_nan():
     after.loss.backward()
     assert after.loss.item() == pytest.approx(before.loss.item(), rel=1e-12)
     assert all(torch.isfinite(h.grad).all() for h in heads.values())
-
-
-@pytest.mark.parametrize("make", [policy_losses.PPO, policy_losses.APPO])
-def test_shapes_and_settings_that_do_not_fit_are_refused(make):
-    out, batch = example(0)
-    with pytest.raises(ValueError, match=r"all must be one (\[T\+1, B\] )?shape"):
-        score(make(), {**out, "value": out["value"][:-1]}, batch)
-    for wrong, told in (({"clip_range": 0.0}, "clip_range is 0.0"), ({"lam": 1.1}, "lam is 1.1")):
-        with pytest.raises(UserError, match=told):
-            make(**wrong)
 
 
 @pytest.mark.parametrize("lam", [0.0, 0.8, 1.0])

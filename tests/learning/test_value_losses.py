@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyplay.core import numbers
-from polyplay.core.errors import UserError
 from polyplay.core.numbers import unscale
 from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
@@ -206,23 +205,6 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
 
 
 # ------------------------------------------------------------------------------------------------ settings
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: value_losses.QLoss("total"), "reduction is 'total'; use one of mean, sum"),
-        (lambda: value_losses.QLoss(clip=-1.0), "clip is -1.0; it must be 0 or more"),
-        (lambda: value_losses.QLoss(weighted="both"), "weighted is 'both'; use one of loss, error"),
-        (lambda: value_losses.CategoricalLoss(3.0, 3.0), "low is 3.0 and high 3.0; low must be below high"),
-        (lambda: value_losses.CategoricalLoss(priority="td"), "priority is 'td'; use one of ce, kl"),
-        (lambda: value_losses.SequenceLoss(tail="repeat"), "tail is 'repeat'; use one of extra, short"),
-        (lambda: value_losses.SequenceLoss(n=0), "n is 0; it must be a whole number from 1 up"),
-        (lambda: value_losses.SequenceLoss(eta=1.5), "eta is 1.5; it must be between 0 and 1"),
-        (lambda: value_losses.SequenceLoss(rescale=-0.1), "rescale is -0.1; it must be 0 or more"),
-    ],
-)
-def test_settings_out_of_range_are_named(make: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
 
 
 # ------------------------------------------------------------------------------------------------ outputs
@@ -268,8 +250,6 @@ def test_burn_in_is_walked_by_both_without_gradient() -> None:
         gradients.append(policy.core.cell.recurrent.weight.grad.clone())
     assert not torch.allclose(*gradients), "the burn-in is behind a wall"
     assert all(p.grad is None for p in target.parameters())
-    with pytest.raises(ValueError, match="a network with memory learns from sequences"):
-        value_losses.q_outputs(policy, target, {"obs": batch["obs"][:2]})
 
 
 def test_every_pass_has_noise_of_its_own_by_the_key() -> None:
@@ -305,17 +285,6 @@ def test_nothing_is_heard_of_what_follows_a_termination() -> None:
     logits = torch.tensor([[[NAN] * 3] * 2, [[0.0] * 3] * 2])
     made = value_losses.categorical(t(0.8, 0.8), t(0.0, 0.0), logits, 0.5, 1.5)
     torch.testing.assert_close(made[0], made[1])
-
-
-def test_shapes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ValueError, match=r"ret and discount must be \[B\], target and online \[B, A\]; got \[2\]"):
-        value_losses.scalar(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(3, 4))
-    with pytest.raises(ValueError, match=r"target and online \[B, A, K\].*\[2, 4\]"):
-        value_losses.categorical(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(2, 4), 0.0, 1.0)
-    with pytest.raises(ValueError, match=r"mask must be q's \[2, 4\]"):
-        q_heads.greedy_action(torch.zeros(2, 4), torch.zeros(4, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"scores must be \[2\] and \[A\] or \[A, K\] behind; got \[3, 4\]"):
-        q_heads.take_action(torch.zeros(3, 4), torch.zeros(2, dtype=torch.int64))
 
 
 # ------------------------------------------------------------------------------------------------ categorical
@@ -419,8 +388,6 @@ def test_what_lies_beyond_a_termination_is_not_used_even_if_it_is_no_number() ->
     ret, discount = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.5])
     made = value_losses.targeted(ret, discount, torch.tensor([torch.nan, 4.0]))
     assert made.tolist() == [1.0, 4.0]
-    with pytest.raises(ValueError, match=r"must be one \[B\]; got \[2\], \[2\], \[2, 1\]"):
-        value_losses.targeted(ret, discount, torch.zeros(2, 1))
 
 
 def networks() -> tuple[Any, Any]:
@@ -445,32 +412,3 @@ def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
     now = policy.unroll({"obs": batch["obs"][:1], "action": batch["action"][None]}, {})
     torch.testing.assert_close(out["q"], now["chosen"][0])
     torch.testing.assert_close(out["value"], now["value"][0])
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (
-            lambda b: value_losses.project(torch.ones(2, 1), torch.zeros(2), torch.zeros(2), -1, 1),
-            r"K >= 2.*got \[2, 1\]",
-        ),
-        (
-            lambda b: value_losses.project(torch.ones(2, 3), torch.zeros(1), torch.zeros(2), -1, 1),
-            r"got \[2, 3\], \[1\]",
-        ),
-        (lambda b: value_losses.sequence_targets(b, torch.zeros(3, 1, 2), 0.9, 3), "3 rows are too few for n = 3"),
-        (
-            lambda b: value_losses.sequence_targets(b, torch.zeros(2, 1, 2), 0.9, 1),
-            r"\[R, B\] = \[3, 1\]; got \[2, 1, 2\]",
-        ),
-        (lambda b: value_losses.sequence_priority(torch.zeros(3), torch.ones(3), 0.9), r"\[T, B\] shape; got \[3\]"),
-        (
-            lambda b: value_losses.cross_entropy(torch.ones(2, 3), torch.ones(2, 2)),
-            r"one shape; got \[2, 3\], \[2, 2\]",
-        ),
-    ],
-)
-def test_wrong_shapes_are_named(call, says: str) -> None:
-    flags = torch.zeros(3, 1, dtype=torch.bool)
-    with pytest.raises(ValueError, match=says):
-        call({"reward": torch.zeros(3, 1), "terminated": flags, "first": flags})
