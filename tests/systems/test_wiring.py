@@ -192,7 +192,6 @@ REFUSED: list[Any] = [
     ("appo", {"batch": 9}, "--batch 9 is not a multiple of --learners 1 x --lanes 4"),
     ("appo", {"batch": 8, "lag": 0, "actors": 3}, "--batch 8 takes 2 rollouts .*--lag 0 allow 1"),
     ("appo", {"batch": 64}, "--batch 64 takes 16 rollouts"),
-    ("appo", {"clip_range": 0.0}, "clip_range is 0.0"),
     ("dqn", {"replicas": 2}, "--lanes 1 does not divide among --replicas 2: make it a multiple of that"),
     ("dqn", PENDULUM, "toy:pendulum given, but dqn needs discrete .* .1. real.*a2c, apex_dpg take these"),
     ("dqn", {"env": "toy:conditional"}, r"dqn needs discrete actions, this has verb: 4 discrete, unit.*\(verb 1, 3\)"),
