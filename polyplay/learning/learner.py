@@ -24,7 +24,7 @@ from polyplay.core.errors import NotFinite
 from polyplay.core.files import JsonLines, LogWrites, refusal_text
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters, RunControl, SchedulePoint, WorkerContext
-from polyplay.learning.returns import EpochLoss, Loss, LossOutput
+from polyplay.learning.returns import Loss, LossOutput
 from polyplay.learning.threaded_gradient import ThreadedGradient, parts_of
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
@@ -158,7 +158,7 @@ def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, se
     """
     spec, policy, passes = learner.spec, learner.policy, learner.spec.passes
     assert passes is not None
-    loss, returns = cast("EpochLoss", spec.loss), getattr(policy, "returns", None)
+    loss, returns = cast("Any", spec.loss), getattr(policy, "returns", None)
     parts = Minibatches(batch, state, loss.prepare(batch, returns.scale() if returns else 1.0), version, loss.whole)
     learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
     for k, at in enumerate(order):

@@ -187,14 +187,6 @@ class Loss(Protocol):
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters, /) -> LossOutput: ...
 
 
-class EpochLoss(Loss, Protocol):
-    """One for several passes over a batch: `prepare` makes what all passes share, of rows [T+1, B]."""
-
-    @property
-    def whole(self) -> bool: ...  # lanes stay whole in minibatches
-    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch: ...
-
-
 def importance_weight(batch: Batch, like: Tensor) -> Tensor:
     """Of what a replay drew; 1 without weights."""
     return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
@@ -219,6 +211,9 @@ class ActorCriticLoss:
     _: KW_ONLY
     value_cost: float = 0.5
     normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
+    value_half: bool = False  # ½(R − V)² instead of (R − V)²
+    value_clip: bool = False  # of several passes: changes of V count up to ± the clip range, as baselines' ppo2
+    reduction: str = "mean"  # or sum
     reward: str = "clip"  # clip, sign, none or scale
     reward_scale: float = 1.0
 
@@ -241,27 +236,46 @@ class ActorCriticLoss:
             scale = scale * out["reward_scale"]
         return squash_rewards(reward, self.reward, scale)
 
-    def total(
+    def score(
         self,
-        terms: tuple[Tensor, Tensor, Tensor],
+        out: Batch,
+        acted: Batch,
         over: MaskedMean,
-        apart: Callable[[], Tensor],
-        values: tuple[Tensor, Tensor],
-        hyperparameters: Hyperparameters,
+        made: Advantages,
+        entropy_cost: float,
+        reach: float | None = None,
         more: Callable[[], dict[str, Tensor]] = dict,
-        summed: bool = False,
     ) -> LossOutput:
-        """The terms policy_loss, value_loss and entropy, means `over` transitions, added up; not means if `summed`. For
-        metrics: apart gives log π − log μ; values: V, and its targets; more: others than COMMON.
+        """The terms policy_loss, value_loss and entropy over rows [T, B], added up. out, acted: what the network says,
+        and said while acting; made: without gradient; reach: the ratio of both is clipped to 1 ± it (PPO), None: there
+        is no ratio; more: metrics beyond these.
         """
-        policy_loss, value_loss, entropy = terms
-        loss = policy_loss + self.value_cost * value_loss - hyperparameters.entropy_cost * entropy
-        loss = loss * over.count if summed else loss
+        advantage = normalize_advantages(made.advantage, over) if self.normalize_advantage else made.advantage
+        heads = (at_least_float32(out[k], advantage) for k in ("logp", "value", "entropy"))
+        advantage, target, logp, value, entropy = map(over.only, (advantage, made.target, *heads))
+        if reach is None:
+            policy_loss = over.mean(-advantage * logp)
+        else:
+            ratio = (logp - over.only(acted["logp"])).exp()
+            clipped = ratio.clamp(1.0 - reach, 1.0 + reach)
+            policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * clipped))
+        squared = (target - value).square()
+        if self.value_clip and reach is not None:
+            before = over.only(acted["value"])
+            near = before + (value - before).clamp(-reach, reach)
+            squared = torch.maximum(squared, (target - near).square())
+        terms = policy_loss, over.mean(squared) * (0.5 if self.value_half else 1.0), over.mean(entropy)
+        loss = policy_loss + self.value_cost * terms[1] - entropy_cost * terms[2]
+        loss = loss * over.count if self.reduction == "sum" else loss
 
         def metrics() -> dict[str, Tensor]:
-            value, target = values
-            rest = (over.mean(value), explained_variance(target, value, over), 0.5 * over.mean(apart().square()))
-            return dict(zip(COMMON, (loss, *terms, *rest), strict=True)) | more()
+            rest = over.mean(value), explained_variance(target, value, over)
+            apart = 0.5 * over.mean((logp - acted["logp"]).square())
+            found = dict(zip(COMMON, (loss, *terms, *rest, apart), strict=True))
+            if reach is not None:
+                beyond = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
+                found |= {"clip_fraction": beyond, "clip_range": torch.tensor(reach)}
+            return found | more()
 
         return LossOutput(loss, LazyMetrics(metrics))
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -260,7 +260,7 @@ class WithAuxiliary:
     and its rewards.
     """
 
-    loss: returns.Loss
+    loss: Any  # a Loss
     terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
 
     @property
@@ -274,12 +274,13 @@ class WithAuxiliary:
 
     @property
     def whole(self) -> bool:
-        """Of one for several passes: see base.EpochLoss."""
-        return cast("returns.EpochLoss", self.loss).whole
+        """Of a loss for several passes: whether lanes stay whole in minibatches."""
+        return bool(self.loss.whole)
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """See base.EpochLoss."""
-        return cast("returns.EpochLoss", self.loss).prepare(batch, scale)
+        """Of a loss for several passes: what all of them share."""
+        made: Batch = self.loss.prepare(batch, scale)
+        return made
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         if "reward" in out:
@@ -314,9 +315,9 @@ class WithAuxiliary:
         if name == "reward_prediction":
             return reward_prediction_loss(out["reward_logits"], batch["recent_reward"])
         if name == "value_replay":
-            rows, loss = batch["replayed"], cast("returns.ActorCriticLoss", self.loss)
-            rows = {**rows, "reward": loss.squashed(rows["reward"], out)}
-            return value_replay_loss(out["replayed_value"], rows, loss.gamma)
+            rows = batch["replayed"]
+            rows = {**rows, "reward": self.loss.squashed(rows["reward"], out)}
+            return value_replay_loss(out["replayed_value"], rows, self.loss.gamma)
         return over.mean(out[name][: len(over.valid)])
 
 

@@ -59,7 +59,8 @@ def build(c: Config, crew: Crew) -> System:
     tasks = wiring.auxiliary_of(c)
     given = {"core_size": c.core_size, "previous": c.previous, "auxiliary": tuple(tasks)}
     policy = wiring.actor_critic_of(c, envs, c.init, exact=False, **given)
-    loss = A2C(c.gamma, c.lam, c.reduction, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
+    loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
+    loss = replace(loss, reduction=c.reduction)
     loss = wiring.with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale), tasks)
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(policy()), workers)
