@@ -433,14 +433,13 @@ class ExperienceSource(OpenSource):
         made between two rounds of turns.
         """
         if not self.ctx.serial and self.learner.saved != self.learner.version:
-            self.learner.save(self._write)
+            self.learner.save()
         yield from ()
 
     def write_part(self, number: int) -> None:
         """Its part of a checkpoint between two rounds of turns."""
 
         def write(part: CheckpointPart) -> None:
-            self._write(part)
             own = {"statistics": to_host(self._statistics), "turn": np.array(self.queue.turns[self.ctx.index])}
             part.arrays(f"{self._name}_turn", own)
             if self.first:

@@ -280,7 +280,7 @@ class Learner:
         self.saver = ctx.index == 0 or not spec.update.asynchronous
         self.saved, self.marks = -1, SaveMarks(ctx)  # saved: the update that was saved last
         self.scheduled = dict[str, SchedulePoint]()  # by hyperparameter, the point that holds
-        self.extra_parts: WritePart | None = lambda part: None  # saved too where a run failed; None: nothing is saved
+        self.extra_parts: WritePart | None = lambda part: None  # None: nothing is saved where a run failed
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace: JsonLines | None = None
         self._writes = LogWrites(lambda text: ctx.log("warning", text))
@@ -564,7 +564,7 @@ class Learner:
         """While in it, nobody changes the weights that this replica saves, where others do otherwise (server)."""
         return self.update.writers_paused() if self.saver else contextlib.nullcontext()
 
-    def save(self, more: WritePart = lambda part: None, at: int | None = None, number: int | None = None) -> None:
+    def save(self, more: WritePart | None = None, at: int | None = None, number: int | None = None) -> None:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
         are there. at: the update whose checkpoint it is, where others write theirs under that number too. number: of a
         checkpoint of several agents, each at an update of its own.
@@ -591,7 +591,7 @@ class Learner:
             self.saved = version
             self.marks.tell(version)
 
-    def _attempt(self, number: int, mark: int | None, more: WritePart = lambda part: None) -> None:
+    def _attempt(self, number: int, mark: int | None, more: WritePart | None = None) -> None:
         """Write the parts of checkpoint `number`, and tell by a mark whether they are there."""
         ctx = self.ctx
         if ctx.directory is None or not self.saver:
@@ -600,7 +600,9 @@ class Learner:
             part = checkpoint.CheckpointPart(ctx.directory, number)
             if ctx.index == 0:
                 self._write(part)
-            more(part)
+            for write in (self.extra_parts, more):
+                if write is not None:
+                    write(part)
             self.marks.tell(mark)
         except OSError as e:
             self.marks.tell(mark, failed=True)
