@@ -59,7 +59,7 @@ def act(
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         producer = out.producer(ctx.index)
         producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
-        actor = Actor(ctx, pool, policy_from_cpu(net), producer, ctx.index * envs.lanes)
+        actor = Actor(ctx, pool, [LanePlayer(policy_from_cpu(net), producer)], ctx.index * envs.lanes)
         actor.explore, actor.held = explore, held
         if "pool" in saved:
             actor.load(saved)
@@ -218,7 +218,7 @@ def act_at_table(
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         bots = [load_bot(envs.spec, name) for name in (league.bots if league else ())]
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
-        actor = Actor(ctx, pool, seats[0].network, producer, ctx.index * envs.lanes, seats)
+        actor = Actor(ctx, pool, seats, ctx.index * envs.lanes)
         table = ActorSeating(ctx, actor, seats, league, bots)
         ctx.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
         if saved:

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from polyplay.acting.actor import Actor, TapeRecorder
+from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
 from polyplay.acting.rows import Exploration, policy_from_cpu, pool_to_device
 from polyplay.acting.worker import open_pool, report_faults
@@ -391,7 +391,7 @@ def replica(
         if ctx.reuse and spec.stored_bootstrap and getattr(learner.policy, "recalls", False):
             recorder = TapeRecorder(policy, envs.groups, T)
             policy = cast("Policy", recorder)
-        actor = Actor(ctx, pool, policy, slots_of, ctx.index * envs.lanes)
+        actor = Actor(ctx, pool, [LanePlayer(policy, slots_of)], ctx.index * envs.lanes)
         actor.explore, actor.bootstrap = explore, replay is None  # a replay keeps no last rows
         steps = T * envs.lanes
         if "pool" in saved:
