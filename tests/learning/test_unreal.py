@@ -15,12 +15,10 @@ from torch import Tensor
 from polyplay.core import tree
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
-from polyplay.envs.spaces import Discrete
 from polyplay.learning import returns, unreal
 from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
 from polyplay.learning.unreal import KL, UnrealReplay, WithAuxiliary
 from polyplay.nets import actor_critic
-from polyplay.nets.actor_critic import PixelControl
 from tests import twins
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -131,12 +129,6 @@ def test_only_rows_to_bootstrap_from_and_valid_transitions_are_looked_at(rows: d
         assert moved.item() != losses[0].item()
 
 
-def test_features_of_other_rows_are_named() -> None:
-    batch = {"reward": torch.zeros(4, 2)} | dict.fromkeys(("first", "terminated"), torch.zeros(4, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"x must be \[4, 2\] and features; got \[8, 5\]"):
-        actor_critic.pixel_control_values(PixelControl(5, (11, 11), Discrete(2)), torch.zeros(8, 5), batch)
-
-
 # ------------------------------------------------------------------------------------------------ reward prediction
 
 
@@ -171,11 +163,6 @@ def test_value_replay_equals_the_plain_twin(rows: dict[str, Any], gamma: float) 
     for t, b in real:
         grad[t, b] = (value[t, b].item() - target[b][t]) / count
     torch.testing.assert_close(value.grad, grad)
-
-
-def test_value_replay_of_low_precision_is_summed_in_float32() -> None:
-    batch = {"reward": torch.ones(4, 2)} | dict.fromkeys(("first", "terminated"), torch.zeros(4, 2, dtype=torch.bool))
-    assert unreal.value_replay_loss(torch.zeros(4, 2, dtype=torch.bfloat16), batch, 0.9).dtype == torch.float32
 
 
 # WithAuxiliary against plain loops and finite differences, its costs, and what it passes through.
