@@ -10,7 +10,7 @@ rater:  newest Params against bots ─► TrueSkill
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
@@ -84,6 +84,6 @@ def build(c: Config, crew: Crew) -> System:
     learner.params, learner.league = params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup)
     if c.rate_every:
-        rates = crew.add(rater, on_loss="replace", games=games, references=bots, every=c.rate_every)
-        rates.policy, rates.params, rates.matches = policy, params, teams.MATCHES
+        rated: Any = {"games": games, "references": bots, "every": c.rate_every, "matches": teams.MATCHES}
+        crew.add(rater, on_loss="replace", policy=policy, params=params, **rated)
     return System(envs, policy, (*loss.metrics, *METRICS, METRIC), {})

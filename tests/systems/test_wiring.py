@@ -15,7 +15,7 @@ from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
 from polyplay.workers.crew import Crew
 from tests.games.traits import NAME as TRAITS
-from tests.systems import traits_matrix as matrix
+from tests.systems.settings import VALUES
 from tests.systems.trained import wired
 
 CATCH = {"env": "toy:catch", "network": "mlp"}
@@ -209,7 +209,7 @@ REFUSED: list[Any] = [
     ("ppo", {"core": "gru", "lanes": 6}, "--lanes 6 does not divide among --replicas 1 x --groups 1 x --minibatches 4"),
     ("ppo", {"replicas": 3}, "--lanes 8 does not divide among --replicas 3"),
     *((name, {"env": f"{TRAITS}+{x}"}, "needs discrete actions, this has")
-      for name in matrix.VALUES for x in ("continuous", "hybrid")),
+      for name in VALUES for x in ("continuous", "hybrid")),
 ]  # fmt: skip
 
 
