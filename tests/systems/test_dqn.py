@@ -12,10 +12,7 @@ import polyplay
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
-from polyplay.runs import plan
-from polyplay.workers.crew import Crew
 from tests.systems import settings as of
-from tests.systems.trained import wired
 
 
 def trained(path, **settings: Any) -> Any:
@@ -58,14 +55,6 @@ def test_a_replay_of_another_version_is_refused_before_anything_is_written(tmp_p
     with pytest.raises(UserError, match="this version reads 1000"):
         polyplay.resume(str(tmp_path / "run"), steps=900)
     assert (tmp_path / "run" / "config.json").read_text() == before
-
-
-def test_the_plan_says_how_threads_divide_a_batch(monkeypatch):
-    monkeypatch.setattr("polyplay.runs.plan.threads_of", lambda role, crew: 2)
-    for how, text in (({}, "2 threads divide each batch of 32 transitions"), ({"serial": True}, "")):
-        crew = Crew(0, **how)
-        made = wired("dqn", crew, env="ALE/Pong-v5", network="nature")
-        assert plan._gradient(crew, made.policy()) == text
 
 
 def test_two_replicas_stay_equal_and_draw_from_memories_of_their_own(tmp_path):
