@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from common import RESULTS, Row, about, command_line, lines_about, publish, said, spread, table, verdict
 
-from polyplay.acting.actor import Actor
+from polyplay.acting.actor import Actor, LanePlayer
 from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
 from polyplay.core.tree import Batch, Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext
@@ -85,7 +85,7 @@ def loop(pool: Pool, policy: Policy, T: int, shape: tuple[int, ...]) -> tuple[It
     ctx = WorkerContext("act", 0, 1, 0, 0, Counters(1), RunControl())
     producer, batches = queue.producer(0), queue.batches(1).consumer(0)
     versions = iter(range(1 << 40))
-    actor = Actor(ctx, pool, policy, producer, 0)
+    actor = Actor(ctx, pool, [LanePlayer(policy, producer)], 0)
 
     def rollouts() -> Iterator[None]:
         for slots in actor.rollouts(lambda k: next(versions)):

@@ -166,13 +166,6 @@ def rules(page: Path) -> str:
     return table(["rule", "what it says", "a run"], ([code(k), prose(r.says, page), r.run] for k, r in RULES.items()))
 
 
-def traits(page: Path) -> str:
-    """Which traits of environments and networks are tested together, in which systems."""
-    from tests.systems import traits_matrix
-
-    return "\n".join(traits_matrix.markdown())
-
-
 def exactness(page: Path) -> str:
     """Runs of bench/exactness.py that resumed to the bit, by system and by what their plans say of that."""
     rows = json.loads((ROOT / "bench" / "results" / "exactness.json").read_text())["rows"]
@@ -249,7 +242,6 @@ KINDS: dict[str, Callable[..., str]] = {
     "rooms": rooms_table,
     "options": run_options,
     "rules": rules,
-    "traits": traits,
     "exactness": exactness,
     "gpu": gpu,
     "learning": learning,

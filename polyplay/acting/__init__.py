@@ -2,6 +2,4 @@
 
 from polyplay.acting.predictor import LaneTable
 from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule
-from polyplay.acting.worker import act, act_at_table
-
-__all__ = ["EpsilonLadder", "GaussianNoise", "LaneTable", "LinearEpsilon", "RunSchedule", "act", "act_at_table"]
+from polyplay.acting.worker import act, act_at_table, predict

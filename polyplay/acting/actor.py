@@ -36,6 +36,8 @@ Pull = Callable[[int], int | None]  # of a round: bring its weights; their versi
 class ActingPolicy(Protocol):
     """As much of a Policy as a group of lanes needs."""
 
+    @property
+    def noise(self) -> int: ...
     def initial(self, lanes: int) -> Batch: ...
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]: ...
 
@@ -54,6 +56,8 @@ class LanePlayer:
 
 class ScriptedPolicy:
     """A bot as an ActingPolicy."""
+
+    noise = 0
 
     def __init__(self, bot: SeatedBot):
         self.bot = bot
@@ -90,18 +94,10 @@ class Actor:
     One player acts in all groups of lanes, or each has its own (a table, see worker).
     """
 
-    def __init__(
-        self,
-        ctx: WorkerContext,
-        pool: Pool,
-        policy: Policy,
-        out: Producer | RolloutSlots,
-        first_lane: int,
-        players: Sequence[LanePlayer] = (),
-    ):
-        """players: of the groups, in order; none: `policy` acts in all. policy, out: where there is but one."""
-        self.ctx, self.pool, self.out = ctx, pool, out
-        self.players = list(players) or [LanePlayer(policy, out)]
+    def __init__(self, ctx: WorkerContext, pool: Pool, players: Sequence[LanePlayer], first_lane: int):
+        """players: of the groups, in order, or one for all; rows go to one place, with the same noise."""
+        assert players[0].out is not None
+        self.ctx, self.pool, self.players, self.out = ctx, pool, players, players[0].out
         self.first_lane, self.numbers = first_lane, first_lane + np.arange(pool.lanes)
         self.games = EpisodeCounter(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
@@ -110,7 +106,7 @@ class Actor:
         for i in range(pool.groups):
             lanes = slice(i * self.width, (i + 1) * self.width)
             player = self.players[i % len(self.players)]
-            noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], policy.noise)
+            noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], players[0].policy.noise)
             self.groups.append(LaneGroup(lanes, noise, player.policy.initial(self.width), player))
         self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
         self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from polyplay.games import records as kernels
 from polyplay.games.board_pool import play_all
 from polyplay.games.boards import Game
 from polyplay.games.mcts import Opponent
-from polyplay.nets.policy import Policy, PolicyFactory
+from polyplay.nets.policy import Policy
 
 Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool
 
@@ -186,12 +186,7 @@ def choose_with_value(
     return action, value, after
 
 
-class PlayableSystem(Protocol):
-    @property
-    def policy(self) -> PolicyFactory: ...
-
-
-def load_policy(system: PlayableSystem, path: Path, agent: int = 0) -> Policy:
+def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
     """path: a checkpoint, or the file of an agent's weights alone."""
     policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
     saved = read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
@@ -199,9 +194,7 @@ def load_policy(system: PlayableSystem, path: Path, agent: int = 0) -> Policy:
     return policy
 
 
-def load_player(
-    system: PlayableSystem, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0
-) -> Policy:
+def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Policy:
     """What plays full games: the network on a device, or a search that asks it, with so many simulations (None: its
     own number).
     """

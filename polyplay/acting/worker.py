@@ -40,35 +40,26 @@ def act(
     ctx: WorkerContext,
     *,
     policy: PolicyFactory,
-    out: RolloutQueue | TrainingQueue,
-    params: Params | ParameterServer | Hogwild,
-    envs: Envs | None = None,
-    agents: LaneTable | None = None,
+    out: RolloutQueue,
+    params: Params | ParameterServer,
+    envs: Envs,
     lag: int | None = None,
     explore: Exploration | None = None,
     nice: int = 0,
     keep: int = 1,
 ) -> Iterator[None]:
-    """An actor: its own environments, its own copy of the weights, rollouts into a queue. With `agents` a predictor:
-    one of those that serve these lanes, with the weights that the trainers change. nice: how far other processes of
-    the machine go first, as os.nice has it. keep: rollouts between two pulls of the weights.
+    """An actor: its own environments, its own copy of the weights, rollouts into a queue. nice: how far other processes
+    of the machine go first, as os.nice has it. keep: rollouts between two pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
-    if agents is not None:
-        assert isinstance(params, Hogwild)
-        yield from _serve(ctx, agents, policy, params)
-        return
-    assert envs is not None
-    assert isinstance(out, RolloutQueue)
-    assert not isinstance(params, Hogwild)
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     held = WeightCache(FlatParams(net), keep)
     saved = actor_checkpoint.load_actor(ctx, out.consumers)
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         producer = out.producer(ctx.index)
         producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
-        actor = Actor(ctx, pool, policy_from_cpu(net), producer, ctx.index * envs.lanes)
+        actor = Actor(ctx, pool, [LanePlayer(policy_from_cpu(net), producer)], ctx.index * envs.lanes)
         actor.explore, actor.held = explore, held
         if "pool" in saved:
             actor.load(saved)
@@ -95,17 +86,20 @@ def act(
             yield from actor_checkpoint.rest_at_end(ctx, producer)
 
 
-def _serve(ctx: WorkerContext, agents: LaneTable, policy: PolicyFactory, weights: Hogwild) -> Iterator[None]:
-    while not weights.ready:
+def predict(
+    ctx: WorkerContext, *, agents: LaneTable, policy: PolicyFactory, out: TrainingQueue, params: Hogwild
+) -> Iterator[None]:
+    """A predictor: one of those that serve these lanes, with the weights that the trainers change."""
+    while not params.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-    weights.reader(net)
+    params.reader(net)
     net = policy_from_cpu(net)
     agents.open(ctx, net)
-    for chunks in Predictor(ctx, agents, net, lambda: weights.version).chunks():
+    for chunks in Predictor(ctx, agents, net, lambda: params.version).chunks():
         for slot, length in chunks:
-            agents.out.commit(slot, length)
+            out.commit(slot, length)
             ctx.counters.add("rollouts", 1)
         ctx.counters.depth(agents.queued)
         report_faults(ctx, agents.pool, counts=ctx.index == 0)
@@ -224,8 +218,7 @@ def act_at_table(
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         bots = [load_bot(envs.spec, name) for name in (league.bots if league else ())]
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
-        players = [seat.player for seat in seats]
-        actor = Actor(ctx, pool, seats[0].policy, producer, ctx.index * envs.lanes, players)
+        actor = Actor(ctx, pool, seats, ctx.index * envs.lanes)
         table = ActorSeating(ctx, actor, seats, league, bots)
         ctx.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
         if saved:
@@ -245,41 +238,39 @@ def act_at_table(
             yield
 
 
-class Seat:
-    """A place at a table: one player, whoever sits there, and the memory of its weights."""
+class Seat(LanePlayer):
+    """A place at a table: whoever plays there, and the memory of its weights."""
 
     def __init__(
         self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int | None
     ):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
         self.net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-        self.vector = FlatParams(self.net)
-        self.policy = policy_from_cpu(self.net)
-        self.player = LanePlayer(self.policy, producer)
+        self.vector, self.network = FlatParams(self.net), policy_from_cpu(self.net)
+        super().__init__(self.network, producer)
         self.seats_of_agent = 1  # players of the same agent at the table
 
     def sit(self, policy: ActingPolicy, pull: Pull, agent: int = -1) -> None:
         """From the next rollout on this plays here. agent: a living one, which learns from it."""
-        player, out = self.player, self.producer if agent >= 0 else None
-        player.policy, player.agent, player.out, player.pull, player.version = policy, agent, out, pull, -1
+        self.policy, self.agent, self.pull, self.version = policy, agent, pull, -1
+        self.out = self.producer if agent >= 0 else None
 
     def save(self) -> Batch:
         """The weights that play here."""
-        return {"vector": to_host(self.vector.flat), "version": np.array(self.player.version)}
+        return {"vector": to_host(self.vector.flat), "version": np.array(self.version)}
 
     def load(self, saved: Batch) -> None:
         """The inverse."""
         self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))
-        self.player.version = int(saved["version"])
+        self.version = int(saved["version"])
 
-    def pull(self, k: int) -> int | None:
+    def newest(self, k: int) -> int | None:
         """The agent's newest weights; with a lag, only those that have learnt from what it acted here before."""
-        player = self.player
-        due = 0 if self.lag is None else self.producer.made(player.agent) - self.lag * self.seats_of_agent
-        params = self.params.each[player.agent]
+        due = 0 if self.lag is None else self.producer.made(self.agent) - self.lag * self.seats_of_agent
+        params = self.params.each[self.agent]
         if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):
             return None
-        return params.pull(self.vector, player.version)
+        return params.pull(self.vector, self.version)
 
 
 class ActorSeating:
@@ -359,14 +350,14 @@ class ActorSeating:
     def _seat(self, i: int, player: int) -> None:
         seat, bots = self.seats[i], self.bots[i]
         if self.league is None or player < self.league.agents:
-            seat.sit(seat.policy, seat.pull, player)
+            seat.sit(seat.network, seat.newest, player)
         elif (bot := player - self.league.players + len(bots)) >= 0:
             seat.sit(ScriptedPolicy(bots[bot]), lambda k: 0)
         else:
             who = self.league.identity(player)
             assert self.ctx.directory is not None
             checkpoint.load_into(seat.net, read_self(self_path(self.ctx.directory, who.agent, who.version)))
-            seat.sit(seat.policy, lambda k: who.version)
+            seat.sit(seat.network, lambda k: who.version)
 
     # ------------------------------------------------------------------------------------------- saving
 

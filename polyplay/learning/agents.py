@@ -295,8 +295,6 @@ TARGETS: Spec = {
 }
 SMALL = ("reward", "events", "first", "terminated", "truncated", "value")  # columns that targets are made of
 LEFT = ("events", "terminated")  # of COLUMNS, what no window has: its reward is the agent's own, its targets are made
-MOST_REUSE, MOST_STALENESS = 2.0, 8.0  # beyond which learning suffers (Berner et al. 2019, figure 5)
-LOOK = 200  # updates from one look at both to the next
 METRICS = ("reuse", "staleness")
 
 
@@ -343,8 +341,6 @@ class ExperienceSource(OpenSource):
         self.buffer = WindowBuffer(columns, state, self.queue.window, source.capacity, source.reuse, seed)
         self.fresh, self.since = 0.0, 0  # agent steps, and windows, that came since the last update
         self.versions: deque[PublishedWeights] = deque(maxlen=source.stale + 1)
-        self.looked = np.zeros(4)  # drawn, arrived, lags and rows since the last look
-        self.warned = dict.fromkeys(METRICS, False)
         learner.extra_parts = self._write
         if ctx.resume is not None:
             self._load()
@@ -418,29 +414,13 @@ class ExperienceSource(OpenSource):
         lags = learner.update.newest() - versions
         yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh, None)
         self.fresh = 0.0
-        self._measure(lags)
+        self.ctx.counters.tally("reuse", source.batch, self.since)
+        self.ctx.counters.tally("staleness", lags.sum() / source.publish, lags.size)
+        self.since = 0
         if self.first and learner.version % source.publish == 0:
             self._publish()
         if self.past is not None:
             self.past.look()
-
-    def _measure(self, lags: np.ndarray) -> None:
-        """Reuse and staleness, in versions, for reports; a warning once where one is beyond what learning bears."""
-        counters, source = self.ctx.counters, self.source
-        arrived, self.since = self.since, 0
-        counters.tally("reuse", source.batch, arrived)
-        counters.tally("staleness", lags.sum() / source.publish, lags.size)
-        self.looked += source.batch, arrived, lags.sum() / source.publish, lags.size
-        if self.learner.version % LOOK == 0:
-            drawn, came, lag, rows = self.looked.tolist()
-            self._warn("reuse", drawn / max(came, 1), MOST_REUSE, "raise --actors or --lanes, or set --sample-reuse")
-            self._warn("staleness", lag / max(rows, 1), MOST_STALENESS, "lower --capacity, --publish or --slots")
-            self.looked[:] = 0
-
-    def _warn(self, name: str, value: float, most: float, fix: str) -> None:
-        if value > most and not self.warned[name] and self.first:
-            self.warned[name] = True
-            self.ctx.log("warning", f"{name} is {value:.1f}, above {most:g}, which slows learning: {fix}")
 
     def _publish(self) -> None:
         taken, params = np.zeros(self.params.readers, np.int64), self.params
@@ -453,14 +433,13 @@ class ExperienceSource(OpenSource):
         made between two rounds of turns.
         """
         if not self.ctx.serial and self.learner.saved != self.learner.version:
-            self.learner.save(self._write)
+            self.learner.save()
         yield from ()
 
     def write_part(self, number: int) -> None:
         """Its part of a checkpoint between two rounds of turns."""
 
         def write(part: CheckpointPart) -> None:
-            self._write(part)
             own = {"statistics": to_host(self._statistics), "turn": np.array(self.queue.turns[self.ctx.index])}
             part.arrays(f"{self._name}_turn", own)
             if self.first:

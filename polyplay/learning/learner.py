@@ -24,7 +24,7 @@ from polyplay.core.errors import NotFinite
 from polyplay.core.files import JsonLines, LogWrites, refusal_text
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters, RunControl, SchedulePoint, WorkerContext
-from polyplay.learning.returns import EpochLoss, Loss, LossOutput
+from polyplay.learning.returns import Loss, LossOutput
 from polyplay.learning.threaded_gradient import ThreadedGradient, parts_of
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
@@ -158,7 +158,7 @@ def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, se
     """
     spec, policy, passes = learner.spec, learner.policy, learner.spec.passes
     assert passes is not None
-    loss, returns = cast("EpochLoss", spec.loss), getattr(policy, "returns", None)
+    loss, returns = cast("Any", spec.loss), getattr(policy, "returns", None)
     parts = Minibatches(batch, state, loss.prepare(batch, returns.scale() if returns else 1.0), version, loss.whole)
     learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
     for k, at in enumerate(order):
@@ -280,7 +280,7 @@ class Learner:
         self.saver = ctx.index == 0 or not spec.update.asynchronous
         self.saved, self.marks = -1, SaveMarks(ctx)  # saved: the update that was saved last
         self.scheduled = dict[str, SchedulePoint]()  # by hyperparameter, the point that holds
-        self.extra_parts: WritePart | None = lambda part: None  # saved too where a run failed; None: nothing is saved
+        self.extra_parts: WritePart | None = lambda part: None  # None: nothing is saved where a run failed
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace: JsonLines | None = None
         self._writes = LogWrites(lambda text: ctx.log("warning", text))
@@ -564,7 +564,7 @@ class Learner:
         """While in it, nobody changes the weights that this replica saves, where others do otherwise (server)."""
         return self.update.writers_paused() if self.saver else contextlib.nullcontext()
 
-    def save(self, more: WritePart = lambda part: None, at: int | None = None, number: int | None = None) -> None:
+    def save(self, more: WritePart | None = None, at: int | None = None, number: int | None = None) -> None:
         """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
         are there. at: the update whose checkpoint it is, where others write theirs under that number too. number: of a
         checkpoint of several agents, each at an update of its own.
@@ -591,7 +591,7 @@ class Learner:
             self.saved = version
             self.marks.tell(version)
 
-    def _attempt(self, number: int, mark: int | None, more: WritePart = lambda part: None) -> None:
+    def _attempt(self, number: int, mark: int | None, more: WritePart | None = None) -> None:
         """Write the parts of checkpoint `number`, and tell by a mark whether they are there."""
         ctx = self.ctx
         if ctx.directory is None or not self.saver:
@@ -600,7 +600,9 @@ class Learner:
             part = checkpoint.CheckpointPart(ctx.directory, number)
             if ctx.index == 0:
                 self._write(part)
-            more(part)
+            for write in (self.extra_parts, more):
+                if write is not None:
+                    write(part)
             self.marks.tell(mark)
         except OSError as e:
             self.marks.tell(mark, failed=True)

@@ -15,7 +15,7 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from polyplay.acting.actor import Actor, TapeRecorder
+from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
 from polyplay.acting.rows import Exploration, policy_from_cpu, pool_to_device
 from polyplay.acting.worker import open_pool, report_faults
@@ -30,7 +30,7 @@ from polyplay.core.errors import Leaving
 from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Source, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Learner, LearnerSpec, WritePart, collator_for
+from polyplay.learning.learner import Learner, LearnerSpec, collator_for
 from polyplay.nets.device import page_lock
 from polyplay.nets.policy import Policy
 from polyplay.weights.params import Params
@@ -48,7 +48,8 @@ class ReplayLearner:
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
         # where others change the weights meanwhile, each update begins with the newest
         self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.asynchronous
-        learner.extra_parts = self.save
+        if not learner.spec.update.asynchronous:
+            learner.extra_parts = self.save
         replicas = getattr(learner.spec.update, "replicas", 1)
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
             found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
@@ -198,7 +199,7 @@ class RolloutSource(OpenSource):
             self.publish()
             self.ctx.counters.depth(self.queue.depth)
 
-    def save(self, more: WritePart | None = None) -> Iterator[None]:
+    def save(self) -> Iterator[None]:
         """The learner with what its actors have and what is in flight. Nothing to do where that was done, or where the
         checkpoint that the run goes on from has more.
         """
@@ -208,15 +209,9 @@ class RolloutSource(OpenSource):
         lost = yield from actor_checkpoint.wait_for_actors(
             self.ctx, self.queue, self.learner.version, self.learner.done
         )
-        if lost and more is None and self.ctx.resume is not None and self.learner.version == self.learner.update.begun:
+        if lost and self.ctx.resume is not None and self.learner.version == self.learner.update.begun:
             return
-
-        def write(part: CheckpointPart) -> None:
-            actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)
-            if more is not None:
-                more(part)
-
-        self.learner.save(write)
+        self.learner.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
 class ReplaySource(RolloutSource):
@@ -247,9 +242,6 @@ class ReplaySource(RolloutSource):
         else:
             yield from self.replay_learner.update()
             self.publish()
-
-    def save(self, more: WritePart | None = None) -> Iterator[None]:
-        yield from super().save(self.replay_learner.save)
 
 
 class SampleSource(OpenSource):
@@ -399,18 +391,13 @@ def replica(
         if ctx.reuse and spec.stored_bootstrap and getattr(learner.policy, "recalls", False):
             recorder = TapeRecorder(policy, envs.groups, T)
             policy = cast("Policy", recorder)
-        actor = Actor(ctx, pool, policy, slots_of, ctx.index * envs.lanes)
+        actor = Actor(ctx, pool, [LanePlayer(policy, slots_of)], ctx.index * envs.lanes)
         actor.explore, actor.bootstrap = explore, replay is None  # a replay keeps no last rows
         steps = T * envs.lanes
         if "pool" in saved:
             actor.load(saved)
         elif explore is not None:  # ε is where the run is
             actor.acts[:] = int(learner.learnt) // explore.lanes
-
-        def save(part: CheckpointPart) -> None:
-            actor_checkpoint.save_actor(ctx, part, actor, {})
-            if replay_learner is not None:
-                replay_learner.save(part)
 
         if replay_learner is not None:
             replay_learner.draw_ahead(steps)
@@ -424,7 +411,8 @@ def replica(
                 collate.done()
                 report_faults(ctx, pool)
                 if learner.saving or learner.done:  # apart: the other workers' lanes are in mid-rollout now
-                    learner.save() if spec.update.asynchronous else learner.save(save)
+                    lanes = not spec.update.asynchronous
+                    learner.save((lambda part: actor_checkpoint.save_actor(ctx, part, actor, {})) if lanes else None)
                 if learner.done:
                     return
                 if replay_learner is not None:
@@ -439,14 +427,12 @@ def replica(
 
 
 def save_leaving(learner: Learner, replay_learner: ReplayLearner | None = None) -> None:
-    """Save the weights as of the last update, without lanes, which are in the middle of a rollout. Nothing to do where
-    the last checkpoint has that, and lanes too.
+    """Save as of the last update, without lanes, which are in the middle of a rollout. Nothing to do where the last
+    checkpoint has that, and lanes too.
     """
-    if learner.spec.update.asynchronous or replay_learner is None:
-        if learner.update.newest() not in (learner.saved, learner.update.begun):
-            learner.save()
-    else:
-        learner.save(replay_learner.save)
+    more = replay_learner is not None and not learner.spec.update.asynchronous
+    if more or learner.update.newest() not in (learner.saved, learner.update.begun):
+        learner.save()
 
 
 def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:

@@ -5,7 +5,6 @@ PPO's clipped surrogate (Schulman et al. 2017): losses for several passes over o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
 from typing import ClassVar
@@ -13,7 +12,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
@@ -30,8 +28,9 @@ from polyplay.learning import returns
 # before costs, whatever the reduction.
 
 
-BASELINES = ("acted", "present")
-HEADS = ("logp", "value", "entropy")
+def _cut(rows: Batch) -> Batch:
+    """Rows 0..T-1 of what a network says."""
+    return {k: rows[k][:-1] for k in ("logp", "value", "entropy") if k in rows}
 
 
 @dataclass(frozen=True)
@@ -44,26 +43,22 @@ class A2C(returns.ActorCriticLoss):
     A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C
     (Babaeizadeh et al. 2017;
     NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
-    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    Raises ValueError for shapes that do not fit.
     """
 
-    reduction: str = "mean"
-    value_half: bool = False  # ½(R − V)² instead of (R − V)²
+    _: KW_ONLY
     baseline: str = "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
 
     metrics: ClassVar[tuple[str, ...]] = returns.COMMON
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        returns.check_settings(self, reduction=returns.REDUCTIONS, baseline=BASELINES)
-
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         steps = self.transitions(out, batch)
         over = returns.MaskedMean(steps.valid)
-        advantage, target = returns.gae(steps, batch["value"], self.lam)
+        made = returns.gae(steps, batch["value"], self.lam)
         if self.baseline == "present":
-            advantage = target - returns.at_least_float32(out["value"][:-1].detach(), target)
-        return _score(self, out, batch, over, advantage, target, hyperparameters)
+            value = returns.at_least_float32(out["value"][:-1].detach(), made.target)
+            made = made._replace(advantage=made.target - value)
+        return self.score(_cut(out), _cut(batch), over, made, hyperparameters.entropy_cost)
 
 
 @dataclass(frozen=True)
@@ -73,63 +68,25 @@ class VTrace(returns.ActorCriticLoss):
     v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
     while acting. Infinite bounds do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
     deepmind/scalable_agent (sums over time and batch).
-    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    Raises ValueError for shapes that do not fit.
     """
 
     rho: float = 1.0
     c: float = 1.0
     rho_pg: float = 1.0
+    _: KW_ONLY
     reduction: str = "sum"
     value_half: bool = True
 
     metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "rho_mean", "rho_clipped")
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        bounds = dict.fromkeys(("rho", "c", "rho_pg"), returns.ABOVE_ZERO)
-        returns.check_settings(self, reduction=returns.REDUCTIONS, **bounds)
-        if self.c > self.rho:
-            raise UserError(f"c is {self.c} and rho {self.rho}; V-trace needs c <= rho: lower c or raise rho")
-
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         steps = self.transitions(out, batch)
         over = returns.MaskedMean(steps.valid)
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
-        advantage, target = returns.vtrace(
-            steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam
-        )
+        made = returns.vtrace(steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam)
         more = partial(returns.rho_metrics, over, log_rho, self.rho)
-        return _score(self, out, batch, over, advantage, target, hyperparameters, more)
-
-
-def _masked(
-    loss: returns.ActorCriticLoss, out: Batch, over: returns.MaskedMean, advantage: Tensor, target: Tensor
-) -> tuple[Tensor, ...]:
-    """Advantages, normalised if so asked, targets, and what the network says of rows, [T, B], 0 where not valid."""
-    if loss.normalize_advantage:
-        advantage = returns.normalize_advantages(advantage, over)
-    rows = (advantage, target, *(returns.at_least_float32(out[k], advantage) for k in HEADS))
-    return tuple(map(over.only, rows))
-
-
-def _score(
-    loss: A2C | VTrace,
-    out: Batch,
-    batch: Batch,
-    over: returns.MaskedMean,
-    advantage: Tensor,
-    target: Tensor,
-    hyperparameters: Hyperparameters,
-    more: Callable[[], dict[str, Tensor]] = dict,
-) -> returns.LossOutput:
-    """The three terms over rows 0..T-1, added up; `advantage` and `target` are [T, B] without gradient."""
-    rows = {k: out[k][:-1] for k in HEADS}
-    advantage, target, logp, value, entropy = _masked(loss, rows, over, advantage, target)
-    policy_loss = over.mean(-advantage * logp)
-    value_loss = over.mean((target - value).square()) * (0.5 if loss.value_half else 1.0)
-    terms = policy_loss, value_loss, over.mean(entropy)
-    apart, summed = lambda: logp - batch["logp"][:-1], loss.reduction == "sum"
-    return loss.total(terms, over, apart, (value, target), hyperparameters, more, summed)
+        return self.score(_cut(out), _cut(batch), over, made, hyperparameters.entropy_cost, more=more)
 
 
 @dataclass(frozen=True)
@@ -140,22 +97,17 @@ class PPO(returns.ActorCriticLoss):
     makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
     baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.remaining`, the part of the run to
     come. Advantages are normalised over each call's rows. Means over valid transitions.
-    Raises UserError for settings out of range, ValueError for shapes that do not fit.
+    Raises ValueError for shapes that do not fit.
     """
 
     lam: float = 0.95
     clip_range: float = 0.1
     anneal_clip: bool = True
-    value_clip: bool = False
     _: KW_ONLY
     value_cost: float = 1.0
     whole: ClassVar[bool] = False  # minibatches may take lanes apart
 
     metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "clip_fraction", "clip_range")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        returns.check_settings(self, clip_range=returns.ABOVE_ZERO)
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
@@ -166,11 +118,10 @@ class PPO(returns.ActorCriticLoss):
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
-        rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
-        returns.check_one_shape("shape", rows | {f"out {k}": out[k] for k in ("logp", "value")})
         over = returns.MaskedMean(batch["valid"])
         reach = self.clip_range * (hyperparameters.remaining if self.anneal_clip else 1.0)
-        return _surrogate(self, out, batch, over, batch["advantage"], batch["target"], reach, hyperparameters)
+        made = returns.Advantages(batch["advantage"], batch["target"])
+        return self.score(out, batch, over, made, hyperparameters.entropy_cost, reach)
 
 
 @dataclass(frozen=True)
@@ -184,16 +135,11 @@ class APPO(returns.ActorCriticLoss):
 
     lam: float = 0.95
     clip_range: float = 0.1
-    value_clip: bool = False
     _: KW_ONLY
     normalize_advantage: bool = True
     whole: ClassVar[bool] = True
 
     metrics: ClassVar[tuple[str, ...]] = (*PPO.metrics, "rho_mean", "rho_clipped")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        returns.check_settings(self, clip_range=returns.ABOVE_ZERO)
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
         """Of the rows [T+1, B] only which transitions are valid, [T, B]: the rest depends on the present weights."""
@@ -206,38 +152,6 @@ class APPO(returns.ActorCriticLoss):
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
         ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
-        advantage = steps.reward + steps.discount * ahead - value[:-1]
-        cut = {k: out[k][:-1] for k in HEADS}
-        acted = {k: batch[k][:-1] for k in ("logp", "value")}
-        more = partial(returns.rho_metrics, over, log_rho)
-        return _surrogate(self, cut, acted, over, advantage, target, self.clip_range, hyperparameters, more)
-
-
-def _surrogate(
-    loss: PPO | APPO,
-    out: Batch,
-    acted: Batch,
-    over: returns.MaskedMean,
-    advantage: Tensor,
-    target: Tensor,
-    reach: float,
-    hyperparameters: Hyperparameters,
-    more: Callable[[], dict[str, Tensor]] = dict,
-) -> returns.LossOutput:
-    """The three terms, added up; everything is [T, B], `advantage` and `target` without gradient; reach: ε."""
-    advantage, target, logp, value, entropy = _masked(loss, out, over, advantage, target)
-    log_ratio = logp - over.only(acted["logp"])
-    ratio = log_ratio.exp()
-    policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * ratio.clamp(1.0 - reach, 1.0 + reach)))
-    squared = (target - value).square()
-    if loss.value_clip:
-        before = over.only(acted["value"])
-        near = before + (value - before).clamp(-reach, reach)
-        squared = torch.maximum(squared, (target - near).square())
-
-    def metrics() -> dict[str, Tensor]:
-        clipped = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
-        return {"clip_fraction": clipped, "clip_range": torch.tensor(reach), **more()}
-
-    terms = policy_loss, over.mean(squared), over.mean(entropy)
-    return loss.total(terms, over, lambda: log_ratio, (value, target), hyperparameters, metrics)
+        made = returns.Advantages(steps.reward + steps.discount * ahead - value[:-1], target)
+        cost, more = hyperparameters.entropy_cost, partial(returns.rho_metrics, over, log_rho)
+        return self.score(_cut(out), _cut(batch), over, made, cost, self.clip_range, more)

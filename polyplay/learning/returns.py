@@ -23,7 +23,6 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
 
@@ -117,7 +116,6 @@ def vtrace(
     """
     _check(steps, value)
     reward, discount, valid = steps
-    check_shapes(log_rho.shape == reward.shape, f"log_rho must be [T, B] = {list(reward.shape)}", log_rho)
     ratio = log_rho.exp()
     delta = ratio.clamp(max=rho) * (reward + _discounted(discount, value[1:]) - value[:-1])
     trace = ratio.clamp(max=c) * (discount * lam)
@@ -149,25 +147,14 @@ def _check(steps: Transitions, value: Tensor) -> None:
     check_shapes(fit and reward.ndim == 2, names, reward, discount, valid, value)
 
 
-def check_shapes(fit: bool, wanted: str, *given: Tensor | None) -> None:
+def check_shapes(fit: bool, wanted: str, *given: Tensor) -> None:
     """Raises ValueError, with the shapes given, unless they `fit`."""
     if not fit:
-        raise ValueError(f"{wanted}; got {', '.join('None' if x is None else str(list(x.shape)) for x in given)}")
+        raise ValueError(f"{wanted}; got {', '.join(str(list(x.shape)) for x in given)}")
 
 
 # What every loss shares: its outputs, masked means, normalisation.
 
-
-REDUCTIONS = ("mean", "sum")
-
-REWARDS = ("clip", "sign", "none", "scale")
-
-FRACTION, NOT_NEGATIVE, ABOVE_ZERO = "between 0 and 1", "0 or more", "above 0"
-BOUNDS: dict[str, Callable[[float], bool]] = {
-    FRACTION: lambda x: 0.0 <= x <= 1.0,
-    NOT_NEGATIVE: lambda x: x >= 0.0,
-    ABOVE_ZERO: lambda x: x > 0.0,
-}
 
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
@@ -200,14 +187,6 @@ class Loss(Protocol):
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters, /) -> LossOutput: ...
 
 
-class EpochLoss(Loss, Protocol):
-    """One for several passes over a batch: `prepare` makes what all passes share, of rows [T+1, B]."""
-
-    @property
-    def whole(self) -> bool: ...  # lanes stay whole in minibatches
-    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch: ...
-
-
 def importance_weight(batch: Batch, like: Tensor) -> Tensor:
     """Of what a replay drew; 1 without weights."""
     return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
@@ -225,26 +204,27 @@ def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Ten
 
 @dataclass(frozen=True)
 class ActorCriticLoss:
-    """The settings that losses of actor-critics share. Raises UserError for those out of range."""
+    """The settings that losses of actor-critics share; a page's Config says which are allowed."""
 
     gamma: float = 0.99
     lam: float = 1.0
     _: KW_ONLY
     value_cost: float = 0.5
     normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
-    reward: str = "clip"
+    value_half: bool = False  # ½(R − V)² instead of (R − V)²
+    value_clip: bool = False  # of several passes: changes of V count up to ± the clip range, as baselines' ppo2
+    reduction: str = "mean"  # or sum
+    reward: str = "clip"  # clip, sign, none or scale
     reward_scale: float = 1.0
-
-    def __post_init__(self) -> None:
-        check_settings(
-            self, gamma=FRACTION, lam=FRACTION, value_cost=NOT_NEGATIVE, reward_scale=ABOVE_ZERO, reward=REWARDS
-        )
 
     def transitions(self, out: Batch, batch: Batch) -> Transitions:
         """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
         steps = transitions(batch, self.gamma)
         rows = {f"out {k}": out[k] for k in ("logp", "value", "entropy")}
-        check_one_shape("[T+1, B] shape", rows | {f"batch {k}": batch[k] for k in ("logp", "value", "reward")})
+        rows |= {f"batch {k}": batch[k] for k in ("logp", "value", "reward")}
+        if len({x.shape for x in rows.values()}) > 1:
+            shapes = ", ".join(f"{k} {list(x.shape)}" for k, x in rows.items())
+            raise ValueError(f"all must be one [T+1, B] shape; got {shapes}")
         return steps._replace(reward=self.squashed(steps.reward, out))
 
     def squashed(self, reward: Tensor, out: Batch) -> Tensor:
@@ -256,27 +236,46 @@ class ActorCriticLoss:
             scale = scale * out["reward_scale"]
         return squash_rewards(reward, self.reward, scale)
 
-    def total(
+    def score(
         self,
-        terms: tuple[Tensor, Tensor, Tensor],
+        out: Batch,
+        acted: Batch,
         over: MaskedMean,
-        apart: Callable[[], Tensor],
-        values: tuple[Tensor, Tensor],
-        hyperparameters: Hyperparameters,
+        made: Advantages,
+        entropy_cost: float,
+        reach: float | None = None,
         more: Callable[[], dict[str, Tensor]] = dict,
-        summed: bool = False,
     ) -> LossOutput:
-        """The terms policy_loss, value_loss and entropy, means `over` transitions, added up; not means if `summed`. For
-        metrics: apart gives log π − log μ; values: V, and its targets; more: others than COMMON.
+        """The terms policy_loss, value_loss and entropy over rows [T, B], added up. out, acted: what the network says,
+        and said while acting; made: without gradient; reach: the ratio of both is clipped to 1 ± it (PPO), None: there
+        is no ratio; more: metrics beyond these.
         """
-        policy_loss, value_loss, entropy = terms
-        loss = policy_loss + self.value_cost * value_loss - hyperparameters.entropy_cost * entropy
-        loss = loss * over.count if summed else loss
+        advantage = normalize_advantages(made.advantage, over) if self.normalize_advantage else made.advantage
+        heads = (at_least_float32(out[k], advantage) for k in ("logp", "value", "entropy"))
+        advantage, target, logp, value, entropy = map(over.only, (advantage, made.target, *heads))
+        if reach is None:
+            policy_loss = over.mean(-advantage * logp)
+        else:
+            ratio = (logp - over.only(acted["logp"])).exp()
+            clipped = ratio.clamp(1.0 - reach, 1.0 + reach)
+            policy_loss = over.mean(torch.maximum(-advantage * ratio, -advantage * clipped))
+        squared = (target - value).square()
+        if self.value_clip and reach is not None:
+            before = over.only(acted["value"])
+            near = before + (value - before).clamp(-reach, reach)
+            squared = torch.maximum(squared, (target - near).square())
+        terms = policy_loss, over.mean(squared) * (0.5 if self.value_half else 1.0), over.mean(entropy)
+        loss = policy_loss + self.value_cost * terms[1] - entropy_cost * terms[2]
+        loss = loss * over.count if self.reduction == "sum" else loss
 
         def metrics() -> dict[str, Tensor]:
-            value, target = values
-            rest = (over.mean(value), explained_variance(target, value, over), 0.5 * over.mean(apart().square()))
-            return dict(zip(COMMON, (loss, *terms, *rest), strict=True)) | more()
+            rest = over.mean(value), explained_variance(target, value, over)
+            apart = 0.5 * over.mean((logp - acted["logp"]).square())
+            found = dict(zip(COMMON, (loss, *terms, *rest, apart), strict=True))
+            if reach is not None:
+                beyond = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
+                found |= {"clip_fraction": beyond, "clip_range": torch.tensor(reach)}
+            return found | more()
 
         return LossOutput(loss, LazyMetrics(metrics))
 
@@ -285,13 +284,6 @@ def rho_metrics(over: MaskedMean, log_rho: Tensor, bound: float = 1.0) -> dict[s
     """Of ratios π/μ, and how many of them are beyond `bound`."""
     ratio = log_rho.exp()
     return {"rho_mean": over.mean(ratio), "rho_clipped": over.mean((ratio > bound).to(ratio.dtype))}
-
-
-def check_one_shape(name: str, given: Mapping[str, Tensor]) -> None:
-    """Raises ValueError, with all shapes, where they differ."""
-    if len({x.shape for x in given.values()}) > 1:
-        shapes = ", ".join(f"{k} {list(x.shape)}" for k, x in given.items())
-        raise ValueError(f"all must be one {name}; got {shapes}")
 
 
 class MaskedMean:
@@ -328,13 +320,3 @@ def explained_variance(target: Tensor, value: Tensor, over: MaskedMean) -> Tenso
     """1 − Var(target − value)/Var(target), 0 where the targets do not vary."""
     rest, spread = over.variance(target - value), over.variance(target)
     return torch.where(spread > 0, 1.0 - rest / spread, 0.0)
-
-
-def check_settings(loss: object, **allowed: str | tuple[str, ...]) -> None:
-    """Each by a bound of BOUNDS, or by its choices. Raises UserError."""
-    for name, bound in allowed.items():
-        value = getattr(loss, name)
-        if isinstance(bound, tuple) and value not in bound:
-            raise UserError(f"{name} is {value!r}; use one of {', '.join(bound)}")
-        if isinstance(bound, str) and not BOUNDS[bound](value):
-            raise UserError(f"{name} is {value}; it must be {bound}")

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -176,10 +176,8 @@ def pixel_change(view: Tensor) -> Tensor:
 
     view: uint8 [T+1, B, C, H, W]. Of 84 × 84 pixels: mean |difference| / 255 over channels and 4 × 4 pixels of the
     middle 80 × 80 (§3.1). Of a smaller picture, made of planes: the share of planes that changed in a cell, whichever
-    number marks them. Across the begin of an episode it means nothing. ValueError for what is not such rows.
+    number marks them. Across the begin of an episode it means nothing.
     """
-    fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
-    returns.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
     pixels = control_cells(tuple(view.shape[2:])) != tuple(view.shape[3:])
     change = _picture_change if pixels else lambda before, after: (before != after).float().mean(1)
     return torch.stack([change(*pair) for pair in pairwise(view.unbind())])  # row by row: it fits caches
@@ -204,13 +202,9 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
 
     The sum over cells and the ½ are those of trfl and miyosuda/unreal, who also sum over time. So published costs (0.01
     to 0.1 in Lab and capture the flag) hold beside losses that are means over transitions; beside sums this is to be
-    multiplied with their number. ValueError for shapes that do not fit.
+    multiplied with their number.
     """
     steps, cells = returns.transitions(batch, gamma), chosen.shape[2:]
-    lead = steps.reward.shape
-    fit = chosen.ndim == 4 and chosen.shape[:2] == lead and best.shape == (lead[0] + 1, lead[1], *cells)
-    names = f"chosen and change must be [T, B, h, w] with [T, B] = {list(lead)}, best [T+1, B, h, w]"
-    returns.check_shapes(fit and chosen.shape == change.shape, names, chosen, change, best)
 
     def each(x: Tensor) -> Tensor:
         return x.repeat_interleave(cells.numel(), 1)
@@ -228,8 +222,6 @@ def reward_classes(reward: Tensor) -> Tensor:
 
 def reward_prediction_loss(logits: Tensor, reward: Tensor) -> Tensor:
     """Cross-entropy of the next reward's class, the mean over examples: logits [N, 3], reward [N] (§3.2)."""
-    fit = reward.ndim == 1 and logits.shape == (len(reward), 3)
-    returns.check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
     return F.cross_entropy(returns.at_least_float32(logits, reward), reward_classes(reward))
 
 
@@ -237,7 +229,7 @@ def value_replay_loss(value: Tensor, batch: Batch, gamma: float) -> Tensor:
     """½ (R_t − V_t)² of replayed rows, the mean over valid transitions (§3.3; the ½ is miyosuda/unreal's).
 
     value: V [T+1, B] of the present weights; R: the n-step return of all rows (returns.n_step), from these values,
-    without gradient; batch: rows "reward", "terminated", "first" [T+1, B]. ValueError for shapes that do not fit.
+    without gradient; batch: rows "reward", "terminated", "first" [T+1, B].
     """
     steps = returns.transitions(batch, gamma)
     target = returns.n_step(steps, value)
@@ -268,7 +260,7 @@ class WithAuxiliary:
     and its rewards.
     """
 
-    loss: returns.Loss
+    loss: Any  # a Loss
     terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
 
     @property
@@ -282,12 +274,13 @@ class WithAuxiliary:
 
     @property
     def whole(self) -> bool:
-        """Of one for several passes: see base.EpochLoss."""
-        return cast("returns.EpochLoss", self.loss).whole
+        """Of a loss for several passes: whether lanes stay whole in minibatches."""
+        return bool(self.loss.whole)
 
     def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """See base.EpochLoss."""
-        return cast("returns.EpochLoss", self.loss).prepare(batch, scale)
+        """Of a loss for several passes: what all of them share."""
+        made: Batch = self.loss.prepare(batch, scale)
+        return made
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         if "reward" in out:
@@ -322,9 +315,9 @@ class WithAuxiliary:
         if name == "reward_prediction":
             return reward_prediction_loss(out["reward_logits"], batch["recent_reward"])
         if name == "value_replay":
-            rows, loss = batch["replayed"], cast("returns.ActorCriticLoss", self.loss)
-            rows = {**rows, "reward": loss.squashed(rows["reward"], out)}
-            return value_replay_loss(out["replayed_value"], rows, loss.gamma)
+            rows = batch["replayed"]
+            rows = {**rows, "reward": self.loss.squashed(rows["reward"], out)}
+            return value_replay_loss(out["replayed_value"], rows, self.loss.gamma)
         return over.mean(out[name][: len(over.valid)])
 
 

@@ -21,12 +21,11 @@ import torch
 from torch import Tensor
 
 from polyplay.core import tree
-from polyplay.core.errors import UserError
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
-from polyplay.learning.returns import LazyMetrics, LossOutput, check_shapes, importance_weight
+from polyplay.learning.returns import LazyMetrics, LossOutput, importance_weight
 from polyplay.nets import q_network
 from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
@@ -41,9 +40,6 @@ from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy
 # Scores of A actions are q [..., A], or logits over K atoms [..., A, K] that stand evenly between `low` and `high`.
 
 
-TAILS = ("extra", "short")
-
-
 @torch.no_grad()
 def scalar(
     ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None = None, mask: Tensor | None = None
@@ -52,9 +48,7 @@ def scalar(
     Q-learning (van Hasselt et al. 2016).
 
     ret, discount: G, D float [B]; target: Q⁻(s', ·) [B, A]; online: Q(s', ·) [B, A]; mask: legal at s', bool [B, A].
-    Raises ValueError for shapes that do not fit.
     """
-    _check(ret, discount, target, online, 2)
     ahead = take_action(target, greedy_action(target if online is None else online, mask))
     return ret + torch.where(discount == 0, 0.0, discount * ahead)
 
@@ -73,7 +67,6 @@ def categorical(
 
     a* has the highest mean by target⁻'s logits [B, A, K], or by `online`'s (double). The rest as in `scalar`.
     """
-    _check(ret, discount, target, online, 3)
     judge = expected_value(target if online is None else online, low, high)
     return project(take_action(target, greedy_action(judge, mask)).softmax(-1), ret, discount, low, high)
 
@@ -84,11 +77,8 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
     chances: p [B, K], K ≥ 2; ret, discount: G, D float [B]. Where D = 0 all mass is around clip(G), whatever p is.
-    Raises ValueError for shapes that do not fit.
     """
     size = chances.shape[-1]
-    fit = chances.ndim == 2 and size >= 2 and ret.shape == discount.shape == chances.shape[:1]
-    check_shapes(fit, "chances must be [B, K] with K >= 2, ret and discount [B]", chances, ret, discount)
     p = torch.where((discount == 0).unsqueeze(1), 1.0 / size, chances)
     z = support(low, high, chances)
     moved = torch.addcmul(ret.unsqueeze(1), discount.unsqueeze(1), z).clamp(low, high)
@@ -122,13 +112,9 @@ def sequence_targets(
     from its real last observation. `tail` is what becomes of the last n − 1 targets, whose windows leave the rows:
     "extra": rows 0..R−n−1 are learnt, the last n serve their windows only (rlpyt);
     "short": rows 0..R−2 are learnt, the last n − 1 with as many steps as there are (SEED).
-    Targets of later rows, and of rows without a transition, are not valid. ValueError for shapes that do not fit.
+    Targets of later rows, and of rows without a transition, are not valid.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
-    fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
-    check_shapes(fit, f"target and online must be [R, B, A] with [R, B] = {list(reward.shape)}", target, online)
-    if len(reward) <= (n if tail == "extra" else 1):
-        raise ValueError(f"{len(reward)} rows are too few for n = {n}, tail = {tail!r}")
     if "valid" in batch:
         first = first | torch.cat([torch.zeros_like(first[:1]), ~batch["valid"][:-1]])
     value = take_action(target, greedy_action(target if online is None else online, mask))
@@ -146,7 +132,6 @@ def sequence_targets(
 
 def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
     """−Σ m·log p [...] of target masses m and logits [..., K], with its gradient. Its least is m's entropy, not 0."""
-    check_shapes(target.shape == logits.shape, "target and logits must be one shape", target, logits)
     return -(target * logits.log_softmax(-1)).sum(-1)
 
 
@@ -157,20 +142,10 @@ def entropy(chances: Tensor) -> Tensor:
 
 def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
     """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 where none is."""
-    fit = error.shape == valid.shape and error.ndim == 2
-    check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
     size = torch.where(valid, error.abs(), 0.0)
     return eta * size.amax(0) + (1.0 - eta) * size.sum(0) / valid.sum(0).clamp(min=1)
 
 
-def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None, dims: int) -> None:
-    fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == dims
-    names = f"ret and discount must be [B], target and online {'[B, A]' if dims == 2 else '[B, A, K]'}"
-    check_shapes(fit and (online is None or online.shape == target.shape), names, ret, discount, target, online)
-
-
-WEIGHTED = ("loss", "error")
-PRIORITIES = ("ce", "kl")
 COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
@@ -181,7 +156,7 @@ class QLoss:
 
     weighted: what importance weights w multiply. "loss": w times the above (Huber); "error": the gradient is w·δ
     limited to ±clip, as DeepMind's dqn_zoo has it. Without weights they are one. replicas: whose gradients are
-    averaged: "sum" then is over all that they draw together. Raises UserError, ValueError.
+    averaged: "sum" then is over all that they draw together.
     """
 
     reduction: str = "mean"
@@ -190,9 +165,6 @@ class QLoss:
     replicas: int = 1
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
-
-    def __post_init__(self) -> None:
-        returns.check_settings(self, reduction=returns.REDUCTIONS, weighted=WEIGHTED, clip=returns.NOT_NEGATIVE)
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
@@ -218,7 +190,7 @@ class CategoricalLoss:
 
     Atoms stand evenly from `low` to `high`; the network has the number. priority: "kl", the Kullback-Leibler divergence
     (Hessel et al. 2018, Accel RL), or "ce", the cross-entropy (dqn_zoo), which isn't 0 where all is learnt.
-    Raises UserError, ValueError.
+
     """
 
     low: float = -10.0
@@ -226,11 +198,6 @@ class CategoricalLoss:
     priority: str = "kl"
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "kl", "entropy")
-
-    def __post_init__(self) -> None:
-        returns.check_settings(self, priority=PRIORITIES)
-        if not self.low < self.high:
-            raise UserError(f"low is {self.low} and high {self.high}; low must be below high")
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
@@ -258,7 +225,7 @@ class SequenceLoss:
     rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over the rows learnt. The batch has
     burn_in + m + n rows for m to be learnt with tail="extra", burn_in + m + 1 with "short"; those before `out`'s rows
     are burn-in.
-    Metrics: q_mean and target_mean without h, td_abs of |δ|. Raises UserError, ValueError.
+    Metrics: q_mean and target_mean without h, td_abs of |δ|.
     """
 
     gamma: float = 0.997
@@ -268,12 +235,6 @@ class SequenceLoss:
     eta: float = 0.9
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rows_mean")
-
-    def __post_init__(self) -> None:
-        bounds = {"gamma": returns.FRACTION, "eta": returns.FRACTION, "rescale": returns.NOT_NEGATIVE}
-        returns.check_settings(self, tail=TAILS, **bounds)
-        if self.n < 1:
-            raise UserError(f"n is {self.n}; it must be a whole number from 1 up")
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
@@ -325,8 +286,6 @@ def q_outputs(
     its own, the whole batch the same (dqn_zoo). Nothing is drawn, so nothing has to be saved. None: no noise.
     ready: target_scores of these transitions, where they were computed before.
     """
-    if burn_in is None and policy.state_spec():
-        raise ValueError("a network with memory learns from sequences: say burn_in, and give the state before row 0")
     keys = [None] * 3 if key is None else [3 * key + i for i in range(3)]
     if burn_in is not None:
         return _walked(policy, target, batch, state or {}, double, burn_in, keys)
@@ -427,12 +386,7 @@ class DPGLoss:
 
 @torch.no_grad()
 def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
-    """y = G + D·Q⁻(s', μ⁻(s')) [B]; where D = 0 the network's output is not used, even if it is NaN.
-
-    Raises ValueError for shapes that do not fit.
-    """
-    fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
-    check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
+    """y = G + D·Q⁻(s', μ⁻(s')) [B]; where D = 0 the network's output is not used, even if it is NaN."""
     return ret + torch.where(discount == 0, 0.0, discount * ahead)
 
 

@@ -11,7 +11,6 @@ from polyplay.games.boards import Game
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.learning.alphazero_loss import AlphaZeroLoss, SymmetricOutputs
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.population.judge import Gate
 from polyplay.search import SearchOptions
 from polyplay.search.self_play import game_rows
 from polyplay.systems._wiring import per_replica
@@ -47,11 +46,6 @@ def replay_of(c: Config, board: Game) -> Replay:
     each = per_replica(c, "learners", "batch")
     kept = Replay(stored, c.players, c.capacity, each.batch, gamma=0.0, start=c.learning_starts, ratio=c.ratio)
     return replace(kept, grows_from=c.window)
-
-
-def gate_of(c: Config) -> Gate:
-    """Raises UserError."""
-    return Gate(c.gate, c.gate_games, c.gate_every, c.temperature_plies // 2, c.champion_games)
 
 
 def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: float, seed: int) -> LearnerSpec:

@@ -8,10 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.window_buffer import Windows
 from polyplay.core.errors import UserError
-from polyplay.core.worker import Hyperparameters
 from polyplay.envs.pool import OWN_REWARD, Envs
 from polyplay.learning.agents import discount_of
 from polyplay.learning.policy_losses import VTrace
@@ -102,7 +99,7 @@ def _ranges(c: Any) -> dict[str, Prior]:
         given = f"{found['period'].low} to {found['period'].high}"
         raise UserError(f"--ranges: period from {given} given, allowed: from 1 to the {c.unroll} steps of --unroll")
     unused: tuple[str, ...] = () if c.core == "temporal" else CORE
-    unused += tuple(f"{term}_cost" for term in (TERMS[task][0] for task in TASKS) if term not in _terms(c))
+    unused += tuple(f"{TERMS[task][0]}_cost" for task in TASKS if task not in auxiliary_of(c, TASKS))
     return {name: prior for name, prior in found.items() if name not in unused}
 
 
@@ -158,6 +155,7 @@ def table_envs(c: Any, crew: Crew, players: int, actors: int) -> Envs:
 
 BOUND = 5.0  # of normalised observations
 MATCHES = 64  # that a version is rated by
+HYPER = "learning_rate", "entropy_cost", "team_spirit", "horizon", "step_time"  # what may change in a run
 
 
 def five_network(c: Any, envs: Envs) -> NetworkFactory:
@@ -177,12 +175,6 @@ def five_network(c: Any, envs: Envs) -> NetworkFactory:
     return NetworkFactory(c.network, spec, {**given, "bound": BOUND, "returns": size, "rewards": rewards})
 
 
-def hyperparameters_of(c: Any) -> Hyperparameters:
-    """What may change while the run goes on."""
-    names = "learning_rate", "entropy_cost", "team_spirit", "horizon", "step_time"
-    return Hyperparameters(**{name: getattr(c, name) for name in names})
-
-
 def check_windows(c: Any) -> None:
     """Raises UserError: windows that cannot be cut, drawn or waited for so."""
     if c.unroll % c.window:
@@ -195,11 +187,6 @@ def check_windows(c: Any) -> None:
     if c.lag >= 0 and (not c.sample_reuse or c.publish > made):
         given = f"--lag {c.lag} with --publish {c.publish} and --sample-reuse {c.sample_reuse:g}"
         raise UserError(f"{given}: a round makes {made} updates, so acting would wait for weights that never come")
-
-
-def experience_of(c: Any, rollouts: RolloutQueue) -> Windows:
-    """How windows are drawn."""
-    return Windows(rollouts, c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness)
 
 
 def batches_of(c: Any, envs: Envs) -> int:

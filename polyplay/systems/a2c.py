@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
-from polyplay.learning import Hyperparameters, LearnerSpec, replica
-from polyplay.learning.policy_losses import A2C
+from polyplay.learning import A2C, Hyperparameters, LearnerSpec, replica
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, units_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged

@@ -14,23 +14,15 @@ from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, 
 from polyplay.core.machine import cores
 from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
-from polyplay.learning import Hyperparameters, LearnerSpec, episodic_replica
-from polyplay.learning.policy_losses import A2C
+from polyplay.learning import A2C, Hyperparameters, LearnerSpec, episodic_replica
 from polyplay.systems import System, described
-from polyplay.systems._wiring import (
-    PolicyOptions,
-    actor_critic_of,
-    atari_options,
-    auxiliary_of,
-    units_of,
-    with_auxiliary,
-)
+from polyplay.systems import _wiring as wiring
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(wiring.PolicyOptions):
     """Defaults: the paper's feed-forward agent for Atari, with details that its author confirmed later."""
 
     atari: str = "a3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -63,16 +55,17 @@ def build(c: Config, crew: Crew) -> System:
     crew.placement.only_cpu("a3c")
     workers = c.workers or cores()
     stepping = {**crew.env_defaults, "inline": True}  # a worker steps its one environment itself
-    envs = whole_matches(Envs(c.env, 1, workers=1, options=atari_options(c, c.life_loss), **stepping))
-    tasks = auxiliary_of(c)
+    envs = whole_matches(Envs(c.env, 1, workers=1, options=wiring.atari_options(c, c.life_loss), **stepping))
+    tasks = wiring.auxiliary_of(c)
     given = {"core_size": c.core_size, "previous": c.previous, "auxiliary": tuple(tasks)}
-    policy = actor_critic_of(c, envs, c.init, exact=False, **given)
-    loss = A2C(c.gamma, c.lam, c.reduction, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
-    loss = with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale), tasks)
+    policy = wiring.actor_critic_of(c, envs, c.init, exact=False, **given)
+    loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
+    loss = replace(loss, reduction=c.reduction)
+    loss = wiring.with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale), tasks)
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(policy()), workers)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     # report: rollouts are short
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), c.anneal, fresh_values=True, report=10)
     crew.add(episodic_replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec)
-    return System(envs, policy, loss.metrics, {"workers": workers}, values=units_of(c))
+    return System(envs, policy, loss.metrics, {"workers": workers}, values=wiring.units_of(c))

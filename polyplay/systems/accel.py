@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
-from polyplay.learning import Hyperparameters, LearnerSpec, replica
-from polyplay.learning.policy_losses import A2C, PPO
+from polyplay.learning import A2C, PPO, Hyperparameters, LearnerSpec, replica
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes

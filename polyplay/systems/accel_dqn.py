@@ -16,24 +16,15 @@ from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
-from polyplay.learning import Hyperparameters, LearnerSpec, replica
-from polyplay.learning.value_losses import CategoricalLoss, QLoss, q_outputs
+from polyplay.learning import CategoricalLoss, Hyperparameters, LearnerSpec, QLoss, q_outputs, replica
 from polyplay.systems import System, described
-from polyplay.systems._wiring import (
-    AgentOptions,
-    all_envs,
-    per_replica,
-    q_network_of,
-    replay_of_rows,
-    replica_envs,
-    replicas_of,
-)
+from polyplay.systems import _wiring as wiring
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):
+class Config(wiring.AgentOptions):
     """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -65,18 +56,19 @@ PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole = all_envs(c, crew)
+    whole = wiring.all_envs(c, crew)
     least = c.groups * whole.spec.seats
     fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * least) or c.batch % n))
-    replicas = replicas_of(replace(c, replicas=c.replicas or max(fits, default=1)), crew, whole)
-    each = per_replica(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "learning_starts")
-    envs = replica_envs(whole, c.groups, replicas)
+    replicas = wiring.replicas_of(replace(c, replicas=c.replicas or max(fits, default=1)), crew, whole)
+    shared = "lanes", "batch", "capacity", "learning_starts"
+    each = wiring.per_replica(replace(c, replicas=replicas), "replicas", *shared)
+    envs = wiring.replica_envs(whole, c.groups, replicas)
     rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
     head = {"dueling": True, "scale": 2**-0.5} if c.dueling or rainbow else {}
-    policy = q_network_of(c, envs, **head, atoms=atoms, support=(-c.v_max, c.v_max))
+    policy = wiring.q_network_of(c, envs, **head, atoms=atoms, support=(-c.v_max, c.v_max))
     net, sampler = policy(), Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
     reward = "sign" if envs.title.startswith("ALE/") else "none"
-    replay = replace(replay_of_rows(each, envs, net, sampler), reward=reward, ratio=c.ratio)
+    replay = replace(wiring.replay_of_rows(each, envs, net, sampler), reward=reward, ratio=c.ratio)
     loss = CategoricalLoss(-c.v_max, c.v_max) if atoms else QLoss(reduction="mean")
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)

@@ -18,11 +18,11 @@ from polyplay.games import records
 from polyplay.games.board_pool import board_of
 from polyplay.learning import ReplayOfRollouts, learn
 from polyplay.nets.residual import BoardNetworkFactory
-from polyplay.population.judge import judge
+from polyplay.population.judge import Gate, judge
 from polyplay.search.search import SearchPolicy
 from polyplay.search.self_play import RESIGN_METRICS, SEARCH_METRICS, game_rows, self_play
 from polyplay.systems import System, described
-from polyplay.systems._alphago_zero import gate_of, learner_spec_of, replay_of, search_of
+from polyplay.systems._alphago_zero import learner_spec_of, replay_of, search_of
 from polyplay.weights import Params
 from polyplay.workers.crew import Crew
 
@@ -81,7 +81,8 @@ def build(c: Config, crew: Crew) -> System:
     params = best = Params.of(policy, readers=c.players)
     game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "on_loss": "replace"}
     if c.gate:
-        gate, params = gate_of(c), Params.of(policy)
+        gate = Gate(c.gate, c.gate_games, c.gate_every, c.temperature_plies // 2, c.champion_games)
+        params = Params.of(policy)
         crew.add(judge, gate=gate, params=params, best=best, **game)
     crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, resign=resign, **game)
     source: Any = ReplayOfRollouts(queue, replay) if c.learners == 1 else SampleQueue(replay, queue, c.learners)

@@ -13,8 +13,7 @@ from typing import Literal
 from polyplay.buffers import slots_per_batch
 from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, UserError, Workers
 from polyplay.envs import Envs
-from polyplay.learning import Epochs, Hyperparameters, LearnerSpec
-from polyplay.learning.policy_losses import APPO
+from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.systems.impala import wire_actors

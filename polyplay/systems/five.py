@@ -10,27 +10,19 @@ rater:  newest Params against bots ─► TrueSkill
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
+from polyplay.buffers.window_buffer import Windows
 from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.learning import LearnerSpec, window_learner
+from polyplay.learning import PPO, Hyperparameters, LearnerSpec, window_learner
 from polyplay.learning.agents import METRICS, discount_of
-from polyplay.learning.policy_losses import PPO
 from polyplay.population.judge import METRIC, rated_games, rater
 from polyplay.population.league import League
 from polyplay.population.referee import Opponents, referee
 from polyplay.systems import System, described
-from polyplay.systems._teams import (
-    MATCHES,
-    TEAMS,
-    check_windows,
-    experience_of,
-    five_network,
-    hyperparameters_of,
-    table_envs,
-)
+from polyplay.systems import _teams as teams
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -73,24 +65,25 @@ PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
-    check_windows(c)
+    teams.check_windows(c)
     n = c.actors * c.learners
-    envs = table_envs(c, crew, TEAMS, n)
-    policy, opponents, bots = five_network(c, envs), Opponents.parse(c.opponents), tuple(envs.spec.bots)
+    envs = teams.table_envs(c, crew, teams.TEAMS, n)
+    policy, opponents, bots = teams.five_network(c, envs), Opponents.parse(c.opponents), tuple(envs.spec.bots)
     net, games = policy(), rated_games(envs)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False)
     loss = replace(loss, reward="scale", normalize_advantage=True)
     update = averaged(OptimizerSpec("adam_clipped"), c.learners, net)
-    hyper = hyperparameters_of(c)
+    hyper = Hyperparameters(**{name: getattr(c, name) for name in teams.HYPER})
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), "constant")
-    league, params = League(1, n, envs.spec.sides, TEAMS), AgentParams(net, 1, n)
+    league, params = League(1, n, envs.spec.sides, teams.TEAMS), AgentParams(net, 1, n)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
     actor = crew.add(act_at_table, n=n, name="act", on_loss="replace", envs=envs, policy=policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
     learner = crew.add(window_learner, n=c.learners, name="learn", learner=True, spec=spec, snapshots=c.snapshot_every)
-    learner.source, learner.params, learner.league = experience_of(c, rollouts), params, league
+    learner.source = Windows(rollouts, c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness)
+    learner.params, learner.league = params, league
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup)
     if c.rate_every:
-        rates = crew.add(rater, on_loss="replace", games=games, references=bots, every=c.rate_every, matches=MATCHES)
-        rates.policy, rates.params = policy, params
+        rated: Any = {"games": games, "references": bots, "every": c.rate_every, "matches": teams.MATCHES}
+        crew.add(rater, on_loss="replace", policy=policy, params=params, **rated)
     return System(envs, policy, (*loss.metrics, *METRICS, METRIC), {})

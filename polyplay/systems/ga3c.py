@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
-from polyplay.acting import LaneTable, act
+from polyplay.acting import LaneTable, predict
 from polyplay.buffers import TrainingQueue
 from polyplay.core.errors import Count, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.envs.make import whole_matches
-from polyplay.learning import Hyperparameters, LearnerSpec, learn
-from polyplay.learning.policy_losses import A2C, VTrace
+from polyplay.learning import A2C, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
@@ -75,8 +74,8 @@ def build(c: Config, crew: Crew) -> System:
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), c.anneal, stored_bootstrap=acted)
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
     agents, batches = LaneTable(envs, chunks), chunks.batches(c.min_batch)
-    predictors = crew.add(act, n=c.predictors, on="thread", drain=True, agents=agents, policy=policy, out=chunks)
-    predictors.params = weights
+    predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, agents=agents, policy=policy)
+    predictors.out, predictors.params = chunks, weights
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=batches, spec=spec)
     if c.schedule != "off":
         dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]

@@ -14,8 +14,7 @@ from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.core.errors import Count, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, learn
-from polyplay.learning.policy_losses import VTrace
+from polyplay.learning import Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, auxiliary_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, Params, averaged

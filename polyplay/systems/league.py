@@ -15,8 +15,7 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
-from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, learn_agents
-from polyplay.learning.policy_losses import APPO, VTrace
+from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec, VTrace, learn_agents
 from polyplay.population.league import League
 from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import Opponents, referee

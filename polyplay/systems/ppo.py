@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
-from polyplay.learning import Hyperparameters, LearnerSpec, replica
-from polyplay.learning.policy_losses import PPO
+from polyplay.learning import PPO, Hyperparameters, LearnerSpec, replica
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged

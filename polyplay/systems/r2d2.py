@@ -15,8 +15,7 @@ from polyplay.buffers import Proportional, RolloutQueue, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, learn
-from polyplay.learning.value_losses import SequenceLoss, q_outputs
+from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, SequenceLoss, learn, q_outputs
 from polyplay.systems import System, described
 from polyplay.systems._wiring import AgentOptions, atari_options, q_network_of, replay_of_rows
 from polyplay.weights import Local, OptimizerSpec, Params

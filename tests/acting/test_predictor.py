@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from polyplay.acting.predictor import LaneTable
-from polyplay.acting.worker import act
+from polyplay.acting.worker import predict
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core.worker import Hyperparameters
@@ -64,7 +64,8 @@ def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 
     queue = TrainingQueue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
     agents = LaneTable(envs, queue)
     batches = queue.batches(rows)
-    predictors = crew.add(act, n=2, on="thread", drain=True, agents=agents, policy=policy, out=queue, params=weights)
+    predictors = crew.add(predict, n=2, name="act", on="thread", drain=True, agents=agents, policy=policy)
+    predictors.out, predictors.params = queue, weights
     trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, spec=spec)
     for role in (predictors, trainers):
         crew.dial(role, 1, 4)

@@ -226,18 +226,17 @@ T, LANES, WINDOW = 12, 3, 4
 POLICY = {"action": Field((), "int64"), "logp": Field((), "float32"), "value": Field((), "float32")}
 
 
-def source(horizon: float = 10.0, said: list[str] | None = None, **given: Any) -> ExperienceSource:
+def source(horizon: float) -> ExperienceSource:
     queue = RolloutQueue({"obs": Field((), "float32"), **ROWS, **POLICY}, {"h": Field((2,), "float32")}, T, LANES, 2,
                          window=WINDOW)  # fmt: skip
     hyper = Hyperparameters(learning_rate=0.1, entropy_cost=0.0, horizon=horizon, step_time=0.5)
     policy = SimpleNamespace(inputs=None, returns=None, rewarded=lambda rows: rows)
     spec = SimpleNamespace(loss=PPO(0.5, 0.9, reward="none"), hyperparameters=hyper)
-    learner = SimpleNamespace(policy=policy, spec=spec, device=torch.device("cpu"), adjust=lambda: None, version=200)
+    learner = SimpleNamespace(policy=policy, spec=spec, device=torch.device("cpu"), adjust=lambda: None)
     counters = Counters(1, METRICS).row(0)
-    log = lambda kind, text: said.append(text) if said is not None else None  # noqa: E731
-    ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, counters=counters, log=log)
+    ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, counters=counters)
     params: Any = SimpleNamespace(each=[None])
-    return ExperienceSource(Windows(queue, 9, 3, **given), ctx, learner, params)  # type: ignore[arg-type]
+    return ExperienceSource(Windows(queue, 9, 3), ctx, learner, params)  # type: ignore[arg-type]
 
 
 def rollout(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -297,20 +296,6 @@ def test_a_horizon_changes_what_comes_next():
     after = feed.buffer.rows["advantage"][:, 0]
     np.testing.assert_allclose(after, plain_gae(rows, 0, 0.75, 0.9)[:WINDOW], atol=1e-5)
     assert not np.allclose(after, before[:, 0])
-
-
-@pytest.mark.parametrize(
-    ("reuse", "lag", "words"), [(1, 2, []), (2.5, 2, ["reuse is 2.5"]), (1, 9, ["staleness is 9.0"])]
-)
-def test_too_much_reuse_and_too_old_data_are_said_once(reuse, lag, words):
-    said = list[str]()
-    feed = source(said=said)
-    feed.first = True
-    for _ in range(400):
-        feed.since = round(3 / reuse * 100) / 100  # type: ignore[assignment]
-        feed._measure(np.full(5, lag))
-        feed.learner.version += 1
-    assert [text[: len(word)] for text, word in zip(said, words, strict=True)] == words
 
 
 # Past agents: when they are made, and what a run that goes on leaves alone.

@@ -58,14 +58,6 @@ def test_its_gradient_is_that_of_a_cross_entropy_over_legal_moves():
     torch.testing.assert_close(value.grad, 2 * (value.detach() - rows["return"]) / B)
 
 
-def test_shapes_that_do_not_fit_are_refused():
-    rows = batch()
-    with pytest.raises(ValueError, match=r"\[B, A\] shape"):
-        AlphaZeroLoss()({"logits": torch.zeros(B, A + 1), "value": torch.zeros(B)}, rows, Hyperparameters())
-    with pytest.raises(ValueError, match=r"\[B\] shape"):
-        AlphaZeroLoss()({"logits": torch.zeros(B, A), "value": torch.zeros(B, 1)}, rows, Hyperparameters())
-
-
 class Cells:
     """A network whose logit of an action is the mover's stone there, or in the top row of its column."""
 

@@ -25,7 +25,6 @@ from polyplay.learning.learner import Epochs, Learner, Minibatches, SaveMarks, s
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
-from polyplay.runs.session import CheckpointCompleter
 from polyplay.weights.update import Local, OptimizerSpec
 from tests import twins
 from tests.weights.ends import SPEC, finish, me, some_rows, task
@@ -447,27 +446,3 @@ def test_nothing_else_waits_and_not_for_ever(monkeypatch):
     monkeypatch.setattr(save_marks, "TAKE_TIMEOUT", 60.0)
     with pytest.raises(Closed):
         marks.wait(3)
-
-
-def test_the_main_process_makes_a_checkpoint_of_each(tmp_path):
-    control, marks = RunControl(), np.zeros(1)
-    role = SimpleNamespace(name="replica", n=1, envs=object(), best=None, served=())
-    crew = SimpleNamespace(control=control, roles=[role], savers=lambda: [0])
-    counters = SimpleNamespace(column=lambda name: marks)
-    metrics: Any = SimpleNamespace(crew=crew, counters=counters, steps=0, frames_per_step=1, before={"steps": 0})
-    reporter: Any = SimpleNamespace(episodes=0, return_mean=None, wall_seconds=1.0)
-    said: list[str] = []
-    completer = CheckpointCompleter(tmp_path, metrics, reporter, 2, said.append)
-    ctx: Any = SimpleNamespace(counters=SimpleNamespace(get=lambda name: marks[0], set=lambda _, m: marks.fill(m)))
-    names = list[str]()
-    for steps, number in ((0, None), (10, 0), (20, 0), (30, 0), (40, 1), (40, 1)):
-        metrics.steps = steps
-        checkpoint.CheckpointPart(tmp_path, number or 0).arrays(checkpoint.policy_name(0), {})
-        SaveMarks(ctx).tell(number)
-        assert control.taken < marks[0]
-        completer.complete()
-        assert control.taken == marks[0]
-        (newest,) = checkpoint.everything(tmp_path)
-        names.append(newest.name.lstrip("0"))
-    assert names == ["-steps-0", "-steps-10", "-steps-20", "-steps-30", "1-steps-40", "1-steps-40"]
-    assert (said, completer.failure) == ([], "")

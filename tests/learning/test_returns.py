@@ -169,10 +169,6 @@ def test_low_precision_values_are_carried_in_the_rewards_precision() -> None:
         (lambda b, s: returns.transitions({**b, "first": b["first"].byte()}, 0.9), r"must be bool; got .*uint8"),
         (lambda b, s: returns.gae(s, b["value"][1:], 1.0), r"value \[T\+1, B\].*, \[2, 1\]$"),
         (lambda b, s: returns.n_step(s, b["value"][..., None]), r", \[3, 1, 1\]$"),
-        (
-            lambda b, s: returns.vtrace(s, b["value"], torch.zeros(3, 1)),
-            r"log_rho must be \[T, B\] = \[2, 1\]; got \[3, 1\]",
-        ),
     ],
 )
 def test_wrong_shapes_and_dtypes_are_named(call, says: str) -> None:

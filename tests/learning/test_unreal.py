@@ -15,12 +15,10 @@ from torch import Tensor
 from polyplay.core import tree
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
-from polyplay.envs.spaces import Discrete
 from polyplay.learning import returns, unreal
 from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
 from polyplay.learning.unreal import KL, UnrealReplay, WithAuxiliary
 from polyplay.nets import actor_critic
-from polyplay.nets.actor_critic import PixelControl
 from tests import twins
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -131,12 +129,6 @@ def test_only_rows_to_bootstrap_from_and_valid_transitions_are_looked_at(rows: d
         assert moved.item() != losses[0].item()
 
 
-def test_features_of_other_rows_are_named() -> None:
-    batch = {"reward": torch.zeros(4, 2)} | dict.fromkeys(("first", "terminated"), torch.zeros(4, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"x must be \[4, 2\] and features; got \[8, 5\]"):
-        actor_critic.pixel_control_values(PixelControl(5, (11, 11), Discrete(2)), torch.zeros(8, 5), batch)
-
-
 # ------------------------------------------------------------------------------------------------ reward prediction
 
 
@@ -171,11 +163,6 @@ def test_value_replay_equals_the_plain_twin(rows: dict[str, Any], gamma: float) 
     for t, b in real:
         grad[t, b] = (value[t, b].item() - target[b][t]) / count
     torch.testing.assert_close(value.grad, grad)
-
-
-def test_value_replay_of_low_precision_is_summed_in_float32() -> None:
-    batch = {"reward": torch.ones(4, 2)} | dict.fromkeys(("first", "terminated"), torch.zeros(4, 2, dtype=torch.bool))
-    assert unreal.value_replay_loss(torch.zeros(4, 2, dtype=torch.bfloat16), batch, 0.9).dtype == torch.float32
 
 
 # WithAuxiliary against plain loops and finite differences, its costs, and what it passes through.
@@ -275,7 +262,7 @@ def test_without_examples_no_reward_is_predicted() -> None:
     assert out["value"].grad.abs().sum() > 0
 
 
-@pytest.mark.parametrize("how", returns.REWARDS)
+@pytest.mark.parametrize("how", ["clip", "sign", "none", "scale"])
 def test_replayed_values_are_of_the_rewards_that_the_loss_learns_from(how: str) -> None:
     out, batch = rows()
     replayed, value = rows(3)[1], torch.from_numpy(np.random.default_rng(4).normal(size=(T + 1, B)))
@@ -424,19 +411,3 @@ def test_a_memory_that_was_saved_goes_on_as_it_was() -> None:
         found = [each.sample_examples(20, np.random.default_rng(1)) for each in (memory, other)]
         assert (found[0][0]["id"] == found[1][0]["id"]).all()
         assert (found[0][1] == found[1][1]).all()
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (lambda b: unreal.pixel_change(torch.zeros(1, 2, 10, 11, 11, dtype=torch.uint8)), r"T >= 1.*; got \[1, 2, 10"),
-        (lambda b: unreal.pixel_change(torch.zeros(2, 2, 10, 11, 11)), "view must be uint8"),
-        (lambda b: unreal.pixel_control_loss(*torch.zeros(3, 4, 2, 5, 5), b), r"with \[T, B\] = \[3, 2\]"),
-        (lambda b: unreal.reward_prediction_loss(torch.zeros(4, 2), torch.zeros(4)), r"got \[4, 2\], \[4\]"),
-        (lambda b: unreal.value_replay_loss(torch.zeros(3, 2), b, 0.9), r"value \[T\+1, B\]"),
-    ],
-)
-def test_wrong_shapes_are_named(call, says: str) -> None:
-    flags = torch.zeros(4, 2, dtype=torch.bool)
-    with pytest.raises(ValueError, match=says):
-        call({"reward": torch.zeros(4, 2), "terminated": flags, "first": flags})

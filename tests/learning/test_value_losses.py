@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from polyplay.core import numbers
-from polyplay.core.errors import UserError
 from polyplay.core.numbers import unscale
 from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
@@ -126,7 +125,7 @@ def test_the_gradient_of_the_categorical_loss_is_the_difference_of_distributions
     if not double:
         out.pop("online")
     result, grad = scored(value_losses.CategoricalLoss(-2.0, 2.0, "ce"), out, batch)
-    _, floors = scored(value_losses.CategoricalLoss(-2.0, 2.0, "kl"), out, batch)
+    divergence, floors = scored(value_losses.CategoricalLoss(-2.0, 2.0, "kl"), out, batch)
     assert torch.equal(grad, floors)
     z = np.linspace(-2.0, 2.0, 5)
     total = 0.0
@@ -141,19 +140,11 @@ def test_the_gradient_of_the_categorical_loss_is_the_difference_of_distributions
         expected[a] = scale * (p - m)
         np.testing.assert_allclose(grad[b].numpy(), expected, atol=1e-6)
         assert float(result.priority[b]) == pytest.approx(-(m * np.log(p)).sum(), rel=1e-4)
+        floor = sum(x * np.log(x) for x in m if x > 0)
+        assert float(divergence.priority[b]) == pytest.approx(floor - (m * np.log(p)).sum(), rel=1e-3, abs=1e-5)
         total -= scale * (m * np.log(p)).sum()
     assert float(result.loss.detach()) == pytest.approx(total, rel=1e-4)
     assert set(result.metrics) == set(value_losses.CategoricalLoss.metrics)
-
-
-def test_only_the_divergence_is_nothing_where_all_is_learnt() -> None:
-    logits = torch.randn(4, 2, 11)
-    out = {"q": logits.clone(), "target": logits}
-    batch = {"action": q_network.expected_value(logits, -10.0, 10.0).argmax(1), "return": torch.zeros(4)}
-    batch["discount"] = torch.ones(4)
-    kl, ce = (value_losses.CategoricalLoss(priority=how)(out, batch, None).priority for how in ("kl", "ce"))
-    assert (kl < 1e-4).all()
-    assert (ce > 0.5).all()
 
 
 # ------------------------------------------------------------------------------------------------ sequences
@@ -206,23 +197,6 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
 
 
 # ------------------------------------------------------------------------------------------------ settings
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: value_losses.QLoss("total"), "reduction is 'total'; use one of mean, sum"),
-        (lambda: value_losses.QLoss(clip=-1.0), "clip is -1.0; it must be 0 or more"),
-        (lambda: value_losses.QLoss(weighted="both"), "weighted is 'both'; use one of loss, error"),
-        (lambda: value_losses.CategoricalLoss(3.0, 3.0), "low is 3.0 and high 3.0; low must be below high"),
-        (lambda: value_losses.CategoricalLoss(priority="td"), "priority is 'td'; use one of ce, kl"),
-        (lambda: value_losses.SequenceLoss(tail="repeat"), "tail is 'repeat'; use one of extra, short"),
-        (lambda: value_losses.SequenceLoss(n=0), "n is 0; it must be a whole number from 1 up"),
-        (lambda: value_losses.SequenceLoss(eta=1.5), "eta is 1.5; it must be between 0 and 1"),
-        (lambda: value_losses.SequenceLoss(rescale=-0.1), "rescale is -0.1; it must be 0 or more"),
-    ],
-)
-def test_settings_out_of_range_are_named(make: Any, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        make()
 
 
 # ------------------------------------------------------------------------------------------------ outputs
@@ -230,9 +204,8 @@ def pair(**options: Any) -> tuple[Any, Any]:
     return tuple(factory.make_values("mlp", SPEC, hidden=(16,), **options) for _ in range(2))  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("options", [{}, {"dueling": True, "atoms": 5}])
-def test_each_network_is_asked_once_and_only_the_first_pass_has_a_gradient(options: Any) -> None:
-    policy, target = pair(**options)
+def test_each_network_is_asked_once_and_only_the_first_pass_has_a_gradient() -> None:
+    policy, target = pair(dueling=True, atoms=5)
     obs = torch.randn(2, 7, 5)
     calls: list[tuple[str, int, bool]] = []
     for name, net in (("policy", policy), ("target", target)):
@@ -242,8 +215,7 @@ def test_each_network_is_asked_once_and_only_the_first_pass_has_a_gradient(optio
     out = value_losses.q_outputs(policy, target, {"obs": obs}, double=True)
     assert sorted(calls) == [("policy", 7, False), ("policy", 7, True), ("target", 7, False)]
     assert [out[k].requires_grad for k in ("q", "target", "online")] == [True, False, False]
-    shape = (7, 3, 5) if options else (7, 3)
-    assert all(v.shape == shape for v in out.values())
+    assert all(v.shape == (7, 3, 5) for v in out.values())
     torch.testing.assert_close(out["online"], policy.scores({"obs": obs}, {})[1])
     torch.testing.assert_close(out["target"], target.scores({"obs": obs}, {})[1])
     calls.clear()
@@ -268,8 +240,6 @@ def test_burn_in_is_walked_by_both_without_gradient() -> None:
         gradients.append(policy.core.cell.recurrent.weight.grad.clone())
     assert not torch.allclose(*gradients), "the burn-in is behind a wall"
     assert all(p.grad is None for p in target.parameters())
-    with pytest.raises(ValueError, match="a network with memory learns from sequences"):
-        value_losses.q_outputs(policy, target, {"obs": batch["obs"][:2]})
 
 
 def test_every_pass_has_noise_of_its_own_by_the_key() -> None:
@@ -305,13 +275,7 @@ def test_nothing_is_heard_of_what_follows_a_termination() -> None:
     logits = torch.tensor([[[NAN] * 3] * 2, [[0.0] * 3] * 2])
     made = value_losses.categorical(t(0.8, 0.8), t(0.0, 0.0), logits, 0.5, 1.5)
     torch.testing.assert_close(made[0], made[1])
-
-
-def test_shapes_that_do_not_fit_are_named() -> None:
-    with pytest.raises(ValueError, match=r"ret and discount must be \[B\], target and online \[B, A\]; got \[2\]"):
-        value_losses.scalar(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(3, 4))
-    with pytest.raises(ValueError, match=r"target and online \[B, A, K\].*\[2, 4\]"):
-        value_losses.categorical(t(1.0, 2.0), t(1.0, 1.0), torch.zeros(2, 4), 0.0, 1.0)
+    assert value_losses.targeted(t(1.0, 2.0), t(0.0, 0.5), t(NAN, 4.0)).tolist() == [1.0, 4.0]
 
 
 # ------------------------------------------------------------------------------------------------ categorical
@@ -332,15 +296,6 @@ def test_projections_equal_the_plain_twin_and_conserve_mass(size: int, seed: int
     torch.testing.assert_close(made, expected, rtol=1e-4, atol=2e-5)
     torch.testing.assert_close(made.sum(1), torch.ones(4))
     assert (made >= 0).all()
-
-
-def test_a_distribution_is_taken_of_the_action_with_the_best_mean() -> None:
-    logits = torch.full((1, 2, 3), -20.0)
-    logits[0, 0, 0] = logits[0, 1, 2] = 20.0  # action 0 is worth low, action 1 high
-    made = value_losses.categorical(t(0.0), t(1.0), logits, -1.0, 1.0)
-    torch.testing.assert_close(made, torch.tensor([[0.0, 0.0, 1.0]]))
-    made = value_losses.categorical(t(0.0), t(1.0), logits, -1.0, 1.0, mask=torch.tensor([[True, False]]))
-    torch.testing.assert_close(made, torch.tensor([[1.0, 0.0, 0.0]]))
 
 
 # ------------------------------------------------------------------------------------------------ rescaling
@@ -403,36 +358,14 @@ def test_the_gradients_are_the_weighted_error_the_limited_slope_and_the_rein(
     assert not result.priority.requires_grad
     assert set(result.metrics) == set(DPGLoss.metrics)
     assert float(result.metrics["critic_loss"]) == pytest.approx(critic, rel=1e-9)
-    assert float(result.metrics["policy_value"]) == pytest.approx(float(out["value"].mean()))
-    beyond = (out["slope"].abs() > bound).double().mean()
-    assert float(result.metrics["dqda_clip_fraction"]) == pytest.approx(float(beyond))
-    assert float(result.metrics["action_saturation"]) == pytest.approx(
-        float((out["best"].abs() > 0.99).double().mean())
-    )
-
-
-def test_what_lies_beyond_a_termination_is_not_used_even_if_it_is_no_number() -> None:
-    ret, discount = torch.tensor([1.0, 2.0]), torch.tensor([0.0, 0.5])
-    made = value_losses.targeted(ret, discount, torch.tensor([torch.nan, 4.0]))
-    assert made.tolist() == [1.0, 4.0]
-    with pytest.raises(ValueError, match=r"must be one \[B\]; got \[2\], \[2\], \[2, 1\]"):
-        value_losses.targeted(ret, discount, torch.zeros(2, 1))
-
-
-def networks() -> tuple[Any, Any]:
-    sizes: Any = {"actor": (8, 6), "critic": (9, 7)}
-    return factory.make_deterministic("mlp", DPG_SPEC, **sizes), factory.make_deterministic("mlp", DPG_SPEC, **sizes)
-
-
-def dpg_transitions(lanes: int) -> dict[str, Any]:
-    action = torch.rand(lanes, 2) * torch.tensor([4.0, 1.0]) - torch.tensor([2.0, 0.0])
-    batch = {"obs": torch.randn(2, lanes, 3), "action": action, "return": torch.randn(lanes)}
-    return batch | {"discount": torch.full((lanes,), 0.9), "weight": torch.rand(lanes)}
+    shares = {"dqda_clip_fraction": out["slope"].abs() > bound, "action_saturation": out["best"].abs() > 0.99}
+    for name, x in {**shares, "policy_value": out["value"]}.items():
+        assert float(result.metrics[name]) == pytest.approx(float(x.double().mean()))
 
 
 def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
-    policy, target = networks()
-    batch = dpg_transitions(5)
+    policy, target = (factory.make_deterministic("mlp", DPG_SPEC, actor=(8, 6), critic=(9, 7)) for _ in range(2))
+    batch = {"obs": torch.randn(2, 5, 3), "action": torch.rand(5, 2)}
     out = value_losses.dpg_outputs(policy, target, batch, {}, key=3)
     best = target.act({"obs": batch["obs"][1]}, {})[0]["action"]
     twin = target.unroll({"obs": batch["obs"][1:], "action": best[None]}, {})["chosen"][0]
@@ -441,32 +374,3 @@ def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
     now = policy.unroll({"obs": batch["obs"][:1], "action": batch["action"][None]}, {})
     torch.testing.assert_close(out["q"], now["chosen"][0])
     torch.testing.assert_close(out["value"], now["value"][0])
-
-
-@pytest.mark.parametrize(
-    ("call", "says"),
-    [
-        (
-            lambda b: value_losses.project(torch.ones(2, 1), torch.zeros(2), torch.zeros(2), -1, 1),
-            r"K >= 2.*got \[2, 1\]",
-        ),
-        (
-            lambda b: value_losses.project(torch.ones(2, 3), torch.zeros(1), torch.zeros(2), -1, 1),
-            r"got \[2, 3\], \[1\]",
-        ),
-        (lambda b: value_losses.sequence_targets(b, torch.zeros(3, 1, 2), 0.9, 3), "3 rows are too few for n = 3"),
-        (
-            lambda b: value_losses.sequence_targets(b, torch.zeros(2, 1, 2), 0.9, 1),
-            r"\[R, B\] = \[3, 1\]; got \[2, 1, 2\]",
-        ),
-        (lambda b: value_losses.sequence_priority(torch.zeros(3), torch.ones(3), 0.9), r"\[T, B\] shape; got \[3\]"),
-        (
-            lambda b: value_losses.cross_entropy(torch.ones(2, 3), torch.ones(2, 2)),
-            r"one shape; got \[2, 3\], \[2, 2\]",
-        ),
-    ],
-)
-def test_wrong_shapes_are_named(call, says: str) -> None:
-    flags = torch.zeros(3, 1, dtype=torch.bool)
-    with pytest.raises(ValueError, match=says):
-        call({"reward": torch.zeros(3, 1), "terminated": flags, "first": flags})

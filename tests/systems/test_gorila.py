@@ -28,21 +28,6 @@ def trained(path, **settings: Any) -> Any:
     return polyplay.train("gorila", run=str(path), **{**of.GORILA, **settings})
 
 
-def test_with_one_learner_the_number_of_shards_changes_nothing(tmp_path):
-    """In one thread nothing is stale then, so all are one optimiser."""
-    ends = []
-    for shards in (1, 3):
-        run = trained(tmp_path / str(shards), steps=500, serial=True, learners=1, shards=shards, trace=True)
-        last = list(read_lines(run.directory / "metrics.jsonl"))[-1]
-        assert last["staleness_max"] in (0, None)
-        found = checkpoint.open_checkpoint(checkpoint.newest(run.directory, print))
-        ends.append((found.arrays("agents/0/policy"), [r["loss"] for r in read_lines(run.directory / "updates.jsonl")]))
-    (one, few), (three, same) = ends
-    assert len(few) >= 20
-    np.testing.assert_allclose(same, few, rtol=1e-4)
-    assert all(np.allclose(one[k], three[k], atol=1e-5) for k in one)
-
-
 class Seen:
     """Around a schedule of ε: how often the first lane was said to have acted, and all that it told."""
 
@@ -222,19 +207,3 @@ def test_a_killed_saver_leaves_no_shard_standing(tmp_path):
     assert not server.head[HOLD] % 2
     crew.stop()
     saver.close()
-
-
-def test_its_plan_says_that_memories_and_lanes_go_on():
-    crew = Crew(0, steps=1_000)
-    made = plan.make_plan(crew, wired("gorila", crew, **of.FREE), RunOptions(steps=1_000))
-    lines = dict(made.lines)
-    assert lines["workers"].startswith(
-        "act ×2 with 4 lanes each (stepped by the worker itself), serve_replay ×2, learn"
-    )
-    assert lines["resume"].endswith("batches drawn ahead are drawn again")
-    samples = roles(crew)["learn"].source
-    assert made.memory["replay"] == 2 * samples.replay.bytes(batches=False) + samples.block.nbytes
-    assert made.checkpoint > made.memory["replay"]
-    crew = Crew(0, steps=1_000)
-    free = plan.make_plan(crew, wired("gorila", crew, **{**of.FREE, "ratio": 0.0}), RunOptions(steps=1_000))
-    assert dict(free.lines)["updates"] == "batches of 64, as many as there is time for"

@@ -234,13 +234,6 @@ def test_actions_are_clipped_only_where_that_is_asked_for_or_a_preset_s_code_doe
     assert actions(env="Pendulum-v1", preset="baselines") == "clip"
 
 
-def test_rewards_are_clipped_on_atari_only():
-    for name in PAGES:
-        for env in ("CartPole-v1", "toy:catch", "Acrobot-v1"):
-            given = {"env": "Pendulum-v1"} if name == "apex_dpg" else {"env": env}
-            assert getattr(resolved(name, **given)[0], "reward", "none") not in _presets.CLIPPED, (name, env)
-
-
 def test_a_preset_for_other_environments_is_told():
     text = _presets.warning(PAGES["ppo"], "quick", "CartPole-v1")
     assert text.endswith("but CartPole-v1 is of kind classic: omit --preset to use classic")
@@ -381,11 +374,3 @@ def test_the_precision_that_auto_stands_for_is_named(has: bool, numbers: str, mo
     told = lines(planned("alphago_zero", "auto", evaluator="torch"), SHORT)
     both = "the fastest of torch in float32, torch in bfloat16, measured when it starts"
     assert f"; self-play by {both if has else 'torch in float32'}" in told
-
-
-@pytest.mark.parametrize(
-    ("resign", "words"),
-    [("off", "resigns never"), ("-0.9", "resigns below a value of -0.9"), ("auto", "which are played")],
-)
-def test_when_a_game_is_given_up_is_told(resign: str, words: str):
-    assert words in lines(planned("alphago_zero", resign=resign), WHOLE)

@@ -24,7 +24,7 @@ from polyplay.runs.load import crew_of
 from polyplay.runs.run import diagram
 from polyplay.systems import _wiring
 from tests.reports import rows
-from tests.systems import traits_matrix as matrix
+from tests.systems.settings import REAL
 
 NET = {"network": "mlp", "optimizer": "adam", "entropy_cost": 0.0, "tensorboard": False, "report_every": 1.0}
 
@@ -114,7 +114,7 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
         assert set(page.PRESETS) >= {"paper", "quick"}
         assert page.PRESETS["paper"]() == page.Config()
     others = {"alphago_zero": "game:connect_four", "five": "arena:moba", "ftw": "arena:ctf", "league": "toy:rps"}
-    env = "toy:pendulum" if name in matrix.REAL else others.get(name, "toy:catch")
+    env = "toy:pendulum" if name in REAL else others.get(name, "toy:catch")
     network = {} if name in ("alphago_zero", "ftw") else {"network": "mlp"}
     figure = diagram(name, page.Config(env=env, **network), options.RunOptions())
     assert env in figure
