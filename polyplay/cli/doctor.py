@@ -159,11 +159,8 @@ class ProbeMirror(ObjectMirror):
     def changes(self, now: float) -> list[Frame]:  # type: ignore[override]
         return []
 
-    def places(self, item: int) -> list[np.ndarray]:
+    def places(self, part: int, i: int) -> list[np.ndarray]:
         return [self.block]
-
-    def arrived(self, item: int) -> None:
-        """Nothing is to be done with it."""
 
 
 def measure_machine(engine: engines.Engine, info: engines.MachineInfo, timeout: float = 10.0) -> dict[str, Any]:
@@ -194,10 +191,10 @@ def _echo(there: link.Link, blocks: list[np.ndarray]) -> float:
     """Seconds until the other side answers a beat that comes after these blocks."""
     began = time.perf_counter()
     for block in blocks:
-        there.send(link.DATA, 0, 0, [block])
+        there.send(link.DATA, 0, 0, 0, [block])
     there.send(link.BEAT)
     while True:
-        _, kind, _, _, n = link.HEAD.unpack(link.read_exactly(there.sock, link.HEAD.size))
+        _, kind, *_, n = link.HEAD.unpack(link.read_exactly(there.sock, link.HEAD.size))
         link.read_exactly(there.sock, n)
         if kind == link.ECHO:
             return time.perf_counter() - began

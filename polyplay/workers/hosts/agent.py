@@ -203,7 +203,7 @@ class MachineAgent:
             self.link.accepts = RESUMED
             self.link.before, self.link.each_beat, self.link.echoes = self._send_part, self._send_load, True
             psutil.cpu_percent()  # what it says first means nothing
-            self.link.on = {START: self._start, SIGNAL: self._signal}
+            self.link.on |= {START: self._start, SIGNAL: self._signal}
             threading.Thread(target=self._watch, daemon=True).start()
             self.link.run()
         except (LinkLost, OSError):
@@ -269,11 +269,11 @@ class MachineAgent:
             with contextlib.suppress(OSError):
                 os.kill(runs.pid, int(value["signal"]))
 
-    def _send_part(self, mirror: ObjectMirror, item: int) -> None:
+    def _send_part(self, mirror: ObjectMirror, part: int, i: int) -> None:
         """Files of a checkpoint, and counters, go before the mark that says they are written. Others that are whole go
         along: of actors whose memory is here, which has their answers.
         """
-        if (name := mirror.answers(item)) is None:
+        if (name := mirror.answers(part, i)) is None:
             return
         if not isinstance(mirror, CountersMirror):
             self.link.flush_counters()

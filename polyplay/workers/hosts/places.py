@@ -138,16 +138,13 @@ class Places:
         """Divided evenly, in order: 0 is here, then come the machines."""
         return index * (machines + 1) // role.n
 
-    def choose(self, role: Role, index: int, spots: Sequence[S], full: bool = True) -> S | None:
-        """The machine of a worker that is elsewhere: the same as before while that is there. None: there is none; full:
-        one that has no free core will do.
-        """
+    def choose(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
+        """The machine of a worker that is elsewhere: the same as before while that is there. None: there is none."""
         old = self._seats.get((role.name, index))
         if (chosen := next((spot for spot in spots if spot is old and spot.lost is None), None)) is None:
             chosen = self._find(role, index, spots)
-            if chosen is None or (chosen.free <= 0 and not full):
-                return None
-            self._seats[role.name, index] = chosen
+            if chosen is not None:
+                self._seats[role.name, index] = chosen
         return chosen
 
     def _find(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
