@@ -58,7 +58,7 @@ class Pair:
         for side in (self.home, self.away):
             side.sit(seat)
 
-    def out(self, now: float = 0.0) -> None:
+    def out(self, now: float = np.inf) -> None:
         carry(self.home.changes(now), self.away)
 
     def back(self, now: float = 0.0) -> None:
