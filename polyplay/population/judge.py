@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -308,15 +309,21 @@ class Rater:
         self.begun = time.monotonic() - (reports[-1] if reports else 0.0)
 
     def meet(self, names: Sequence[str]) -> Generator[None, None, dict[str, float]]:
-        """Play the matches between references that references.json lacks; then their μ."""
-        table = ratings.ReferenceTable(self.games.title, tuple(names), self.rules)
-        table.load(self.directory)
-        for number, pair in table.missing():
+        """The μ of references, by matches of every two where references.json lacks them."""
+        settings = ratings.reference_settings(self.games.title, names, self.rules)
+        if known := ratings.read_references(self.directory, settings):
+            return known
+        pairs = dict[tuple[str, str], list[float]]()
+        for number, pair in enumerate(combinations(names, 2)):
             one, other = (self._reference(name, ratings.SEED + i) for i, name in enumerate(pair))
             points = yield from play.both_side_steps(self.games, one, other, ratings.MATCHES, ratings.SEED + number)
-            table.pairs[pair] = points.tolist()
-            yield from self._write(REFERENCES, partial(write_json, self.directory / REFERENCES, table.save()))
-        return {name: mu for name, (mu, _) in table.skills().items()}
+            pairs[pair] = points.tolist()
+        skills = ratings.reference_skills(names, pairs, self.rules)
+        rated = [{"name": name, "mu": mu, "sigma": sigma} for name, (mu, sigma) in skills.items()]
+        played = [{"pair": list(pair), "points": points} for pair, points in pairs.items()]
+        made = {**settings, "references": rated, "played": played}
+        yield from self._write(REFERENCES, partial(write_json, self.directory / REFERENCES, made))
+        return {name: mu for name, (mu, _) in skills.items()}
 
     def is_due(self, every: int, matches: int) -> bool:
         """Whether the newest weights are to be rated, or matches of theirs are left: then they are taken."""

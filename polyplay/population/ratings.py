@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
 
@@ -178,58 +177,30 @@ RANDOM = "random"
 SEED, MATCHES = 0, 32  # of every two: of every run the same
 
 
-@dataclass
-class ReferenceTable:
-    """The references of an environment, and the matches of every two of them, as references.json has them."""
-
-    environment: str
-    names: tuple[str, ...]
-    rules: TrueSkill = RULES
-    pairs: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-
-    @property
-    def settings(self) -> Row:
-        """What decides the matches and their ratings."""
-        about = {"environment": self.environment, "seed": SEED, "matches": MATCHES, "trueskill": asdict(self.rules)}
-        return {**about, "names": list(self.names)}
-
-    def missing(self) -> list[tuple[int, tuple[str, str]]]:
-        """Every two that have not met yet, with their number."""
-        return [(k, pair) for k, pair in enumerate(combinations(self.names, 2)) if pair not in self.pairs]
-
-    def skills(self) -> dict[str, Skill]:
-        """By matches of every two, `random` among them, whose μ is 0. They are taken in rounds: the first match of each
-        two, the second of each, and so on.
-        """
-        skills: dict[str, Skill] = dict.fromkeys(self.names, (self.rules.mu, self.rules.sigma))
-        for match in range(MATCHES):
-            for one, other in combinations(self.names, 2):
-                points = self.pairs[one, other][match]
-                (skills[one],), (skills[other],) = self.rules.rate([skills[one]], [skills[other]], points)
-        return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
-
-    def save(self) -> Row:
-        """references.json."""
-        skills = {} if self.missing() else self.skills()
-        rated = [{"name": name, "mu": mu, "sigma": sigma} for name, (mu, sigma) in skills.items()]
-        played = [{"pair": list(pair), "points": points} for pair, points in self.pairs.items()]
-        return {**self.settings, "references": rated, "played": played}
-
-    def load(self, directory: Path) -> None:
-        """Take the matches that references.json has, if they are of the same references, and whole."""
-        try:
-            saved = read_object(directory / REFERENCES)
-            played = {(row["pair"][0], row["pair"][1]): [float(x) for x in row["points"]] for row in saved["played"]}
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            return
-        same = all(saved.get(name) == value for name, value in self.settings.items())
-        whole = {pair: points for pair, points in played.items() if len(points) == MATCHES and {*points} <= {0, 0.5, 1}}
-        self.pairs = whole if same else {}
+def reference_settings(environment: str, names: Sequence[str], rules: TrueSkill = RULES) -> Row:
+    """What decides the matches of references and their ratings."""
+    about = {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": asdict(rules)}
+    return {**about, "names": list(names)}
 
 
-def read_references(directory: Path) -> dict[str, float]:
-    """The references of a run and their μ; empty: they are not known yet."""
+def reference_skills(
+    names: Sequence[str], pairs: Mapping[tuple[str, str], Sequence[float]], rules: TrueSkill = RULES
+) -> dict[str, Skill]:
+    """By matches of every two, `random` among them, whose μ is 0. They are taken in rounds: the first match of each
+    two, the second of each, and so on.
+    """
+    skills: dict[str, Skill] = dict.fromkeys(names, (rules.mu, rules.sigma))
+    for scored in zip(*pairs.values(), strict=True):
+        for (one, other), points in zip(pairs, scored, strict=True):
+            (skills[one],), (skills[other],) = rules.rate([skills[one]], [skills[other]], points)
+    return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
+
+
+def read_references(directory: Path, settings: Mapping[str, object] | None = None) -> dict[str, float]:
+    """The references of a run and their μ; empty: they are not known yet, or the file is damaged or of others."""
     try:
-        return {row["name"]: float(row["mu"]) for row in read_object(directory / REFERENCES)["references"]}
+        found = read_object(directory / REFERENCES)
+        same = all(found[name] == value for name, value in (settings or {}).items())
+        return {row["name"]: float(row["mu"]) for row in found["references"]} if same else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
