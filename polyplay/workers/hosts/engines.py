@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,19 +70,23 @@ class AgentHandle(Protocol):
         """Have it end, at once where it does not by itself."""
 
 
-class Engine(Protocol):
-    own_cores: bool  # machines have cores of their own, not this one's
+class Engine(ABC):
+    own_cores = False  # whether machines have cores of their own, not this one's
 
+    @abstractmethod
     def machines(self) -> list[MachineInfo]:
         """Those that are there, with an agent or without, but for the main process's own. Names stay as they are."""
 
+    @abstractmethod
     def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
         """Start an agent. Takes seconds. Raises UserError."""
 
     def failing(self) -> str:
         """Why no machine can be held much longer; "": nothing is wrong."""
+        return ""
 
-    def close(self) -> None: ...
+    def close(self) -> None:  # noqa: B027 - of some nothing is left once agents have ended with their links
+        """Leave the machines."""
 
 
 # Nobody's child: Ray kills those of its workers, and an agent ends by itself, leaving nothing behind.
@@ -131,10 +136,8 @@ class AgentProcess:
         shutil.rmtree(self.about["folder"], ignore_errors=True)  # of one that was killed
 
 
-class PretendedMachines:
-    """An engine: `n` machines, called pretend-1 and so on, that are processes of this one, to try a placement."""
-
-    own_cores = False
+class PretendedMachines(Engine):
+    """`n` machines, called pretend-1 and so on, that are processes of this one, to try a placement."""
 
     def __init__(self, n: int):
         self.infos = [MachineInfo(f"pretend-{i + 1}", "127.0.0.1", cores()) for i in range(n)]
@@ -144,12 +147,6 @@ class PretendedMachines:
 
     def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
         return AgentProcess(info.name, config)
-
-    def failing(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        """Agents end with their links."""
 
 
 # Whether the head of a Ray cluster answers. Ray's own client ends this process a minute after it does not.
@@ -204,8 +201,8 @@ OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that every no
 PACE = 0.5  # seconds between two looks at the raylet
 
 
-class RayMachines:
-    """An engine. address: HOST:PORT of the cluster's head; empty: the cluster of this machine (RAY_ADDRESS)."""
+class RayMachines(Engine):
+    """address: HOST:PORT of the cluster's head; empty: the cluster of this machine (RAY_ADDRESS)."""
 
     own_cores = True
 
