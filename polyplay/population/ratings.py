@@ -124,37 +124,37 @@ class RatedVersion:
         return sum(map(len, self.points.values()))
 
 
-def rate_against(skill: Skill, reference: float, points: Iterable[float], rules: TrueSkill = RULES) -> Skill:
+def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Skill:
     """A player after matches against a reference of that skill, which stays. points: of the player, in their order.
 
     For each, c² = σ² + 2β², and with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w).
     """
     for scored in points:
-        (skill,), _ = rules.rate([skill], [(reference, 0.0)], scored)
+        (skill,), _ = RULES.rate([skill], [(reference, 0.0)], scored)
     return skill
 
 
-def first_skill(rated: Sequence[RatedVersion], rules: TrueSkill = RULES) -> Skill:
+def first_skill(rated: Sequence[RatedVersion]) -> Skill:
     """What the next version begins with: the μ of the one before, the first at random play's."""
-    return (rated[-1].skill[0] if rated else 0.0), rules.sigma
+    return (rated[-1].skill[0] if rated else 0.0), RULES.sigma
 
 
-def rate_lines(lines: Iterable[Row], rules: TrueSkill = RULES) -> list[RatedVersion]:
+def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
     """Versions by the lines of ratings.jsonl, in their order. A damaged one is left out."""
     rated: list[RatedVersion] = []
     for line in lines:
         if is_row(line, NUMBERS) and line.get("points"):
-            take_line(rated, line, rules)
+            take_line(rated, line)
     return rated
 
 
-def take_line(rated: list[RatedVersion], line: Row, rules: TrueSkill = RULES) -> None:
+def take_line(rated: list[RatedVersion], line: Row) -> None:
     """Take the next line: matches of a new version, or more of the last one."""
     if not rated or rated[-1].version != line["version"]:
-        start = first_skill(rated, rules)
+        start = first_skill(rated)
         rated.append(RatedVersion(line["version"], line["steps"], line["wall_seconds"], start))
     last = rated[-1]
-    last.skill = rate_against(last.skill, line["reference_mu"], line["points"], rules)
+    last.skill = rate_against(last.skill, line["reference_mu"], line["points"])
     last.points.setdefault(line["reference"], []).extend(line["points"])
 
 
@@ -167,9 +167,9 @@ def next_reference(mu: float, points: Mapping[str, Sequence[float]], references:
     return min(nearest[: max(near, FEWEST)], key=lambda name: len(points.get(name, ())))
 
 
-def read_rated(directory: Path, rules: TrueSkill = RULES) -> list[RatedVersion]:
+def read_rated(directory: Path) -> list[RatedVersion]:
     """The rated versions of a run; empty: there are none."""
-    return rate_lines(read_lines(directory / RATINGS), rules)
+    return rate_lines(read_lines(directory / RATINGS))
 
 
 REFERENCES = "references.json"
@@ -177,22 +177,20 @@ RANDOM = "random"
 SEED, MATCHES = 0, 32  # of every two: of every run the same
 
 
-def reference_settings(environment: str, names: Sequence[str], rules: TrueSkill = RULES) -> Row:
+def reference_settings(environment: str, names: Sequence[str]) -> Row:
     """What decides the matches of references and their ratings."""
-    about = {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": asdict(rules)}
+    about = {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": asdict(RULES)}
     return {**about, "names": list(names)}
 
 
-def reference_skills(
-    names: Sequence[str], pairs: Mapping[tuple[str, str], Sequence[float]], rules: TrueSkill = RULES
-) -> dict[str, Skill]:
+def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Skill]:
     """By matches of every two, `random` among them, whose μ is 0. They are taken in rounds: the first match of each
     two, the second of each, and so on.
     """
-    skills: dict[str, Skill] = dict.fromkeys(names, (rules.mu, rules.sigma))
+    skills: dict[str, Skill] = dict.fromkeys(names, (RULES.mu, RULES.sigma))
     for scored in zip(*pairs.values(), strict=True):
         for (one, other), points in zip(pairs, scored, strict=True):
-            (skills[one],), (skills[other],) = rules.rate([skills[one]], [skills[other]], points)
+            (skills[one],), (skills[other],) = RULES.rate([skills[one]], [skills[other]], points)
     return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
 
 

@@ -148,14 +148,12 @@ def referee(
     league: League,
     opponents: Opponents,
     matches: int,
-    elo: Elo = ELO,
-    skill: TrueSkill = TRUESKILL,
     copies: CopyRule = NO_COPIES,
 ) -> Iterator[None]:
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
-        rating = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, elo, skill, copies)
+        rating = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, copies)
         with contextlib.closing(rating):
             ctx.write_part = rating.write_part
             if rating.found is not None:
@@ -170,14 +168,7 @@ class Referee:
     """Its state is that of the lines in the log, and the League's memory follows it."""
 
     def __init__(
-        self,
-        ctx: WorkerContext,
-        league: League,
-        opponents: Opponents,
-        matches: int,
-        elo: Elo,
-        skill: TrueSkill,
-        copies: CopyRule = NO_COPIES,
+        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, copies: CopyRule = NO_COPIES
     ):
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches, self.copies = ctx, league, opponents, matches, copies
@@ -185,7 +176,7 @@ class Referee:
         if self.found is not None:  # the league's memory is as it was, and so is the log
             self.log.cut(self.found.json(STATE)["lines"])
             league.load(self.found.arrays(LEAGUE))
-        self.state = LeagueState(league, elo, skill)
+        self.state = LeagueState(league, ELO, TRUESKILL)
         for line in read_lines(ctx.directory / LOG):
             self.state.apply(line)
         if not league.begun:

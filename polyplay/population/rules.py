@@ -110,21 +110,15 @@ def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[st
     return [{name: float(prior.draw(rng)) for name, prior in priors.items()} for rng in rngs]
 
 
-def prior_name(text: str) -> str:
-    """The NAME of NAME=PRIOR. Raises UserError."""
-    name, _, prior = text.partition("=")
-    if not (name and prior):
-        raise UserError(f"--vary: '{text}' given, allowed: {FORMS}")
-    return name
-
-
 def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
     """The prior that a word of --vary says. read: turns a word into a value of the field, as --NAME would, or raises
     UserError. Raises UserError.
     """
-    name = prior_name(text)
-    kind, *ends = text[len(name) + 1 :].split(":")
-    words = ends if kind in ("log", "uniform") else text[len(name) + 1 :].split(",")
+    name, _, given = text.partition("=")
+    if not (name and given):
+        raise UserError(f"--vary: '{text}' given, allowed: {FORMS}")
+    kind, *ends = given.split(":")
+    words = ends if kind in ("log", "uniform") else given.split(",")
 
     def refuse(what: str) -> NoReturn:
         option = f"--{name.replace('_', '-')}"
@@ -135,7 +129,7 @@ def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
     except UserError as e:
         raise UserError(f"--vary {text}: {e}") from None
     if len(values) < max(2, len(words)):
-        refuse(f"'{text[len(name) + 1 :]}' given, which lacks a value")
+        refuse(f"'{given}' given, which lacks a value")
     if kind not in ("log", "uniform"):
         if any(value in values[:i] for i, value in enumerate(values)):
             refuse("an entry given twice")

@@ -17,7 +17,9 @@ import tarfile
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -162,8 +164,8 @@ class MachineAgent:
         self.mirrors: list[ObjectMirror] = []
         self.calls: dict[int, Call | str] = {}  # or why there is none
         self.workers: dict[int, ForkedProcess] = {}
-        self._link: Link | None = None
         self.listener = socket.create_server((address, 0))
+        self.stop: Callable[[], None] = self.listener.close  # who started it is gone
         prepare()
         SERVER.ensure_running()
 
@@ -198,7 +200,8 @@ class MachineAgent:
 
     def run(self) -> None:
         try:
-            self._link = Link(self._accept(), self.mirrors, self.bells[0], self.timeout, self.root)
+            self.link = Link(self._accept(), self.mirrors, self.bells[0], self.timeout, self.root)
+            self.stop = partial(self.link.end, "")
             self.link.accepts = RESUMED
             self.link.before, self.link.each_beat, self.link.echoes = self._send_part, self._send_load, True
             psutil.cpu_percent()  # what it says first means nothing
@@ -223,18 +226,6 @@ class MachineAgent:
             threading.Thread(target=_let_in, args=(sock, self.secret, proven), daemon=True).start()
         self.listener.close()
         return proven.get()
-
-    @property
-    def link(self) -> Link:
-        assert self._link is not None
-        return self._link
-
-    def stop(self) -> None:
-        """Who started it is gone."""
-        if self._link is not None:
-            self._link.end("")
-        else:
-            self.listener.close()
 
     # ------------------------------------------------------------------------------------------ workers
 

@@ -102,37 +102,32 @@ class AgentProcess:
 
     def __init__(self, name: str, config: dict[str, Any]):
         command = [sys.executable, "-c", CODE, json.dumps(sys.path), ROOM]
-        given, self._calls = os.pipe()
-        self._said, says = os.pipe()
-        started = subprocess.Popen(command, start_new_session=True, stdin=given, stdout=says)
-        os.close(given)
-        os.close(says)
+        started = subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         started.wait()
-        ship = config.get("ship", b"")
+        assert started.stdin is not None
+        assert started.stdout is not None
+        self._calls, self._said, ship = started.stdin, started.stdout, config.get("ship", b"")
         self.give(0, json.dumps({**config, "ship": bool(ship)}).encode())
         if ship:
             self.give(0, ship)
-        answer = b""
-        while not answer.endswith(b"\n") and (more := os.read(self._said, 1 << 16)):
-            answer += more
-        if not answer:
+        if not (answer := self._said.readline()):
             raise UserError(f"--hosts: the agent of {name} ended before it answered; its output says why")
         self.about: dict[str, Any] = json.loads(answer)
 
     def give(self, number: int, data: bytes) -> None:
-        left = memoryview(number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data)
         with contextlib.suppress(OSError):  # it is lost: the link will say so
-            while left:
-                left = left[os.write(self._calls, left) :]
+            self._calls.write(number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data)
+            self._calls.flush()
 
     def end(self) -> None:
         """Its end of what it says closes with it."""
-        os.close(self._calls)
-        if not readable([self._said], GONE):
+        with contextlib.suppress(OSError):
+            self._calls.close()
+        if not readable([self._said.fileno()], GONE):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.about["pid"], signal.SIGKILL)
-            readable([self._said], GONE)
-        os.close(self._said)
+            readable([self._said.fileno()], GONE)
+        self._said.close()
         shutil.rmtree(self.about["folder"], ignore_errors=True)  # of one that was killed
 
 

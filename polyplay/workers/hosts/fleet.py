@@ -28,7 +28,7 @@ from polyplay.workers.hosts.agent import needed_files
 from polyplay.workers.hosts.engines import LINKS, OPENING, AgentHandle, Engine, MachineInfo, check_versions
 from polyplay.workers.hosts.link import ENDED, LOAD, SIGNAL, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import RemoteSeat, mirror_of
-from polyplay.workers.hosts.places import PlaceRule, Places
+from polyplay.workers.hosts.places import PlaceRule, Places, Spot
 from polyplay.workers.process import Call
 from polyplay.workers.role import Role
 from polyplay.workers.sizing import threads_of
@@ -79,26 +79,18 @@ class RemoteWorker:
         os.close(self.sentinel)
 
 
-@dataclass(eq=False)
-class Machine:
+@dataclass(eq=False, kw_only=True)
+class Machine(Spot):
     """One that has an open agent, as the main process sees it."""
 
-    info: MachineInfo
     handle: AgentHandle
     link: Link
     number: int  # of its link
     thread: threading.Thread | None = None  # that serves its link
     workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by number
     seats: set[tuple[str, int]] = field(default_factory=set)  # that began there
-    threads: dict[int, int] = field(default_factory=dict)  # compute threads, by number
-    lost: str | None = None
     load: dict[str, Any] = field(default_factory=dict)  # of its processor and memory, the newest
     reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # bytes in and out then
-
-    @property
-    def free(self) -> int:
-        """Cores that no worker computes on."""
-        return self.info.cores - sum(self.threads.values())
 
     def report(self) -> dict[str, float]:
         """How it and its link do, since the last report."""
@@ -111,13 +103,10 @@ class Machine:
 
 def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
     """Those that have workers on other machines. Raises UserError: there are none."""
-    roles = [role for role in crew.roles if places.goes(role)]
-    if roles:
+    if roles := [role for role in crew.roles if places.goes(role)]:
         return roles
-    if any(places.moves(role) for role in crew.roles):
-        raise UserError("--hosts: given, but --place leaves all workers on this machine; leave both out")
-    text = "given, but this run has no workers that can be on another machine: one that acts and learns is alone"
-    raise UserError(f"--hosts: {text}; take --replicas 2 or more, where the system has replicas")
+    text = "given, but all workers of this run stay here, by --place or since one that acts and learns is alone"
+    raise UserError(f"--hosts: {text}; leave --hosts out, or take --replicas 2 or more, where the system has replicas")
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
@@ -173,13 +162,9 @@ class Fleet:
 
     # ------------------------------------------------------------------------------------------ wiring
 
-    def goes(self, role: Role) -> bool:
-        """Whether workers of a role are elsewhere."""
-        return self.places.goes(role)
-
-    def stays(self, role: Role, index: int) -> bool:
-        """Whether this worker of it is here."""
-        return self.places.stays(role, index, len(self.opened))
+    def is_away(self, role: Role, index: int) -> bool:
+        """Whether this worker is elsewhere."""
+        return self.places.is_away(role, index, len(self.opened))
 
     def _there(self) -> list[MachineInfo]:
         return [m.info for m in self.opened if m.lost is None] or self.engine.machines()
@@ -195,27 +180,27 @@ class Fleet:
 
     def elsewhere(self, roles: Sequence[Role]) -> dict[str, int]:
         """How many of each role's workers are on other machines."""
-        n, goes, stays = len(self.opened or self._there()), self.places.goes, self.places.stays
-        return {role.name: sum(goes(role) and not stays(role, i, n) for i in range(role.n)) for role in roles}
+        n = len(self.opened or self._there())
+        return {role.name: sum(self.places.is_away(role, i, n) for i in range(role.n)) for role in roles}
 
     def check(self, crew: Crew) -> str:
         """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
         infos, self.places.roles = self.engine.machines(), crew.roles
-        self.places.check(infos, {role.name: threads_of(role, crew) for role in crew.roles})
+        planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
             if role.learns_own and crew.placement.device_for(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
-            for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
+            for thing in self._shared(role, role.arguments(), crew.control, role.size)[0]:
                 mirror_of(thing, role.name)
         if crew.trace and self.learner_away(crew):
             raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
         if not infos:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
-        text = "; ".join(f"{title}: {who}" for title, who in plan_in_words(self.places, crew, infos).items())
+        text = "; ".join(f"{title}: {who}" for title, who in planned.items())
         return text + "; rows on their way to the learner pass this machine" * self.learner_away(crew)
 
     def learner_away(self, crew: Crew) -> bool:
-        return any(role.learner and not role.learns_own and self.goes(role) for role in crew.roles)
+        return any(role.learner and not role.learns_own and self.places.goes(role) for role in crew.roles)
 
     def plan(self, crew: Crew) -> dict[str, str]:
         """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
@@ -238,7 +223,7 @@ class Fleet:
         crossing: dict[str, list[SharedObject]] = {}
         roles = roles_elsewhere(self.places, crew)
         for role in roles:
-            crossing[role.name], bells = self._shared(role.arguments(0), crew.control, crew.counters, role.size)
+            crossing[role.name], bells = self._shared(role.arguments(), crew.control, crew.counters, role.size)
             things += [x for x in crossing[role.name] if not any(x is other for other in things)]
             for bell in bells:
                 bell.relay_by(self.bells)
@@ -313,7 +298,8 @@ class Fleet:
         for mirror in here:
             mirror.relay = number
             mirror.prepare()
-        machine = Machine(info, handle, Link(sock, here, self.bells[number], self.timeout, self.directory), number)
+        link = Link(sock, here, self.bells[number], self.timeout, self.directory)
+        machine = Machine(info, handle=handle, link=link, number=number)
         machine.link.on |= {WORD: partial(self._hear, machine), ENDED: partial(self._ended, machine)}
         machine.link.on[LOAD] = machine.load.update
         machine.link.dropped = lambda text: self._lines.put(f"machine {info.name}: {text}")

@@ -45,10 +45,6 @@ class RemoteSeat:
         """As files of a checkpoint have it."""
         return f"{self.role}-{self.index}"
 
-    @property
-    def learns(self) -> bool:
-        return bool(self.group)
-
 
 def seat_of(value: dict[str, Any]) -> RemoteSeat:
     """As it travels."""
@@ -127,7 +123,7 @@ class HyperparametersMirror(CellsMirror):
         self._remaining, self._first = np.ones(1), False
 
     def sit(self, seat: RemoteSeat) -> None:
-        for i, name in enumerate(self.thing.configured if seat.learns else ()):
+        for i, name in enumerate(self.thing.configured if seat.group else ()):
             self._own[i] = name not in ("remaining", *self.thing.scheduled)
         self._first |= 0 in seat.group and "remaining" in self.thing.configured
 
