@@ -40,7 +40,6 @@ from polyplay.evaluation.tournament import TournamentOptions, play_tournament, r
 from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, RANGE, TURN, clear
 from polyplay.learning.returns import LossOutput
 from polyplay.nets.factory import build_network
-from polyplay.nets.layers import Tape
 from polyplay.systems import ftw
 from polyplay.workers.crew import Crew
 from polyplay.workers.row_costs import CostProfile
@@ -555,9 +554,9 @@ LEAST = 0.85  # of what the parts allow
 class Profile(CostProfile):
     """Predicts rewards too, from as many examples as a learner draws."""
 
-    def score(self, rows: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+    def score(self, rows: Batch, state: Batch) -> LossOutput:
         obs = {k: v[:3] for k, v in rows["obs"].items()}
-        return super().score({**rows, "recent": obs, "recent_reward": torch.zeros(rows["first"].shape[1])}, state, tape)
+        return super().score({**rows, "recent": obs, "recent_reward": torch.zeros(rows["first"].shape[1])}, state)
 
 
 def profile_of(given: Row) -> Profile:

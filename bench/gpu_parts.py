@@ -61,7 +61,7 @@ class Wired:
         self.crew = crew_of(self.options)
         self.system = page.build(settings, self.crew)
         self.settings = settings
-        self.learner = next(r.arguments(0) for r in self.crew.roles if r.spec)
+        self.learner = next(r.arguments() for r in self.crew.roles if r.spec)
         self.learns, self.spec = self.learner["spec"], self.system.envs.spec
         self.device = enter_device(self.crew.placement.devices[0])
 

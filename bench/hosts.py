@@ -134,7 +134,7 @@ class Sides:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.link = Link(sock, mirrors, bells[0], 5.0, None)
         for frame in began:
-            self.link.send(0, 0, frame[0], frame[1])
+            self.link.send(0, 0, *frame)
         threading.Thread(target=self.link.run, daemon=True).start()
         self.batches = self.queue.batches(1).consumer(0)
 

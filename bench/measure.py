@@ -26,32 +26,38 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import psutil
+import torch
 from common import ROOT, Row, command_line, table
 from contests import PONG, Contender
 
 from polyplay import systems
+from polyplay.acting.rows import policy_inputs
 from polyplay.cli.bench import LITTLE
+from polyplay.core import tree
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import LearnerSpec
+from polyplay.learning.learner import LearnerSpec, unroll_before_last
+from polyplay.nets.layers import Tape, join_tapes
+from polyplay.nets.policy import TapedPolicy
 from polyplay.runs import options
 from polyplay.runs.crew_metrics import Throttled, cpu_seconds, memory_mb, process_tree
 from polyplay.runs.load import crew_of, load_run
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import no_main
 from polyplay.workers.role import Role
-from polyplay.workers.row_costs import CostProfile
+from polyplay.workers.row_costs import CostProfile, cpu_cost
 
 # Rate, memory and CPU of a program, all its processes together, that writes its progress as JSON lines
 
@@ -229,6 +235,32 @@ def learner_of(crew: Crew) -> Role:
 Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, those of the request
 
 
+class Profile(CostProfile):
+    """reuse: what was computed while acting is not computed again while learning (nets.activation_reuse)."""
+
+    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str, reuse: bool):
+        super().__init__(envs, spec, precision)
+        self.reuse = reuse and spec.stored_bootstrap and spec.passes is None and getattr(self.policy, "recalls", False)
+
+    def learn(self, T: int, B: int, seconds: float) -> float:
+        if not self.reuse:
+            return super().learn(T, B, seconds)
+        batch, first = tree.map(torch.from_numpy, self._rows((T + 1, B))), self.policy.initial(B)
+        tapes: list[Tape] = [[] for _ in range(T)]
+        state = first
+        with torch.no_grad():
+            for t, tape in enumerate(tapes):
+                row = tree.map(lambda x, t=t: x[t], policy_inputs(batch))
+                _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
+        tape = join_tapes(tapes)
+
+        def update() -> None:
+            out = unroll_before_last(self.policy, batch, first, tape)
+            deque(self.apply_gradient(self.spec.loss(out, batch, self.spec.hyperparameters)), 0)
+
+        return cpu_cost(update, seconds, self.clock)
+
+
 @dataclass(frozen=True)
 class MeasureRequest:
     """What to measure: the parts of a system that is wired with these keywords (settings.keywords)."""
@@ -245,7 +277,7 @@ def measure_parts(request: MeasureRequest) -> Microseconds:
     """In this process. Raises UserError."""
     wired = wire(request.system, request.keywords)
     precision = request.keywords.get("precision", "float32")
-    parts = CostProfile(wired.envs, wired.spec, precision, wired.reuse)
+    parts = Profile(wired.envs, wired.spec, precision, wired.reuse)
     found: Microseconds = {}
     if request.lanes:
         found["env"] = parts.env(request.seconds, request.lanes) / request.lanes
@@ -398,7 +430,7 @@ def parts_of(run: Path) -> CostProfile:
     crew = crew_of(chosen)
     system = page.build(settings, crew)
     spec: Any = next(r.spec for r in crew.roles if r.spec)
-    return CostProfile(system.envs, spec, chosen.precision, reuses(crew))
+    return Profile(system.envs, spec, chosen.precision, reuses(crew))
 
 
 def learn(parts: CostProfile, m: int, seconds: float) -> float:

@@ -155,11 +155,8 @@ class ProbeMirror(ObjectMirror):
     def changes(self, now: float) -> Iterator[Frame]:
         yield from ()
 
-    def places(self, item: int) -> list[np.ndarray]:
+    def places(self, part: int, i: int) -> list[np.ndarray]:
         return [self.block]
-
-    def arrived(self, item: int) -> None:
-        """Nothing is to be done with it."""
 
 
 def measure_machine(engine: engines.Engine, info: engines.MachineInfo, timeout: float = 10.0) -> dict[str, Any]:
@@ -178,10 +175,10 @@ def measure_machine(engine: engines.Engine, info: engines.MachineInfo, timeout: 
                 """Until the other side answers a beat that comes after these blocks."""
                 began = time.perf_counter()
                 for _ in range(blocks):
-                    there.send(link.DATA, 0, 0, [block])
+                    there.send(link.DATA, 0, 0, 0, [block])
                 there.send(link.BEAT)
                 while (head := link.HEAD.unpack(link.read_exactly(sock, link.HEAD.size)))[1] != link.ECHO:
-                    link.read_exactly(sock, head[4])
+                    link.read_exactly(sock, head[-1])
                 return time.perf_counter() - began
 
             trips = [seconds(0) for _ in range(TRIPS)]

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import combinations, count
 from pathlib import Path
 
 import numpy as np
@@ -37,7 +38,7 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.policy import PolicyFactory
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population import ratings
-from polyplay.population.ratings import RANDOM, RATINGS, REFERENCES, RULES, RatedVersion, TrueSkill
+from polyplay.population.ratings import RANDOM, RATINGS, REFERENCES, RatedVersion
 from polyplay.search.evaluators import NetworkEvaluator
 from polyplay.search.search import PositionSearch
 from polyplay.search.self_play import GameNotes
@@ -126,9 +127,6 @@ class Matches:
         self.champion, self.candidate = (
             NetworkEvaluator(policy, batch, precision=ctx.precision, device=device) for _ in range(2)
         )
-        if ctx.precision == "auto":
-            ways = " and ".join(dict.fromkeys(x.precision for x in (self.champion, self.candidate)))
-            ctx.log("note", f"the gate's matches: torch in {ways} computes the networks")
         saved = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"]
         self.games_before = sum(saved.get("games", {}).values()) or int(saved.get("episodes", 0))
         self.reign_ends = gate.reign  # games of all players when other weights may follow
@@ -253,7 +251,6 @@ def rater(
     references: Sequence[str],
     every: int,
     matches: int,
-    skill: TrueSkill = RULES,
 ) -> Iterator[None]:
     """Rate the first weights, then the newest ones once `every` updates were made since those that were rated last, by
     so many matches; of several agents, the first one's. references: scripted bots; random play is one beside them.
@@ -262,7 +259,7 @@ def rater(
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
         own = params.each[0] if isinstance(params, AgentParams) else params
-        rating = Rater(ctx, Path(directory), games, policy, own, skill)
+        rating = Rater(ctx, Path(directory), games, policy, own)
         with contextlib.closing(rating.file):
             known = yield from rating.meet(names)
             while True:
@@ -294,29 +291,33 @@ def rated_games(envs: Envs) -> Envs:
 class Rater:
     """Its state is that of the lines in ratings.jsonl."""
 
-    def __init__(
-        self, ctx: WorkerContext, directory: Path, games: Envs, policy: PolicyFactory, params: Params, rules: TrueSkill
-    ):
-        self.ctx, self.directory, self.games, self.params, self.rules = ctx, directory, games, params, rules
+    def __init__(self, ctx: WorkerContext, directory: Path, games: Envs, policy: PolicyFactory, params: Params):
+        self.ctx, self.directory, self.games, self.params = ctx, directory, games, params
         self.net = build_network(policy, ctx.seed, ctx.precision)
         self.vector = FlatParams(self.net)
         self.file = JsonLines(directory / RATINGS)
-        self.rated = ratings.read_rated(directory, rules)
+        self.rated = ratings.read_rated(directory)
         self.version = -1
         self.steps_before = 0 if ctx.resume is None else checkpoint.steps_of(ctx.resume)
         reports = [row["wall_seconds"] for row in read_lines(directory / "metrics.jsonl", "wall_seconds")]
         self.begun = time.monotonic() - (reports[-1] if reports else 0.0)
 
     def meet(self, names: Sequence[str]) -> Generator[None, None, dict[str, float]]:
-        """Play the matches between references that references.json lacks; then their μ."""
-        table = ratings.ReferenceTable(self.games.title, tuple(names), self.rules)
-        table.load(self.directory)
-        for number, pair in table.missing():
+        """The μ of references, by matches of every two where references.json lacks them."""
+        settings = ratings.reference_settings(self.games.title, names)
+        if known := ratings.read_references(self.directory, settings):
+            return known
+        pairs = dict[tuple[str, str], list[float]]()
+        for number, pair in enumerate(combinations(names, 2)):
             one, other = (self._reference(name, ratings.SEED + i) for i, name in enumerate(pair))
             points = yield from play.both_side_steps(self.games, one, other, ratings.MATCHES, ratings.SEED + number)
-            table.pairs[pair] = points.tolist()
-            yield from self._write(REFERENCES, partial(write_json, self.directory / REFERENCES, table.save()))
-        return {name: mu for name, (mu, _) in table.skills().items()}
+            pairs[pair] = points.tolist()
+        skills = ratings.reference_skills(names, pairs)
+        rated = [{"name": name, "mu": mu, "sigma": sigma} for name, (mu, sigma) in skills.items()]
+        played = [{"pair": list(pair), "points": points} for pair, points in pairs.items()]
+        made = {**settings, "references": rated, "played": played}
+        yield from self._write(REFERENCES, partial(write_json, self.directory / REFERENCES, made))
+        return {name: mu for name, (mu, _) in skills.items()}
 
     def is_due(self, every: int, matches: int) -> bool:
         """Whether the newest weights are to be rated, or matches of theirs are left: then they are taken."""
@@ -335,14 +336,14 @@ class Rater:
         """Play the matches that the weights of now lack, batch by batch."""
         steps = self.steps_before + int(self.ctx.all_counters.column("steps").sum())
         wall = round(time.monotonic() - self.begun, 3)
-        now = RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated, self.rules))
+        now = RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated))
         if self.rated and self.rated[-1].version == self.version:
             now = self.rated[-1]
         while now.matches < matches:
             name = ratings.next_reference(now.skill[0], now.points, references)
             line = yield from self._play(now, name, references[name], min(BATCH, matches - now.matches))
             yield from self._write(RATINGS, partial(self.file.write, line))
-            ratings.take_line(self.rated, line, self.rules)
+            ratings.take_line(self.rated, line)
             now = self.rated[-1]
             yield
         self.ctx.counters.tally(METRIC, now.skill[0], 1)
@@ -352,7 +353,7 @@ class Rater:
         seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # of versions and batches others
         player = play.policy_player(self.net, play.PlayOptions(matches, seed))
         points = yield from play.both_side_steps(self.games, player, self._reference(name, seed), matches, seed)
-        mu, sigma = ratings.rate_against(now.skill, reference, points.tolist(), self.rules)
+        mu, sigma = ratings.rate_against(now.skill, reference, points.tolist())
         about: Row = {"version": now.version, "steps": now.steps, "wall_seconds": now.wall_seconds}
         about |= {"reference": name, "reference_mu": reference, "points": points.tolist()}
         return {**about, "mu": mu, "sigma": sigma}
@@ -364,15 +365,12 @@ class Rater:
 
     def _write(self, name: str, write: Callable[[], None]) -> Iterator[None]:
         """Until it can be written, nothing is played."""
-        warned = False
-        while True:
+        for tried in count():
             try:
-                write()
-                return
+                return write()
             except OSError as e:
-                if not warned:
+                if not tried:
                     later = "versions are rated once it can be written again"
                     self.ctx.log("warning", f"{name}: {refusal_text(e)}; {later}")
-                warned = True
-                time.sleep(self.ctx.patience)
+            time.sleep(self.ctx.patience)
             yield

@@ -19,7 +19,7 @@ import json
 import math
 import os
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -27,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 
 from polyplay.core.errors import UserError
-from polyplay.core.files import JsonLines, Row, parse_json, read_lines, read_object, write_bytes
+from polyplay.core.files import JsonLines, Row, read_lines, write_bytes
 from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, RATED, Identity, League, blocks_of_teams
 from polyplay.population.ratings import Elo, Skill, TrueSkill, win_probability
 from polyplay.population.rules import Prior, Values
@@ -36,59 +36,28 @@ LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
 
 class MatchLog:
-    """Lines of a league, which are written down before anything is made of them."""
+    """Lines of a league, which are written down before anything is made of them; lines: how many there are."""
 
-    def __init__(self, directory: Path, say: Callable[[str, str], None]):
-        self.directory, self.log = directory, say
-        path = directory / LOG
-        size = path.stat().st_size if path.exists() else 0
-        self.file = JsonLines(path)
-        if torn := size - os.fstat(self.file.file.fd).st_size:
-            say("remark", f"{LOG}: its last {torn} bytes were no whole line, and are left out")
-        self.lines = 0  # that were read or written
-
-    def read(self, begin: int) -> Iterator[Row]:
-        """The rows from line `begin` on. A damaged one is left out."""
-        damaged = 0
-        with open(self.directory / LOG, "rb") as file:
-            for line in file:
-                self.lines += 1
-                if self.lines > begin:
-                    row = parse_json(line)
-                    damaged += not isinstance(row, dict)
-                    if isinstance(row, dict):
-                        yield row
-        if damaged:
-            self.log("warning", f"{LOG}: {damaged} damaged lines are left out")
-        if self.lines < begin:
-            self.log("warning", f"{LOG} lacks {begin - self.lines} lines that {SUMMARY} knows of; their ratings stay")
+    def __init__(self, directory: Path):
+        self.directory, self.file = directory, JsonLines(directory / LOG)
+        with open(directory / LOG, "rb") as file:
+            self.lines = sum(1 for _ in file)
 
     def cut(self, lines: int) -> None:
         """Keep so many lines: those behind them are of matches that are played again. Raises OSError."""
         with open(self.directory / LOG, "rb") as file:
             os.ftruncate(self.file.file.fd, sum(map(len, itertools.islice(file, lines))))
+        self.lines = lines
 
     def write(self, rows: Sequence[Row]) -> None:
         """Raises OSError: nothing was written."""
         self.file.write(*rows)
         self.lines += len(rows)
 
-    def summary(self) -> Row:
-        """league.json; empty if it is not there or damaged."""
-        try:
-            found = read_object(self.directory / SUMMARY)
-        except FileNotFoundError:
-            return {}
-        except (OSError, ValueError) as e:
-            self.log("warning", f"{SUMMARY} cannot be read ({e}): all matches are rated again")
-            return {}
-        return found if found.get("schema") == SCHEMA else {}
-
     def save(self, summary: Row) -> None:
-        """Write league.json: what the lines until now make. Raises OSError."""
-        os.fsync(self.file.file.fd)  # the lines that it counts are there before it
+        """Write league.json, for people and tournaments: what the lines until now make. Raises OSError."""
         whole = {"schema": SCHEMA, "lines": self.lines, **summary}
-        write_bytes(self.directory / SUMMARY, _text(whole).encode())
+        write_bytes(self.directory / SUMMARY, json.dumps(whole).encode())
 
     def close(self) -> None:
         self.file.close()
@@ -97,16 +66,6 @@ class MatchLog:
 def has_league(directory: Path) -> bool:
     """Whether matches.jsonl is that of a league: it begins with a session."""
     return "begin" in next(read_lines(directory / LOG), {})
-
-
-def _text(row: Row) -> str:
-    """JSON with a line for each entry, and for each object of a list."""
-    lines = []
-    for name, value in row.items():
-        rows = isinstance(value, list) and value and isinstance(value[0], dict)
-        text = "[\n  " + ",\n  ".join(map(json.dumps, value)) + "\n ]" if rows else json.dumps(value)
-        lines.append(f" {json.dumps(name)}: {text}")
-    return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
 Match = tuple[Sequence[int], Sequence[float]]  # the player of each block of seats, the outcome of each team
@@ -154,14 +113,6 @@ class LeagueRatings:
         met = np.flatnonzero(self.games[player]).tolist()
         row: Row = {name: float(getattr(self, name)[player]) for name in ("elo", "mu", "sigma", "quality")}
         return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
-
-    def load(self, player: int, row: Row, numbers: Mapping[str, int]) -> None:
-        """The inverse."""
-        for name in ("elo", "mu", "sigma", "quality"):
-            getattr(self, name)[player] = row[name]
-        for name, met in row["against"].items():
-            at = player, numbers[name]
-            self.games[at], self.points[at] = met
 
     def play(self, of: Sequence[Match], played: Sequence[int], costs: Mapping[int, float]) -> None:
         """Take matches: `of` are the different ones, `played` their indices in order. costs: what a player loses of its
@@ -230,21 +181,15 @@ SKILLS = "elo", "mu", "sigma"  # of an agent, which become those of whom it copi
 @dataclass(frozen=True)
 class CopyRule:
     """every: matches of an agent between two looks, 0: there are none. configured: hyperparameters of a run; one that
-    is 0 and has no prior stays. sure: the probability to win from which on one is copied. priors: ranges by name.
+    is 0 and has no prior stays. priors: ranges by name.
     chance: with which each value of a copy is perturbed, by itself. drawn: what every copy draws anew instead.
     """
 
     every: int = 0
     configured: Mapping[str, float] = field(default_factory=dict)
-    sure: float = SURE
     priors: Mapping[str, Prior] = field(default_factory=dict)
     chance: float = 1.0
     drawn: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        unknown = ({*self.priors} - {*self.configured}) | ({*self.drawn} - {*self.ranges()})
-        if unknown:
-            raise ValueError(f"no hyperparameters that can vary: {sorted(unknown)}; there are {list(self.configured)}")
 
     @property
     def varied(self) -> tuple[str, ...]:
@@ -268,7 +213,7 @@ class CopyRule:
 
     def describe(self) -> list[str]:
         """A line for the diagram."""
-        rows = [f"copies  who wins {self.sure:.0%}, every {self.every:,} matches of an agent"]
+        rows = [f"copies  who wins {SURE:.0%}, every {self.every:,} matches of an agent"]
         return rows if self.every else []
 
     def due(self, history: CopyHistory, agents: int) -> int | None:
@@ -280,7 +225,7 @@ class CopyRule:
 
     def decide(self, agent: int, history: CopyHistory, elo: np.ndarray, hyper: np.ndarray, seed: int) -> Row:
         """The line of the look of an agent that is due: it copies a peer drawn at random that beats it with probability
-        `sure` or more. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in use, in the order of
+        0.7 or more. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in use, in the order of
         `configured`.
         """
         rng = np.random.default_rng([seed, agent, history.looks])
@@ -290,7 +235,7 @@ class CopyRule:
         donor = peers[rng.integers(len(peers))]
         chance = win_probability(float(elo[donor]), float(elo[agent]))
         line = {"look": agent, "why": f"agent {donor} beats it with probability {chance:.2f}"}
-        if chance < self.sure:
+        if chance < SURE:
             return line
         old, copied = (dict(zip(self.configured, hyper[a].tolist(), strict=True)) for a in (agent, donor))
         return {"copy": history.copies + 1, **line, "donor": donor, "old": old, "values": self.explore(copied, rng)}
@@ -344,21 +289,6 @@ class CopyHistory:
                 for name, value in copy["before"].items():
                     getattr(ratings, name)[copy["agent"]] = value
         self.made = [copy for copy in self.made if copy["version"] <= versions.get(str(copy["agent"]), 0)]
-
-    def save(self) -> Row:
-        counts = {"matches": dict(self.matches), "looked": dict(self.looked), "looks": self.looks}
-        return {"copying": {**counts, "copies": self.copies, "pending": self.pending}, "copies": self.made}
-
-    def load(self, saved: Row) -> None:
-        """The inverse."""
-        held = saved["copying"]
-        for name in ("matches", "looked"):
-            getattr(self, name).update({int(a): n for a, n in held[name].items()})
-        self.looks, self.copies, self.pending = (held[name] for name in ("looks", "copies", "pending"))
-        self.made = saved["copies"]
-
-
-COUNTS = "taken", "lost", "entered"  # in this session, by actor or agent
 
 
 @dataclass
@@ -433,8 +363,8 @@ class LeagueState:
                 raise UserError(f"RUN: its league has {name} {line[name]}, not {value}: resume it as it was begun")
         self.session = line["begin"]
         self.copies.begin(line.get("versions", {}), self.ratings)
-        for name in COUNTS:
-            getattr(self, name).clear()
+        for counts in (self.taken, self.lost, self.entered):
+            counts.clear()
         for actor, table in list(self.tables.items()):
             table.before = []
             if actor >= line["actors"]:
@@ -476,27 +406,10 @@ class LeagueState:
         return about | self.ratings.about(player, self.names)
 
     def save(self) -> Row:
-        """Everything, as plain data."""
+        """As plain data, for people and tournaments."""
         held = {"begin": self.session, "actors": self.actors, **self.settings, **self.rules}
-        held |= {name: dict(getattr(self, name)) for name in COUNTS} | {"past_agents": list(self.past_agents)}
-        held["tables"] = {actor: asdict(table) for actor, table in self.tables.items()}
         players = [self._row(p, name) for p, name in enumerate(self.names) if name]
-        return held | {"players": players, "history": self.history, **self.copies.save()}
-
-    def load(self, saved: Row) -> None:
-        """The inverse, on a state that took no line yet. Raises UserError as `apply`; others: it is damaged."""
-        self._begin(saved)
-        for name in COUNTS:
-            getattr(self, name).update({int(i): n for i, n in saved[name].items()})
-        for actor, row in saved["tables"].items():
-            costs = {name: {int(p): x for p, x in row[name].items()} for name in ("costs", "costs_before")}
-            self.tables[int(actor)] = LeagueTable(**{**row, **costs})
-        for row in saved["players"]:
-            self.names[row["player"]], self.numbers[row["name"]] = row["name"], row["player"]
-        for row in saved["players"]:
-            self.ratings.load(row["player"], row, self.numbers)
-        self.past_agents, self.history = saved["past_agents"], saved["history"]
-        self.copies.load(saved)
+        return {**held, "players": players, "history": self.history, "copies": self.copies.made}
 
 
 POINTS = 400  # of a curve, about

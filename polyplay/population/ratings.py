@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from itertools import combinations
 from pathlib import Path
 from statistics import NormalDist
 
@@ -125,37 +124,37 @@ class RatedVersion:
         return sum(map(len, self.points.values()))
 
 
-def rate_against(skill: Skill, reference: float, points: Iterable[float], rules: TrueSkill = RULES) -> Skill:
+def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Skill:
     """A player after matches against a reference of that skill, which stays. points: of the player, in their order.
 
     For each, c² = σ² + 2β², and with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w).
     """
     for scored in points:
-        (skill,), _ = rules.rate([skill], [(reference, 0.0)], scored)
+        (skill,), _ = RULES.rate([skill], [(reference, 0.0)], scored)
     return skill
 
 
-def first_skill(rated: Sequence[RatedVersion], rules: TrueSkill = RULES) -> Skill:
+def first_skill(rated: Sequence[RatedVersion]) -> Skill:
     """What the next version begins with: the μ of the one before, the first at random play's."""
-    return (rated[-1].skill[0] if rated else 0.0), rules.sigma
+    return (rated[-1].skill[0] if rated else 0.0), RULES.sigma
 
 
-def rate_lines(lines: Iterable[Row], rules: TrueSkill = RULES) -> list[RatedVersion]:
+def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
     """Versions by the lines of ratings.jsonl, in their order. A damaged one is left out."""
     rated: list[RatedVersion] = []
     for line in lines:
         if is_row(line, NUMBERS) and line.get("points"):
-            take_line(rated, line, rules)
+            take_line(rated, line)
     return rated
 
 
-def take_line(rated: list[RatedVersion], line: Row, rules: TrueSkill = RULES) -> None:
+def take_line(rated: list[RatedVersion], line: Row) -> None:
     """Take the next line: matches of a new version, or more of the last one."""
     if not rated or rated[-1].version != line["version"]:
-        start = first_skill(rated, rules)
+        start = first_skill(rated)
         rated.append(RatedVersion(line["version"], line["steps"], line["wall_seconds"], start))
     last = rated[-1]
-    last.skill = rate_against(last.skill, line["reference_mu"], line["points"], rules)
+    last.skill = rate_against(last.skill, line["reference_mu"], line["points"])
     last.points.setdefault(line["reference"], []).extend(line["points"])
 
 
@@ -168,9 +167,9 @@ def next_reference(mu: float, points: Mapping[str, Sequence[float]], references:
     return min(nearest[: max(near, FEWEST)], key=lambda name: len(points.get(name, ())))
 
 
-def read_rated(directory: Path, rules: TrueSkill = RULES) -> list[RatedVersion]:
+def read_rated(directory: Path) -> list[RatedVersion]:
     """The rated versions of a run; empty: there are none."""
-    return rate_lines(read_lines(directory / RATINGS), rules)
+    return rate_lines(read_lines(directory / RATINGS))
 
 
 REFERENCES = "references.json"
@@ -178,58 +177,28 @@ RANDOM = "random"
 SEED, MATCHES = 0, 32  # of every two: of every run the same
 
 
-@dataclass
-class ReferenceTable:
-    """The references of an environment, and the matches of every two of them, as references.json has them."""
-
-    environment: str
-    names: tuple[str, ...]
-    rules: TrueSkill = RULES
-    pairs: dict[tuple[str, str], list[float]] = field(default_factory=dict)
-
-    @property
-    def settings(self) -> Row:
-        """What decides the matches and their ratings."""
-        about = {"environment": self.environment, "seed": SEED, "matches": MATCHES, "trueskill": asdict(self.rules)}
-        return {**about, "names": list(self.names)}
-
-    def missing(self) -> list[tuple[int, tuple[str, str]]]:
-        """Every two that have not met yet, with their number."""
-        return [(k, pair) for k, pair in enumerate(combinations(self.names, 2)) if pair not in self.pairs]
-
-    def skills(self) -> dict[str, Skill]:
-        """By matches of every two, `random` among them, whose μ is 0. They are taken in rounds: the first match of each
-        two, the second of each, and so on.
-        """
-        skills: dict[str, Skill] = dict.fromkeys(self.names, (self.rules.mu, self.rules.sigma))
-        for match in range(MATCHES):
-            for one, other in combinations(self.names, 2):
-                points = self.pairs[one, other][match]
-                (skills[one],), (skills[other],) = self.rules.rate([skills[one]], [skills[other]], points)
-        return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
-
-    def save(self) -> Row:
-        """references.json."""
-        skills = {} if self.missing() else self.skills()
-        rated = [{"name": name, "mu": mu, "sigma": sigma} for name, (mu, sigma) in skills.items()]
-        played = [{"pair": list(pair), "points": points} for pair, points in self.pairs.items()]
-        return {**self.settings, "references": rated, "played": played}
-
-    def load(self, directory: Path) -> None:
-        """Take the matches that references.json has, if they are of the same references, and whole."""
-        try:
-            saved = read_object(directory / REFERENCES)
-            played = {(row["pair"][0], row["pair"][1]): [float(x) for x in row["points"]] for row in saved["played"]}
-        except (OSError, ValueError, KeyError, TypeError, IndexError):
-            return
-        same = all(saved.get(name) == value for name, value in self.settings.items())
-        whole = {pair: points for pair, points in played.items() if len(points) == MATCHES and {*points} <= {0, 0.5, 1}}
-        self.pairs = whole if same else {}
+def reference_settings(environment: str, names: Sequence[str]) -> Row:
+    """What decides the matches of references and their ratings."""
+    about = {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": asdict(RULES)}
+    return {**about, "names": list(names)}
 
 
-def read_references(directory: Path) -> dict[str, float]:
-    """The references of a run and their μ; empty: they are not known yet."""
+def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Skill]:
+    """By matches of every two, `random` among them, whose μ is 0. They are taken in rounds: the first match of each
+    two, the second of each, and so on.
+    """
+    skills: dict[str, Skill] = dict.fromkeys(names, (RULES.mu, RULES.sigma))
+    for scored in zip(*pairs.values(), strict=True):
+        for (one, other), points in zip(pairs, scored, strict=True):
+            (skills[one],), (skills[other],) = RULES.rate([skills[one]], [skills[other]], points)
+    return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
+
+
+def read_references(directory: Path, settings: Mapping[str, object] | None = None) -> dict[str, float]:
+    """The references of a run and their μ; empty: they are not known yet, or the file is damaged or of others."""
     try:
-        return {row["name"]: float(row["mu"]) for row in read_object(directory / REFERENCES)["references"]}
+        found = read_object(directory / REFERENCES)
+        same = all(found[name] == value for name, value in (settings or {}).items())
+        return {row["name"]: float(row["mu"]) for row in found["references"]} if same else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}

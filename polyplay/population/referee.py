@@ -3,7 +3,7 @@
     League ──► results, past agents ──► lines of matches.jsonl ──► LeagueState ──► ratings, players, tables ──► League
 
 A line is written before anything is made of it, and what was handed over leaves the memory only then. So a referee that
-is lost, or a run that goes on, has every rating again: from league.json and the lines after it. Imports no torch.
+is lost, or a run that goes on, has every rating again, from the lines. Imports no torch.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,7 +22,7 @@ import numpy as np
 from polyplay.buffers.actor_checkpoint import LEAGUE, between_rounds
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
-from polyplay.core.files import LogWrites, Row, refusal_text
+from polyplay.core.files import LogWrites, Row, read_lines, refusal_text
 from polyplay.core.machine import now
 from polyplay.core.numbers import uniform
 from polyplay.core.worker import WorkerContext
@@ -42,17 +42,6 @@ from polyplay.population.store import LINEAGE, write_copies
 LATEST, UNIFORM, PAST_SELVES, BY_ELO = "latest", "uniform", "past", "elo"
 DEVIATION = 1 / 6  # of the win probability around ½ (Jaderberg et al. 2019)
 RATE = 0.01  # η of the qualities (Berner et al. 2019, appendix N)
-
-
-@dataclass(frozen=True)
-class Candidates:
-    """Players that may be drawn, by their numbers."""
-
-    agents: Sequence[int]
-    past: Sequence[int]
-    bots: Sequence[int]
-    elo: np.ndarray  # float64 [players]
-    quality: np.ndarray  # float64 [players], of past agents
 
 
 @dataclass(frozen=True)
@@ -80,26 +69,28 @@ class Opponents:
         share = f":{self.share:g}" if self.rule == PAST_SELVES else ""
         return [f"tables  of opponents {self.rule}{share}"]
 
-    def draw(self, first: int, seated: int, among: Candidates, random: np.ndarray) -> tuple[list[int], list[float]]:
+    def draw(
+        self, first: int, league: League, past: Sequence[int], random: np.ndarray
+    ) -> tuple[list[int], list[float]]:
         """The players of a table, `first` at its head; and what each loses of its quality each time it is beaten.
 
-        random: float [seated, 2], uniform in (0, 1). Nobody sits twice while there are others, but for past agents
-        that were drawn by quality.
+        past: agents of the past that there are. random: float [seated, 2], uniform in (0, 1). Nobody sits twice while
+        there are others, but for past agents that were drawn by quality.
         """
-        everybody = [*among.agents, *among.past, *among.bots]
-        pool = everybody if self.rule in (UNIFORM, BY_ELO) else list(among.agents)
+        agents, bots = range(league.agents), range(league.players - len(league.bots), league.players)
+        pool = [*agents, *past, *bots] if self.rule in (UNIFORM, BY_ELO) else list(agents)
         players, costs = [first], [0.0]
         for which, where in random[1:].tolist():
-            if among.past and which < self.share:
-                chances = quality_chances(among.quality[list(among.past)])
+            if past and which < self.share:
+                chances = quality_chances(league.quality[list(past)])
                 at = draw_index(chances, where)
-                players.append(among.past[at])
+                players.append(past[at])
                 costs.append(quality_cost(float(chances[at]), len(chances)))
                 continue
             left = [p for p in pool if p not in players] or pool
             weights = np.ones(len(left))
             if self.rule == BY_ELO:
-                weights = np.array([match_weight(win_probability(among.elo[first], among.elo[p])) for p in left])
+                weights = np.array([match_weight(win_probability(league.elo[first], league.elo[p])) for p in left])
             players.append(left[draw_index(weights, where)])
             costs.append(0.0)
         return players, costs
@@ -157,14 +148,12 @@ def referee(
     league: League,
     opponents: Opponents,
     matches: int,
-    elo: Elo = ELO,
-    skill: TrueSkill = TRUESKILL,
     copies: CopyRule = NO_COPIES,
 ) -> Iterator[None]:
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
-        rating = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, elo, skill, copies)
+        rating = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, copies)
         with contextlib.closing(rating):
             ctx.write_part = rating.write_part
             if rating.found is not None:
@@ -179,21 +168,20 @@ class Referee:
     """Its state is that of the lines in the log, and the League's memory follows it."""
 
     def __init__(
-        self,
-        ctx: WorkerContext,
-        league: League,
-        opponents: Opponents,
-        matches: int,
-        elo: Elo,
-        skill: TrueSkill,
-        copies: CopyRule = NO_COPIES,
+        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, copies: CopyRule = NO_COPIES
     ):
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches, self.copies = ctx, league, opponents, matches, copies
-        self.log, self.found = MatchLog(ctx.directory, ctx.log), between_rounds(ctx)
-        self.state = restore(self.log, partial(LeagueState, league, elo, skill), self._take_up())
+        self.log, self.found = MatchLog(ctx.directory), between_rounds(ctx)
+        if self.found is not None:  # the league's memory is as it was, and so is the log
+            self.log.cut(self.found.json(STATE)["lines"])
+            league.load(self.found.arrays(LEAGUE))
+        self.state = LeagueState(league, ELO, TRUESKILL)
+        for line in read_lines(ctx.directory / LOG):
+            self.state.apply(line)
         if not league.begun:
-            self.log.write([line := self.state.beginning(_versions(ctx))])
+            versions = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"].get("agents", {})
+            self.log.write([line := self.state.beginning(versions)])
             self.state.apply(line)
         self._writes = LogWrites(partial(ctx.log, "warning"))
         self.failed, self.warned = False, False  # to write; of lost matches
@@ -203,23 +191,12 @@ class Referee:
         self.saved = 0.0
         self._save()
 
-    def _take_up(self) -> Row | None:
-        """What a checkpoint between two rounds of turns has of the league: its memory is as it was, and so is the log.
-        None: the run goes on otherwise, and the log says all.
-        """
-        if self.found is None:
-            return None
-        state = self.found.json(STATE)
-        self.log.cut(state["lines"])
-        self.league.load(self.found.arrays(LEAGUE))
-        return state
-
     def write_part(self, number: int) -> None:
         """The league's part of a checkpoint between two rounds."""
         assert self.ctx.directory is not None
         part = checkpoint.CheckpointPart(self.ctx.directory, number)
         try:
-            part.json(STATE, {"lines": self.log.lines, **self.state.save()})
+            part.json(STATE, {"lines": self.log.lines})
             part.arrays(LEAGUE, self.league.save())
         except OSError as e:
             self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
@@ -366,16 +343,13 @@ class Referee:
         for actor in range(self.league.actors):
             table = self.state.tables[actor]
             if table.draw == 0 or (acknowledged[actor] == table.draw and table.since >= self.matches):
-                yield self._draw(actor, table.draw + 1, table.players)
-
-    def _draw(self, actor: int, draw: int, before: list[int]) -> Row:
-        league, names = self.league, self.state.names
-        agents, bots = range(league.agents), range(self.state.places.stop, league.players)
-        among = Candidates(agents, self.state.past_agents, bots, league.elo, league.quality)
-        random = uniform(self.ctx.seed, np.array([actor]), np.array([draw]), 2 * league.seated).reshape(-1, 2)
-        first = (actor + draw) % league.agents  # every agent is first as often
-        players, costs = keep_seats(*self.opponents.draw(first, league.seated, among, random), before)
-        return {"actor": actor, "draw": draw, "table": [names[p] for p in players], "costs": costs}
+                draw, seated = table.draw + 1, self.league.seated
+                random = uniform(self.ctx.seed, np.array([actor]), np.array([draw]), 2 * seated).reshape(-1, 2)
+                first = (actor + draw) % self.league.agents  # every agent is first as often
+                drawn = self.opponents.draw(first, self.league, self.state.past_agents, random)
+                players, costs = keep_seats(*drawn, table.players)
+                names = [self.state.names[p] for p in players]
+                yield {"actor": actor, "draw": draw, "table": names, "costs": costs}
 
     # ------------------------------------------------------------------------------------------------ files
 
@@ -402,24 +376,3 @@ class Referee:
             self._make_room()
         self._save()
         self.log.close()
-
-
-def _versions(ctx: WorkerContext) -> dict[str, int]:
-    """The updates of the agents in the checkpoint that the run goes on from."""
-    return {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"].get("agents", {})
-
-
-def restore(log: MatchLog, fresh: Callable[[], LeagueState], saved: Row | None = None) -> LeagueState:
-    """The state that the log makes, or what was saved of its lines and those after them. Raises UserError: it is that
-    of another league.
-    """
-    saved, state = log.summary() if saved is None else saved, fresh()
-    try:
-        if saved:
-            state.load(saved)
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:
-        log.log("warning", f"{SUMMARY} is damaged ({e!r}): all matches are rated again")
-        saved, state = {}, fresh()
-    for line in log.read(saved.get("lines", 0)):
-        state.apply(line)
-    return state

@@ -5,7 +5,6 @@ Jaderberg et al. 2017, §4.1.1. A rule takes plain data and a generator of rando
 
 from __future__ import annotations
 
-import difflib
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -111,63 +110,38 @@ def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[st
     return [{name: float(prior.draw(rng)) for name, prior in priors.items()} for rng in rngs]
 
 
-def prior_name(text: str) -> str:
-    """The NAME of NAME=PRIOR. Raises UserError."""
-    name, _, prior = text.partition("=")
-    if not (name and prior):
-        raise UserError(f"--vary: '{text}' given, allowed: {FORMS}")
-    return name
-
-
 def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
     """The prior that a word of --vary says. read: turns a word into a value of the field, as --NAME would, or raises
     UserError. Raises UserError.
     """
-    name = prior_name(text)
-    given = text[len(name) + 1 :]
+    name, _, given = text.partition("=")
+    if not (name and given):
+        raise UserError(f"--vary: '{text}' given, allowed: {FORMS}")
     kind, *ends = given.split(":")
-    option = f"--{name.replace('_', '-')}"
+    words = ends if kind in ("log", "uniform") else given.split(",")
 
-    def values(words: Sequence[str]) -> list[Any]:
-        try:
-            return list(map(read, words))
-        except UserError as e:
-            raise UserError(f"--vary {text}: {e}") from None
+    def refuse(what: str) -> NoReturn:
+        option = f"--{name.replace('_', '-')}"
+        raise UserError(f"--vary {text}: {what}; allowed: {FORMS}; for a fixed value write {option} alone")
 
-    def refuse(what: str, allowed: str) -> NoReturn:
-        raise UserError(f"--vary {text}: {what} given, allowed: {allowed}")
-
-    if kind in ("log", "uniform"):
-        if len(ends) != 2 or "" in ends:
-            refuse(f"'{':'.join(ends)}'", f"two numbers as in {name}={kind}:LOW:HIGH")
-        a, b = ends
-        low, high = values(ends)
-        for word, value in zip(ends, (low, high), strict=True):
-            if not is_number(value):
-                refuse(f"'{word}'", f"a finite number; of anything else a list as in {name}=a,b,c")
-        if low == high:
-            refuse(f"LOW and HIGH {a}", f"LOW below HIGH; for a fixed value write {option} {a} without --vary")
-        if low > high:
-            refuse(f"LOW {a} and HIGH {b}", f"LOW below HIGH; write {name}={kind}:{b}:{a}")
-        if kind == "log" and low <= 0:
-            refuse(f"LOW {a}", f"above 0 under log; raise it, or write {name}=uniform:{a}:{b}")
-        whole = isinstance(low, int) and isinstance(high, int)
-        low, high = (low, high) if whole else (float(low), float(high))
-        return Prior(name, "log" if kind == "log" else "uniform", low, high, whole=whole)
-    if ends and "," not in text:
-        near = difflib.get_close_matches(kind.lower(), ("log", "uniform"), 1)
-        refuse(f"'{kind}:'", "log:LOW:HIGH or uniform:LOW:HIGH" + (f"; did you mean {near[0]}?" if near else ""))
-    words = given.split(",")
-    if "" in words:
-        refuse("an empty entry", "a value on both sides of a comma")
-    if len(words) == 1:
-        fixed = f"for a fixed value write {option} {given} without --vary"
-        refuse("one entry", f"two or more as in {name}=a,b,c, or a range as in {name}=log:LOW:HIGH; {fixed}")
-    choices = values(words)
-    for i, value in enumerate(choices):
-        if value in choices[:i]:
-            refuse(f"'{words[i]}' twice", "each entry once; leave it out")
-    return Prior(name, "list", choices=tuple(choices))
+    try:
+        values = [read(word) for word in words if word]
+    except UserError as e:
+        raise UserError(f"--vary {text}: {e}") from None
+    if len(values) < max(2, len(words)):
+        refuse(f"'{given}' given, which lacks a value")
+    if kind not in ("log", "uniform"):
+        if any(value in values[:i] for i, value in enumerate(values)):
+            refuse("an entry given twice")
+        return Prior(name, "list", choices=tuple(values))
+    if len(values) > 2 or not all(map(is_number, values)):
+        refuse(f"'{':'.join(words)}' given, where a range has two finite numbers")
+    low, high = values
+    if low >= high or (kind == "log" and low <= 0):
+        refuse(f"LOW {words[0]} and HIGH {words[1]} given, where LOW is below HIGH, and above 0 under log")
+    whole = isinstance(low, int) and isinstance(high, int)
+    low, high = (low, high) if whole else (float(low), float(high))
+    return Prior(name, "log" if kind == "log" else "uniform", low, high, whole=whole)
 
 
 GAMES = 10  # that a t-test looks at

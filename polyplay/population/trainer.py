@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -45,11 +45,7 @@ RECURRENT = re.compile(r"(groups/\d+/)?state/")
 TRIES = 5  # a donor's newest checkpoint may be removed while it is read, once it has a newer one
 
 
-class PreparedCopy(NamedTuple):
-    """A copy that is not complete: the name that `complete_copy` gives it, and the agent steps of what was copied."""
-
-    final: str
-    donor_steps: int
+PreparedCopy = tuple[str, int]  # one that is not complete: what `complete_copy` calls it; agent steps of the donor
 
 
 def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> PreparedCopy:
@@ -104,7 +100,7 @@ def _compose(part: Path, own: Path, given: Path, lanes: bool) -> PreparedCopy:
     contents = {"schema": checkpoint.SCHEMA, "update": version, "files": files}
     counters = {**mine["counters"], "updates": version, "episodic_return_mean": None}
     checkpoint.write_json(part / checkpoint.MANIFEST, {**contents, "counters": counters})
-    return PreparedCopy(checkpoint.directory_name(version, counters), theirs["counters"]["steps"])
+    return checkpoint.directory_name(version, counters), theirs["counters"]["steps"]
 
 
 def _counted(learner: Row, version: int) -> Row:
@@ -195,9 +191,9 @@ class Evolution:
             try:
                 new = explore(self.explore, members[choice.donor]["values"], self.priors, rng)
                 copied = (choice.donor, name, all(new[k] == old[k] for k in self.anew))
-                prepared = copy(*copied)
-                m["pending"] = {"copy": copied, "final": prepared.final}
-                donor, m["values"] = {**members[choice.donor], "steps": prepared.donor_steps}, new
+                final, donor_steps = copy(*copied)
+                m["pending"] = {"copy": copied, "final": final}
+                donor, m["values"] = {**members[choice.donor], "steps": donor_steps}, new
                 m |= {"copied": m["steps"], "score": None, "games": [], "state": WAITING, "why": "", "falls": 0}
             except UserError as e:
                 why = f"not copied: {e}"
@@ -329,7 +325,7 @@ def _complete(store: Store, i: int, copy: tuple[int, str, bool], final: str) -> 
     """Member `i` goes on from its copy, which is made again if somebody deleted it; why it cannot."""
     member, (donor, name, _) = store.member(i), copy
     try:
-        if complete_copy(member, name, final) or complete_copy(member, name, final := _copy(store, i, *copy).final):
+        if complete_copy(member, name, final) or complete_copy(member, name, final := _copy(store, i, *copy)[0]):
             return ""
         wrong = agent_flaw(checkpoint.checkpoints_dir(member) / final)
     except UserError as e:

@@ -72,7 +72,7 @@ class ActorReplay:
         if self.worker is None or self.ctx.incarnation != rollout.by:  # it was replaced then, or began anew
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
-            kw = {**self.role.arguments(self.ctx.index), "params": self, "lag": None}
+            kw = {**self.role.arguments(), "params": self, "lag": None}
             self.worker = cast(Worker, self.role.work(self.ctx, **kw))
         self.due = rollout.version
         before = self.queue.made(rollout.actor)
@@ -140,7 +140,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
         actors = [
             ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
-        kw = {**learning.arguments(0), "params": history}
+        kw = {**learning.arguments(), "params": history}
         replica = replace(ctx, role="learn", n=learning.n, directory=scratch)
         contexts = [replace(replica, index=c, row=queue.producers + c) for c in range(learning.n)]
         learners = [cast(Worker, learn(context, **kw)) for context in contexts]

@@ -168,8 +168,8 @@ class Crew:
         serves: int = 0,
         **holds: Any,
     ) -> Role:
-        """`n` workers that run `work(ctx, **holds)`: fields of Role, and settings of its own. A value wrapped in `each`
-        is made per worker. `on`: what they are, if not what the crew's workers are otherwise.
+        """`n` workers that run `work(ctx, **holds)`: fields of Role, and settings of its own. `on`: what they
+        are, if not what the crew's workers are otherwise.
 
         `drain`: one that has to leave sees `ctx.leaving`, brings what it holds to its end and returns; without, it is
         ended at its next turn, a process at once. serves: agents that the workers learn for, each with counters of its
@@ -232,7 +232,10 @@ class Crew:
         for (_, index), (role, since) in list(self._unseated.items()):
             self._seat(role, index, since)
         if self.serial:
-            return self._run_serial(timeout)
+            until = time.monotonic() + timeout
+            while time.monotonic() < until and not self.done:
+                take_turns(self._workers(), self.control)
+            return self.done
         pipes = {w.pipe: w for w in self._workers() if w.pipe is not None and not w.pipe.closed}
         ends = {w.runs.sentinel: w for w in self._workers() if not w.done and hasattr(w.runs, "sentinel")}
         for ready in connection.wait([*pipes, *ends], timeout):
@@ -327,7 +330,7 @@ class Crew:
 
     def _begin(self, role: Role, index: int) -> None:
         """Start a worker here or elsewhere."""
-        if self.fleet is not None and self.fleet.goes(role) and not self.fleet.stays(role, index):
+        if self.fleet is not None and self.fleet.is_away(role, index):
             self._seat(role, index, time.monotonic())
         else:
             self._start(role, index)
@@ -367,7 +370,7 @@ class Crew:
             **{name: getattr(self, name) for name in OF_ALL},
         )
         role.past[index] = ctx
-        call: Call = ctx, role.work, role.arguments(index)
+        call: Call = ctx, role.work, role.arguments()
         if self.serial:
             ctx.log = self.log
             role.workers[index] = WorkerHandle(ctx, role, role.work(ctx, **call[2]))
@@ -395,12 +398,6 @@ class Crew:
         """While the first workers start: the run may have to end."""
         if self._starting and self.control.finishing:
             raise Closed
-
-    def _run_serial(self, seconds: float) -> bool:
-        until = time.monotonic() + seconds
-        while time.monotonic() < until and not self.done:
-            take_turns(self._workers(), self.control)
-        return self.done
 
     def _read_rest(self, worker: WorkerHandle) -> None:
         """All that a worker sent before it ended."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -34,16 +33,6 @@ OPTIONS = {  # by role, what tells its number
     "serve_replay": "replay_workers",
 }
 SERVING = {"act": "predictors", "learn": "trainers"}  # the same where they serve agents
-
-
-@dataclass(frozen=True)
-class Each:
-    """A value made per worker, in the main process: each(lambda i: …)."""
-
-    make: Callable[[int], object]
-
-
-each = Each
 
 
 @dataclass
@@ -93,11 +82,10 @@ class Role:
     FIELDS: ClassVar[tuple[str, ...]] = "envs", "agents", "policy", "source", "out", "params", "spec", "replay", "T"
     FIELDS += "lag", "explore", "server", "best", "league"
 
-    def arguments(self, index: int) -> dict[str, Any]:
-        """What worker `index` is called with."""
+    def arguments(self) -> dict[str, Any]:
+        """What its workers are called with."""
         held = {name: getattr(self, name) for name in self.FIELDS}
-        given = {k: v for k, v in held.items() if v is not None and (k, v) != ("T", 0)} | self.settings
-        return {k: v.make(index) if isinstance(v, Each) else v for k, v in given.items()}
+        return {k: v for k, v in held.items() if v is not None and (k, v) != ("T", 0)} | self.settings
 
     def edges(self) -> dict[End, Edge]:
         """What it shares with other workers, by how it holds it."""

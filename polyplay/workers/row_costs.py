@@ -12,23 +12,19 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator
 from time import perf_counter, process_time
-from typing import cast
 
 import numpy as np
 import torch
 
-from polyplay.acting.rows import policy_inputs
 from polyplay.buffers.rollout_queue import rows_of
 from polyplay.core import tree
 from polyplay.core.errors import EnvFailure
 from polyplay.core.tree import Batch
 from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import action_sampler
-from polyplay.learning.learner import LearnerSpec, run_epochs, unroll_before_last
+from polyplay.learning.learner import LearnerSpec, run_epochs
 from polyplay.learning.returns import LossOutput
 from polyplay.nets.factory import build_network
-from polyplay.nets.layers import Tape, join_tapes
-from polyplay.nets.policy import TapedPolicy
 from polyplay.weights.params import FlatParams
 from polyplay.workers.sizing import LANES, ROWS, SECONDS, RowCosts
 
@@ -73,13 +69,11 @@ def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], flo
 class CostProfile:
     """Of a system with these environments, policy and learner."""
 
-    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32", reuse: bool = False):
-        """reuse: what was computed while acting is not computed again while learning (nets.activation_reuse)."""
+    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32"):
         self.clock: Callable[[], float] = process_time
         torch.set_num_threads(1)
         self.envs, self.spec = envs, spec
         self.policy = build_network(spec.policy, 0, precision)
-        self.reuse = reuse and spec.stored_bootstrap and spec.passes is None and getattr(self.policy, "recalls", False)
         self.vector = FlatParams(self.policy)
         self.optimizer = spec.update.optim.make(self.vector.parameter)
         self.optimizer.param_groups[0]["lr"] = 1e-6
@@ -119,31 +113,20 @@ class CostProfile:
     def learn(self, T: int, B: int, seconds: float) -> float:
         """µs of learning from [T, B] rows: one update, or all passes over them."""
         passes = self.spec.passes is not None
-        rows = self._rows((T + (passes or self.reuse), B))  # there the last row is for its value alone
+        rows = self._rows((T + passes, B))  # there the last row is for its value alone
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
-        tape = self._tape(batch, state, T) if self.reuse else None
 
         def update() -> None:
             if passes:
                 deque(run_epochs(self, batch, state, rows["version"], (0, 0, 0)), 0)
             else:
-                deque(self.apply_gradient(self.score(batch, state, tape)), 0)
+                deque(self.apply_gradient(self.score(batch, state)), 0)
 
         return cpu_cost(update, seconds, self.clock)
 
-    def _tape(self, batch: Batch, state: Batch, T: int) -> Tape:
-        """What acting in rows 0..T-1 leaves to learning."""
-        tapes: list[Tape] = [[] for _ in range(T)]
-        with torch.no_grad():
-            for t, tape in enumerate(tapes):
-                row = tree.map(lambda x, t=t: x[t], policy_inputs(batch))
-                _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
-        return join_tapes(tapes)
-
-    def score(self, rows: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+    def score(self, rows: Batch, state: Batch) -> LossOutput:
         """See Learner.score."""
-        out = unroll_before_last(self.policy, rows, state, tape) if tape else self.policy.unroll(rows, state)
-        return self.spec.loss(out, rows, self.spec.hyperparameters)
+        return self.spec.loss(self.policy.unroll(rows, state), rows, self.spec.hyperparameters)
 
     def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
         """An update as `run_epochs` asks its learner for one, of nothing but what must be computed."""

@@ -44,14 +44,9 @@ class RowCosts:
         return self.learn / threads ** math.log2(min(max(self.gain, 1.0), 2.0))
 
 
-def threads_beside(n: int, among: int, learners: int = 1) -> int:
-    """Compute threads of each learner, where n actors have one each."""
-    return max(1, (among - n) // learners)
-
-
 def actor_rate(costs: RowCosts, n: int, among: int, learners: int = 1, away: int = 0) -> float:
     """Rows a second of n actors at most. away: cores of other machines, if they are there."""
-    learning = costs.learning(threads_beside(0 if away else n, among, learners))
+    learning = costs.learning(max(1, (among - (0 if away else n)) // learners))  # threads of each learner
     all_work = away / costs.act if away else among / (costs.act + costs.learn)
     return min(n / costs.act, learners / learning, all_work)
 

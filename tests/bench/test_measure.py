@@ -52,3 +52,18 @@ def test_a_process_of_a_crowd():
         child.join()
         with pytest.raises(WorkerLost, match="a process that measures parts"):
             one.measure(measure.MeasureRequest("a2c", given, 1e-4, lanes=2))
+
+
+def test_learning_from_what_acting_computed():
+    """No forward pass but those of acting."""
+    wired = measure.wire("a2c", keywords("a2c", "toy:still", "a3c"))
+    grads = []
+    for reuse in (False, True):
+        found = measure.Profile(wired.envs, wired.spec, "float32", reuse)
+        assert found.reuse == reuse
+        calls: list[int] = []
+        found.policy.torso.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        found.learn(2, 2, 0.0)
+        grads.append(len(calls))
+    assert grads[0] > 2  # how often it is measured depends on the machine
+    assert grads[1] == 2  # acting, once a row

@@ -11,7 +11,7 @@ import numpy as np
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population.league import RATED, League
 from polyplay.population.league_log import CopyRule
-from polyplay.population.referee import ELO, NO_COPIES, TRUESKILL, Opponents, Referee
+from polyplay.population.referee import NO_COPIES, Opponents, Referee
 
 DUEL = (0, 1)  # two teams of one seat each
 
@@ -34,7 +34,7 @@ def employ(
     said = (lambda kind, text: heard.append((kind, text))) if heard is not None else lambda kind, text: None
     control = Counters(1), RunControl()
     ctx = WorkerContext("referee", 0, 1, 0, 3, *control, directory, patience=0.0, log=said, resume=resume)
-    return Referee(ctx, league, Opponents.parse(rule), matches, ELO, TRUESKILL, copies)
+    return Referee(ctx, league, Opponents.parse(rule), matches, copies)
 
 
 def play(league: League, actor: int, outcomes: Sequence[Sequence[float]], players: Sequence[int] | None = None) -> None:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import polyplay
-from polyplay import systems
 from polyplay.core import checkpoint, files
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, read_lines
@@ -31,15 +26,9 @@ from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES
 from polyplay.nets import NetworkFactory
 from polyplay.population import ratings
-from polyplay.population.judge import BATCH, METRIC, Gate, Matches, rater
+from polyplay.population.judge import BATCH, METRIC, Gate, rater
 from polyplay.population.ratings import RATINGS, REFERENCES, rate_lines
-from polyplay.runs.options import RunOptions
-from polyplay.runs.run import diagram
-from polyplay.search import evaluators
-from polyplay.systems import league
 from polyplay.weights.params import FlatParams, Params
-from polyplay.workers.crew import Crew
-from tests.faults import injected
 from tests.systems.settings import BOARD
 
 SMALL: Any = {**BOARD, "players": 1}
@@ -110,25 +99,15 @@ def test_what_plays_has_won_a_match(how, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("part", [3_000, 1_700])
-def test_the_best_weights_play_so_many_games_before_others_follow(part, tmp_path):
+def test_the_best_weights_play_so_many_games_before_others_follow(tmp_path):
     """Also where a run goes on: games before count."""
-    trained(tmp_path / "run", steps=part, serial=True, champion_games=150, gate=0.5, checkpoint_every=1e6)
+    trained(tmp_path / "run", steps=1_700, serial=True, champion_games=150, gate=0.5, checkpoint_every=1e6)
     run = polyplay.resume(tmp_path / "run", steps=6_000)
     saved = [checkpoint.manifest(path)["counters"] for path in checkpoint.champions(run.directory)]
     assert len(saved) > 1
     played = [0, *(counters["games_before"] for counters in saved[1:])]
     assert np.diff(played).min() >= 150
     assert all(row["candidate"] % 20 == 0 for row in matches(run.directory))
-
-
-@pytest.mark.long
-def test_rows_have_the_version_of_the_champion_that_played(tmp_path):
-    """A gate that nothing passes: the first weights play to the end."""
-    run = trained(tmp_path / "run", steps=1_500, serial=True, gate=0.99)
-    assert champions(run.directory) == [0]
-    rows = [row for row in read_lines(run.directory / "metrics.jsonl", "updates") if row["lag_mean"] is not None]
-    assert rows[-1]["lag_mean"] > rows[-1]["updates"] / 3, "all rows are of version 0"
 
 
 @pytest.mark.parametrize("stop", [1_500, 3_000])
@@ -203,14 +182,6 @@ def test_a_resumed_run_sets_later_and_damaged_champions_aside(tmp_path):
     assert list((run / "checkpoints").glob(f"unused-champion-{late:012d}*"))
 
 
-def test_the_figure_shows_the_way_through_the_gate():
-    page = systems.load("alphago_zero")
-    figure = diagram("alphago_zero", page.Config(), RunOptions())
-    assert "┌─ judge × 1 ─" in figure
-    assert re.search(r"learn ──► Params: [0-9,]+ weights ──► judge$", figure, re.MULTILINE)
-    assert re.search(r"judge ──► Params: [0-9,]+ weights ──► self_play$", figure, re.MULTILINE)
-
-
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
@@ -222,18 +193,6 @@ def test_a_bad_gate_is_named_before_anything_starts(settings, words, tmp_path):
     with pytest.raises(UserError, match=words):
         trained(tmp_path / "run", steps=1_000, **settings)
     assert not (tmp_path / "run").exists()
-
-
-def test_the_numbers_that_auto_chose_for_matches_are_told(monkeypatch):
-    monkeypatch.setattr(evaluators, "choose_backend", lambda network, batch, backend, *how: (backend, "bfloat16"))
-    page, crew, said = systems.load("alphago_zero"), Crew(0), list[tuple[str, str]]()
-    page.build(page.Config(**{k: v for k, v in SMALL.items() if k not in ("tensorboard", "report_every")}), crew)
-    judge = next(role for role in crew.roles if role.best is not None)
-    board, options, gate = (judge.settings[name] for name in ("board", "options", "gate"))
-    for precision in ("auto", "float32"):
-        ctx: Any = SimpleNamespace(device="cpu", precision=precision, resume=None, log=lambda *told: said.append(told))
-        Matches(ctx, 2, board, judge.policy, options, gate)
-    assert said == [("note", "the gate's matches: torch in bfloat16 computes the networks")]
 
 
 def gate(games: int = 400, share: float = 0.55) -> Gate:
@@ -252,15 +211,9 @@ def test_an_early_verdict_is_the_verdict_of_the_whole_match(share, results):
         assert before + left > share * 40 >= before, "before its last game either end was open"
 
 
-def test_a_match_of_400_needs_221_points():
-    assert gate().verdict(220.0, 400) is False
-    assert gate().verdict(220.5, 400) is True
-    assert gate().verdict(221.0, 300) is True
-    assert gate().verdict(0.0, 179) is None
-    assert gate().verdict(0.0, 180) is False
-
-
-def test_the_next_match_is_at_the_next_multiple():
+def test_a_match_of_400_needs_221_points_and_the_next_is_at_the_next_multiple():
+    found = [gate().verdict(*of) for of in ((220.0, 400), (220.5, 400), (221.0, 300), (0.0, 179), (0.0, 180))]
+    assert found == [False, True, True, None, False]
     assert [gate().due_after(n) for n in (0, 999, 1_000, 1_001)] == [1_000, 1_000, 2_000, 2_000]
 
 
@@ -418,13 +371,8 @@ def test_while_the_disk_is_full_nothing_is_lost_and_it_is_said_once(rated_run, t
         assert len(run.lines) == 1
     run.work(until=3)
     assert told(run) == told(rated_run)[:3]
-    assert run.heard == [
-        (
-            "warning",
-            f"{RATINGS}: No space left on device; the disk is full: free some space; "
-            "versions are rated once it can be written again",
-        )
-    ]
+    (said,) = run.heard
+    assert said[1].startswith(f"{RATINGS}: No space left on device; the disk is full")
 
 
 @pytest.mark.parametrize(
@@ -440,68 +388,3 @@ def test_what_cannot_be_rated_is_said(games, more, words, tmp_path):
     with pytest.raises(UserError, match=words):
         next(rater(run.ctx, games=games, policy=POLICY, params=run.params, **{**run.asked, **more}))
     assert not (run.directory / RATINGS).exists()
-
-
-# ------------------------------------------------------------------------------------------------------ in a run
-@pytest.fixture
-def rated_league(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page of league, with a rater."""
-    wire = league.wire_tables
-
-    def wire_with_rater(c, crew, envs, spec, *rest, **more):
-        wired = wire(c, crew, envs, spec, *rest, **more)
-        params = next(role.params for role in crew.roles if role.learner)
-        held = {"games": envs, "policy": spec.policy, "params": params}
-        crew.add(rater, on_loss="replace", **held, references=tuple(envs.spec.bots), every=5, matches=4)
-        return replace(wired, metrics=(*wired.metrics, METRIC))
-
-    monkeypatch.setattr(league, "wire_tables", wire_with_rater)
-
-
-RATER_SMALL: dict[str, Any] = {"env": "toy:skirmish+health=1", "agents": 1, "network": "mlp", "lanes": 8, "batch": 4}
-
-RATER_SMALL |= {"opponents": "past:0.2", "unroll": 4, "tensorboard": False}
-
-
-@pytest.mark.usefixtures("rated_league")
-def test_a_run_reports_it_and_resumes_with_what_the_checkpoint_knows(tmp_path):
-    run = polyplay.train("league", run=str(tmp_path / "run"), steps=500, serial=True, report_every=0.1, **RATER_SMALL)
-    lines = list(read_lines(run.directory / RATINGS))
-    assert len(lines) >= 2
-    assert [line["version"] for line in lines] == sorted({line["version"] for line in lines})
-    reports = [row[METRIC] for row in read_lines(run.directory / "metrics.jsonl") if METRIC in row]
-    assert reports
-    late = {**lines[-1], "version": run.summary["updates"] + 1}
-    with open(run.directory / RATINGS, "a") as file:
-        file.write(json.dumps(late) + "\n")
-    polyplay.resume(run.directory, steps=800)
-    after = list(read_lines(run.directory / RATINGS))
-    assert after[: len(lines)] == lines
-    assert late not in after
-    assert len(after) > len(lines)
-    assert after[-1]["steps"] > lines[-1]["steps"]
-
-
-@pytest.mark.usefixtures("rated_league")
-def test_the_figure_shows_it():
-    figure = diagram(
-        "league", league.Config(**{k: v for k, v in RATER_SMALL.items() if k != "tensorboard"}), RunOptions()
-    )
-    assert "┌─ rater × 1 ─" in figure
-    assert "games   toy:skirmish+health=1 against opposite, focus" in figure
-    assert "rates   every 5 updates, by 4 matches" in figure
-    assert "learn ──► Params" in figure
-    assert "act + rater" in figure
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("rated_league")
-def test_raters_are_killed_and_replaced_in_a_run(tmp_path):
-    given = {**RATER_SMALL, "on": "process", "checkpoint_every": 1.0}
-    with injected("kill=rater:1.5"):
-        run = polyplay.train("league", run=str(tmp_path / "run"), steps=10**7, minutes=0.25, **given)
-    lines, rated = list(read_lines(run.directory / RATINGS)), rate_lines(read_lines(run.directory / RATINGS))
-    assert "rater" in (run.directory / "chaos.jsonl").read_text()
-    assert all(version.matches <= 4 for version in rated)
-    assert [v.version for v in rated] == sorted({line["version"] for line in lines})
-    assert run.summary["exit_code"] == 0

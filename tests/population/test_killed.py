@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import re
 import signal
 import subprocess
 import sys
@@ -152,14 +151,3 @@ def population_of(run: Path) -> list[Row]:
     except UserError:  # it has not begun
         return []
     return found
-
-
-@pytest.mark.long
-def test_a_members_worker_is_killed(tmp_path):
-    run = tmp_path / "run"
-    process = begin(run, {**PROCESSES, "every": 2000, "steps": 4000})
-    until(lambda: below(process, "replica 0"), process)[0].kill()
-    status, said = end(process)
-    assert status == 0, said
-    assert re.search(r"member 0\d: worker replica 0 was killed by SIGKILL.*; it is tried again", said)
-    is_whole(run)

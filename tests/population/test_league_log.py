@@ -16,8 +16,8 @@ from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
 from polyplay.population import league_log
 from polyplay.population.league import CopyOrder, League
-from polyplay.population.league_log import LOG, SUMMARY, CopyHistory, CopyRule, LeagueState, MatchLog
-from polyplay.population.referee import ELO, TRUESKILL, Referee, restore
+from polyplay.population.league_log import LOG, SUMMARY, CopyHistory, CopyRule, LeagueState
+from polyplay.population.referee import ELO, TRUESKILL, Referee
 from polyplay.population.rules import Prior, initial
 from polyplay.population.store import LINEAGE, read_lineage
 from tests.population import leagues
@@ -103,12 +103,6 @@ def test_each_value_is_perturbed_as_rarely_as_is_said_and_what_is_drawn_anew_is_
     assert factors["captured"] == factors["tagged"] == {0.8, round(1 / 0.9, 6)}, "not beyond the range"
     assert factors["period"] == {round(k / 7, 6) for k in range(5, 20) if k != 7}
     assert abs(n - changed["period"] - n / 15) < 4 * (n / 15) ** 0.5, "drawn anew, whatever was copied"
-
-
-@pytest.mark.parametrize("more", [{"priors": {"rate": FTW["period"]}}, {"drawn": ("rate",)}, {"drawn": ("none",)}])
-def test_a_rule_for_what_there_is_not(more):
-    with pytest.raises(ValueError, match=r"no hyperparameters that can vary: \['(rate|none)'\]; there are"):
-        CopyRule(10, {**HYPER, "none": 0.0}, **more)
 
 
 def test_who_has_not_looked_for_longest_is_due_and_nobody_while_a_copy_is_made():
@@ -214,12 +208,9 @@ def test_nobody_looks_before_all_learners_have_said_what_they_learn_with(tmp_pat
     assert not any("look" in line for line in log(tmp_path))
 
 
-@pytest.mark.parametrize("summary", [True, False])
 @pytest.mark.parametrize("made", [True, False])
-def test_a_referee_that_takes_anothers_place_knows_of_the_copy(made, summary, tmp_path):
-    league, office = decided(tmp_path)
-    if summary:
-        office.close()
+def test_a_referee_that_takes_anothers_place_knows_of_the_copy(made, tmp_path):
+    league, _ = decided(tmp_path)
     if made:
         league.copied(1, 31, 29)
     office = employ(tmp_path, league)
@@ -227,16 +218,6 @@ def test_a_referee_that_takes_anothers_place_knows_of_the_copy(made, summary, tm
     office.turn()
     assert (ratings(league, 0) == ratings(league, 1)) == made
     assert sum("copied" in line for line in log(tmp_path)) == len(lineage(tmp_path)) == made
-
-
-def test_a_copy_that_was_made_at_the_end_is_in_the_log(tmp_path):
-    league, office = decided(tmp_path)
-    league.copied(1, 31, 29)
-    office.close()
-    assert "copied" in log(tmp_path)[-1]
-    assert [row["copy"] for row in lineage(tmp_path)] == [1]
-    employ(tmp_path, again := small(), saved_run(tmp_path, {"0": 31, "1": 29}))
-    assert ratings(again, 0) == ratings(again, 1)
 
 
 def test_an_order_that_was_written_down_but_not_given_is_given(tmp_path, monkeypatch):
@@ -248,18 +229,15 @@ def test_an_order_that_was_written_down_but_not_given_is_given(tmp_path, monkeyp
     assert league.order() == CopyOrder(1, 0, 1)
 
 
-@pytest.mark.parametrize("summary", [True, False])
 @pytest.mark.parametrize(("version", "kept"), [(30, False), (31, True), (40, True)])
-def test_a_run_goes_on_with_the_copies_that_its_checkpoint_has(version, kept, summary, tmp_path):
+def test_a_run_goes_on_with_the_copies_that_its_checkpoint_has(version, kept, tmp_path):
     league, office = decided(tmp_path)
     worse = ratings(league, 0)
     league.copied(1, 31, 29)
     office.turn()
     win(league, 1, 3)
-    office.turn()
+    office.close()
     now, other = ratings(league, 0), ratings(league, 1)
-    if summary:
-        office.close()
     again = small()
     office = employ(tmp_path, again, saved_run(tmp_path, {"0": version, "1": 20}))
     assert (ratings(again, 0), ratings(again, 1)) == (now if kept else worse, other)
@@ -281,16 +259,21 @@ def test_a_copy_that_was_not_made_is_given_up_where_a_run_goes_on(tmp_path):
     assert ratings(again, 0) == worse
 
 
-def rebuilt(directory: Path, league: League) -> LeagueState:
-    return restore(MatchLog(directory, lambda kind, text: None), lambda: LeagueState(league, ELO, TRUESKILL))
+def rebuilt(directory: Path, league: League) -> dict[str, Any]:
+    """What the log alone says."""
+    state = LeagueState(league, ELO, TRUESKILL)
+    for line in read_lines(directory / LOG):
+        state.apply(line)
+    return state.save()
 
 
 def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, monkeypatch):
-    """400 events drawn by a seed: matches, answers of learners, kills of the referee, runs that go on."""
-    rng, rule = np.random.default_rng(7), CopyRule(5, HYPER, sure=0.5)
+    """250 events drawn by a seed: matches, answers of learners, kills of the referee, runs that go on."""
+    monkeypatch.setattr(league_log, "SURE", 0.5)
+    rng, rule = np.random.default_rng(7), CopyRule(5, HYPER)
     kill, league, resume, office = Kill(monkeypatch), small(), None, None
     versions, answered, sessions = {"0": 0, "1": 0}, set[tuple[int, int]](), 1
-    for _ in range(400):
+    for _ in range(250):
         event = rng.random()
         kill.at(int(rng.integers(1, 8)) if rng.random() < 0.3 else 10**9)
         try:
@@ -316,17 +299,17 @@ def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, mon
         assert order is None or (pending is not None and order.number == pending["copy"])
         assert [row["copy"] for row in lineage(tmp_path)] == [row["copy"] for row in office.state.copies.made]
         if event < 0.1:
-            assert rebuilt(tmp_path, small()).save()["players"] == office.state.save()["players"]
+            assert rebuilt(tmp_path, small())["players"] == office.state.save()["players"]
     lines, session, ordered, made = log(tmp_path), 0, list[int](), list[tuple[int, int]]()
     for line in lines:
         session = line.get("begin", session)
         ordered += [line["copy"]] if "copy" in line else []
         made += [(session, line["copied"])] if "copied" in line else []
     assert ordered == sorted(set(ordered))
-    assert len(made) == len(set(made)) > 15
+    assert len(made) == len(set(made)) > 8
     assert set(made) <= answered
     assert len({s for s, _ in made}) > 2
-    assert kill.kills >= 20
+    assert kill.kills >= 8
 
 
 def played(directory: Path, turns: int = 30) -> tuple[League, Referee]:
@@ -344,51 +327,19 @@ def played(directory: Path, turns: int = 30) -> tuple[League, Referee]:
     return league, office
 
 
-def test_the_log_alone_and_with_a_summary_make_the_same_state(tmp_path):
+def test_the_log_alone_makes_the_same_state_whatever_was_torn_or_lost(tmp_path):
     league, office = played(tmp_path)
-    whole = office.state.save()
-    (tmp_path / SUMMARY).unlink(missing_ok=True)
-    assert rebuilt(tmp_path, leagues.small(past=2)).save() == whole
-    office.close()
-    assert json.loads((tmp_path / SUMMARY).read_text())["lines"] == office.log.lines
-    assert json.loads(json.dumps(rebuilt(tmp_path, leagues.small(past=2)).save())) == json.loads(json.dumps(whole))
-    with (tmp_path / LOG).open("a") as file:
-        file.write('{"actor": 0, "draw": 1, "of": [[["0", "1"], [1, 0]]], "played": [0]}\n')
-    more = rebuilt(tmp_path, leagues.small(past=2))
-    assert more.ratings.games[0, 1] == league.games[0, 1] + 1
-
-
-@pytest.mark.parametrize("damage", ["{", '{"schema": 0}', "[]", "\x00", '{"schema": 1, "lines": 3}'])
-def test_a_damaged_summary_is_made_again_from_the_log(damage, tmp_path):
-    _, office = played(tmp_path)
-    office.close()
-    (tmp_path / SUMMARY).write_text(damage)
-    assert rebuilt(tmp_path, leagues.small(past=2)).save() == office.state.save()
-
-
-def test_a_torn_line_is_left_out_with_a_remark(tmp_path):
-    league, _ = played(tmp_path)
     before = leagues.everything(league)
+    office.close()
+    saved = json.loads((tmp_path / SUMMARY).read_text())
+    assert saved["lines"] == office.log.lines == len((tmp_path / LOG).read_text().splitlines())
+    assert json.loads(json.dumps(rebuilt(tmp_path, leagues.small(past=2)))).items() <= saved.items()
+    (tmp_path / SUMMARY).write_text("{")
     with (tmp_path / LOG).open("a") as file:
         file.write('{"actor": 0, "dr')
-    heard: list[tuple[str, str]] = []
     again = leagues.small(past=2)
-    leagues.employ(tmp_path, again, heard=heard)
-    assert heard == [("remark", f"{LOG}: its last 16 bytes were no whole line, and are left out")]
+    leagues.employ(tmp_path, again)
     assert leagues.everything(again) == before
-
-
-def test_a_log_that_is_gone_costs_no_rating(tmp_path):
-    league, office = played(tmp_path)
-    office.close()
-    before, heard = leagues.everything(league), list[tuple[str, str]]()
-    (tmp_path / LOG).unlink()
-    for _ in range(2):
-        again = leagues.small(past=2)
-        leagues.employ(tmp_path, again, heard=heard).close()
-        assert leagues.everything(again) == before
-    assert len(heard) == 1
-    assert "lacks" in heard[0][1]
 
 
 def test_fewer_actors_may_go_on(tmp_path):

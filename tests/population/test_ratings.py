@@ -14,20 +14,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.core.files import write_json
-from polyplay.population import ratings
 from polyplay.population.ratings import (
-    MATCHES,
     RATINGS,
     REFERENCES,
-    RULES,
     Elo,
-    ReferenceTable,
     TrueSkill,
     next_reference,
     rate_against,
     rate_lines,
     read_rated,
     read_references,
+    reference_settings,
+    reference_skills,
     win_probability,
 )
 
@@ -153,65 +151,28 @@ def test_who_is_near_and_was_played_least_comes_next(mu, played, wanted):
     assert next_reference(mu, played, FIVE) == wanted
 
 
-def test_the_first_match_of_every_two_comes_before_the_second_of_any(monkeypatch):
-    monkeypatch.setattr(ratings, "MATCHES", 2)
-    table = ReferenceTable("toy:skirmish", ("random", "a", "b"))
-    table.pairs = {("random", "a"): [0.0, 1.0], ("random", "b"): [0.0, 0.5], ("a", "b"): [1.0, 0.0]}
-    skills = dict.fromkeys(table.names, (25.0, 25 / 3))
-    for match in (0, 1):
-        for (one, other), points in table.pairs.items():
+NAMES = ("random", "a", "b")
+PAIRS = {pair: [0.0] * (4 - k) + [1.0] * k for k, pair in enumerate(itertools.combinations(NAMES, 2))}
+
+
+def test_the_first_match_of_every_two_comes_before_the_second_of_any():
+    skills = dict.fromkeys(NAMES, (25.0, 25 / 3))
+    for match in range(4):
+        for (one, other), points in PAIRS.items():
             (skills[one],), (skills[other],) = TrueSkill().rate([skills[one]], [skills[other]], points[match])
     random = skills["random"][0]
-    assert table.skills() == {name: (mu - random, sigma) for name, (mu, sigma) in skills.items()}
+    assert reference_skills(NAMES, PAIRS) == {name: (mu - random, sigma) for name, (mu, sigma) in skills.items()}
 
 
-def whole() -> ReferenceTable:
-    table = ReferenceTable("toy:skirmish", ("random", "a", "b"))
-    for k, pair in enumerate(itertools.combinations(table.names, 2)):
-        table.pairs[pair] = [0.0] * (MATCHES - k) + [1.0] * k
-    return table
-
-
-def test_the_file_makes_the_same_table(tmp_path):
-    table, again = whole(), ReferenceTable("toy:skirmish", ("random", "a", "b"))
-    assert [pair for _, pair in again.missing()] == [*table.pairs]
-    write_json(tmp_path / REFERENCES, table.save())
-    again.load(tmp_path)
-    assert (again, again.missing()) == (table, [])
-    assert read_references(tmp_path) == {name: mu for name, (mu, _) in table.skills().items()}
-    assert 0 < read_references(tmp_path)["a"] < read_references(tmp_path)["b"]
-    saved = json.loads((tmp_path / REFERENCES).read_text())
-    assert saved["trueskill"] == {"mu": 25, "sigma": 25 / 3, "beta": 25 / 6, "tau": 0, "draw": 0.02}
-
-
-def test_those_who_have_not_met_play_on(tmp_path):
-    table, again = whole(), ReferenceTable("toy:skirmish", ("random", "a", "b"))
-    del table.pairs["a", "b"]
-    write_json(tmp_path / REFERENCES, table.save())
+def test_references_of_a_file_that_is_of_others_or_damaged_are_not_known(tmp_path):
     assert read_references(tmp_path) == {}
-    again.load(tmp_path)
-    assert again.missing() == [(2, ("a", "b"))]
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        ReferenceTable("toy:skirmish+health=2", ("random", "a", "b")),
-        ReferenceTable("toy:skirmish", ("random", "b", "a")),
-        ReferenceTable("toy:skirmish", ("random", "a", "b"), TrueSkill(draw=0.1)),
-    ],
-)
-def test_matches_of_others_do_not_count(other, tmp_path):
-    write_json(tmp_path / REFERENCES, whole().save())
-    other.load(tmp_path)
-    assert other.pairs == {}
-
-
-@pytest.mark.parametrize("damage", ["", "[]", '{"played": [{"pair": ["a"]}]}', "cut", "points"])
-def test_a_damaged_file_is_made_anew(damage, tmp_path):
-    text = json.dumps(whole().save())
-    made = {"cut": text[:-7], "points": text.replace("0.0, 0.0, 0.0", "0.0, 3.0")}
-    (tmp_path / REFERENCES).write_text(made.get(damage, damage))
-    table = ReferenceTable("toy:skirmish", ("random", "a", "b"), RULES)
-    table.load(tmp_path)
-    assert table.pairs == {}
+    settings, skills = reference_settings("toy:skirmish", NAMES), {"random": 0.0, "a": 1.5, "b": 2.5}
+    made = {**settings, "references": [{"name": name, "mu": mu, "sigma": 2.0} for name, mu in skills.items()]}
+    write_json(tmp_path / REFERENCES, made)
+    assert settings["trueskill"] == {"mu": 25, "sigma": 25 / 3, "beta": 25 / 6, "tau": 0, "draw": 0.02}
+    assert read_references(tmp_path) == read_references(tmp_path, settings) == skills
+    for other in (("toy:skirmish+health=2", NAMES), ("toy:skirmish", NAMES[::-1])):
+        assert read_references(tmp_path, reference_settings(*other)) == {}
+    for damaged in ("", "[]", json.dumps(made)[:-7], '{"references": [{"name": "a"}]}', json.dumps(settings)):
+        (tmp_path / REFERENCES).write_text(damaged)
+        assert read_references(tmp_path, None) == {}

@@ -99,9 +99,8 @@ def test_killed_at_any_moment_it_becomes_the_same(tmp_path, monkeypatch):
     assert n > 300
 
 
-@pytest.mark.parametrize("every", [13, pytest.param(1, marks=pytest.mark.long)])
-def test_killed_within_a_decision_it_becomes_the_same(every, tmp_path, monkeypatch):
-    """Every change of a file from the copy's first to the next session's first checkpoint."""
+def test_killed_within_a_decision_it_becomes_the_same(tmp_path, monkeypatch):
+    """At changes of a file from the copy's first to the next session's first checkpoint; at any is a long test."""
     evolution, kill = evolution_of(), Kill(monkeypatch)
     store = begun(tmp_path / "run", evolution)
     train(store, evolution, FakeRun(store), turns=3)
@@ -113,7 +112,7 @@ def test_killed_within_a_decision_it_becomes_the_same(every, tmp_path, monkeypat
     assert begins, "nothing was copied"
     whole = known(store)
     first = begins[0]
-    for n in range(first, first + 60, every):
+    for n in range(first, first + 60, 13):
         shutil.rmtree(store.directory)
         shutil.copytree(tmp_path / "before", store.directory)
         kill.at(n)
@@ -309,7 +308,7 @@ class Scored:
         self.asked.append((donor, name, lanes))
         if self.wrong:
             raise UserError(self.wrong)
-        return PreparedCopy("000000000008-steps-40", EVERY + donor)
+        return "000000000008-steps-40", EVERY + donor
 
     def decided(self, i: int, **changed: Any) -> tuple[Row, Row]:
         """The member afterwards, and the line about it."""
@@ -339,10 +338,9 @@ def test_one_of_the_worst_copies_one_of_the_best(tmp_path):
 def test_others_go_on_as_they_are(tmp_path):
     case = Scored(tmp_path / "run")
     m, row = case.decided(2)
-    assert case.asked == []
-    assert m == case.before[2] | {"turns": 1, "since": EVERY + 2}
-    assert (row["donor"], row["donor_score"], row["donor_steps"], row["old"]) == (None, None, None, row["new"])
-    assert row["why"] == "not in the bottom 20 %"
+    assert (case.asked, m) == ([], case.before[2] | {"turns": 1, "since": EVERY + 2})
+    told = {"donor": None, "donor_steps": None, "old": row["new"], "why": "not in the bottom 20 %"}
+    assert told.items() <= row.items()
 
 
 def test_what_lanes_cannot_go_on_with_says_so(tmp_path):
@@ -397,12 +395,6 @@ def test_founders_follow_from_the_seed_alone():
     assert grid == [{"a": a, "b": b} for a in (1, 2) for b in "xyz"]
 
 
-def test_a_member_is_ready_after_every_turn_and_at_its_end():
-    evolution = evolution_of(total=100)
-    assert [evolution.until({"turns": n}) for n in range(4)] == [EVERY, 2 * EVERY, 100, 100]
-    assert evolution_of().until({"turns": 2}) == TOTAL
-
-
 OWN, GIVEN = [1.0, 2.0], [5.0, 6.0]
 
 
@@ -454,12 +446,6 @@ def test_what_comes_from_whom(runs):
     assert counters == {**checkpoint.manifest(before)["counters"], "updates": 8, "episodic_return_mean": None}
 
 
-def test_lanes_that_cannot_go_on_begin_anew_and_the_replay_stays(runs):
-    found = copied(*runs, lanes=False)
-    assert not (found / "workers").exists()
-    assert (found / "replay/0/replay.json").exists()
-
-
 def test_a_donor_may_remove_what_was_copied(runs):
     receiver, donor = runs
     final, steps = trainer.prepare_copy(receiver, donor, "copy-17")
@@ -489,41 +475,31 @@ def test_a_donor_whose_only_checkpoint_is_replaced_meanwhile(at, runs, monkeypat
     assert arrays(copied(receiver, donor), "agents/0/policy")["w"].tolist() == [7.0, 7.0]
 
 
-@pytest.mark.parametrize("harm", ["bytes", "missing", "manifest", "not finite"])
-def test_of_a_damaged_donor_the_checkpoint_before_is_copied(harm, runs):
+@pytest.mark.parametrize("harm", ["bytes", "missing", "not finite"])
+def test_of_a_damaged_donor_the_checkpoint_before_is_copied_or_none(harm, runs):
     receiver, donor = runs
-    newest = checkpoint.everything(donor)[-1]
-    file = newest / "agents/0/policy.safetensors"
+    first, newest = (found / "agents/0/policy.safetensors" for found in checkpoint.everything(donor))
     if harm == "bytes":
-        data = bytearray(file.read_bytes())
-        data[-1] ^= 1
-        file.write_bytes(data)
+        newest.write_bytes(newest.read_bytes()[:-1] + b"x")
     elif harm == "missing":
-        file.unlink()
-    elif harm == "manifest":
-        (newest / "manifest.json").write_text("{")
+        newest.unlink()
     else:
         save(donor, 30, [np.nan, 1.0], 400)
     assert arrays(copied(receiver, donor), "agents/0/policy")["w"].tolist() == [9.0, 9.0]
-
-
-def test_a_donor_without_a_whole_checkpoint_is_not_copied(runs):
-    receiver, donor = runs
-    for found in checkpoint.everything(donor):
-        (found / "agents/0/optimizer.safetensors").write_bytes(b"x")
+    before = checkpoint.everything(receiver)[-1].name
+    first.unlink()
     with pytest.raises(UserError, match=r"donor has no usable checkpoint \(2 there, none whole\)"):
         trainer.prepare_copy(receiver, donor, "copy-17")
-    assert checkpoint.everything(receiver)[-1].name == "000000000007-steps-100"
+    assert checkpoint.everything(receiver)[-1].name == before
 
 
 def test_a_donor_that_has_learnt_nothing_is_not_copied(runs, tmp_path):
-    receiver, _ = runs
     save(tmp_path / "new", 0, GIVEN, 0)
     with pytest.raises(UserError, match="new has learnt nothing yet"):
-        trainer.prepare_copy(receiver, tmp_path / "new", "copy-17")
+        trainer.prepare_copy(runs[0], tmp_path / "new", "copy-17")
 
 
-@pytest.mark.parametrize("file", ["workers/act-0.safetensors", "replay/0/replay.json", "agents/0/learner.json"])
+@pytest.mark.parametrize("file", ["workers/act-0.safetensors", "agents/0/learner.json"])
 def test_of_a_damaged_receiver_the_checkpoint_before_goes_on(file, runs):
     """What a run would pass over when it goes on is no part of the copy, and the copy is the newest all the same."""
     receiver, donor = runs
@@ -537,15 +513,15 @@ def test_of_a_damaged_receiver_the_checkpoint_before_goes_on(file, runs):
     assert (receiver / "checkpoints" / f"unused-{newest.name}").exists()
 
 
-def test_where_files_have_one_name_each_they_are_copied(runs, monkeypatch):
+def test_lanes_begin_anew_and_files_that_have_one_name_each_are_copied(runs, monkeypatch):
     def link(*args: Any) -> None:
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
     monkeypatch.setattr(os, "link", link)
-    receiver, donor = runs
-    found = copied(receiver, donor)
+    found = copied(*runs, lanes=False)
     assert arrays(found, "agents/0/policy")["w"].tolist() == GIVEN
     assert (found / "agents/0/policy.safetensors").stat().st_nlink == 1
+    assert ((found / "workers").exists(), (found / "replay/0/replay.json").exists()) == (False, True)
 
 
 BASE: dict[str, Any] = {"env": "toy:catch", "network": "mlp", "serial": True, "tensorboard": False, "quiet": True}

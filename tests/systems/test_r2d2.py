@@ -33,4 +33,4 @@ def test_actors_pull_after_so_many_steps_in_whole_rollouts():
     for pull, rollouts in ((400, 50), (8, 1), (30, 3), (4, 1)):
         crew = Crew(0)
         page.build(page.Config(env="toy:memory", network="mlp", unroll=8, pull=pull), crew)
-        assert crew.roles[0].arguments(0)["keep"] == rollouts
+        assert crew.roles[0].arguments()["keep"] == rollouts

@@ -209,21 +209,6 @@ def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
     assert len(asked) == 1
 
 
-def test_learning_from_what_acting_computed():
-    """No forward pass but those of acting."""
-    wired = measure.wire("a2c", keywords("a2c", "toy:still", "a3c"))
-    grads = []
-    for reuse in (False, True):
-        found = row_costs.CostProfile(wired.envs, wired.spec, "float32", reuse)
-        assert found.reuse == reuse
-        calls: list[int] = []
-        found.policy.torso.register_forward_hook(lambda *_, calls=calls: calls.append(1))
-        found.learn(2, 2, 0.0)
-        grads.append(len(calls))
-    assert grads[0] > 2  # how often it is measured depends on the machine
-    assert grads[1] == 2  # acting, once a row
-
-
 @pytest.mark.parametrize(("seconds", "blocks"), [(0.09, 5), (0.05, 5), (0.01, 3), (0.2, 11)])
 def test_a_cost_is_the_median_of_blocks_of_turns(monkeypatch: pytest.MonkeyPatch, seconds: float, blocks: int):
     """Five blocks or more, but three where these take longer than was allowed."""

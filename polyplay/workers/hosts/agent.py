@@ -17,7 +17,9 @@ import tarfile
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from multiprocessing import connection
 from pathlib import Path
 from typing import Any
@@ -161,10 +163,9 @@ class MachineAgent:
         relay_by(self.bells)
         self.mirrors: list[ObjectMirror] = []
         self.calls: dict[int, Call | str] = {}  # or why there is none
-        self.workers: dict[int, tuple[ForkedProcess, connection.Connection]] = {}
-        self._link: Link | None = None
+        self.workers: dict[int, ForkedProcess] = {}
         self.listener = socket.create_server((address, 0))
-        self._woken, self._wake = os.pipe()
+        self.stop: Callable[[], None] = self.listener.close  # who started it is gone
         prepare()
         SERVER.ensure_running()
 
@@ -199,12 +200,12 @@ class MachineAgent:
 
     def run(self) -> None:
         try:
-            self._link = Link(self._accept(), self.mirrors, self.bells[0], self.timeout, self.root)
+            self.link = Link(self._accept(), self.mirrors, self.bells[0], self.timeout, self.root)
+            self.stop = partial(self.link.end, "")
             self.link.accepts = RESUMED
             self.link.before, self.link.each_beat, self.link.echoes = self._send_part, self._send_load, True
             psutil.cpu_percent()  # what it says first means nothing
-            self.link.on = {START: self._start, SIGNAL: self._signal}
-            threading.Thread(target=self._watch, daemon=True).start()
+            self.link.on |= {START: self._start, SIGNAL: self._signal}
             self.link.run()
         except (LinkLost, OSError):
             pass
@@ -226,18 +227,6 @@ class MachineAgent:
         self.listener.close()
         return proven.get()
 
-    @property
-    def link(self) -> Link:
-        assert self._link is not None
-        return self._link
-
-    def stop(self) -> None:
-        """Who started it is gone."""
-        if self._link is not None:
-            self._link.end("")
-        else:
-            self.listener.close()
-
     # ------------------------------------------------------------------------------------------ workers
 
     def _start(self, value: dict[str, Any]) -> None:
@@ -248,7 +237,7 @@ class MachineAgent:
             time.sleep(0.002)  # it comes another way
         call = self.calls.pop(number)
         if isinstance(call, str):
-            self._send(WORD, {"number": number, "kind": "user", "text": call})
+            self.link.send_json(WORD, {"number": number, "kind": "user", "text": call})
             return
         for i, end in value["mirrors"]:
             self.mirrors[i].sit(replace(seat, end=end))
@@ -257,23 +246,23 @@ class MachineAgent:
         try:
             runs.start()
         except OSError as e:
-            self._send(ENDED, {"number": number, "how": f"could not be started: {e}"})
+            self.link.send_json(ENDED, {"number": number, "how": f"could not be started: {e}"})
             return
         theirs.close()
-        self.workers[number] = runs, pipe
-        os.write(self._wake, b".")
+        self.workers[number] = runs
+        threading.Thread(target=self._attend, args=(number, runs, pipe), daemon=True).start()
 
     def _signal(self, value: dict[str, Any]) -> None:
-        runs, _ = self.workers.get(int(value["number"]), (None, None))
+        runs = self.workers.get(int(value["number"]))
         if runs is not None and runs.pid:
             with contextlib.suppress(OSError):
                 os.kill(runs.pid, int(value["signal"]))
 
-    def _send_part(self, mirror: ObjectMirror, item: int) -> None:
+    def _send_part(self, mirror: ObjectMirror, part: int, i: int) -> None:
         """Files of a checkpoint, and counters, go before the mark that says they are written. Others that are whole go
         along: of actors whose memory is here, which has their answers.
         """
-        if (name := mirror.answers(item)) is None:
+        if (name := mirror.answers(part, i)) is None:
             return
         if not isinstance(mirror, CountersMirror):
             self.link.flush_counters()
@@ -286,68 +275,44 @@ class MachineAgent:
             path.unlink()
 
     def _send_load(self) -> None:
-        self._send(LOAD, {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0})
+        load = {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0}
+        self.link.send_json(LOAD, load)
 
-    def _send(self, kind: int, value: dict[str, Any]) -> None:
-        with contextlib.suppress(LinkLost):
-            self.link.send_json(kind, value)
-
-    def _watch(self) -> None:
-        """The thread that reads what workers say, and sees them end. The link ends with it."""
+    def _attend(self, number: int, runs: ForkedProcess, pipe: connection.Connection) -> None:
+        """The thread of a worker, which passes on what it says and how it ends. The link ends where that fails."""
         try:
-            while not self.link.closed.is_set():
-                self._look_at_workers()
+            with contextlib.suppress(EOFError, OSError):
+                while pipe.poll() or runs.sentinel not in connection.wait([pipe, runs.sentinel]) or pipe.poll():
+                    self._pass_on(number, *pipe.recv())
+            runs.join()
+            del self.workers[number]
+            self._send_last(ENDED, {"number": number, "how": runs.ending(), "code": runs.exitcode})
+        except LinkLost:
+            pass
         except Exception as e:
-            self.link.end(f"the thread that watches its workers failed: {e!r}")
+            self.link.end(f"the thread of a worker failed: {e!r}")
 
-    def _look_at_workers(self) -> None:
-        workers = dict(self.workers)
-        pipes = {pipe: n for n, (_, pipe) in workers.items() if not pipe.closed}
-        ends = {runs.sentinel: n for n, (runs, _) in workers.items()}
-        for ready in connection.wait([*pipes, *ends, self._woken], 1.0):
-            if ready == self._woken:
-                os.read(self._woken, 64)
-            elif ready in pipes:
-                self._read(pipes[ready])
-            elif ready in ends and ends[ready] in self.workers:
-                self._ended(ends[ready])
+    def _pass_on(self, number: int, kind: str, text: str) -> None:
+        self._send_files("not-finite-*")  # that the word is about
+        value = {"number": number, "kind": kind, "text": text[-MOST_TEXT:]}
+        if kind == "done":
+            self._send_last(WORD, value)
+        else:
+            self.link.send_json(WORD, value)
 
-    def _read(self, number: int) -> None:
-        _, pipe = self.workers[number]
-        try:
-            kind, text = pipe.recv()
-        except (EOFError, OSError):
-            pipe.close()
-            return
-        with contextlib.suppress(LinkLost):
-            self._send_files("not-finite-*")  # that the word is about
-        self._say(WORD, {"number": number, "kind": kind, "text": text[-MOST_TEXT:]}, last=kind == "done")
-
-    def _say(self, kind: int, value: dict[str, Any], last: bool) -> None:
-        """last: after all that the worker wrote."""
-        if not last:
-            self._send(kind, value)
-            return
+    def _send_last(self, kind: int, value: dict[str, Any]) -> None:
+        """After all that the worker wrote."""
 
         def send() -> None:
             self.link.flush()
-            self._send(kind, value)
+            self.link.send_json(kind, value)
 
         self.link.request(send)
-
-    def _ended(self, number: int) -> None:
-        runs, pipe = self.workers[number]
-        while not pipe.closed and pipe.poll():
-            self._read(number)
-        runs.join()
-        said = {"number": number, "how": runs.ending(), "code": runs.exitcode}
-        del self.workers[number]
-        self._say(ENDED, said, last=True)
 
     def _end(self) -> None:
         for mirror in self.mirrors:
             mirror.close()
-        for runs, _ in list(self.workers.values()):  # another thread takes out those that have ended
+        for runs in list(self.workers.values()):  # another thread takes out those that have ended
             with contextlib.suppress(Exception):
                 runs.end()
         processes.end_descendants()

@@ -18,6 +18,7 @@ import sys
 import tempfile
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -69,19 +70,23 @@ class AgentHandle(Protocol):
         """Have it end, at once where it does not by itself."""
 
 
-class Engine(Protocol):
-    own_cores: bool  # machines have cores of their own, not this one's
+class Engine(ABC):
+    own_cores = False  # whether machines have cores of their own, not this one's
 
+    @abstractmethod
     def machines(self) -> list[MachineInfo]:
         """Those that are there, with an agent or without, but for the main process's own. Names stay as they are."""
 
+    @abstractmethod
     def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
         """Start an agent. Takes seconds. Raises UserError."""
 
     def failing(self) -> str:
         """Why no machine can be held much longer; "": nothing is wrong."""
+        return ""
 
-    def close(self) -> None: ...
+    def close(self) -> None:  # noqa: B027 - of some nothing is left once agents have ended with their links
+        """Leave the machines."""
 
 
 # Nobody's child: Ray kills those of its workers, and an agent ends by itself, leaving nothing behind.
@@ -97,44 +102,37 @@ class AgentProcess:
 
     def __init__(self, name: str, config: dict[str, Any]):
         command = [sys.executable, "-c", CODE, json.dumps(sys.path), ROOM]
-        given, self._calls = os.pipe()
-        self._said, says = os.pipe()
-        started = subprocess.Popen(command, start_new_session=True, stdin=given, stdout=says)
-        os.close(given)
-        os.close(says)
+        started = subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         started.wait()
-        ship = config.get("ship", b"")
+        assert started.stdin is not None
+        assert started.stdout is not None
+        self._calls, self._said, ship = started.stdin, started.stdout, config.get("ship", b"")
         self.give(0, json.dumps({**config, "ship": bool(ship)}).encode())
         if ship:
             self.give(0, ship)
-        answer = b""
-        while not answer.endswith(b"\n") and (more := os.read(self._said, 1 << 16)):
-            answer += more
-        if not answer:
+        if not (answer := self._said.readline()):
             raise UserError(f"--hosts: the agent of {name} ended before it answered; its output says why")
         self.about: dict[str, Any] = json.loads(answer)
 
     def give(self, number: int, data: bytes) -> None:
-        left = memoryview(number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data)
         with contextlib.suppress(OSError):  # it is lost: the link will say so
-            while left:
-                left = left[os.write(self._calls, left) :]
+            self._calls.write(number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data)
+            self._calls.flush()
 
     def end(self) -> None:
         """Its end of what it says closes with it."""
-        os.close(self._calls)
-        if not readable([self._said], GONE):
+        with contextlib.suppress(OSError):
+            self._calls.close()
+        if not readable([self._said.fileno()], GONE):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.about["pid"], signal.SIGKILL)
-            readable([self._said], GONE)
-        os.close(self._said)
+            readable([self._said.fileno()], GONE)
+        self._said.close()
         shutil.rmtree(self.about["folder"], ignore_errors=True)  # of one that was killed
 
 
-class PretendedMachines:
-    """An engine: `n` machines, called pretend-1 and so on, that are processes of this one, to try a placement."""
-
-    own_cores = False
+class PretendedMachines(Engine):
+    """`n` machines, called pretend-1 and so on, that are processes of this one, to try a placement."""
 
     def __init__(self, n: int):
         self.infos = [MachineInfo(f"pretend-{i + 1}", "127.0.0.1", cores()) for i in range(n)]
@@ -144,12 +142,6 @@ class PretendedMachines:
 
     def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
         return AgentProcess(info.name, config)
-
-    def failing(self) -> str:
-        return ""
-
-    def close(self) -> None:
-        """Agents end with their links."""
 
 
 # Whether the head of a Ray cluster answers. Ray's own client ends this process a minute after it does not.
@@ -204,8 +196,8 @@ OWN = ("CPU", "GPU", "memory", "object_store_memory")  # resources that every no
 PACE = 0.5  # seconds between two looks at the raylet
 
 
-class RayMachines:
-    """An engine. address: HOST:PORT of the cluster's head; empty: the cluster of this machine (RAY_ADDRESS)."""
+class RayMachines(Engine):
+    """address: HOST:PORT of the cluster's head; empty: the cluster of this machine (RAY_ADDRESS)."""
 
     own_cores = True
 

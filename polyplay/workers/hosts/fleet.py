@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import math
+import itertools
 import os
 import queue
 import secrets
@@ -14,22 +14,22 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import Pipe, connection
-from multiprocessing.connection import Connection
+from functools import partial
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, LogWrites
-from polyplay.core.processes import LOST, ForkedProcess, ending_text
+from polyplay.core.processes import LOST, ending_text
 from polyplay.core.shared_memory import Semaphores, SharedObject
 from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.agent import needed_files
 from polyplay.workers.hosts.engines import LINKS, OPENING, AgentHandle, Engine, MachineInfo, check_versions
-from polyplay.workers.hosts.link import run_home_end
-from polyplay.workers.hosts.mirrors import ObjectMirror, mirror_of
-from polyplay.workers.hosts.places import PlaceRule, Places
-from polyplay.workers.process import SERVER, Call
+from polyplay.workers.hosts.link import ENDED, LOAD, SIGNAL, WORD, Link, LinkLost, prove
+from polyplay.workers.hosts.mirrors import RemoteSeat, mirror_of
+from polyplay.workers.hosts.places import PlaceRule, Places, Spot
+from polyplay.workers.process import Call
 from polyplay.workers.role import Role
 from polyplay.workers.sizing import threads_of
 
@@ -79,54 +79,34 @@ class RemoteWorker:
         os.close(self.sentinel)
 
 
-@dataclass(eq=False)
-class Machine:
+@dataclass(eq=False, kw_only=True)
+class Machine(Spot):
     """One that has an open agent, as the main process sees it."""
 
-    info: MachineInfo
     handle: AgentHandle
-    link: ForkedProcess
-    pipe: Connection
+    link: Link
     number: int  # of its link
+    thread: threading.Thread | None = None  # that serves its link
     workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by number
     seats: set[tuple[str, int]] = field(default_factory=set)  # that began there
-    threads: dict[int, int] = field(default_factory=dict)  # compute threads, by number
-    lost: str | None = None
-    stats: dict[str, Any] = field(default_factory=dict)  # of its link, the newest
-    reported: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def free(self) -> int:
-        """Cores that no worker computes on."""
-        return self.info.cores - sum(self.threads.values())
-
-    def command(self, kind: str, value: dict[str, Any]) -> None:
-        """To the process of its link."""
-        with contextlib.suppress(OSError):  # it is lost, and about to be found so
-            self.pipe.send((kind, value))
+    load: dict[str, Any] = field(default_factory=dict)  # of its processor and memory, the newest
+    reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # bytes in and out then
 
     def report(self) -> dict[str, float]:
         """How it and its link do, since the last report."""
-        now, old = dict(self.stats), self.reported
+        (then, *old), now = self.reported, (time.monotonic(), self.link.received, self.link.sent)
         self.reported = now
-        passed = now["at"] - old.get("at", 0.0)
-        rates = {
-            name: round((now[key] - old.get(key, 0)) / passed / 1e6, 4) if old and passed > 0 else 0.0
-            for name, key in (("mb_in", "received"), ("mb_out", "sent"))
-        }
-        load: dict[str, float] = {key: round(now[key], 3) for key in ("cpu", "memory") if key in now}
-        return {"workers": len(self.workers), **rates, "round_trip_ms": round(now["round_trip"] * 1e3, 3), **load}
+        mb_in, mb_out = (round((x - y) / (now[0] - then) / 1e6, 4) for x, y in zip(now[1:], old, strict=True))
+        trip, load = round(self.link.round_trip * 1e3, 3), {key: round(x, 3) for key, x in self.load.items()}
+        return {"workers": len(self.workers), "mb_in": mb_in, "mb_out": mb_out, "round_trip_ms": trip, **load}
 
 
 def roles_elsewhere(places: Places, crew: Crew) -> list[Role]:
     """Those that have workers on other machines. Raises UserError: there are none."""
-    roles = [role for role in crew.roles if places.goes(role)]
-    if roles:
+    if roles := [role for role in crew.roles if places.goes(role)]:
         return roles
-    if any(places.moves(role) for role in crew.roles):
-        raise UserError("--hosts: given, but --place leaves all workers on this machine; leave both out")
-    text = "given, but this run has no workers that can be on another machine: one that acts and learns is alone"
-    raise UserError(f"--hosts: {text}; take --replicas 2 or more, where the system has replicas")
+    text = "given, but all workers of this run stay here, by --place or since one that acts and learns is alone"
+    raise UserError(f"--hosts: {text}; leave --hosts out, or take --replicas 2 or more, where the system has replicas")
 
 
 def plan_in_words(places: Places, crew: Crew, infos: Sequence[MachineInfo]) -> dict[str, str]:
@@ -151,56 +131,17 @@ def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> Non
 
 def _in_words(seats: list[tuple[str, int]]) -> str:
     """act 0-3 5, learn 0"""
-    numbers: dict[str, list[int]] = {}
-    for name, index in seats:
-        numbers.setdefault(name, []).append(index)
-    return ", ".join(f"{name} {_ranges(indices)}" for name, indices in numbers.items()) or "nobody"
-
-
-def _ranges(numbers: list[int]) -> str:
-    runs: list[list[int]] = []
-    for n in numbers:
-        if runs and n == runs[-1][1] + 1:
-            runs[-1][1] = n
-        else:
-            runs.append([n, n])
-    return " ".join(f"{a}" if a == b else f"{a}-{b}" for a, b in runs)
-
-
-FIRST, MOST, HOUR = 2.0, 5, 3600.0  # seconds to the first try, each next one waits twice as long; tries within an hour
-
-
-class Retries:
-    """By machine: its failures within an hour, and when it may be tried again. For any thread."""
-
-    def __init__(self) -> None:
-        self._failures: dict[str, list[float]] = {}
-        self._until: dict[str, float] = {}  # of those that are put off
-
-    def fail(self, name: str) -> float:
-        """Put a machine off; for how many seconds."""
-        now = time.monotonic()
-        recent = [t for t in self._failures.get(name, ()) if t > now - HOUR]
-        self._failures[name] = [*recent, now]
-        pause = FIRST * 2.0 ** len(recent) if len(recent) < MOST else HOUR
-        self._until[name] = now + pause
-        return pause
-
-    def allows(self, name: str) -> bool:
-        """Whether a machine may be tried now."""
-        return time.monotonic() >= self._until.get(name, -math.inf)
-
-    def passed(self) -> bool:
-        """Whether the pause of a machine is over: told once for each pause."""
-        now = time.monotonic()
-        over = [name for name, until in list(self._until.items()) if now >= until]
-        for name in over:
-            del self._until[name]
-        return bool(over)
+    words = dict[str, list[str]]()
+    for (name, _), run in itertools.groupby(enumerate(seats), lambda found: (found[1][0], found[1][1] - found[0])):
+        indices = [index for _, (_, index) in run]
+        text = f"{indices[0]}-{indices[-1]}" if len(indices) > 1 else f"{indices[0]}"
+        words.setdefault(name, []).append(text)
+    return ", ".join(f"{name} {' '.join(runs)}" for name, runs in words.items()) or "nobody"
 
 
 FILE = "hosts.jsonl"
 LOOK, PARTING = 2.0, 5.0  # seconds between two looks for machines that have joined; that agents have to end
+FIRST, HOUR = 2.0, 3600.0  # seconds to the first try after a failure, each next one waits twice as long; at most
 
 
 class Fleet:
@@ -210,25 +151,20 @@ class Fleet:
         self.engine, self.timeout, self.places, self.ship = engine, timeout, Places(rules), ship
         self.opened: list[Machine] = []
         self.secret = secrets.token_bytes(32)
-        self._numbers, self._next, self._taken = agent.TwinNumbers(), 0, set[int]()
-        self._mirrors: list[ObjectMirror] = []
-        self._of_roles: dict[str, list[tuple[int, str]]] = {}  # by role its mirrors, and what it is to the object
-        self._woken, self._wake = os.pipe()
+        self._numbers, self._next, self._links = agent.TwinNumbers(), 0, set(range(LINKS))  # links: free numbers
+        self._things: list[SharedObject] = []  # that cross machines, in the order in which links look at them
+        self._of_roles: dict[str, list[tuple[int, str]]] = {}  # by role its things, and what it is to them
         self._threads = list[threading.Thread]()  # that open machines, and end what is left on them
-        self._retries, self._opening = Retries(), set[str]()
+        self._failures: dict[str, tuple[int, float]] = {}  # by machine: how many, until when it is not tried again
+        self._opening, self._seated = set[str](), set[tuple[str, int]]()  # machines; who had one
         self._lines = queue.SimpleQueue[str]()
-        self._lock, self._closing, self._looking = threading.Lock(), False, threading.Event()
-        self._seated, self._barren = set[tuple[str, int]](), -math.inf  # who had a machine; when none had joined
+        self._lock, self._closing, self._over = threading.Lock(), False, threading.Event()
 
     # ------------------------------------------------------------------------------------------ wiring
 
-    def goes(self, role: Role) -> bool:
-        """Whether workers of a role are elsewhere."""
-        return self.places.goes(role)
-
-    def stays(self, role: Role, index: int) -> bool:
-        """Whether this worker of it is here."""
-        return self.places.stays(role, index, len(self.opened))
+    def is_away(self, role: Role, index: int) -> bool:
+        """Whether this worker is elsewhere."""
+        return self.places.is_away(role, index, len(self.opened))
 
     def _there(self) -> list[MachineInfo]:
         return [m.info for m in self.opened if m.lost is None] or self.engine.machines()
@@ -244,27 +180,27 @@ class Fleet:
 
     def elsewhere(self, roles: Sequence[Role]) -> dict[str, int]:
         """How many of each role's workers are on other machines."""
-        n, goes, stays = len(self.opened or self._there()), self.places.goes, self.places.stays
-        return {role.name: sum(goes(role) and not stays(role, i, n) for i in range(role.n)) for role in roles}
+        n = len(self.opened or self._there())
+        return {role.name: sum(self.places.is_away(role, i, n) for i in range(role.n)) for role in roles}
 
     def check(self, crew: Crew) -> str:
         """Who goes where, in words. Raises UserError: that cannot work. Nothing is started."""
         infos, self.places.roles = self.engine.machines(), crew.roles
-        self.places.check(infos, {role.name: threads_of(role, crew) for role in crew.roles})
+        planned = plan_in_words(self.places, crew, infos)
         for role in roles_elsewhere(self.places, crew):
             if role.learns_own and crew.placement.device_for(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
-            for thing in self._shared(role, role.arguments(0), crew.control, role.size)[0]:
-                self._mirror(thing, role)
+            for thing in self._shared(role, role.arguments(), crew.control, role.size)[0]:
+                mirror_of(thing, role.name)
         if crew.trace and self.learner_away(crew):
             raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
         if not infos:
             raise UserError("--hosts: there is no machine but this one; leave it out, or add one to the cluster")
-        text = "; ".join(f"{title}: {who}" for title, who in plan_in_words(self.places, crew, infos).items())
+        text = "; ".join(f"{title}: {who}" for title, who in planned.items())
         return text + "; rows on their way to the learner pass this machine" * self.learner_away(crew)
 
     def learner_away(self, crew: Crew) -> bool:
-        return any(role.learner and not role.learns_own and self.goes(role) for role in crew.roles)
+        return any(role.learner and not role.learns_own and self.places.goes(role) for role in crew.roles)
 
     def plan(self, crew: Crew) -> dict[str, str]:
         """Who would be on each machine, this one first. Raises UserError: a rule of `--place` means nothing here."""
@@ -287,19 +223,17 @@ class Fleet:
         crossing: dict[str, list[SharedObject]] = {}
         roles = roles_elsewhere(self.places, crew)
         for role in roles:
-            crossing[role.name], bells = self._shared(role.arguments(0), crew.control, crew.counters, role.size)
+            crossing[role.name], bells = self._shared(role.arguments(), crew.control, crew.counters, role.size)
             things += [x for x in crossing[role.name] if not any(x is other for other in things)]
             for bell in bells:
                 bell.relay_by(self.bells)
         for thing in things:
             thing._attach()
-        mirrors = [(thing, self._mirror(thing, roles[0])) for thing in things]
-        mirrors.sort(key=lambda pair: pair[1].last)
-        self._mirrors = [mirror for _, mirror in mirrors]
+        self._things = sorted(things, key=lambda thing: mirror_of(thing).last)
         for role in roles:
             ends = {id(edge): end for end, edge in role.edges().items()}
             own = {id(thing) for thing in crossing[role.name]}
-            held = [(i, thing) for i, (thing, _) in enumerate(mirrors) if id(thing) in own]
+            held = [(i, thing) for i, thing in enumerate(self._things) if id(thing) in own]
             self._of_roles[role.name] = [(i, ends.get(id(thing), "")) for i, thing in held]
         threads = sum(role.n * threads_of(role, crew) for role in roles)
         self._computing = -(-threads // max(1, len(self.engine.machines())))
@@ -309,15 +243,7 @@ class Fleet:
         except UserError:
             self.close()
             raise
-        threading.Thread(target=self._listen, daemon=True).start()
-
-    @staticmethod
-    def _mirror(thing: SharedObject, role: Role) -> ObjectMirror:
-        mirror = mirror_of(thing)
-        if mirror is None:
-            what = f"{role.name} shares a {type(thing).__name__} with others"
-            raise UserError(f"--hosts: {what}, which does not cross machines yet; leave --hosts out")
-        return mirror
+        threading.Thread(target=self._look_for_more, daemon=True).start()
 
     def _open_all(self) -> None:
         """All agents at the same time."""
@@ -345,6 +271,8 @@ class Fleet:
             else:
                 self.opened[self.opened.index(old)] = machine
             late = self._closing
+            machine.thread = threading.Thread(target=self._serve, args=(machine,), daemon=True)
+            machine.thread.start()
         if late:
             self._shut([machine])
         self._note("opened", info, address=info.address, cores=info.cores, **({"again": True} if old else {}))
@@ -353,78 +281,74 @@ class Fleet:
     def _link_to(self, info: MachineInfo, handle: AgentHandle) -> Machine:
         """Open a link to an agent. Raises UserError."""
         check_versions(info, handle.about["versions"])
+        here, there = ([mirror_of(thing) for thing in self._things] for _ in range(2))
         with self._lock:
-            handle.give(0, agent.dump(self._mirrors, self._numbers)[0])
-            number = self._free_link()
-        pipe, theirs = Pipe()
-        given = theirs, handle.about, self.secret, self.timeout, self._mirrors, self.bells, number, self.directory
-        link = ForkedProcess(SERVER, run_home_end, given, f"link {info.name}")
-        link.start()
-        theirs.close()
-        kind, why = pipe.recv() if pipe.poll(OPENING) else ("lost", f"nothing happened for {OPENING:.0f} s")
-        if kind == "lost":
-            link.kill()
-            link.join()
-            link.close()
-            pipe.close()
-            self._taken.discard(number)
-            there, here = f"{handle.about['address']}:{handle.about['port']}", socket.gethostname()
-            raise UserError(
-                f"--hosts: no link from {here} to {info.name} at {there}: {why}; is a firewall between them?"
-            )
-        return Machine(info, handle, link, pipe, number)
+            handle.give(0, agent.dump(there, self._numbers)[0])
+            if not self._links:
+                raise UserError(f"--hosts: there are more than {LINKS} machines; allowed: {LINKS}")
+            number = self._links.pop()
+        where = handle.about["address"], handle.about["port"]
+        try:
+            sock = socket.create_connection(where, OPENING)
+            prove(sock, self.secret, away=False)
+        except (OSError, LinkLost) as e:
+            self._links.add(number)
+            way = f"from {socket.gethostname()} to {info.name} at {where[0]}:{where[1]}"
+            raise UserError(f"--hosts: no link {way}: {e}; is a firewall between them?") from None
+        for mirror in here:
+            mirror.relay = number
+            mirror.prepare()
+        link = Link(sock, here, self.bells[number], self.timeout, self.directory)
+        machine = Machine(info, handle=handle, link=link, number=number)
+        machine.link.on |= {WORD: partial(self._hear, machine), ENDED: partial(self._ended, machine)}
+        machine.link.on[LOAD] = machine.load.update
+        machine.link.dropped = lambda text: self._lines.put(f"machine {info.name}: {text}")
+        return machine
 
-    def _free_link(self) -> int:
-        """A number that no machine has that is there. Raises UserError."""
-        free = set(range(LINKS)) - self._taken
-        if not free:
-            raise UserError(f"--hosts: there are more than {LINKS} machines; allowed: {LINKS}")
-        self._taken.add(min(free))
-        return min(free)
+    def _serve(self, machine: Machine) -> None:
+        """The thread of a link."""
+        self._lose(machine, machine.link.run())
 
     # ----------------------------------------------------------------------------------------- workers
 
     def place(self, role: Role, index: int) -> Machine | None:
-        """Where a worker goes; None: nowhere yet. Who takes a lost one's place waits until it is known whether machines
-        have joined, where no core is free elsewhere.
-        """
-        first = (role.name, index) not in self._seated
-        barren = time.monotonic() < self._barren + 2 * LOOK
-        best = self.places.choose(role, index, self.opened, full=first or barren)
-        if best is None:
-            self._look_for_more()
-        else:
+        """Where a worker goes; None: nowhere yet."""
+        best = self.places.choose(role, index, self.opened)
+        if best is not None and (role.name, index) in self._seated:
+            self._note("replaced", best.info, worker=f"{role.name} {index}")
+        if best is not None:
             self._seated.add((role.name, index))
-            if not first:
-                self._note("replaced", best.info, worker=f"{role.name} {index}")
         return best
 
     def _look_for_more(self) -> None:
-        """Open machines that have joined, and those whose agents were lost, in the background."""
-        if not self._looking.is_set():
-            self._looking.set()
-            threading.Thread(target=self._look, daemon=True).start()
+        """The thread that opens machines that have joined, and those whose agents were lost."""
+        while not self._over.wait(LOOK):
+            with contextlib.suppress(Exception):  # they could not be listed now
+                self._look()
 
     def _look(self) -> None:
-        with contextlib.suppress(Exception):  # they could not be listed now
-            there = {m.info.name for m in self.opened if m.lost is None} | self._opening
-            infos = [m for m in self.engine.machines() if m.name not in there and self._retries.allows(m.name)]
-            for info in () if self._ending else infos:
+        there = {m.info.name for m in self.opened if m.lost is None} | self._opening
+        for info in self.engine.machines():
+            _, until = self._failures.get(info.name, (0, 0.0))
+            if info.name not in there and time.monotonic() >= until and not self._ending:
                 self._opening.add(info.name)
                 self._start_thread(self._open_another, info)
-            if not infos:
-                self._barren = time.monotonic()
-        time.sleep(LOOK)
-        self._looking.clear()
+
+    def _put_off(self, info: MachineInfo) -> float:
+        """For how many seconds a machine is not tried again."""
+        n, until = self._failures.get(info.name, (0, 0.0))
+        n = n if time.monotonic() < until + HOUR else 0
+        pause = min(FIRST * 2.0**n, HOUR)
+        self._failures[info.name] = n + 1, time.monotonic() + pause
+        return pause
 
     def _open_another(self, info: MachineInfo) -> None:
         """While the run goes on."""
         try:
             again = self._open(info)
             self._lines.put(f"machine {info.name} has {'a new agent' if again else 'joined'}")
-            os.write(self._wake, b".")
         except Exception as e:  # it went again, or has no room
-            pause = self._retries.fail(info.name)
+            pause = self._put_off(info)
             self._note("not opened", info, why=str(e), retry=pause)
             if not self._ending:
                 self._lines.put(f"machine {info.name} gets no agent; the next try is in {pause:g} s: {e}")
@@ -443,98 +367,59 @@ class Fleet:
         number = self._next
 
         def send_signal(n: int) -> None:
-            machine.command("signal", {"number": number, "signal": n})
+            machine.link.request(partial(machine.link.send_json, SIGNAL, {"number": number, "signal": n}))
 
         worker = RemoteWorker(machine.info.name, send_signal)
         with self._lock:
             machine.workers[number] = worker
             machine.threads[number] = ctx.threads
         machine.handle.give(number, agent.dump(call, self._numbers)[0])
-        seat = role.name, ctx.index
+        seat = RemoteSeat(ctx.index, ctx.row, self.places.group(role, ctx.index, self.opened), role.name)
         files = [] if ctx.resume is None else needed_files(Path(ctx.resume), role, ctx.index)
-        value = {"number": number, "role": role.name, "index": ctx.index, "row": ctx.row}
-        value["mirrors"] = self._of_roles[role.name]
-        value["group"] = self.places.group(role, ctx.index, self.opened)
-        value |= {"files": files, "fresh": seat not in machine.seats}
-        machine.command("seat", value)
-        machine.seats.add(seat)
+        fresh = (role.name, ctx.index) not in machine.seats
+        machine.seats.add((role.name, ctx.index))
+        machine.link.request(partial(machine.link.seat, seat, number, self._of_roles[role.name], files, fresh))
         if machine.lost is not None:
             worker.ended(machine.lost, None)
         return worker
 
     def report(self) -> dict[str, dict[str, float]]:
         """By machine: how it and its link do, since the last report."""
-        return {m.info.name: m.report() for m in self.opened if m.lost is None and "at" in m.stats}
+        return {m.info.name: m.report() for m in self.opened if m.lost is None}
 
     # ------------------------------------------------------------------------------------- what happens
-
-    def _listen(self) -> None:
-        """The thread that hears what links say."""
-        while True:
-            pipes = {m.pipe: m for m in self.opened if m.lost is None}
-            for ready in connection.wait([*pipes, self._woken], 1.0):
-                if ready == self._woken:
-                    os.read(self._woken, 64)
-                    if self._closing:
-                        return
-                    continue
-                machine = pipes[ready]  # type: ignore[index]
-                try:
-                    self._hear(machine)
-                except Exception as e:  # else nobody would hear anything any more
-                    self._lose(machine, f"what its link said could not be taken: {e!r}")
-            if not self._looking.is_set() and self._retries.passed():
-                self._look_for_more()
 
     def news(self) -> list[str]:
         """What there is to warn of since the last time."""
         return [self._lines.get() for _ in range(self._lines.qsize())]
 
-    def _hear(self, machine: Machine) -> None:
-        try:
-            kind, value = machine.pipe.recv()
-        except (EOFError, OSError):
-            self._lose(machine, f"the process of its link {machine.link.ending()}")
-            return
-        if kind == "lost":
-            self._lose(machine, value)
-        elif kind == "dropped":
-            self._lines.put(f"machine {machine.info.name}: {value}")
-        elif kind == "stats":
-            machine.stats.update(value, at=time.monotonic())
-        elif (worker := machine.workers.get(value["number"])) is not None:
-            if kind == "word":
-                worker.log(value["kind"], self._text(machine, value))
-            elif kind == "ended":
-                with self._lock:
-                    del machine.workers[value["number"]], machine.threads[value["number"]]
-                worker.ended(value["how"], value.get("code"))
-
-    def _text(self, machine: Machine, value: dict[str, Any]) -> str:
+    def _hear(self, machine: Machine, value: dict[str, Any]) -> None:
         """A worker's word, with paths as they are here; of a user's mistake, where that is."""
         text: str = value["text"].replace(machine.handle.about["folder"], str(self.directory))
         where = f"; that is on {machine.info.name}, to which --ship DIR takes a folder's modules along"
-        return text + where if value["kind"] == "user" else text
+        if (worker := machine.workers.get(value["number"])) is not None:
+            worker.log(value["kind"], text + where if value["kind"] == "user" else text)
+
+    def _ended(self, machine: Machine, value: dict[str, Any]) -> None:
+        with self._lock:
+            worker = machine.workers.pop(value["number"])
+            del machine.threads[value["number"]]
+        worker.ended(value["how"], value.get("code"))
 
     def _lose(self, machine: Machine, why: str) -> None:
-        """A machine is gone, and all that worked there."""
-        machine.link.kill()  # from now on nothing of it is written here
-        machine.link.join()
+        """A machine is gone, and all that worked there. Its link has ended: nothing of it is written here any more."""
         with self._lock:
+            if self._closing:
+                return
             machine.lost = f"is lost with machine {machine.info.name}: {why}"
             workers = list(machine.workers.values())
-            self._taken.discard(machine.number)
-        retry = self._retries.fail(machine.info.name)  # where the machine itself lives
+            self._links.add(machine.number)
+        retry = self._put_off(machine.info)  # where the machine itself lives
         self._note("lost", machine.info, why=why, workers=len(workers), retry=retry)
         for i, worker in enumerate(workers):
             worker.lost_first = i == 0
             worker.ended(machine.lost, None)
-        if not self._closing:
-            self._start_thread(machine.handle.end)  # what is left there: it may be silent
-        if not self._ending:  # else who closes all uses these
-            machine.pipe.close()
-            machine.link.close()
-            self._look_for_more()
+        self._start_thread(machine.handle.end)  # what is left there: it may be silent
 
     @property
     def _ending(self) -> bool:
@@ -553,8 +438,7 @@ class Fleet:
             if self._closing:
                 return
             self._closing = True
-        with contextlib.suppress(OSError):
-            os.write(self._wake, b".")
+        self._over.set()
         self._shut([machine for machine in self.opened if machine.lost is None])
         until = time.monotonic() + PARTING
         for thread in self._threads:
@@ -563,10 +447,10 @@ class Fleet:
 
     def _shut(self, machines: Sequence[Machine]) -> None:
         for machine in machines:
-            machine.command("close", {})
+            machine.link.request(machine.link.close)
         for machine in machines:
-            machine.link.join(1.0)
-            machine.link.kill()
-            machine.link.join()
-        for machine in machines:
+            assert machine.thread is not None
+            machine.thread.join(1.0)
+            machine.link.end("")
+            machine.thread.join(1.0)
             self._start_thread(machine.handle.end)

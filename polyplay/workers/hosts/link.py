@@ -1,9 +1,9 @@
 """A link: one TCP connection between two machines, its frames, and the two threads that serve an end of it.
 
-Frames: kind, mirror, item, bytes; then so many bytes, which go straight into the places that the mirror declares. What
-is not a mirror's is JSON, or a file of a checkpoint. Nothing is unpickled here. Before the first frame both ends prove
-that they know the run's secret. Each side sends a beat every second; who hears nothing for a while takes the other for
-lost.
+Frames: kind, mirror, part, number, bytes; then so many bytes, which go straight into the places that the mirror
+declares. What is not a mirror's is JSON, or a file of a checkpoint. Nothing is unpickled here. Before the first frame
+both ends prove that they know the run's secret. Each side sends a beat every second; who hears nothing for a while
+takes the other for lost.
 """
 
 from __future__ import annotations
@@ -21,23 +21,19 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from polyplay.core.errors import Closed
-from polyplay.core.shared_memory import Semaphore, Semaphores
-from polyplay.workers.hosts.engines import OPENING
-from polyplay.workers.hosts.mirrors import CountersMirror, FrameError, ObjectMirror, RemoteSeat, seat_of
+from polyplay.core.shared_memory import Semaphore
+from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, RemoteSeat
 
-HEAD = struct.Struct("<4sHHIQ")
+HEAD = struct.Struct("<4sHHHIQ")
 MAGIC, NONCE = b"poly", 32
 DATA, BEAT, ECHO, START, SIGNAL, WORD, ENDED, LOAD, FILE, CLOSE = range(10)
-JSON = (START, SIGNAL, WORD, ENDED, LOAD, FILE)
-MOST_JSON, CHUNK, MOST_FILE = 1 << 20, 1 << 20, 1 << 34
+CHUNK = 1 << 20  # bytes of a file at once
 BEAT_EVERY, TICK = 1.0, 0.1  # seconds; between two looks at what rings no bell
 _WORKERS = r"workers/[a-z_]+-\d+\.(safetensors|json)|replay/[a-z_]+-\d+/\w[\w.-]*\.(safetensors|json)"
 _AGENTS = r"agents/\d+/[a-z]+\.(safetensors|json)"
@@ -123,19 +119,19 @@ class Link:
         self.beaten = self.round_trip = 0.0  # when the last beat went; seconds to the echo of one
         self.each_beat: Callable[[], None] = lambda: None  # what the sending thread does besides
         self.echoes = False  # one side alone answers, so that never both wait for the other to read
-        self.on: dict[int, Callable[[dict[str, Any]], None]] = {}  # what JSON of a kind does
+        self.on: dict[int, Callable[[dict[str, Any]], None]] = {FILE: self._take_file}  # what JSON of a kind does
         self.requests: list[Callable[[], None]] = []  # for the sending thread
-        self.before: Callable[[ObjectMirror, int], None] = lambda mirror, item: None  # a frame is sent
+        self.before: Callable[[ObjectMirror, int, int], None] = lambda mirror, part, i: None  # a frame is sent
         self._lock = threading.Lock()
         sock.settimeout(timeout)
 
     # ------------------------------------------------------------------------------------------ sending
 
-    def send(self, kind: int, mirror: int = 0, item: int = 0, arrays: Sequence[np.ndarray] = ()) -> None:
+    def send(self, kind: int, mirror: int = 0, part: int = 0, i: int = 0, arrays: Sequence[np.ndarray] = ()) -> None:
         """Raises LinkLost."""
         views = views_of(arrays)
         with self._lock:
-            self._push([memoryview(HEAD.pack(MAGIC, kind, mirror, item, sum(map(len, views)))), *views])
+            self._push([memoryview(HEAD.pack(MAGIC, kind, mirror, part, i, sum(map(len, views)))), *views])
 
     def send_json(self, kind: int, value: dict[str, Any]) -> None:
         self.send(kind, arrays=[np.frombuffer(json.dumps(value).encode(), np.uint8)])
@@ -144,7 +140,7 @@ class Link:
         """A part of a checkpoint, whole before the other side's name appears."""
         with open(path, "rb") as file, self._lock:
             head = json.dumps({"name": name, "bytes": os.fstat(file.fileno()).st_size}).encode()
-            self._push([memoryview(HEAD.pack(MAGIC, FILE, 0, 0, len(head))), memoryview(head)])
+            self._push([memoryview(HEAD.pack(MAGIC, FILE, 0, 0, 0, len(head))), memoryview(head)])
             while data := file.read(CHUNK):
                 self._push([memoryview(data)])
 
@@ -186,12 +182,12 @@ class Link:
             self.end(f"its sending thread failed: {e!r}")
 
     def _mirror(self, i: int, now: float) -> None:
-        for n, (item, arrays) in enumerate(self.mirrors[i].changes(now)):
+        for n, (part, number, arrays) in enumerate(self.mirrors[i].changes(now)):
             if n == 0 and self.mirrors[i].last:
                 for other in range(i):
                     self._mirror(other, now)
-            self.before(self.mirrors[i], item)
-            self.send(DATA, i, item, arrays)
+            self.before(self.mirrors[i], part, number)
+            self.send(DATA, i, part, number, arrays)
 
     def flush(self) -> None:
         """In the sending thread: also what is not due yet."""
@@ -203,18 +199,33 @@ class Link:
             if isinstance(mirror, CountersMirror):
                 self._mirror(i, math.inf)
 
-    def seat(self, seat: RemoteSeat, mirrors: Sequence[tuple[int, str]], fresh: bool, number: int) -> None:
-        """home, in the sending thread: have the other side start a worker. fresh: none at this seat was there before,
-        so it gets what is here of the seat. mirrors: of what it holds, and as what. number: of the worker.
+    def seat(
+        self,
+        seat: RemoteSeat,
+        number: int,
+        mirrors: Sequence[tuple[int, str]],
+        files: Sequence[tuple[str, Path]],
+        fresh: bool,
+    ) -> None:
+        """home, in the sending thread: have the other side start worker `number`. mirrors: of what it holds, and as
+        what. files: of the checkpoint that it goes on from. fresh: none at this seat was there before, so it gets what
+        is here of the seat.
         """
+        for name, path in files:
+            self.send_file(f"resume/{name}", path)
         ends = [(self.mirrors[i], i, replace(seat, end=end)) for i, end in mirrors]
         for mirror, i, as_what in ends if fresh else ():
-            for item, arrays in mirror.begin(as_what):
-                self.send(DATA, i, item, arrays)
+            for frame in mirror.begin(as_what):
+                self.send(DATA, i, *frame)
         for mirror, _, as_what in ends:
             mirror.sit(as_what)
         who = {"role": seat.role, "index": seat.index, "row": seat.row, "group": list(seat.group)}
         self.send_json(START, {"number": number, "mirrors": list(mirrors), **who})
+
+    def close(self) -> None:
+        """home, in the sending thread."""
+        self.send(CLOSE)
+        self.end("")
 
     def request(self, what: Callable[[], None]) -> None:
         self.requests.append(what)
@@ -228,66 +239,39 @@ class Link:
         try:
             while not self.closed.is_set():
                 self.received += _fill(self.sock, memoryview(head))
-                magic, kind, mirror, item, n = HEAD.unpack(head)
+                magic, kind, mirror, part, i, n = HEAD.unpack(head)
                 if magic != MAGIC:
-                    raise FrameError("it is none of ours")
-                self._take(kind, mirror, item, n)
+                    raise LinkLost("what came is no frame")
+                if kind == DATA:
+                    self._take(self.mirrors[mirror], part, i, n)
+                elif kind == BEAT:
+                    if self.echoes:
+                        self.send(ECHO)
+                elif kind == ECHO:
+                    self.round_trip = time.perf_counter() - self.beaten
+                elif kind == CLOSE:
+                    self.end("")
+                else:
+                    self.on[kind](json.loads(read_exactly(self.sock, n)))
         except Closed:
             self.end("")
         except LinkLost as e:
             self.end(str(e))
-        except FrameError as e:
-            self.end(f"a frame that cannot be: {e}")
         except Exception as e:
             self.end(f"its receiving thread failed: {e!r}")
 
-    def _take(self, kind: int, mirror: int, item: int, n: int) -> None:
-        if kind == DATA:
-            if mirror >= len(self.mirrors):
-                raise FrameError(f"mirror {mirror} of {len(self.mirrors)}")
-            views = views_of(self.mirrors[mirror].places(item))
-            if sum(map(len, views)) != n:
-                raise FrameError(f"{n} bytes for item {item} of mirror {mirror}")
-            for view in views:
-                self.received += _fill(self.sock, view)
-            self.mirrors[mirror].arrived(item)
-        elif kind in JSON:
-            if n > MOST_JSON:
-                raise FrameError(f"{n} bytes of JSON")
-            value = self._json(read_exactly(self.sock, n))
-            if kind == FILE:
-                self._take_file(value)
-            elif kind in self.on:
-                self.on[kind](value)
-            else:
-                raise FrameError(f"kind {kind}")
-        elif kind == CLOSE and not n:
-            self.end("")
-        elif kind == BEAT and not n:
-            if self.echoes:
-                self.send(ECHO)
-        elif kind == ECHO and not n:
-            self.round_trip = time.perf_counter() - self.beaten
-        else:
-            raise FrameError(f"kind {kind} with {n} bytes")
-
-    @staticmethod
-    def _json(data: bytes) -> dict[str, Any]:
-        try:
-            value = json.loads(data)
-        except ValueError:
-            value = None
-        if not isinstance(value, dict):
-            raise FrameError("no JSON object")
-        return value
+    def _take(self, mirror: ObjectMirror, part: int, i: int, n: int) -> None:
+        views = views_of(mirror.places(part, i))
+        if sum(map(len, views)) != n:
+            raise LinkLost(f"a frame that cannot be: {n} bytes for {part}, {i} of {type(mirror).__name__}")
+        for view in views:
+            self.received += _fill(self.sock, view)
+        mirror.arrived(part, i)
 
     def _take_file(self, head: dict[str, Any]) -> None:
-        name, left = head.get("name"), head.get("bytes")
-        if self.root is None or not isinstance(name, str) or not self.accepts.fullmatch(name):
-            raise FrameError(f"a file named {name!r}")
-        if not isinstance(left, int) or not 0 <= left <= MOST_FILE:
-            raise FrameError(f"a file of {left!r} bytes")
-        pieces = self._pieces(left)
+        name, pieces = head["name"], self._pieces(head["bytes"])
+        if self.root is None or not self.accepts.fullmatch(name):
+            raise LinkLost(f"a file named {name!r}")
         try:
             if not self._is_late(name):
                 _write_pieces(self.root / name, pieces)
@@ -335,76 +319,3 @@ class Link:
         receiving.join()
         self.sock.close()
         return self.why
-
-
-# The main machine's end of a link: a process of its own, which the main process commands by a pipe.
-
-
-def run_home_end(
-    pipe: Connection,
-    about: dict[str, Any],
-    secret: bytes,
-    timeout: float,
-    mirrors: Sequence[ObjectMirror],
-    bells: Semaphores,
-    number: int,
-    root: Path | None,
-) -> None:
-    """pipe: commands come; what the other side says goes, as (kind, value). number: of this link."""
-    for mirror in mirrors:
-        mirror.prepare()
-        mirror.relay = number
-    try:
-        sock = socket.create_connection((about["address"], about["port"]), OPENING)
-        prove(sock, secret, away=False)
-    except (OSError, LinkLost) as e:
-        pipe.send(("lost", str(e)))
-        return
-    pipe.send(("open", {}))
-    link, lock = Link(sock, mirrors, bells[number], timeout, root), threading.Lock()
-
-    def say(kind: str, value: object) -> None:
-        """In any thread of the link."""
-        with lock:
-            pipe.send((kind, value))
-
-    link.on = {WORD: partial(say, "word"), ENDED: partial(say, "ended")}
-    link.dropped = partial(say, "dropped")
-    load: dict[str, Any] = {}
-    link.on[LOAD] = load.update
-
-    def tell() -> None:
-        counts = {"sent": link.sent, "received": link.received, "round_trip": link.round_trip}
-        say("stats", {**load, **counts})
-
-    link.each_beat = tell
-    threading.Thread(target=_obey, args=(link, pipe), daemon=True).start()
-    why = link.run()
-    with contextlib.suppress(OSError):
-        say("lost", why)
-
-
-def _obey(link: Link, pipe: Connection) -> None:
-    try:
-        while True:
-            kind, value = pipe.recv()
-            if kind == "seat":
-                link.request(partial(_seat, link, value))
-            elif kind == "signal":
-                link.send_json(SIGNAL, value)
-            elif kind == "close":
-                link.send(CLOSE)
-                return
-    except (EOFError, OSError, LinkLost):
-        return
-    except Exception as e:
-        link.end(f"its commanding thread failed: {e!r}")
-    finally:
-        link.end("")
-
-
-def _seat(link: Link, value: dict[str, Any]) -> None:
-    """In the sending thread."""
-    for name, path in value["files"]:
-        link.send_file(f"resume/{name}", path)
-    link.seat(seat_of(value), value["mirrors"], value["fresh"], value["number"])

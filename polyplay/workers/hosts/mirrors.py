@@ -3,8 +3,8 @@
 A cell has one writer at a time. A mirror sends what was written on its machine, data before the number that says that
 they are there, and in order; the other machine's mirror writes the same into the twin, and rings the bells there.
 
-`home` is the main process's machine, `away` another one, on which workers have *seats*. Frames are (item, arrays): the
-item tells the other side's `places` where the bytes belong, and so how many there may be.
+`home` is the main process's machine, `away` another one, on which workers have *seats*. A frame is (part, i, arrays):
+part `part` of the object, its number `i`. The other side's `places` knows where the bytes of that belong.
 """
 
 from __future__ import annotations
@@ -20,17 +20,14 @@ import numpy as np
 
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import SharedObject
-from polyplay.core.worker import EPISODE, EPISODES, Counters, Hyperparameters, RoleSize, RunControl
+from polyplay.core.worker import EPISODES, Counters, Hyperparameters, RoleSize, RunControl
 
-Frame = tuple[int, list[np.ndarray]]
-GAMES = 32  # finished games in one frame
-LEFT = 1  # item of hyperparameters
+Frame = tuple[int, int, list[np.ndarray]]
+CELLS, REMAINING = range(2)  # parts of small arrays, of hyperparameters
+COUNTS, GAME = range(2)  # parts of counters, by row; by row and place
 COUNTING = 0.25  # seconds between two copies of a worker's counters
-
-
-class FrameError(Exception):
-    """A frame that no other end of ours would send."""
 
 
 @dataclass(frozen=True)
@@ -47,10 +44,6 @@ class RemoteSeat:
     def name(self) -> str:
         """As files of a checkpoint have it."""
         return f"{self.role}-{self.index}"
-
-    @property
-    def learns(self) -> bool:
-        return bool(self.group)
 
 
 def seat_of(value: dict[str, Any]) -> RemoteSeat:
@@ -80,25 +73,24 @@ class ObjectMirror(ABC):
         """What was written on this machine since the last call."""
 
     @cached_property
-    def sent(self) -> dict[int, bytes]:
-        """Small frames that the other side has, by item."""
+    def sent(self) -> dict[tuple[int, int], bytes]:
+        """Small frames that the other side has, by part and number."""
         return {}
 
-    def if_new(self, item: int, arrays: list[np.ndarray]) -> Iterator[Frame]:
+    def if_new(self, part: int, i: int, arrays: list[np.ndarray]) -> Iterator[Frame]:
         """A small frame, where the other side has another."""
-        if (whole := b"".join(x.tobytes() for x in arrays)) != self.sent.get(item):
-            self.sent[item] = whole
-            yield item, arrays
+        if (whole := b"".join(x.tobytes() for x in arrays)) != self.sent.get((part, i)):
+            self.sent[part, i] = whole
+            yield part, i, arrays
 
     @abstractmethod
-    def places(self, item: int) -> list[np.ndarray]:
-        """Where the bytes of a frame from the other side go. Raises FrameError."""
+    def places(self, part: int, i: int) -> list[np.ndarray]:
+        """Where the bytes of a frame from the other side go."""
 
-    @abstractmethod
-    def arrived(self, item: int) -> None:
-        """They are there. Raises FrameError."""
+    def arrived(self, part: int, i: int) -> None:  # noqa: B027 - of some nobody has to know
+        """They are there."""
 
-    def answers(self, item: int) -> str | None:
+    def answers(self, part: int, i: int) -> str | None:
         """The name of the seat whose part of a checkpoint a frame says is written; None: it says something else."""
         return None
 
@@ -107,25 +99,17 @@ class ObjectMirror(ABC):
 
 
 class CellsMirror(ObjectMirror):
-    """home → away: small arrays, whole, when they have changed."""
+    """home → away: small arrays, whole, when they have changed. Nobody waits for these by a bell."""
 
-    def __init__(self, thing: SharedObject, *names: str):
+    def __init__(self, thing: Any, *names: str):
         self.thing, self.names = thing, names
 
-    def _arrays(self) -> list[np.ndarray]:
+    def places(self, part: int, i: int) -> list[np.ndarray]:
         return [getattr(self.thing, name) for name in self.names]
 
     def changes(self, now: float) -> Iterator[Frame]:
         if not self.away:
-            yield from self.if_new(0, [np.array(x) for x in self._arrays()])
-
-    def places(self, item: int) -> list[np.ndarray]:
-        if not self.away or item:
-            raise FrameError(f"item {item} of {type(self.thing).__name__}")
-        return self._arrays()
-
-    def arrived(self, item: int) -> None:
-        """Nobody waits for these by a bell."""
+            yield from self.if_new(CELLS, 0, [getattr(self.thing, name).copy() for name in self.names])
 
 
 class HyperparametersMirror(CellsMirror):
@@ -136,30 +120,26 @@ class HyperparametersMirror(CellsMirror):
     def __init__(self, thing: Hyperparameters):
         super().__init__(thing, "_values")
         self._theirs, self._own = np.zeros(len(thing.configured)), np.ones(len(thing.configured), bool)
-        self._left, self._first, self._last = np.ones(1), False, 1.0
+        self._remaining, self._first = np.ones(1), False
 
     def sit(self, seat: RemoteSeat) -> None:
-        for i, name in enumerate(self.thing.configured if seat.learns else ()):  # type: ignore[attr-defined]
-            self._own[i] = name not in ("remaining", *self.thing.scheduled)  # type: ignore[attr-defined]
-        self._first |= 0 in seat.group and "remaining" in self.thing.configured  # type: ignore[attr-defined]
+        for i, name in enumerate(self.thing.configured if seat.group else ()):
+            self._own[i] = name not in ("remaining", *self.thing.scheduled)
+        self._first |= 0 in seat.group and "remaining" in self.thing.configured
 
     def changes(self, now: float) -> Iterator[Frame]:
-        if self.away and self._first and (left := float(self.thing.remaining)) != self._last:  # type: ignore[attr-defined]
-            self._last = left
-            yield LEFT, [np.array([left])]
+        if self.away and self._first:
+            yield from self.if_new(REMAINING, 0, [np.array([self.thing.remaining])])
         yield from super().changes(now)
 
-    def places(self, item: int) -> list[np.ndarray]:
-        if item == LEFT and self._first and not self.away:
-            return [self._left]
-        super().places(item)
-        return [self._theirs]
+    def places(self, part: int, i: int) -> list[np.ndarray]:
+        return [self._remaining if part == REMAINING else self._theirs]
 
-    def arrived(self, item: int) -> None:
-        if item == LEFT:
-            self.thing.set("remaining", float(self._left[0]))  # type: ignore[attr-defined]
+    def arrived(self, part: int, i: int) -> None:
+        if part == REMAINING:
+            self.thing.set("remaining", float(self._remaining[0]))
         else:
-            self._arrays()[0][self._own] = self._theirs[self._own]
+            self.thing._values[self._own] = self._theirs[self._own]
 
 
 class CountersMirror(ObjectMirror):
@@ -169,20 +149,19 @@ class CountersMirror(ObjectMirror):
         self.counters = counters
         self._names: dict[int, str] = {}  # of seats, by row
         self._saved: dict[int, float] = {}  # by row: the last checkpoint whose part was sent
-        self._games = np.zeros((1 + GAMES, len(EPISODE)))  # one frame's: [first, how many], then the games
         self._values = np.zeros_like(counters.values[0])
-        self._sent_games: dict[int, int] = {}
+        self._games: dict[int, int] = {}  # by row: games that the other side has
         self._next = 0.0
 
-    def _rest(self, row: int) -> list[np.ndarray]:
+    def _cells(self, row: int) -> list[np.ndarray]:
         counters = self.counters
-        return [counters.lags[row], counters.sizes[row], counters.metrics[row]]
+        return [counters.values[row], counters.lags[row], counters.sizes[row], counters.metrics[row]]
 
     def begin(self, seat: RemoteSeat) -> Iterator[Frame]:
-        yield 2 * seat.row, [np.array(self.counters.values[seat.row]), *map(np.array, self._rest(seat.row))]
+        yield COUNTS, seat.row, [*map(np.array, self._cells(seat.row))]
 
     def sit(self, seat: RemoteSeat) -> None:
-        self._sent_games.setdefault(seat.row, int(self.counters.row(seat.row).get("episodes")))
+        self._games.setdefault(seat.row, int(self.counters.row(seat.row).get("episodes")))
         self._names[seat.row] = seat.name
 
     def changes(self, now: float) -> Iterator[Frame]:
@@ -190,56 +169,37 @@ class CountersMirror(ObjectMirror):
             return
         self._next = time.monotonic() + COUNTING
         for row in list(self._names):
-            values = np.array(self.counters.values[row])  # before the games: no game is counted that did not travel
-            yield from self._new_games(row, int(values[self.counters.columns["episodes"]]))
-            self._sending = values
-            yield from self.if_new(2 * row, [values, *map(np.array, self._rest(row))])
+            cells = [*map(np.array, self._cells(row))]  # before the games: no game is counted that did not travel
+            until = int(cells[0][self.counters.columns["episodes"]])
+            for number in range(max(self._games[row], until - EPISODES), until):
+                at = number % EPISODES
+                yield GAME, row * EPISODES + at, [self.counters.games[row, at]]
+            self._games[row], self._sending = until, cells[0]
+            yield from self.if_new(COUNTS, row, cells)
 
-    def answers(self, item: int) -> str | None:
+    def answers(self, part: int, i: int) -> str | None:
         """A learner's counters say which part it has written."""
-        row, games = divmod(item, 2)
-        if games:  # they travel first
+        if part == GAME:
             return None
         saved = float(self._sending[self.counters.columns["saved"]])
-        if saved == self._saved.get(row, 0.0):
+        if saved == self._saved.get(i, 0.0):
             return None
-        self._saved[row] = saved
-        return self._names[row]
+        self._saved[i] = saved
+        return self._names[i]
 
-    def _new_games(self, row: int, until: int) -> Iterator[Frame]:
-        first = max(self._sent_games[row], until - EPISODES)
-        while first < until:
-            n = min(GAMES, until - first)
-            frame = np.zeros_like(self._games)
-            frame[0, :2] = first, n
-            frame[1 : 1 + n] = self.counters.games[row, np.arange(first, first + n) % EPISODES]
-            first += n
-            yield 2 * row + 1, [frame]
-        self._sent_games[row] = until
+    def places(self, part: int, i: int) -> list[np.ndarray]:
+        return [self.counters.games[divmod(i, EPISODES)]] if part == GAME else [self._values, *self._cells(i)[1:]]
 
-    def places(self, item: int) -> list[np.ndarray]:
-        row, games = divmod(item, 2)
-        if row >= self.counters.workers or (not self.away and row not in self._names) or (self.away and games):
-            raise FrameError(f"item {item} of counters")
-        return [self._games] if games else [self._values, *self._rest(row)]
-
-    def arrived(self, item: int) -> None:
-        row, games = divmod(item, 2)
-        if games:
-            first, n = self._games[0, :2]
-            if not (0 <= n <= GAMES and 0 <= first < 1 << 52):
-                raise FrameError("games that are none")
-            at = np.arange(int(first), int(first) + int(n)) % EPISODES
-            self.counters.games[row, at] = self._games[1 : 1 + int(n)]
-            return
-        values = self.counters.values[row]
-        if self._values[1] != values[1]:
-            self._values[0] = time.monotonic()  # that machine has another clock
-        values[:] = self._values
+    def arrived(self, part: int, i: int) -> None:
+        if part == COUNTS:
+            values = self.counters.values[i]
+            if self._values[1] != values[1]:
+                self._values[0] = time.monotonic()  # that machine has another clock
+            values[:] = self._values
 
 
-def mirror_of(thing: SharedObject) -> ObjectMirror | None:
-    """None: it does not cross machines."""
+def mirror_of(thing: SharedObject, holder: str = "the run") -> ObjectMirror:
+    """holder: a role. Raises UserError: it does not cross machines."""
     from polyplay.weights.parameter_server import ParameterServer
     from polyplay.weights.params import Params
     from polyplay.weights.update import AllReduce
@@ -256,5 +216,7 @@ def mirror_of(thing: SharedObject) -> ObjectMirror | None:
         AllReduce: weight_mirrors.AllReduceMirror,
         ParameterServer: weight_mirrors.ServerMirror,
     }
-    make = makes.get(type(thing))
-    return make(thing) if make else None
+    if type(thing) not in makes:
+        what = f"{holder} shares a {type(thing).__name__} with others"
+        raise UserError(f"--hosts: {what}, which does not cross machines yet; leave --hosts out")
+    return makes[type(thing)](thing)

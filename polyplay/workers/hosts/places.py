@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from polyplay.core.errors import UserError
 from polyplay.workers.hosts.engines import MachineInfo
@@ -18,30 +17,21 @@ WHERE = "here, others, even, a machine's name or address, or res:NAME"
 HERE, OTHERS, EVEN = "here", "others", "even"
 
 
-class Spot(Protocol):
-    """A machine that workers may be on. free: cores that no worker computes on; lost: why it is not there any more."""
+@dataclass(eq=False)
+class Spot:
+    """A machine that workers may be on."""
 
     info: MachineInfo
-    lost: str | None
-
-    @property
-    def free(self) -> int: ...
-
-
-S = TypeVar("S", bound=Spot)
-
-
-@dataclass
-class PlannedSpot:
-    """A machine before anything is started there."""
-
-    info: MachineInfo
-    taken: int = 0
-    lost: str | None = None
+    lost: str | None = None  # why it is not there any more
+    threads: dict[int, int] = field(default_factory=dict)  # compute threads of its workers, by number
 
     @property
     def free(self) -> int:
-        return self.info.cores - self.taken
+        """Cores that no worker computes on."""
+        return self.info.cores - sum(self.threads.values())
+
+
+S = TypeVar("S", bound=Spot)
 
 
 @dataclass(frozen=True)
@@ -128,26 +118,24 @@ class Places:
         """Whether workers of it are elsewhere."""
         return self.moves(role) and any(self.where(role, i) != HERE for i in range(max(role.n, role.capacity)))
 
-    def stays(self, role: Role, index: int, machines: int) -> bool:
-        """Whether this worker of it is here; machines: others that there are."""
+    def is_away(self, role: Role, index: int, machines: int) -> bool:
+        """Whether this worker of it is elsewhere; machines: others that there are."""
         where = self.where(role, index)
-        return where == HERE or (where == EVEN and self._turn(role, index, machines) == 0)
+        here = where == HERE or (where == EVEN and self._turn(role, index, machines) == 0)
+        return self.moves(role) and not here
 
     @staticmethod
     def _turn(role: Role, index: int, machines: int) -> int:
         """Divided evenly, in order: 0 is here, then come the machines."""
         return index * (machines + 1) // role.n
 
-    def choose(self, role: Role, index: int, spots: Sequence[S], full: bool = True) -> S | None:
-        """The machine of a worker that is elsewhere: the same as before while that is there. None: there is none; full:
-        one that has no free core will do.
-        """
+    def choose(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
+        """The machine of a worker that is elsewhere: the same as before while that is there. None: there is none."""
         old = self._seats.get((role.name, index))
         if (chosen := next((spot for spot in spots if spot is old and spot.lost is None), None)) is None:
             chosen = self._find(role, index, spots)
-            if chosen is None or (chosen.free <= 0 and not full):
-                return None
-            self._seats[role.name, index] = chosen
+            if chosen is not None:
+                self._seats[role.name, index] = chosen
         return chosen
 
     def _find(self, role: Role, index: int, spots: Sequence[S]) -> S | None:
@@ -158,7 +146,7 @@ class Places:
         memory = next((r for r in self.roles if r.source is not None and r.source.edge is role.out), None)
         if not named and memory is not None and _remembers(memory):
             m = index % memory.n
-            if self.goes(memory) and not self.stays(memory, m, len(spots)):
+            if self.is_away(memory, m, len(spots)):
                 return self.choose(memory, m, spots)
         if role.learns_own and not role.asynchronous and not named:
             return spots[index * len(spots) // role.n]  # in order, so that everyone knows who is with whom
@@ -173,7 +161,7 @@ class Places:
         """Who learns on this one's machine, and waits for it or is it."""
         if not role.learns_own or role.asynchronous:
             return (index,) if role.learns_own or role.learner else ()
-        away = [i for i in range(role.n) if not self.stays(role, i, len(spots))]
+        away = [i for i in range(role.n) if self.is_away(role, i, len(spots))]
         mine = self.choose(role, index, spots)
         return tuple(i for i in away if self.choose(role, i, spots) is mine)
 
@@ -213,14 +201,14 @@ class Places:
 
     def plan(self, infos: Sequence[MachineInfo], threads: Mapping[str, int]) -> dict[str, list[tuple[str, int]]]:
         """Who would be where: seats by machine, `here` first. threads: of a worker, by role."""
-        places, spots = Places(self.rules, self.roles), [PlannedSpot(info) for info in infos]
+        places, spots = Places(self.rules, self.roles), [*map(Spot, infos)]
         found: dict[str, list[tuple[str, int]]] = {HERE: [], **{info.name: [] for info in infos}}
         for role in self.roles:
             for index in range(role.n):
-                away = places.goes(role) and not places.stays(role, index, len(infos))
+                away = places.is_away(role, index, len(infos))
                 spot = places.choose(role, index, spots) if away else None
                 if spot is not None:
-                    spot.taken += threads[role.name]
+                    spot.threads[len(spot.threads)] = threads[role.name]
                 found[HERE if spot is None else spot.info.name].append((role.name, index))
         return found
 
@@ -230,7 +218,5 @@ def _unknown(where: str, infos: Sequence[MachineInfo]) -> str:
     if kind == "res":
         known, what = sorted({r for info in infos for r in info.resources}), f"no machine has the resource {name}"
     else:
-        known, what, name = [i.name for i in infos], f"no machine is called {where}", where
-    near = difflib.get_close_matches(name, known, 1)
-    meant = f" (nearest: {near[0]})" if near else ""
-    return f"{what}{meant}; there are: {', '.join(known) or 'none'}; allowed: {WHERE}"
+        known, what = [i.name for i in infos], f"no machine is called {where}"
+    return f"{what}; there are: {', '.join(known) or 'none'}; allowed: {WHERE}"

@@ -18,7 +18,9 @@ from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, Share
 from polyplay.core import tree
 from polyplay.core.compiled import cached_njit
 from polyplay.core.shared_memory import Ring, memory_barrier
-from polyplay.workers.hosts.mirrors import Frame, FrameError, ObjectMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import Frame, ObjectMirror, RemoteSeat
+
+SLOT, RINGS, PAIR, WRITER, READER, ASK, ANSWER, PLANES, BACK, LEARNING, INSERTED = range(11)  # parts
 
 # Stacked pictures on their way to another machine: of a row that continues the one before only the newest plane.
 #
@@ -70,36 +72,20 @@ def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> No
                 at += 1
 
 
-def count(whole: np.ndarray, k: int) -> int:
-    """Planes that come with such a mask. Raises ValueError: it is none of pack_planes's."""
-    if whole.max(initial=0) > 1 or not whole[0].all():
-        raise ValueError("rows that continue nothing")
-    n = int(whole.sum())
-    return n * k + whole.size - n
-
-
 class SharedQueueMirror(ObjectMirror):
     """per: pairs of each writer.
 
-    Items: a slot's content; a pair's rings; what a pair begins with; what a writer and what a reader begins with; what
+    Parts: a slot's content; a pair's rings; what a pair begins with; what a writer and what a reader begins with; what
     a reader asks; what a writer answers; then those of a kind of queue.
     """
 
     def __init__(self, queue: SharedQueue, per: int):
         self._queue, self.per = queue, per
-        pairs, asking, answering = len(queue._full), len(queue._asked), len(queue.answered)
         self.writers, self.readers = dict[int, str](), dict[int, str]()  # names of those who are away, by number
         self._pairs, self._asking, self._answering = list[int](), list[int](), list[int]()  # that this side tells of
         self._gives: dict[int, bool] = {}  # by pair that crosses, or did: whether this side has the writer
         self._sent: dict[int, tuple[int, int]] = {}  # by pair: numbers taken and put here that the other side knows
         self._state, self._answer, self._ask = (np.zeros(n, np.int64) for n in (2 + queue.share, 1, 2))
-        self.of_pairs = queue.slots
-        self.of_begins = self.of_pairs + pairs
-        self.of_writers = self.of_begins + pairs
-        self.of_readers = self.of_writers + pairs // per
-        self.of_asks = self.of_readers + queue.readers
-        self.of_answers = self.of_asks + asking
-        self.of_more = self.of_answers + answering
 
     # ---- of a kind of queue
 
@@ -142,9 +128,6 @@ class SharedQueueMirror(ObjectMirror):
         owner = pair // self._queue.each
         return slice(owner * self._queue.share, (owner + 1) * self._queue.share)
 
-    def _writer_of(self, slot: int) -> int:
-        return self._writer(slot // self._queue.share * self._queue.each)
-
     def _pairs_of(self, seat: RemoteSeat) -> list[int]:
         of = self._writer if seat.end == "out" else self._reader
         return [i for i in range(len(self._queue._full)) if of(i) == seat.index]
@@ -161,9 +144,9 @@ class SharedQueueMirror(ObjectMirror):
                 there = False
                 yield from self._begin_pair(i, gives=not writes)
         if writes and not there:  # else it has them from its reader
-            yield self.of_writers + seat.index, [np.array(x) for x in self._writer_cells(seat.index)]
+            yield WRITER, seat.index, [np.array(x) for x in self._writer_cells(seat.index)]
         elif not writes:
-            yield self.of_readers + seat.index, [np.array(x) for x in self._reader_cells(seat.index)]
+            yield READER, seat.index, [np.array(x) for x in self._reader_cells(seat.index)]
 
     def _begin_pair(self, i: int, gives: bool) -> Iterator[Frame]:
         """Who is here goes on meanwhile: it takes, then puts; so the end of what it puts is read first."""
@@ -179,7 +162,7 @@ class SharedQueueMirror(ObjectMirror):
         cells = [np.array(x) for x in self._slot_cells(self._slots_of(i))]
         for number in range(full[0], full[8]):
             yield from self._content(int(full[16 + number % queue.share]))
-        yield self.of_begins + i, [empty, full, *cells]
+        yield PAIR, i, [empty, full, *cells]
 
     def _rings(self, i: int, gives: bool) -> tuple[Ring, Ring]:
         """That this side writes, and that it reads."""
@@ -202,7 +185,7 @@ class SharedQueueMirror(ObjectMirror):
         self._asking = sorted({r for r in parted.values() if (r in self.readers) == self.away})
         self._answering = [w for w in parted if (w in self.writers) == self.away]
         if self.away and seat.end == "out":
-            self.sent[self.of_answers + seat.index] = queue.answered[seat.index : seat.index + 1].tobytes()
+            self.sent[ANSWER, seat.index] = queue.answered[seat.index : seat.index + 1].tobytes()
         self._wire()
 
     def _wire(self) -> None:
@@ -226,9 +209,9 @@ class SharedQueueMirror(ObjectMirror):
         for i in self._pairs:
             yield from self._pair(i)
         for w, answer in answered.items():
-            yield from self.if_new(self.of_answers + w, [answer])
+            yield from self.if_new(ANSWER, w, [answer])
         for r, cells in asked.items():
-            yield from self.if_new(self.of_asks + r, cells)
+            yield from self.if_new(ASK, r, cells)
 
     def _more_changes(self) -> Iterator[Frame]:
         yield from ()
@@ -249,69 +232,43 @@ class SharedQueueMirror(ObjectMirror):
             slot = int(written._ring[number % self._queue.share])
             yield from self._content(slot) if self._gives[i] else self._returned(slot)
         self._sent[i] = taken, put
-        yield self.of_pairs + i, [np.concatenate([[taken, put], written._ring])]
+        yield RINGS, i, [np.concatenate([[taken, put], written._ring])]
 
     # ---- the other side's
 
-    def places(self, item: int) -> list[np.ndarray]:
+    def places(self, part: int, i: int) -> list[np.ndarray]:
         queue = self._queue
-        if 0 <= item < self.of_pairs:
-            return self._slot_places(self._slot(item))
-        if item < self.of_begins:
-            if item - self.of_pairs not in self._gives:
-                raise FrameError(f"rings {item - self.of_pairs} belong to nobody there")
-            return [self._state]
-        if item < self.of_asks and self.away:
-            return self._begin_places(item)
-        if self.of_asks <= item < self.of_answers and (item - self.of_asks in self.readers) != self.away:
-            return [self._ask, *self._asker_cells(item - self.of_asks)]
-        if self.of_answers <= item < self.of_more and (item - self.of_answers in self.writers) != self.away:
-            return [self._answer]
-        raise FrameError(f"item {item} of {type(queue).__name__}")
+        if part == SLOT:
+            return self._slot_places(i)
+        if part == PAIR:
+            return [queue._rings[0, i], queue._rings[1, i], *self._slot_cells(self._slots_of(i))]
+        if part in (WRITER, READER):
+            return self._writer_cells(i) if part == WRITER else self._reader_cells(i)
+        if part == ASK:
+            return [self._ask, *self._asker_cells(i)]
+        return [self._state if part == RINGS else self._answer]
 
-    def _begin_places(self, item: int) -> list[np.ndarray]:
-        if item < self.of_writers:
-            i = item - self.of_begins
-            return [self._queue._rings[0, i], self._queue._rings[1, i], *self._slot_cells(self._slots_of(i))]
-        if item < self.of_readers:
-            return self._writer_cells(item - self.of_writers)
-        return self._reader_cells(item - self.of_readers)
-
-    def _slot(self, slot: int) -> int:
-        """One whose content the other side may send."""
-        if slot >= self._queue.slots or (not self.away and self._writer_of(slot) not in self.writers):
-            raise FrameError(f"slot {slot} belongs to nobody there")
-        return slot
-
-    def arrived(self, item: int) -> None:
+    def arrived(self, part: int, i: int) -> None:
         queue = self._queue
-        if self.of_pairs <= item < self.of_begins:
-            self._replay(item - self.of_pairs)
-        elif self.of_asks <= item < self.of_answers:
-            queue._last[item - self.of_asks], queue._asked[item - self.of_asks] = self._ask
-        elif self.of_answers <= item < self.of_more:
-            queue.answered[item - self.of_answers] = self._answer[0]
+        if part == RINGS:
+            self._replay(i)
+        elif part == ASK:
+            queue._last[i], queue._asked[i] = self._ask
+        elif part == ANSWER:
+            queue.answered[i] = self._answer[0]
 
     def _replay(self, i: int) -> None:
         """Take and put here what was taken and put there."""
         queue, (taken, put), numbers = self._queue, self._state[:2].tolist(), self._state[2:]
-        gives = self._gives[i]
-        read, written = self._rings(i, gives)  # by the other side
-        holder = READING + (queue.each > 1) * self._reader(i) if gives else FILLING
-        own = self._slots_of(i)
-        more, new = taken - int(read._head[0]), put - int(written._tail[0])
-        if not (0 <= more <= len(read) and 0 <= new <= queue.share):
-            raise FrameError(f"rings {i}: {taken} taken and {put} put cannot be")
-        for _ in range(more):
+        read, written = self._rings(i, self._gives[i])  # by the other side
+        holder = READING + (queue.each > 1) * self._reader(i) if self._gives[i] else FILLING
+        for _ in range(taken - int(read._head[0])):
             read.take(queue.use, holder)
-        for number in range(put - new, put):
-            slot = int(numbers[number % queue.share])
-            if not own.start <= slot < own.stop or len(written) >= queue.share:
-                raise FrameError(f"rings {i}: slot {slot} cannot be there")
-            written.put(slot)
+        for number in range(int(written._tail[0]), put):
+            written.put(int(numbers[number % queue.share]))
 
-    def answers(self, item: int) -> str | None:
-        return self.writers.get(item - self.of_answers) if self.of_answers <= item < self.of_more else None
+    def answers(self, part: int, i: int) -> str | None:
+        return self.writers.get(i) if part == ANSWER else None
 
     def close(self) -> None:
         self._queue.close()
@@ -321,17 +278,12 @@ class SharedQueueMirror(ObjectMirror):
 
 
 class QueueMirror(SharedQueueMirror):
-    """A slot's content is its rows; where there are stacked pictures all but these, and then their planes.
-
-    Items of its own: what of a slot is no picture; then planes.
-    """
+    """A slot's content is its rows; of stacked pictures first a mask and all but these, and then their planes."""
 
     def __init__(self, queue: RolloutQueue):
         super().__init__(queue, per=queue.each)
         self.queue = queue
-        self.of_planes = self.of_more + queue.slots
         self._picture = next((path for path, x in self._leaves() if _stacked(x)), None)
-        self._arriving = -1  # the slot whose planes come next
 
     def prepare(self) -> None:
         """Buffers for pictures, one to send from and one to receive into; and compile."""
@@ -363,18 +315,16 @@ class QueueMirror(SharedQueueMirror):
 
     def _content(self, slot: int) -> Iterator[Frame]:
         if self._picture is None:
-            yield slot, self._slot_places(slot)
+            yield SLOT, slot, self._others(slot)
             return
         n = pack_planes(self._pictures(slot), self._whole, self._planes)
-        yield self.of_more + slot, [self._whole, *self._rest(slot)]
-        yield self.of_planes + slot, [self._planes[:n]]
+        yield SLOT, slot, [self._whole, *self._others(slot)]
+        yield PLANES, slot, [self._planes[:n]]
 
     def _slot_places(self, slot: int) -> list[np.ndarray]:
-        if self._picture is not None:
-            raise FrameError(f"slot {slot} without its pictures")
-        return self._rest(slot)
+        return self._others(slot) if self._picture is None else [self._whole_there, *self._others(slot)]
 
-    def _rest(self, slot: int) -> list[np.ndarray]:
+    def _others(self, slot: int) -> list[np.ndarray]:
         """Of a slot, without stacked pictures."""
         leaves = [x[slot] for path, x in self._leaves() if path != self._picture]
         return [*leaves, self.queue.by[slot : slot + 1]]
@@ -383,27 +333,17 @@ class QueueMirror(SharedQueueMirror):
         assert self._picture is not None
         return words(dict(self._leaves())[self._picture][slot])
 
-    def places(self, item: int) -> list[np.ndarray]:
-        if item < self.of_more or self._picture is None:
-            return super().places(item)
-        if item < self.of_planes:
-            return [self._whole_there, *self._rest(self._slot(item - self.of_more))]
-        if item - self.of_planes != self._arriving:
-            raise FrameError(f"planes of slot {item - self.of_planes} without its rows")
-        return [self._planes_there[: self._count]]
+    def places(self, part: int, i: int) -> list[np.ndarray]:
+        if part != PLANES:
+            return super().places(part, i)
+        whole = int(self._whole_there.sum())  # which came before
+        return [self._planes_there[: whole * self._pictures(i).shape[-2] + self._whole_there.size - whole]]
 
-    def arrived(self, item: int) -> None:
-        if item < self.of_more:
-            super().arrived(item)
-        elif item < self.of_planes:
-            self._arriving = item - self.of_more
-            try:
-                self._count = count(self._whole_there, self._pictures(0).shape[-2])
-            except ValueError as e:
-                raise FrameError(str(e)) from None
+    def arrived(self, part: int, i: int) -> None:
+        if part == PLANES:
+            unpack_planes(self._pictures(i), self._whole_there, self._planes_there)
         else:
-            unpack_planes(self._pictures(self._arriving), self._whole_there, self._planes_there)
-            self._arriving = -1
+            super().arrived(part, i)
 
 
 def _stacked(array: np.ndarray) -> bool:
@@ -417,27 +357,25 @@ def _stacked(array: np.ndarray) -> bool:
 class SampleMirror(SharedQueueMirror):
     """A slot's content is its batch and its marks; it comes back with priorities, and whether it was scored.
 
-    Items of its own: what comes back; how far learning is; what memories have got.
+    Parts of its own: what comes back; how far learning is; what memories have got.
     """
 
     def __init__(self, samples: SampleQueue):
         super().__init__(samples, per=samples.learners)
         self.samples = samples
-        self.of_learning = self.of_more + samples.slots
-        self.of_replay_workers = self.of_learning + 1
 
     def _slot_places(self, slot: int) -> list[np.ndarray]:
         batch = [x[slot] for _, x in tree.leaves(self.samples._items)]
         return [*batch, self.samples.marks[slot, 1:3]]
 
     def _content(self, slot: int) -> Iterator[Frame]:
-        yield slot, self._slot_places(slot)
+        yield SLOT, slot, self._slot_places(slot)
 
     def _back(self, slot: int) -> list[np.ndarray]:
         return [self.samples.priority[slot], self.samples.marks[slot, 2:3]]
 
     def _returned(self, slot: int) -> Iterator[Frame]:
-        yield self.of_more + slot, self._back(slot)
+        yield BACK, slot, self._back(slot)
 
     def _writer_cells(self, w: int) -> list[np.ndarray]:
         return [*super()._writer_cells(w), self.samples._remembering[w]]
@@ -448,33 +386,19 @@ class SampleMirror(SharedQueueMirror):
     def sit(self, seat: RemoteSeat) -> None:
         super().sit(seat)
         if self.away and seat.end == "out":
-            self.sent[self.of_replay_workers + seat.index] = self.samples._remembering[seat.index].tobytes()
-
-    def _told(self) -> dict[int, np.ndarray]:
-        """Cells that this side writes, by item."""
-        samples = self.samples
-        first = (0 in self.readers) == self.away  # learner 0 writes for all
-        told = {self.of_learning: samples._learning} if first else {}
-        own = [m for m in range(samples.replay_workers) if (m in self.writers) == self.away]
-        return told | {self.of_replay_workers + m: samples._remembering[m] for m in own}
+            self.sent[INSERTED, seat.index] = self.samples._remembering[seat.index].tobytes()
 
     def _more_changes(self) -> Iterator[Frame]:
-        for item, cells in self._told().items() if self._pairs else ():
-            yield from self.if_new(item, [np.array(cells)])
-
-    def places(self, item: int) -> list[np.ndarray]:
         samples = self.samples
-        if item < self.of_more:
-            return super().places(item)
-        if item < self.of_learning:
-            pair = (item - self.of_more) // samples.share
-            if self._gives.get(pair):
-                return self._back(item - self.of_more)
-        elif item == self.of_learning and (0 in self.readers) != self.away:
-            return [samples._learning]
-        elif (
-            item - self.of_replay_workers < samples.replay_workers
-            and (item - self.of_replay_workers in self.writers) != self.away
-        ):
-            return [samples._remembering[item - self.of_replay_workers]]
-        raise FrameError(f"item {item} of samples")
+        if self._pairs and (0 in self.readers) == self.away:  # learner 0 writes for all
+            yield from self.if_new(LEARNING, 0, [np.array(samples._learning)])
+        for m in range(samples.replay_workers) if self._pairs else ():
+            if (m in self.writers) == self.away:
+                yield from self.if_new(INSERTED, m, [np.array(samples._remembering[m])])
+
+    def places(self, part: int, i: int) -> list[np.ndarray]:
+        if part == BACK:
+            return self._back(i)
+        if part == LEARNING:
+            return [self.samples._learning]
+        return [self.samples._remembering[i]] if part == INSERTED else super().places(part, i)

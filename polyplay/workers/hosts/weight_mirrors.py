@@ -8,7 +8,6 @@ that it was taken.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator
 from enum import IntEnum, auto
 
@@ -19,21 +18,20 @@ from polyplay.core.shared_memory import memory_barrier
 from polyplay.weights.parameter_server import APPLIED, BASE, HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer
 from polyplay.weights.params import _ROUND, _VERSION, Params
 from polyplay.weights.update import GRADIENT, READY, WEIGHTS, AllReduce
-from polyplay.workers.hosts.mirrors import Frame, FrameError, ObjectMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import Frame, ObjectMirror, RemoteSeat
 
 # Weights go to where they are read: of the versions that were published, the newest when the link has time for it,
-# and no more of them than their readers have use for.
+# and no more of them than a line can easily carry.
 
 
-NEWS, VECTOR, READS = 0, 1, 2
-OFTEN = 4  # versions that go to a machine from one time that weights are read there to the next, where none waits
-RARELY = 1.0  # seconds between two at most
+NEWS, VECTOR, WAITING = range(3)
+RATE = 50e6  # bytes a second of weights that go to a machine where no reader waits for them
 
 
 class ParamsMirror(ObjectMirror):
     """From the publisher's side: version, round and rollouts learnt from, and then that version's vector where it is
-    another. Home passes on what it got from a publisher elsewhere. From the readers': how often they have read, and
-    whether one waits. What is read every few seconds is not sent 20 times a second: it could fill a line.
+    another. Home passes on what it got from a publisher elsewhere. From the readers': whether one waits, who gets the
+    next version at once; others must not fill the line.
     """
 
     last = True  # a learner that goes on writes first how far it was
@@ -44,9 +42,8 @@ class ParamsMirror(ObjectMirror):
         self._vector = np.zeros(0, np.float32)
         self._readers, self._publishes = set[int](), False  # who is away
         self._version = -1  # of the vector that was sent, or is here
-        # where they are read: how many times so far, and whether somebody waits; that as it arrives
-        self._reads, self._news_of_reads = np.zeros(2, np.int64), np.zeros(2, np.int64)
-        self._read_at = self._sent_at = self._between = 0.0  # when; seconds from one reading to the next
+        self._waiting = np.zeros(1, np.int64)  # whether a reader elsewhere does
+        self._next = -math.inf  # when another version may go out
 
     def sit(self, seat: RemoteSeat) -> None:
         params = self.params
@@ -78,12 +75,8 @@ class ParamsMirror(ObjectMirror):
     def changes(self, now: float) -> Iterator[Frame]:
         params = self.params
         if self._asks:
-            mine = sorted(self._readers)
-            reads = np.array([params._reads[mine].sum(), params._waiting[mine].any()])
-            if (reads != self._reads).any():
-                self._reads = reads
-                yield READS, [reads]
-        if not self._sends or params.round < 0 or not self._is_due(now):
+            yield from self.if_new(WAITING, 0, [np.array([params._waiting[sorted(self._readers)].any()], np.int64)])
+        if not self._sends or params.round < 0 or not (self.away or self._waiting[0] or now >= self._next):
             return
         learnt = np.array(params._learnt)  # in the order opposite to that in which they are written
         memory_barrier()
@@ -99,32 +92,26 @@ class ParamsMirror(ObjectMirror):
         if fresh := self._version != news[0]:  # a later one than that may be there by now
             news = news.copy()
             news[0] = self._version = params._newest.read(torch.from_numpy(self._vector), params.check)
-        self._sent_at = self._sent_at if math.isinf(now) else now
-        yield NEWS, [news]
+            if math.isfinite(now):
+                self._next = now + self._vector.nbytes / RATE
+        yield NEWS, 0, [news]
         if fresh:
-            yield VECTOR, [self._vector]
+            yield VECTOR, 0, [self._vector]
 
-    def _is_due(self, now: float) -> bool:
-        """Whether another version is of use there."""
-        return bool(self.away or self._reads[1]) or now - self._sent_at >= min(self._between / OFTEN, RARELY)
-
-    def places(self, item: int) -> list[np.ndarray]:
+    def places(self, part: int, i: int) -> list[np.ndarray]:
         params = self.params
-        if item == READS and not self.away:
-            return [self._news_of_reads]
-        if self._publishes == self.away or item not in (NEWS, VECTOR):
-            raise FrameError(f"item {item} of weights")
-        if item == NEWS:
-            return [self._news]
+        if part != VECTOR:
+            return [self._waiting if part == WAITING else self._news]
         params._newest.begin(int(self._news[0]))
         return [params._copies[1 - params._newest.active]]
 
-    def arrived(self, item: int) -> None:
-        if item == READS:
-            self._were_read()
-            return
+    def arrived(self, part: int, i: int) -> None:
         params, version = self.params, int(self._news[0])
-        if item == VECTOR:
+        if part == WAITING:
+            if self._waiting[0] and (across := self._across()):
+                params._bells[across[0]].post()  # a version that was left out may be there
+            return
+        if part == VECTOR:
             params._newest.end(version)
             self._version = version
         elif self._version != version:
@@ -132,24 +119,17 @@ class ParamsMirror(ObjectMirror):
         params._head[_VERSION], params._head[_ROUND] = version, self._news[1]
         params._learnt[:] = self._news[2:]
         memory_barrier()
-        for i in np.flatnonzero(params._waiting):
-            params._bells[int(i)].post()
-
-    def _were_read(self) -> None:
-        now, n = time.monotonic(), int(self._news_of_reads[0] - self._reads[0])
-        if n > 0:
-            if self._read_at:
-                self._between += ((now - self._read_at) / n - self._between) / OFTEN
-            self._read_at = now
-        self._reads = self._news_of_reads.copy()
-        if self._reads[1] and (across := self._across()):
-            self.params._bells[across[0]].post()  # a version that was left out may be there
+        for reader in np.flatnonzero(params._waiting):
+            params._bells[int(reader)].post()
 
     def close(self) -> None:
         self.params.close()
 
 
 # Replicas on several machines: what each brings to a meeting goes to all others, before the number of its turn.
+
+
+TURN = 0  # a part, as GRADIENT and WEIGHTS
 
 
 class AllReduceMirror(ObjectMirror):
@@ -159,7 +139,7 @@ class AllReduceMirror(ObjectMirror):
     A replica arrives at turn k + 2 only after all have seen it at k. So what it wrote for turn k stays until it was
     sent, and at most two of its turns are to be sent.
 
-    Items, by replica: two of its turns; then its gradient; then its part.
+    Parts, by replica: its gradient, or its part of the weights; then its turn.
     """
 
     def __init__(self, reduce: AllReduce):
@@ -167,7 +147,6 @@ class AllReduceMirror(ObjectMirror):
         self.group: tuple[int, ...] = ()  # those that are away
         self._turns = [0] * n  # sent
         self._head, self._sums = np.zeros(2, np.int64), np.zeros(reduce.sums.shape[-1])
-        self.of_gradients, self.of_parts = 2 * n, 3 * n
 
     def sit(self, seat: RemoteSeat) -> None:
         """All of a machine's replicas with the first: it is known from then on who needs what."""
@@ -188,11 +167,11 @@ class AllReduceMirror(ObjectMirror):
             for k in range(self._turns[rank] + 1, turn + 1):
                 brings = int(reduce.arrived[rank, 1 + k % 2])
                 if brings == GRADIENT:
-                    yield self.of_gradients + rank, self._gradient(rank, not self.away)
+                    yield GRADIENT, rank, self._gradient(rank, not self.away)
                 elif brings == WEIGHTS:
-                    yield self.of_parts + rank, self._part(rank)
+                    yield WEIGHTS, rank, self._part(rank)
                 self._turns[rank] = k
-                yield 2 * rank + k % 2, [np.array([k, brings]), reduce.sums[k % 2, rank]]
+                yield TURN, rank, [np.array([k, brings]), reduce.sums[k % 2, rank]]
 
     def _gradient(self, rank: int, away: bool) -> list[np.ndarray]:
         """What one side's replicas average of this replica's gradient, and the buffers, which each averages."""
@@ -203,23 +182,18 @@ class AllReduceMirror(ObjectMirror):
     def _part(self, rank: int) -> list[np.ndarray]:
         return [part for row in self.reduce.state if (part := row[self.reduce.part(rank)]).size]
 
-    def places(self, item: int) -> list[np.ndarray]:
-        rank = item // 2 if item < self.of_gradients else item % self.reduce.replicas
-        if item >= self.of_parts + self.reduce.replicas or rank not in self._on_side(not self.away) or not self.group:
-            raise FrameError(f"item {item} of replicas")
-        if item < self.of_gradients:
-            return [self._head, self._sums]
-        return self._gradient(rank, self.away) if item < self.of_parts else self._part(rank)
+    def places(self, part: int, i: int) -> list[np.ndarray]:
+        if part == GRADIENT:
+            return self._gradient(i, self.away)
+        return self._part(i) if part == WEIGHTS else [self._head, self._sums]
 
-    def arrived(self, item: int) -> None:
-        if item >= self.of_gradients:
+    def arrived(self, part: int, i: int) -> None:
+        if part != TURN:
             return
-        reduce, rank, (turn, brings) = self.reduce, item // 2, self._head.tolist()
-        if turn != reduce.arrived[rank, 0] + 1 or turn % 2 != item % 2 or brings not in range(3):
-            raise FrameError(f"turn {turn} of replica {rank} after {reduce.arrived[rank, 0]}")
-        reduce.sums[turn % 2, rank], reduce.arrived[rank, 1 + turn % 2] = self._sums, brings
+        reduce, (turn, brings) = self.reduce, self._head.tolist()
+        reduce.sums[turn % 2, i], reduce.arrived[i, 1 + turn % 2] = self._sums, brings
         memory_barrier()
-        reduce.arrived[rank, 0] = turn
+        reduce.arrived[i, 0] = turn
         memory_barrier()
         for other in range(reduce.replicas):
             if (other in self.group) == self.away:
@@ -247,8 +221,6 @@ class ServerMirror(ObjectMirror):
 
     def __init__(self, server: ParameterServer):
         self.server, n, each = server, server.shards, server.workers
-        counts = [1, 1, n, n, n, n, each, each, each * n]
-        self._items = np.cumsum([0, *counts]).tolist()  # the first of each kind
         self.readers = False  # whether somebody away wants parts
         self.learners, self.shards = frozenset[int](), frozenset[int]()  # that are away
         self._seated = frozenset[int]()  # learners that are, or were
@@ -260,15 +232,6 @@ class ServerMirror(ObjectMirror):
         self._shard, self._learner, self._seat = (
             [*map(np.zeros_like, cells)] for cells in (self._of_shard(0), self._of_learner(0), self._of_seat(0))
         )
-
-    def _item(self, kind: _Kind, i: int = 0) -> int:
-        return self._items[kind - 1] + i
-
-    def _kind(self, item: int) -> tuple[_Kind, int]:
-        if not 0 <= item < self._items[-1]:
-            raise FrameError(f"item {item} of a parameter server")
-        kind = _Kind(int(np.searchsorted(self._items, item, "right")))
-        return kind, item - self._item(kind)
 
     def _learns(self, w: int) -> bool:
         """Whether learner `w` is on this side."""
@@ -307,7 +270,7 @@ class ServerMirror(ObjectMirror):
         self.readers |= seat.end != "server"
         yield from self.changes(0.0)
         if seat.end == "update":
-            yield self._item(_Kind.SEAT, seat.index), [np.array(x) for x in self._of_seat(seat.index)]
+            yield _Kind.SEAT, seat.index, [np.array(x) for x in self._of_seat(seat.index)]
 
     def sit(self, seat: RemoteSeat) -> None:
         server, i, to = self.server, seat.index, None if self.away else self.relay
@@ -323,7 +286,7 @@ class ServerMirror(ObjectMirror):
             server.reply(i).relay(to)
             self._seated |= {i}
             self.learners |= {i}
-            self.sent.pop(self._item(_Kind.THERE), None)
+            self.sent.pop((_Kind.THERE, 0), None)
 
     # ---- this side's changes
 
@@ -345,18 +308,18 @@ class ServerMirror(ObjectMirror):
             yield from self._weights(still)
         for k, cells in shards.items() if head[READY] and (self.away or self.learners) else ():
             cells[0][HELD - APPLIED] = self._held[k]
-            yield from self.if_new(self._item(_Kind.SHARD, k), cells)
+            yield from self.if_new(_Kind.SHARD, k, cells)
         for w, cells in learners.items() if self.away or self.readers else ():
-            yield from self.if_new(self._item(_Kind.LEARNER, w), cells[: 1 + self.away])
+            yield from self.if_new(_Kind.LEARNER, w, cells[: 1 + self.away])
         if self._learns(0):
-            yield from self.if_new(self._item(_Kind.HEAD), [head])
+            yield from self.if_new(_Kind.HEAD, 0, [head])
 
     def _moved(self) -> Iterator[Frame]:
         """A learner that was lost there may have been replaced on another machine."""
         there = [w for w in self._seated if self.server.reply(w).relayed == self.relay]
         self.learners = frozenset(there)
         if self._seated:
-            yield from self.if_new(self._item(_Kind.THERE), [np.isin(range(self.server.workers), there).astype(int)])
+            yield from self.if_new(_Kind.THERE, 0, [np.isin(range(self.server.workers), there).astype(int)])
 
     def _still(self, number: int) -> list[int]:
         """Shards of this side that stand still, where learner 0 wants that and has not heard it yet."""
@@ -373,8 +336,8 @@ class ServerMirror(ObjectMirror):
         for k in np.flatnonzero(marks[:, WRITTEN] != self._written[w]).tolist():
             if not self._serves(k):
                 self._written[w, k] = marks[k, WRITTEN]
-                item = self._item(_Kind.SLICE, w * server.shards + k)
-                yield item, [server.gradient[w, server.parts[k]], marks[k], np.array([server.rate[w, k]])]
+                slice_ = [server.gradient[w, server.parts[k]], marks[k], np.array([server.rate[w, k]])]
+                yield _Kind.SLICE, w * server.shards + k, slice_
 
     def _weights(self, still: list[int]) -> Iterator[Frame]:
         """What shards there begin with, and parts of those here that are new, or stand still."""
@@ -384,51 +347,34 @@ class ServerMirror(ObjectMirror):
             if fresh:
                 self._begun |= {k}
             if fresh or k in still:
-                yield self._item(_Kind.STATISTICS, k), self._statistics(k)
+                yield _Kind.STATISTICS, k, self._statistics(k)
             wanted = self._serves(k) and (self.away or self.readers)
             if fresh or (wanted and server.shard[k, VERSION] != self._versions[k]):
                 part = torch.empty(server.parts[k].stop - server.parts[k].start)
                 self._versions[k] = server.newest[k].read(part, server.check)
-                yield self._item(_Kind.VERSION, k), [self._versions[k : k + 1]]
-                yield self._item(_Kind.PART, k), [part.numpy()]
+                yield _Kind.VERSION, k, [self._versions[k : k + 1]]
+                yield _Kind.PART, k, [part.numpy()]
 
     # ---- the other side's
 
-    def places(self, item: int) -> list[np.ndarray]:
-        kind, i = self._kind(item)
-        if not self._may_come(kind, i):
-            raise FrameError(f"{kind.name} {i} of a parameter server")
-        small = {_Kind.THERE: [self._there], _Kind.HEAD: [self._head], _Kind.VERSION: [self._version]}
-        learner = self._learner[: 2 - self.away]  # marks only come home: away a shard that begins would obey them
-        small |= {_Kind.SHARD: self._shard, _Kind.LEARNER: learner, _Kind.SEAT: self._seat}
-        if kind in small:
-            return small[kind]
+    def places(self, part: int, i: int) -> list[np.ndarray]:
         server = self.server
-        if kind is _Kind.STATISTICS:
-            return self._statistics(i)
-        if kind is _Kind.SLICE:
-            w, k = divmod(i, server.shards)
-            return [server.gradient[w, server.parts[k]], *self._slice]
-        server.newest[i].begin(int(self._version[0]))
-        return [server.copies[1 - server.newest[i].active, server.parts[i]]]
+        match part:
+            case _Kind.SLICE:
+                w, k = divmod(i, server.shards)
+                return [server.gradient[w, server.parts[k]], *self._slice]
+            case _Kind.PART:
+                server.newest[i].begin(int(self._version[0]))
+                return [server.copies[1 - server.newest[i].active, server.parts[i]]]
+            case _Kind.STATISTICS:
+                return self._statistics(i)
+            case _Kind.LEARNER:  # marks only come home: away a shard that begins would obey them
+                return self._learner[: 2 - self.away]
+        small = {_Kind.THERE: [self._there], _Kind.HEAD: [self._head], _Kind.VERSION: [self._version]}
+        return {**small, _Kind.SHARD: self._shard, _Kind.SEAT: self._seat}[_Kind(part)]
 
-    def _may_come(self, kind: _Kind, i: int) -> bool:
-        """Whether the other side writes that. What a learner says may be under way while it or a shard moves."""
-        if kind in (_Kind.THERE, _Kind.SEAT):
-            return self.away
-        if kind is _Kind.HEAD:
-            return not self._learns(0)
-        if kind is _Kind.LEARNER:
-            return self.away or i in self._seated
-        if kind is _Kind.SLICE:
-            w, k = divmod(i, self.server.shards)
-            return not self._learns(w) and bool(self.server.slot[w, k, WRITTEN] == self.server.slot[w, k, TAKEN])
-        first = not self.server.ready and not self._learns(0)
-        return not self._serves(i) or (first and kind is not _Kind.SHARD)
-
-    def arrived(self, item: int) -> None:
-        kind, i = self._kind(item)
-        match kind:
+    def arrived(self, part: int, i: int) -> None:
+        match part:
             case _Kind.THERE:
                 self.learners &= frozenset(np.flatnonzero(self._there).tolist())
             case _Kind.HEAD:
@@ -479,8 +425,6 @@ class ServerMirror(ObjectMirror):
     def _slice_arrived(self, w: int, k: int) -> None:
         server, (mark, rate) = self.server, self._slice
         marks, (written, base) = server.slot[w, k], mark.tolist()
-        if written != marks[WRITTEN] + 1:
-            raise FrameError(f"slice {written} of learner {w} after {marks[WRITTEN]}")
         self._written[w, k] = written
         marks[BASE], server.rate[w, k] = base, rate[0]
         memory_barrier()

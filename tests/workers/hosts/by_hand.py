@@ -58,7 +58,7 @@ class Pair:
         for side in (self.home, self.away):
             side.sit(seat)
 
-    def out(self, now: float = 0.0) -> None:
+    def out(self, now: float = np.inf) -> None:
         carry(self.home.changes(now), self.away)
 
     def back(self, now: float = 0.0) -> None:
@@ -66,14 +66,14 @@ class Pair:
 
 
 def carry(frames: Any, to: Any) -> None:
-    for item, arrays in frames:
+    for part, i, arrays in frames:
         data = b"".join(x.tobytes() for x in arrays)
-        for place in to.places(item):
+        for place in to.places(part, i):
             assert place.flags.c_contiguous
             place.reshape(-1).view(np.uint8)[:] = np.frombuffer(data[: place.nbytes], np.uint8)
             data = data[place.nbytes :]
-        assert not data, item
-        to.arrived(item)
+        assert not data, (part, i)
+        to.arrived(part, i)
 
 
 def fill(queue: RolloutQueue, slot: int, number: int) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,8 @@ from polyplay.core.errors import UserError
 from polyplay.core.worker import RunControl
 from polyplay.runs.reproduce import reproduce
 from polyplay.workers.hosts import fleet as fleets
-from polyplay.workers.hosts.engines import MachineInfo, PretendedMachines, node_names
-from polyplay.workers.hosts.fleet import HOUR, MOST, Fleet, Retries
+from polyplay.workers.hosts.engines import LINKS, MachineInfo, PretendedMachines, node_names
+from polyplay.workers.hosts.fleet import HOUR, Fleet
 from tests.faults import injected
 from tests.workers.hosts.runs import TOY, events, processes_of, updates
 
@@ -213,123 +212,73 @@ def test_one_replica_alone_has_nothing_to_put_elsewhere(tmp_path):
         polyplay.train("a2c", **REPLICAS_TOY, replicas=1, steps=1000, hosts="pretend:1", run=str(tmp_path / "run"))
 
 
-@pytest.fixture
-def clock(monkeypatch) -> SimpleNamespace:
-    """clock.now: seconds, as the retries see them."""
-    clock = SimpleNamespace(now=1000.0)
-    monkeypatch.setattr(fleets, "time", SimpleNamespace(monotonic=lambda: clock.now, sleep=lambda seconds: None))
-    return clock
-
-
-def test_each_pause_is_twice_as_long_and_after_some_within_an_hour_comes_a_long_one(clock):
-    tries = Retries()
-    assert tries.allows("a")
-    assert [tries.fail("a") for _ in range(MOST + 1)] == [2.0, 4.0, 8.0, 16.0, 32.0, HOUR]
-    assert not tries.allows("a")
-    assert tries.fail("b") == 2.0, "each machine for itself"
-    clock.now += HOUR + 1.0
-    assert tries.allows("a")
-    assert tries.fail("a") == 2.0, "what is longer ago than an hour does not count"
-    clock.now += 2.0
-    assert [tries.passed(), tries.passed()] == [True, False], "told once"
-
-
 class Machines:
-    """An engine whose machines all live; `refuses`: those on which no agent starts."""
+    """An engine whose machines all live, opened without processes; `refuses`: those on which no agent starts."""
 
     own_cores = False
 
-    def __init__(self, *names: str):
-        self.infos, self.refuses = [MachineInfo(name, "127.0.0.1", 2) for name in names], set[str]()
+    def __init__(self, monkeypatch, *names: str):
+        self.infos, self.refuses, self.now = [MachineInfo(name, "127.0.0.1", 2) for name in names], set[str](), 1000.0
+        monkeypatch.setattr(fleets, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.fleet = Fleet(self)
+        self.fleet._control, self.fleet._log = RunControl(), None
+        monkeypatch.setattr(self.fleet, "_open", self.open)
+        self.look()
 
     def machines(self) -> list[MachineInfo]:
         return self.infos
 
-
-@pytest.fixture
-def fleet(monkeypatch, clock) -> Fleet:
-    """Of a and b, both opened, without processes; c joins later."""
-    monkeypatch.setattr(fleets, "LOOK", 0.0)
-    fleet = Fleet(Machines("a", "b"))
-    fleet._control, fleet._log = RunControl(), None
-
-    def open_one(info: MachineInfo) -> bool:
-        if info.name in fleet.engine.refuses:
+    def open(self, info: MachineInfo) -> bool:
+        if info.name in self.refuses:
             raise UserError(f"no agent on {info.name}")
-        old = [m for m in fleet.opened if m.info.name == info.name]
-        fleet.opened[:] = [m for m in fleet.opened if m not in old]
-        fleet.opened.append(SimpleNamespace(info=info, lost=None))
+        old = [m for m in self.fleet.opened if m.info.name == info.name]
+        self.fleet.opened[:] = [m for m in self.fleet.opened if m not in old]
+        handle = SimpleNamespace(end=int)
+        number = self.fleet._links.pop()
+        self.fleet.opened.append(SimpleNamespace(info=info, lost=None, workers={}, number=number, handle=handle))
         return bool(old)
 
-    monkeypatch.setattr(fleet, "_open", open_one)
-    for info in fleet.engine.machines():
-        fleet._open(info)
-    return fleet
+    def look(self, after: float = 0.0) -> list[str]:
+        """What is said of a look, once all that it began is over."""
+        self.now += after
+        self.fleet._look()
+        for thread in self.fleet._threads:
+            thread.join(10)
+        return sorted(self.fleet.news())
+
+    def lose(self, name: str) -> None:
+        self.fleet._lose(next(m for m in self.fleet.opened if m.info.name == name), "killed")
+
+    def live(self) -> list[str]:
+        there = [m for m in self.fleet.opened if m.lost is None]
+        assert {m.number for m in there} | self.fleet._links == {*range(LINKS)}, "numbers of lost links are given anew"
+        return sorted(m.info.name for m in there)
 
 
-def look(fleet: Fleet) -> list[str]:
-    """What is said of a look, once all that it began is over."""
-    fleet._look()
-    for thread in fleet._threads:
-        thread.join(10)
-    return fleet.news()
-
-
-def lose(fleet: Fleet, name: str) -> None:
-    next(m for m in fleet.opened if m.info.name == name).lost = "killed"
-    fleet._retries.fail(name)
-
-
-def live(fleet: Fleet) -> list[str]:
-    return sorted(m.info.name for m in fleet.opened if m.lost is None)
-
-
-def test_a_machine_that_lives_gets_a_new_agent_after_a_pause(fleet, clock):
-    assert look(fleet) == []
-    lose(fleet, "a")
-    assert (look(fleet), live(fleet)) == ([], ["b"])
-    clock.now += 2.0
-    assert (look(fleet), live(fleet)) == (["machine a has a new agent"], ["a", "b"])
-    lose(fleet, "a")
-    clock.now += 2.0
-    assert (look(fleet), live(fleet)) == ([], ["b"]), "the second pause is longer"
-    clock.now += 2.0
-    assert (look(fleet), live(fleet)) == (["machine a has a new agent"], ["a", "b"])
-
-
-def test_a_machine_without_an_agent_keeps_no_other_waiting(fleet, clock):
-    lose(fleet, "a")
-    fleet.engine.refuses.add("a")
-    fleet.engine.infos.append(MachineInfo("c", "127.0.0.1", 2))
-    clock.now += 2.0
-    said = look(fleet)
-    assert sorted(said) == ["machine a gets no agent; the next try is in 4 s: no agent on a", "machine c has joined"]
-    assert live(fleet) == ["b", "c"]
-    assert look(fleet) == []
-    clock.now += 4.0
-    fleet.engine.refuses.clear()
-    assert look(fleet) == ["machine a has a new agent"]
-
-
-def test_a_machine_that_has_gone_gets_none_and_a_run_that_ends_opens_none(fleet, clock):
-    lose(fleet, "a")
-    clock.now += 2.0
-    gone = fleet.engine.infos.pop(0)
-    assert (look(fleet), live(fleet)) == ([], ["b"])
-    assert fleet._barren > -math.inf, "so whoever waits for one is placed elsewhere"
-    fleet.engine.infos.append(gone)
-    fleet._control.halt()
-    assert (look(fleet), live(fleet)) == ([], ["b"])
-
-
-def test_the_number_of_a_lost_machine_s_link_is_given_to_one_other_alone(fleet):
-    nothing = SimpleNamespace(kill=int, join=int, close=int)
-    held = {"workers": {}, "link": nothing, "pipe": nothing, "handle": SimpleNamespace(end=int)}
-    for machine in fleet.opened:
-        vars(machine).update(held, number=fleet._free_link())
-    assert [machine.number for machine in fleet.opened] == [0, 1]
-    fleet._lose(fleet.opened[0], "killed")
-    assert [fleet._free_link() for _ in range(3)] == [0, 2, 3]
+def test_lost_machines_get_new_agents_after_pauses_that_grow_and_others_join(monkeypatch):
+    machines = Machines(monkeypatch, "a", "b")
+    for pause in (2.0, 4.0, 8.0, 16.0, 32.0):
+        machines.lose("a")
+        assert machines.look(pause - 1.0) == []
+        assert machines.look(1.0) == ["machine a has a new agent"]
+    assert machines.live() == ["a", "b"]
+    machines.now += 2 * HOUR
+    machines.lose("a")
+    machines.refuses.add("a")
+    machines.infos.append(MachineInfo("c", "127.0.0.1", 2))
+    assert machines.look(2.0) == [
+        "machine a gets no agent; the next try is in 4 s: no agent on a",
+        "machine c has joined",
+    ]
+    assert machines.live() == ["b", "c"], "one without an agent keeps no other waiting"
+    machines.refuses.clear()
+    assert machines.look(4.0) == ["machine a has a new agent"]
+    machines.lose("b")
+    gone = machines.infos.pop(1)
+    assert machines.look(2.0) == [], "it has left"
+    machines.infos.append(gone)
+    machines.fleet._control.halt()
+    assert machines.look() == [], "the run ends"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from polyplay.core.shared_memory import Semaphores
 from polyplay.core.worker import EPISODES, Counters, Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.weights.params import Params
 from polyplay.workers.hosts import agent, weight_mirrors
-from polyplay.workers.hosts.mirrors import CellsMirror, CountersMirror, FrameError, HyperparametersMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import COUNTS, GAME, CellsMirror, CountersMirror, HyperparametersMirror, RemoteSeat
 from polyplay.workers.hosts.weight_mirrors import ParamsMirror
 from tests.workers.hosts.by_hand import Pair, Vector, forget, queue_of
 
@@ -38,36 +38,19 @@ class TestParams:
             assert there.pull(into) == version
             assert into.flat.tolist() == [version + 0.5] * 5
 
-    def test_no_more_versions_go_out_than_their_readers_have_use_for(self, monkeypatch):
-        """Weights are published 20 times a second, and read there every two seconds."""
-        clock = [100.0]
-        monkeypatch.setattr(weight_mirrors.time, "monotonic", lambda: clock[0])
+    def test_no_more_weights_go_out_than_a_line_carries_but_to_who_waits(self):
         params = Params(5)
         pair = Pair(ParamsMirror(params))
         pair.seat(0, end="params")
-        there, sent, into = pair.away.params, list[float](), Vector([0.0] * 5)
-        for version in range(400):
-            clock[0] = 100.0 + version / 20
+        there, each = pair.away.params, 20 / weight_mirrors.RATE  # seconds of 20 bytes
+        for version, now, sent in ((0, 0.0, 0), (1, 0.5, 0), (2, 0.9, 0), (3, 1.0, 3), (4, np.inf, 4), (5, 1.9, 4)):
             params.publish(Vector([float(version)] * 5), version, version)
-            before = there.version
-            pair.out(clock[0])
-            sent += [clock[0]] * (there.version != before)
-            if version % 40 == 20:
-                assert there.wait(0, 0, 0.0)
-                assert version - there.pull(into) <= 40 / weight_mirrors.OFTEN
-                pair.back()
-        late = [at for at in sent if at > 110]
-        assert 4 <= len(late) / 5 <= 5, "for each reading, once it is known how often they come"
-        for version in range(400, 404):  # all at once: one that waits gets each
-            params.publish(Vector([float(version)] * 5), version, version)
-            pair.out(clock[0])
-            assert there.version < version
-            there._waiting[0] = 1
-            pair.back()
-            pair.out(clock[0])
-            assert there.version == version
-            there._waiting[0] = 0
-            pair.back()
+            pair.out(now * each)
+            assert there.version == sent
+        there._waiting[0] = 1
+        pair.back()
+        pair.out(1.9 * each)
+        assert there.version == 5
 
     def test_who_begins_to_wait_elsewhere_wakes_the_link(self):
         params = Params(5)
@@ -99,34 +82,21 @@ class TestParams:
                 assert params_.wait(version, reader, 0.0, learnt=version)
                 assert params_.pull(into) == version
                 assert into.flat.tolist() == [float(version)] * 5
-        with pytest.raises(FrameError):
-            learning.away.places(1)
 
 
-def test_the_part_of_the_run_that_is_left_comes_from_a_learner_elsewhere():
-    pair = Pair(HyperparametersMirror(Hyperparameters(learning_rate=1.0, remaining=1.0)))
-    seat = RemoteSeat(0, 2, (0,), "learn")
-    for side in (pair.home, pair.away):
-        side.sit(seat)
-    pair.away.thing.set("remaining", 0.3)
-    pair.back()
-    assert pair.home.thing.remaining == 0.3
-    pair.home.thing.set("learning_rate", 0.5)
-    pair.out()
-    assert pair.away.thing.all() == {"learning_rate": 0.5, "remaining": 0.3}
-
-
-def test_what_is_scheduled_is_its_learners_own():
-    hyper = Hyperparameters(learning_rate=1.0, entropy_cost=0.1)
+def test_what_is_scheduled_is_its_learners_own_and_what_remains_of_the_run_comes_from_there():
+    hyper = Hyperparameters(learning_rate=1.0, entropy_cost=0.1, remaining=1.0)
     hyper.schedules = (HyperparameterSchedule("entropy_cost", (SchedulePoint(0.2, 0.0, True),)),)
     pair = Pair(HyperparametersMirror(hyper))
     for side in (pair.home, pair.away):
         side.sit(RemoteSeat(0, 2, (0,), "learn"))
     pair.away.thing.keep_to_schedules(0.0, 1.0)
+    pair.away.thing.set("remaining", 0.3)
     pair.home.thing.set("learning_rate", 0.5)
     pair.back()
     pair.out()
-    assert pair.away.thing.all() == {"learning_rate": 0.5, "entropy_cost": 0.2}
+    assert pair.away.thing.all() == {"learning_rate": 0.5, "entropy_cost": 0.2, "remaining": 0.3}
+    assert pair.home.thing.all() == {"learning_rate": 0.5, "entropy_cost": 0.1, "remaining": 0.3}
 
 
 class TestCounters:
@@ -147,22 +117,22 @@ class TestCounters:
         assert here.get("episodes") == 100
         assert here.games[:100, 0].tolist() == list(range(100))
         there.episode(7.0, 1.0, 0)
-        frames = [item for item, _ in pair.away.changes(np.inf)]
-        assert frames == [5, 4], "one frame of games, then the counts"
+        frames = [(part, i) for part, i, _ in pair.away.changes(np.inf)]
+        assert frames == [(GAME, 2 * EPISODES + 100), (COUNTS, 2)], "the game before it is counted"
 
-    def test_games_may_be_the_first_that_travels(self):
-        """Each frame is asked, once it has left, whether a part of a checkpoint was written."""
-        pair = Pair(CountersMirror(Counters(1)))
-        pair.seat(0)
-        pair.away.counters.row(0).episode(1.0, 1.0, 0)
-        assert [(item, pair.away.answers(item)) for item, _ in pair.away.changes(np.inf)] == [(1, None), (0, None)]
+    def test_counts_that_say_a_part_is_written_name_whose(self):
+        pair = Pair(CountersMirror(Counters(2)))
+        pair.seat(5, row=1)
+        theirs = pair.away.counters.row(1)
 
-    def test_rows_of_workers_here_are_not_written(self):
-        pair = Pair(CountersMirror(Counters(3)))
-        pair.seat(0, row=1)
-        for item in (0, 1, 4, 6, 999):
-            with pytest.raises(FrameError):
-                pair.home.places(item)
+        def sent() -> list[str | None]:
+            """What each frame is asked, once it has left."""
+            return [pair.away.answers(part, i) for part, i, _ in pair.away.changes(np.inf)]
+
+        theirs.episode(1.0, 1.0, 0)
+        assert sent() == [None, None]
+        theirs.set("saved", 7.0)
+        assert sent() == ["act-5"]
 
     def test_more_games_than_there_is_room_for_keep_the_newest(self):
         pair = Pair(CountersMirror(Counters(1)))
@@ -183,8 +153,6 @@ def test_cells_go_out_when_they_change():
     pair.out()
     with pytest.raises(Closed):
         pair.away.thing.check()
-    with pytest.raises(FrameError):
-        pair.home.places(0)
 
 
 def test_a_twin_is_one_block_however_often_it_comes():
