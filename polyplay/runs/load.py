@@ -253,8 +253,6 @@ def weights_digest(found: Path, agent: int = 0) -> str:
 
 
 BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
-GIVEN = ("command", "keyword", "config")  # first words of sources
-FREE = ("run", "resume", "dry_run", "quiet", "verbose")  # of no meaning for what the run is
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
@@ -332,7 +330,7 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     was = {**config["config"], **config["options"], "system": config["system"]}
     was |= {} if was["steps"] is None else {"frames": None}
     now = {**run_options.to_json(settings), **run_options.to_json(options), "system": system}
-    given = [k for k in now if k not in FREE and (k == "system" or sources.get(k, "").partition(" ")[0] in GIVEN)]
+    given = [k for k in now if k not in run_options.OF_ONE_RUN and (k == "system" or run_options.is_order(k, sources))]
     differ = [k for k in given if k in was and was[k] != now[k]]
     differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen then as now
     for name in differ:
