@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import gymnasium
 import numpy as np
 import pytest
 import torch
@@ -61,25 +60,23 @@ def games(run: Path) -> list:
     return sorted((g["lane"], g["episodic_return"]) for g in rows(run / "episodes.jsonl"))
 
 
-class Shared(gymnasium.Env):
+class Shared(Drawn):
     """Draws from the generators that all of a process share, as much older code does; its own state can be saved."""
 
-    observation_space = spaces.Box(-10.0, 10.0, (3,), np.float32)
-    action_space = spaces.Discrete(2)
+    def __init__(self):
+        super().__init__(spaces.Box(-10.0, 10.0, (3,)), spaces.Discrete(2))
 
     def see(self):
         drawn = random.random(), np.random.normal(), float(torch.rand(()))
         return np.clip(np.array(drawn, np.float32), -10.0, 10.0)
 
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        self.steps = 0
+    def reset(self, **given):
+        super().reset(**given)
         return self.see(), {}
 
     def step(self, action):
         self.steps += 1
-        reward = random.gauss(0.0, 1.0) * action
-        return self.see(), reward, self.steps >= 3 and np.random.random() < 0.2, False, {}
+        return self.see(), random.gauss(0.0, 1.0) * action, self.steps >= 3 and np.random.random() < 0.2, False, {}
 
     def get_state(self):
         return {"steps": np.array(self.steps)}
@@ -134,17 +131,6 @@ def test_nothing_in_flight_is_lost_where_acting_runs_free(tmp_path):
     later, updates = json.loads((newest(cut) / "workers/stream-0.json").read_text()), rows(cut / "updates.jsonl")
     assert sum(later["taken"].values()) == len(updates)
     assert [r["update"] for r in updates] == list(range(1, len(updates) + 1))
-
-
-def test_what_cannot_be_saved_begins_anew_and_is_counted(tmp_path, capfd):
-    kw = {**BASE, "env": "ALE/Pong-v5", "lanes": 4, "unroll": 4, "network": "a3c", "replicas": 1, "on": "thread"}
-    run = train("a2c", tmp_path / "pong", steps=64, **kw)
-    capfd.readouterr()
-    polyplay.resume(str(run), steps=96)
-    lost = "4 lanes begin anew, from seed 1000003005: 4 partial episodes (64 agent steps) are lost, since ale-py's "
-    assert f"polyplay: {lost}vector environment cannot save a game\n" in capfd.readouterr().err
-    (part,) = actor_checkpoint.saved_counters(newest(run))
-    assert part["partial_steps"] == 32  # since the resumption
 
 
 @pytest.mark.parametrize(
@@ -392,9 +378,10 @@ def steps(directory: Path) -> int:
 
 
 @pytest.mark.parametrize("env", [lambda: Shows(), partial(Shows, seen=4)], ids=["lambda", "partial"])
-def test_an_object_is_found_in_the_process_that_gave_it_and_given_again_elsewhere(env, tmp_path, monkeypatch):
+def test_an_object_is_found_in_the_process_that_gave_it_and_given_again_elsewhere(env, tmp_path, monkeypatch, capfd):
     run, network = train_shows(tmp_path / "run", env), partial(MLP, hidden=(8,))
     polyplay.resume(run, steps=200)
+    assert "4 lanes begin anew, from seed 1000003000: " in capfd.readouterr().err, "it cannot save its state"
     monkeypatch.setattr(load, "_given", {})  # another process
     with pytest.raises(UserError, match=r"a program with env=.*, which is not here: polyplay\.resume\('.*', env=…\)"):
         polyplay.resume(run, steps=300)
@@ -444,10 +431,6 @@ def test_an_environment_that_has_changed_is_refused_before_anything_starts(tmp_p
 CATCH_KW: dict[str, Any] = {**KW, "replicas": 1, "unroll": 5, "report_every": 1e-4, "steps": 1_100, "quiet": True}
 
 
-def games_told(run: Path) -> int:
-    return sum(map(games_of, rows(run / "episodes.jsonl")))
-
-
 class Copied:
     """Copies the run's directory some games after a checkpoint that it asks for, as a kill would leave it."""
 
@@ -465,21 +448,20 @@ class Copied:
             shutil.copytree(run.directory, self.to, ignore=shutil.ignore_patterns(".lock"))
 
 
-@pytest.mark.parametrize("bound", [20, pytest.param(0, marks=pytest.mark.long)])
-def test_a_run_with_a_thinned_log_is_killed_and_goes_on(bound, tmp_path, capfd, monkeypatch):
+def test_a_run_with_a_thinned_log_is_killed_and_goes_on(tmp_path, capfd, monkeypatch):
     monkeypatch.setattr(session, "TICK", 1e-3)  # a look after every round
     whole = polyplay.train("a2c", run=tmp_path / "whole", **CATCH_KW)
     copied = Copied(tmp_path / "cut")
-    thin = polyplay.train("a2c", run=tmp_path / "thin", callbacks=[copied], log_games=bound, **CATCH_KW)
-    assert "".join(capfd.readouterr()).count("(--log-games)") == (bound > 0)
+    thin = polyplay.train("a2c", run=tmp_path / "thin", callbacks=[copied], log_games=20, **CATCH_KW)
+    assert "".join(capfd.readouterr()).count("(--log-games)") == 1
     assert 300 < copied.saved < 900
     again = polyplay.resume(copied.to)
     assert rows(again.directory / "updates.jsonl") == rows(whole.directory / "updates.jsonl")
     played = whole.summary["episodes"]
-    assert again.summary["episodes"] == thin.summary["episodes"] == played > 5 * bound
+    assert again.summary["episodes"] == thin.summary["episodes"] == played > 100
     for key in ("episodic_return_mean", "episodic_length_mean", "episodic_return_mean_best"):
         assert thin.summary[key] == whole.summary[key], "reports have every game"
-    assert [games_told(run.directory) for run in (whole, thin, again)] == [played, *[played if bound else 0] * 2]
+    assert [sum(map(games_of, rows(run.directory / "episodes.jsonl"))) for run in (whole, thin, again)] == [played] * 3
     written = [len(rows(run.directory / "episodes.jsonl")) for run in (whole, thin, again)]
     assert written[0] == played > 2 * max(written[1:])
     games = [counters(run.directory)["games"] for run in (whole, thin, again)]
