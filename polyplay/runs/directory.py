@@ -81,19 +81,20 @@ class DirectoryLock:
         """Also where the directory was deleted and made again."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _lock(fd, fcntl.LOCK_EX) and not _lock(fd, fcntl.LOCK_EX, MOMENT):
-            holder = os.pread(fd, 4096, 0).decode(errors="replace") or "another process"
+            who = parse_json(os.pread(fd, 4096, 0))
             os.close(fd)
-            text = f"RUN: {self.path.parent} is being written by {holder}: wait until that has ended, or end it"
-            raise UserError(text)
+            told = isinstance(who, dict) and {"pid", "host", "since"} <= who.keys()
+            holder = "process {pid} on {host}, since {since}".format_map(who) if told else "another process"
+            raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd
         self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
         if not self.held:  # deleted between open and lock
             return self.take()
-        who = f"process {os.getpid()} on {socket.gethostname()}, since {now()}"
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}
         with contextlib.suppress(OSError):  # a full disk: it is locked nonetheless
             os.ftruncate(fd, 0)
-            os.pwrite(fd, who.encode(), 0)
+            os.pwrite(fd, json.dumps(who).encode(), 0)
 
     @property
     def held(self) -> bool:

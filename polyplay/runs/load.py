@@ -88,8 +88,8 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     match = [p for p in there if which == p.name or (which.isdecimal() and int(which) == checkpoint.update_of(p))]
     match += [best] if best and which == "best" else []
     if not match:
-        names = ", ".join([*["best"] * (best is not None), *(p.name for p in there)]) or "none there yet"
-        raise UserError(f"--checkpoint: {which!r} given, allowed: {names}")
+        names = ", ".join(p.name for p in there) or "none there yet"
+        raise UserError(f"--checkpoint: {which!r} given, allowed: {'' if which == 'best' else 'best, '}{names}")
     if wrong := checkpoint.flaw(match[0]):
         raise UserError(f"--checkpoint: {match[0].name} cannot be used: {wrong}")
     return match[0]

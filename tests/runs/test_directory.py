@@ -190,7 +190,7 @@ def test_a_second_writer_is_told_who_holds_it_until_that_is_killed(tmp_path: Pat
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
     assert is_locked(tmp_path)
-    with pytest.raises(UserError, match=f"is being written by process {holder.pid} on .*: wait until that has ended"):
+    with pytest.raises(UserError, match=f"is being written by process {holder.pid} on .*: wait until it has ended"):
         DirectoryLock(tmp_path)
     holder.kill()
     holder.communicate()
