@@ -28,5 +28,5 @@ TORCH ?= -c constraints.txt
 newest:
 	python3 -m venv --clear build/newest
 	build/newest/bin/pip install -q --upgrade --upgrade-strategy eager $(TORCH) -e ".[dev]"
-	build/newest/bin/pip list | grep -iE "^(torch|numpy|gymnasium|ale-py|tyro|rich|onnx) "
+	build/newest/bin/pip list | grep -iE "^(torch|numpy|gymnasium|ale-py|rich|onnx) "
 	build/newest/bin/python -m pytest -q

@@ -6,7 +6,7 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 folder=${1:-build/gpu_wheels} version=${2:-3.12} limit=$((64 << 20))
-packages="ale-py gymnasium tyro docstring-parser typeguard farama-notifications setuptools"
+packages="ale-py gymnasium farama-notifications setuptools"
 
 mkdir -p "$folder"
 rm -f "$folder"/*.whl

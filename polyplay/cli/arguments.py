@@ -71,8 +71,8 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
 
 
 def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:
-    """The words without --NAME and its values, and those values; None: it was not given."""
-    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), None)
+    """The words without the last --NAME and its values, and those values; None: it was not given."""
+    at = max((i for i, word in enumerate(words) if word.partition("=")[0] == f"--{name}"), default=None)
     if at is None:
         return list(words), None
     end = next((i for i in range(at + 1, len(words)) if words[i].startswith("-")), len(words))

@@ -37,7 +37,7 @@ from polyplay.runs.plan import memory_limit
 from polyplay.workers.hosts import agent, engines, link
 from polyplay.workers.hosts.mirrors import Frame, ObjectMirror
 
-NEEDED = ("torch", "numpy", "numba", "gymnasium", "tyro", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
+NEEDED = ("torch", "numpy", "numba", "gymnasium", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
 EXTRAS = {"ale-py": "atari", "av": "video", "pygame-ce": "video", "matplotlib": "plots"}
 SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
 FILES = 1024  # descriptors: a process pool takes about 5 per environment process

@@ -21,9 +21,6 @@ from polyplay.runs.terminal import default_console
 # `polyplay train SYSTEM --seeds …`: a run for each seed, one after the other, and what they come to together.
 
 
-PICTURE = "seeds.png"
-
-
 def parse_seeds(words: Sequence[str]) -> list[int]:
     """Each seed once, in the order given. Raises UserError."""
     seeds = dict[int, None]()
@@ -52,7 +49,7 @@ def train_seeds(seeds: Sequence[int], train: Callable[[int], RunResult], directo
         status = max(status, run.exit_code)
         if run.exit_code >= 128:
             break
-    print_seeds(runs, Path(directory or (runs or [Path()])[0]) / PICTURE)
+    print_seeds(runs, Path(directory or (runs or [Path()])[0]) / "seeds.png")
     return status
 
 

@@ -81,19 +81,20 @@ class DirectoryLock:
         """Also where the directory was deleted and made again."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _lock(fd, fcntl.LOCK_EX) and not _lock(fd, fcntl.LOCK_EX, MOMENT):
-            holder = os.pread(fd, 4096, 0).decode(errors="replace") or "another process"
+            who = parse_json(os.pread(fd, 4096, 0))
             os.close(fd)
-            text = f"RUN: {self.path.parent} is being written by {holder}: wait until that has ended, or end it"
-            raise UserError(text)
+            told = isinstance(who, dict) and {"pid", "host", "since"} <= who.keys()
+            holder = "process {pid} on {host}, since {since}".format_map(who) if told else "another process"
+            raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd
         self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
         if not self.held:  # deleted between open and lock
             return self.take()
-        who = f"process {os.getpid()} on {socket.gethostname()}, since {now()}"
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}
         with contextlib.suppress(OSError):  # a full disk: it is locked nonetheless
             os.ftruncate(fd, 0)
-            os.pwrite(fd, who.encode(), 0)
+            os.pwrite(fd, json.dumps(who).encode(), 0)
 
     @property
     def held(self) -> bool:
@@ -199,7 +200,8 @@ def code_of(config: Row) -> list[tuple[str, str]]:
     """(option, name) of everything that a run executes by name. config: config.json, or its `config` and `options`."""
     values = {**config["config"], **config.get("options", {})}
     words = {name: list(map(str, v if isinstance(v, list | dict) else [v])) for name, v in values.items()}
-    found = [("env", name) for name in words.get("env", ()) if runs_code(name)]
+    envs = [name for name in words.get("env", ()) if not name.startswith(OWN)]
+    found = [("env", name) for name in envs if ":" in name.removeprefix("toy:")]
     found += [(option, name) for option in ("network", "wrapper") for name in words.get(option, ()) if ":" in name]
     for word in words.get("env_kwargs", ()):  # some environments build others by name
         found += [("env_kwargs", name) for name in NAMED.findall(word.partition("=")[2])]
@@ -209,21 +211,13 @@ def code_of(config: Row) -> list[tuple[str, str]]:
     return found + [("hosts", name) for name in words.get("hosts", ()) if name.startswith(CLUSTER) and name != CLUSTER]
 
 
-def runs_code(env: str) -> bool:
-    """Whether an environment of this name is a module's."""
-    return ":" in env.removeprefix("toy:") and not env.startswith(OWN)
-
-
 def _executed(name: str) -> str:
-    """What is executed by that name, in words."""
+    """What is executed by that name, in words: of a package the file that is executed first. Nothing is executed."""
     module, _, attribute = name.removeprefix("toy:").partition(":")
     if name.startswith(CLUSTER):
         return "what its machines send"
-    return f"{attribute} of the program that runs" if module == MAIN else module_file(module)
-
-
-def module_file(module: str) -> str:
-    """The file that importing `module` would execute, of a package its __init__.py; nothing is executed."""
+    if module == MAIN:
+        return f"{attribute} of the program that runs"
     spec = PathFinder.find_spec(module.partition(".")[0], [os.getcwd(), *sys.path])
     return f"the module {module}, which is not found here," if spec is None else f"{module} of {spec.origin}"
 
@@ -554,10 +548,8 @@ def describe_run(directory: Path) -> Row:
         row |= {"return": counters.get("episodic_return_mean", counters.get("best_score"))}
         row |= {"return_best": max(full, default=None), "reason": summary.get("reason")}
         return row | {"started": str(config.get("started", "")), "state": state_of(directory, summary)}
-    except (UserError, OSError) as e:
-        return row | {"error": str(e)}
-    except (ArithmeticError, LookupError, TypeError, ValueError) as e:
-        return row | {"error": f"{directory} is damaged: {e}"}
+    except (ArithmeticError, LookupError, OSError, TypeError, UserError, ValueError) as e:
+        return row | {"error": str(e) if isinstance(e, OSError | UserError) else f"{directory} is damaged: {e}"}
 
 
 def state_of(directory: Path, summary: Row) -> str:

@@ -218,7 +218,10 @@ def _fit(value: object, hint: object) -> object:
     if origin is Literal:
         fits = any(type(choice) is type(value) and choice == value for choice in get_args(hint))
     elif hint is int or hint is float:
-        value = number = _number(value, hint)
+        if isinstance(value, bool | str):
+            raise TypeError
+        whole = hint is int and not (isinstance(value, float) and value.is_integer())  # 3e2 is one
+        value = number = operator.index(value) if whole else hint(value)  # type: ignore
         fits = math.isfinite(number)
     else:
         value = os.fspath(value) if hint is str and isinstance(value, os.PathLike) else value
@@ -240,14 +243,6 @@ def read_assignments(name: str, words: Iterable[str]) -> dict[str, object]:
         except (ValueError, SyntaxError):
             found[key] = value
     return found
-
-
-def _number(value: object, kind: object) -> float:
-    if isinstance(value, (bool, str)):
-        raise TypeError
-    if kind is int and isinstance(value, float) and value.is_integer():
-        return int(value)  # 3e2
-    return operator.index(value) if kind is int else float(value)  # type: ignore[arg-type] # TypeError is caught
 
 
 def _items(value: object, hint: object) -> tuple[object, ...]:

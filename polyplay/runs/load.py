@@ -88,8 +88,8 @@ def choose_checkpoint(directory: Path, which: str | None) -> Path:
     match = [p for p in there if which == p.name or (which.isdecimal() and int(which) == checkpoint.update_of(p))]
     match += [best] if best and which == "best" else []
     if not match:
-        names = ", ".join([*["best"] * (best is not None), *(p.name for p in there)]) or "none there yet"
-        raise UserError(f"--checkpoint: {which!r} given, allowed: {names}")
+        names = ", ".join(p.name for p in there) or "none there yet"
+        raise UserError(f"--checkpoint: {which!r} given, allowed: {'' if which == 'best' else 'best, '}{names}")
     if wrong := checkpoint.flaw(match[0]):
         raise UserError(f"--checkpoint: {match[0].name} cannot be used: {wrong}")
     return match[0]
@@ -253,8 +253,6 @@ def weights_digest(found: Path, agent: int = 0) -> str:
 
 
 BEGINNING = {"steps": 0, "frames": 0, "updates": 0}
-GIVEN = ("command", "keyword", "config")  # first words of sources
-FREE = ("run", "resume", "dry_run", "quiet", "verbose")  # of no meaning for what the run is
 
 
 def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path | None, Row]:
@@ -332,7 +330,7 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     was = {**config["config"], **config["options"], "system": config["system"]}
     was |= {} if was["steps"] is None else {"frames": None}
     now = {**run_options.to_json(settings), **run_options.to_json(options), "system": system}
-    given = [k for k in now if k not in FREE and (k == "system" or sources.get(k, "").partition(" ")[0] in GIVEN)]
+    given = [k for k in now if k not in run_options.OF_ONE_RUN and (k == "system" or run_options.is_order(k, sources))]
     differ = [k for k in given if k in was and was[k] != now[k]]
     differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen then as now
     for name in differ:

@@ -60,8 +60,8 @@ def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
 # `--change NAME=VALUE@AT,…`: read from words, checked against a wired crew, told in its plan. Imports no torch.
 
 
+Lines = list[tuple[str, str]]  # of the plan
 FORM = "NAME=VALUE@AT,VALUE@AT with AT a part of the run from 0 to 1.0, or agent steps, as in learning_rate=1e-3@0.5"
-REMAINING = "remaining"  # the part of the run to come, which is no choice
 
 
 def parse_changes(words: Iterable[str]) -> tuple[HyperparameterSchedule, ...]:
@@ -87,7 +87,7 @@ def _point(word: str, part: str) -> SchedulePoint:
     raise UserError(f"--change: '{part}' of {word} given, allowed: {FORM}")
 
 
-def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
+def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
     """The plan's line of what changes in a wired crew's run; none: nothing does. types: of its system's options.
     Raises UserError: no such hyperparameter, one that agents copy, a value out of range, or an order that is none.
     """
@@ -95,7 +95,7 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> list[tuple[str, str]]:
         return []
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
     copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}  # agents copy each other's
-    known = [name for name in spec.hyperparameters.configured if name not in (REMAINING, *copied)]
+    known = [name for name in spec.hyperparameters.configured if name not in ("remaining", *copied)]
     lines = []
     for schedule in crew.schedules:
         name = schedule.name
@@ -135,10 +135,6 @@ class OptionFile:
     system: str | None
     values: Row
     usual: frozenset[str] = frozenset()
-
-    @property
-    def source(self) -> str:
-        return f"config {self.path}"
 
     def choose_system(self, given: str | None) -> str:
         """The system given, or else the file's. Raises UserError: they differ, or there is none."""
@@ -294,6 +290,9 @@ class RunOptions:
                 raise UserError(f"--wrapper: {name} given, allowed: module:callable, a function of an environment")
 
 
+Choice = tuple[Settings, RunOptions, Sources]
+
+
 def name_of(page: Page) -> str:
     return page.__name__.rpartition(".")[2]
 
@@ -304,9 +303,7 @@ def spoken_name(page: Page) -> str:
     return name_of(page) + (f" --over {name_of(other)}" if other else "")
 
 
-def parse(
-    page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None
-) -> tuple[Settings, RunOptions, Sources]:
+def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None) -> Choice:
     """(settings, options, sources) from the flags after `polyplay train SYSTEM`, which override those of a file.
 
     --help prints and raises SystemExit(0). An unknown flag, a bad value, an unknown preset, values that
@@ -327,7 +324,7 @@ def parse(
     return _choose(page, flags.parse_values(words, types), "command line", file)
 
 
-def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> tuple[Settings, RunOptions, Sources]:
+def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> Choice:
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
     types = flags.option_types(page.Config, RunOptions)
     overrides = {k: v for k, v in overrides.items() if (k, v) != ("frames", None)}
@@ -339,9 +336,7 @@ def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> 
     return _choose(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)
 
 
-def _choose(
-    page: Page, given: Mapping[str, object], source: str, file: OptionFile | None
-) -> tuple[Settings, RunOptions, Sources]:
+def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFile | None) -> Choice:
     """The values given, else the file's, else the preset's or the defaults. A source is a preset only where that
     differs from the defaults. A value of the file that was a default there, and is one here, stays one.
     """
@@ -357,7 +352,7 @@ def _choose(
     if file:
         usual = {**vars(base), **vars(options)}
         written = {k: v for k, v in written.items() if k not in file.usual or v != usual[k]}
-        sources |= dict.fromkeys(written, file.source)
+        sources |= dict.fromkeys(written, f"config {file.path}")
     sources |= dict.fromkeys(given, source)
     asked = {k: v for k, v in {**written, **given}.items() if k != "preset"}
     settings, options = _replace_known(base, asked), _replace_known(options, asked)
@@ -524,13 +519,11 @@ def left_out(text: str, wishes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def fitted(
-    settings: Settings, sources: Sources, wire: Callable[[Settings], Any]
-) -> tuple[Settings, Any, list[tuple[str, str]]]:
+def fitted(settings: Settings, sources: Sources, wire: Callable[[Settings], Any]) -> tuple[Settings, Any, Lines]:
     """The settings without the wishes that do not apply, what `wire` made of them, and lines of the plan about what was
     left out. Raises UserError: with the value and the source of each option that it names and that nobody gave.
     """
-    lines = list[tuple[str, str]]()
+    lines: Lines = []
     while True:
         try:
             return settings, wire(settings), lines

@@ -315,7 +315,7 @@ def train(
         settings, sources, lambda other: _wire(page, other, options)
     )
     for name in evolution.priors:
-        if sources.get(name, "").partition(" ")[0] in load.GIVEN:
+        if run_options.is_order(name, sources):
             raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
     directory = run_options.new_directory(title, f"{settings.over}-{settings.env}", options)
 
@@ -323,7 +323,7 @@ def train(
         run_options.refuse_begun(directory)
         states.Store(directory).begin(evolution.about(), evolution.founders())
         about |= {"system": title, "environment": wire_member(settings, crew)[1].envs.spec.describe}
-        run_files.write_config(directory, about)  # type: ignore[arg-type]
+        run_files.write_config(directory, about)
         load.remember(directory, settings)
 
     return _go(directory, settings, options, sources, crew, left + lines, begin)
@@ -345,12 +345,12 @@ def resume(
     settings, others = run_options.adjust(page, settings, changes)
     options = run_options.override(options, {"run": str(directory), **others})
     crew, evolution, lines = _wire(page, settings, options)
-    sources = {**config["sources"], **{k: "resume" for k in changes if k not in load.FREE}}
+    sources = {**config["sources"], **{k: "resume" for k in changes if k not in run_options.OF_ONE_RUN}}
 
     def begin(about: Row) -> None:
         store.repair()
         about |= {k: config[k] for k in ("system", "environment")}
-        run_files.amend_config(directory, about)  # type: ignore[arg-type]
+        run_files.amend_config(directory, about)
         _extend(store, evolution, changes)
 
     now, unused = vars(options) | {"frames": settings.frames}, "steps" if options.steps is None else "frames"

@@ -8,7 +8,7 @@ from contextlib import closing, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
@@ -24,12 +24,11 @@ from polyplay.runs.flags import flag, option_types
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed
 from polyplay.runs.session import RunSetup, Session, check_callbacks
-from polyplay.systems import _presets
+from polyplay.systems import System, _presets
+from polyplay.workers.crew import Crew
 from polyplay.workers.diagram import describe_wiring
 
-if TYPE_CHECKING:
-    from polyplay.systems import System
-    from polyplay.workers.crew import Crew
+Callbacks = Sequence[object]
 
 
 @dataclass
@@ -44,7 +43,7 @@ class RunResult:
 
 
 def train(
-    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
+    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = ()
 ) -> RunResult:
     """Run `system` from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
     it cannot go on.
@@ -65,7 +64,7 @@ def train(
 
 
 def begin_run(
-    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = (), **how: Any
+    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = (), **how: Any
 ) -> RunResult:
     """Begin a run of one agent. how: the part of RunSetup, if not to its end."""
     page = systems.load(system)
@@ -100,9 +99,7 @@ def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, Sy
     return crew, wired
 
 
-def resume(
-    directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
-) -> RunResult:
+def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Callbacks = ()) -> RunResult:
     """Go on with a run, or a population, from its newest whole checkpoint; `changes` are options, or hyperparameters,
     that now hold. trust: also where it was made elsewhere and executes a module by name.
     """
@@ -230,7 +227,7 @@ def check_returns(crew: Crew, options: RunOptions) -> None:
         raise UserError(f"{text} to be judged by: leave it out; `polyplay tournament` rates them")
 
 
-def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> list[tuple[str, str]]:
+def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> run_options.Lines:
     """Add an evaluator if the options ask for one; its line of the plan. Raises UserError: a protocol that the
     environment does not have.
     """
@@ -264,8 +261,8 @@ def _dry_run(setup: RunSetup) -> RunResult:
     console = terminal.default_console()
     directory = f"{setup.directory} (dry run: nothing is written)"
     terminal.print_all(console, terminal.opening_lines(setup.description, directory, setup.plan.lines, console))
-    measured = measure_speed(setup.crew, setup.metrics, setup.plan, setup.frames_per_step)
-    terminal.print_all(console, terminal.fact_lines(measured, console))
+    speed = measure_speed(setup.crew, setup.metrics, setup.plan, setup.frames_per_step)
+    terminal.print_all(console, terminal.fact_lines(speed, console))
     if setup.plan.refused:
         raise UserError(setup.plan.refused)
     return RunResult(setup.directory, 0, "dry run", {}, setup.settings)

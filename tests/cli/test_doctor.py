@@ -60,9 +60,9 @@ def test_packages_are_those_of_the_project():
 
 
 def test_a_lost_package_fails_and_a_lost_extra_does_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "version", lambda name: None if name in ("tyro", "av") else "1.0")
+    monkeypatch.setattr(doctor, "version", lambda name: None if name in ("rich", "av") else "1.0")
     _, packages, extras = doctor.versions()
-    assert (packages.level, packages.fix) == ("failed", "pip install tyro")
+    assert (packages.level, packages.fix) == ("failed", "pip install rich")
     assert (extras.level, "polyplay[video]" in extras.seen) == ("ok", True)
     monkeypatch.setattr(doctor, "version", lambda name: None)
     (atari,) = doctor.atari()

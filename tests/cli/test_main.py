@@ -170,31 +170,23 @@ def test_what_a_run_raises_becomes_a_status_and_a_bug_shows_its_traceback(
         assert capsys.readouterr().err == (f"polyplay: {says}" if says else "")
 
 
-def test_help_of_everything(calls: Calls, run: str, capsys: pytest.CaptureFixture):
-    for line, says in {
-        "": "usage: polyplay VERB",
-        "--help": "evaluate RUN            play full games",
-        "train --help": "polyplay train ppo --env CartPole-v1",
-        "train fake --help": "step size (default: 0.0006)",
-        "train fake --preset quick -h": "step size (default: 0.001)",
-        "diagram fake --help": "polyplay diagram fake",
-        "resume --help": "seconds between checkpoints",
-        "surgery --help": "width of the recurrent core",
-        "resume RUN --help": "--device: auto, cpu, cuda, or none for the default",
-        "evaluate --help": "how many full games",
-        "verify --help": "file in the run's directory",
-        "plot --help": "number of last full games to average",
-        "systems --help": "usage: polyplay systems",
-        "reproduce --help": "stop after this many updates",
-        "export --help": "file to write",
-        "bench --help": "the systems' network",
-        "scores --help": "random and human scores for normalization",
-        "starts --help": "the file to write",
-        "check --help": "longest allowed time of a step or a reset",
-        "doctor --help": "What a bug report needs.",
-    }.items():
-        assert main.main(line.replace("RUN", run).split()) == 0
-        assert says in capsys.readouterr().out
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("", "usage: polyplay VERB"),
+        ("--help", "evaluate RUN            play full games"),
+        ("train fake --help", "step size (default: 0.0006)"),
+        ("train fake --preset quick -h", "step size (default: 0.001)"),
+        ("diagram fake --help", "usage: polyplay diagram fake"),
+        ("resume --help", "seconds between checkpoints"),
+        ("resume RUN --help", "--device: auto, cpu, cuda, or none for the default"),
+        ("systems --help", "usage: polyplay systems"),
+        ("doctor --help", "What a bug report needs."),
+    ],
+)
+def test_help(calls: Calls, run: str, capsys: pytest.CaptureFixture, line: str, says: str):
+    assert main.main(line.replace("RUN", run).split()) == 0
+    assert says in capsys.readouterr().out
     assert calls == []
 
 

@@ -122,9 +122,9 @@ def test_a_module_within_packages_is_found_and_nothing_executed(tmp_path: Path, 
     package.mkdir()
     (package / "__init__.py").write_text("raise SystemExit")
     monkeypatch.chdir(tmp_path)
-    found = directory.module_file("strange_package.game")
-    assert found == f"strange_package.game of {package / '__init__.py'}"
-    assert "not found" in directory.module_file("stranger_package.game")
+    config = {"config": {"env": "strange_package.game:make", "network": "stranger.net:make"}}
+    with pytest.raises(UserError, match=r"\.game of .*strange_package/__init__\.py and its --network .* not found"):
+        directory.check_trust(tmp_path, config, False)
 
 
 def test_a_run_that_cannot_be_signed_is_a_strangers(run: Path, monkeypatch):

@@ -136,7 +136,7 @@ def test_normalised_observations_are_within_five_deviations():
     ("given", "text"),
     [
         ({"env": "toy:catch"}, r"--env: toy:catch given, which has 1 teams; allowed: a game of two"),
-        ({"env": "toy:skirmish"}, r"team-spirit 0.3 \(default\), but toy:skirmish does not say .*; allowed: 0"),
+        ({"env": "toy:skirmish"}, r"team-spirit 0.3 given, but toy:skirmish does not say .*; allowed: 0"),
         ({"window": 7}, r"--window 7 given, allowed: what divides --unroll 20"),
         ({"batch": 65}, r"--batch 65 given, allowed: at most the 64 windows of --capacity"),
         ({"lag": 0, "publish": 3, "opponents": "past:0.2"}, r"--lag 0 with --publish 3 .*: a round makes 2 updates"),

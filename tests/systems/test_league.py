@@ -126,7 +126,7 @@ def test_agents_copy_each_other_also_in_a_run_that_goes_on(tmp_path, monkeypatch
         ({"players": 3, "lanes": 30}, "--players 3 given; allowed: divisors and multiples of the 2 seats of a match"),
         ({"eval_every": 50}, "--eval-every 50 given, but agents that play each other have no return to be judged by"),
         ({"until_return": -1.0}, "--until-return -1.0 given, but agents .*: leave it out; `polyplay tournament` rates"),
-        ({"lanes": 34}, r"batch 16 \(default\); allowed: 17"),
+        ({"lanes": 34}, "--batch 16 given; allowed: 17"),
         ({"lag": 0, "batch": 32}, "with a --lag no more"),
         ({"exploit_every": 10, "agents": 1}, "--exploit-every: given, but --agents 1 has no other to copy"),
         ({"learners": 3}, "at most one for each of --agents 2"),
