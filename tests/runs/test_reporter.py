@@ -15,10 +15,8 @@ from unittest.mock import DEFAULT, MagicMock
 
 import pytest
 
-from polyplay.cli.plot import read_curve
-from polyplay.cli.watch import RunReader
 from polyplay.core.errors import UserError
-from polyplay.core.files import read_lines, write_json
+from polyplay.core.files import read_lines
 from polyplay.learning import returns
 from polyplay.runs import reporter as report
 from polyplay.runs.directory import games_of, rewind, write_config
@@ -100,14 +98,6 @@ def test_returns_are_over_the_last_100_full_games(tmp_path: Path, clock: Clock):
     row = reporter.report(numbers())
     assert (row["episodes"], row["episodic_return_mean"], row["episodic_length_mean"]) == (101, 48.5, 10.2)
     assert reporter.return_best == 49.5
-
-
-def test_episodes_lines(tmp_path: Path, clock: Clock):
-    reporter = make(tmp_path, clock)
-    clock.now += 1.5
-    game(reporter, -21.0, 1000, 4000, 1000, lane=7)
-    numbers = {"wall_seconds": 1.5, "frames": 4000, "steps": 1000, "episodic_return": -21.0, "episodic_length": 1000}
-    assert list(read_lines(tmp_path / "episodes.jsonl")) == [{**numbers, "lane": 7}]
 
 
 @pytest.mark.parametrize(
@@ -257,11 +247,10 @@ def test_every_lane_is_in_the_sample(tmp_path):
 def test_none_is_written_where_none_is_asked_for(tmp_path):
     reporter = make_thinned(tmp_path, 0)
     play(reporter, 300)
-    assert (reporter.episodes, reporter.return_mean) == (300, 249.5)
     reporter.close("done", 0)
-    assert written(tmp_path) == []
-    again = make_thinned(tmp_path, 0, start={"frames": 300, "steps": 300, "updates": 3, "episodes": 300})
-    assert again.episodes == 300
+    assert (reporter.episodes, reporter.return_mean, written(tmp_path)) == (300, 249.5, [])
+    start = {"frames": 300, "steps": 300, "updates": 3, "episodes": 300}
+    assert make_thinned(tmp_path, 0, start=start).episodes == 300
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["ended", "killed"])
@@ -290,23 +279,6 @@ def test_a_resumed_run_cuts_where_the_checkpoint_was(at, clean, tmp_path):
     play(again, 500, first=at)
     again.close("done", 0)
     assert sum(map(games_of, written(tmp_path))) == again.episodes == at + 500
-
-
-def test_curves_and_the_live_page_read_what_is_there(tmp_path):
-    write_json(tmp_path / "config.json", {"schema": 1, "system": "a2c", "config": {"env": "toy:catch"}, "seed": 0})
-    reporter = make_thinned(tmp_path, 200)
-    play(reporter, 6_400)
-    reporter.report({"frames": 6_400, "steps": 6_400, "updates": 10})
-    reporter.close("done", 0)
-    curve = read_curve(tmp_path)
-    at, mean = curve.across["steps"][-1], curve.returns[-1]
-    assert at == 6_399
-    behind = at - mean  # of the last 100 games that are written, a span of 3,200: half of it
-    assert behind == pytest.approx(1_600, rel=0.15)
-    state = RunReader(tmp_path).state()
-    steps, _, shown = state["curve"][-1]
-    assert (steps, shown) == (at, pytest.approx(mean))
-    assert state["now"]["episodes"] == 6_400
 
 
 def test_a_line_that_says_nonsense_is_one_game():
