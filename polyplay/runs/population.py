@@ -34,20 +34,15 @@ from polyplay.workers.crew import Crew
 # What may be varied in a population, tried by building a member for each: network, optimizer and replay stay.
 
 
-FIXED = {"env": "members must play the same game"}
-FIXED |= dict.fromkeys(("frames", *run_options.LIMITS), "it says how long every member trains")
-FIXED |= dict.fromkeys(("hidden", "activation"), "the network must stay the same: members copy its weights")
-FIXED |= dict.fromkeys(("env_kwargs", "wrapper"), FIXED["env"])
-FIXED["seed"] = "every member has its own, which follows from --seed"
+ALIKE = {"env", "env_kwargs", "wrapper", "frames", *run_options.LIMITS, "seed", "hidden", "activation"}
 
 
 def check_varied(words: Iterable[str]) -> None:
-    """Raises UserError: an option that all members have alike."""
+    """Raises UserError: an option that all members have alike: their game, their network, how long they train."""
     for word in words:
         name = word.partition("=")[0].replace("-", "_")
-        if name in FIXED or name in flags.option_types(RunOptions):
-            why = FIXED.get(name, "members differ in options of their system alone")
-            raise UserError(f"--vary: {name} given, which can't be varied, since {why}: leave it out")
+        if name in ALIKE or name in flags.option_types(RunOptions):
+            raise UserError(f"--vary: {name} given, which all members have alike: leave it out")
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:

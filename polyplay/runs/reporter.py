@@ -113,7 +113,7 @@ class WandbLogger:
     def __init__(self, project: str, directory: Path, warn: Callable[[str], None], module: ModuleType | None = None):
         self.project, self.directory, self.warn, self.module = project, Path(directory), warn, module
         self.due: queue.Queue[Send | None] = queue.Queue(BACKLOG)
-        self.failure, self.warned = "", False
+        self.failure = ""
         self.thread = threading.Thread(target=self._pass_on, name="polyplay-wandb", daemon=True)
         self.thread.start()
 
@@ -142,9 +142,9 @@ class WandbLogger:
 
     def _warn_once(self) -> None:
         """One warning, by the thread that may write to the terminal."""
-        if self.failure and not self.warned:
-            self.warned = True
+        if self.failure:
             self.warn(f"W&B: {self.failure}; the run continues without it; its directory has all metrics")
+            self.warn = lambda text: None
 
     def _pass_on(self) -> None:
         try:

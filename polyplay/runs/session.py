@@ -566,8 +566,8 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """The run's directory was moved: go on there, by a link at its old place. It was deleted: write it anew, with
-        all lines, and then a checkpoint. If only its lock was, lock it again. Raises UserError: something else is there.
+        """It was moved: go on there, by a link at its old place. It was deleted: write it anew, with all lines, and
+        then a checkpoint. Only its lock was: lock it again. Raises UserError: something else is there.
         """
         if (moved := lock.moved_to) is not None:
             try:

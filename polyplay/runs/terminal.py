@@ -345,16 +345,6 @@ class Terminal:
         yield f"{returns}   length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}"
         lags = f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most"
         yield f"{lags}   queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}"
-        if "agents" in row:  # of systems whose agents are served (crew_metrics)
-            workers = ", ".join(f"{row[k]} {k}" for k in ("agents", "predictors", "trainers"))
-            batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
-            yield f"serves {_number(row['pps'], 0)} PPS, {_number(row['tps'], 0)} TPS   {batches}   {workers}"
-        if "hosts" in row:
-            hosts = row["hosts"].values()
-            workers, inwards, out = (sum(host[name] for host in hosts) for name in ("workers", "mb_in", "mb_out"))
-            slowest = max(host["round_trip_ms"] for host in hosts)
-            traffic = f"{inwards:,.1f} MB/s in   {out:,.1f} MB/s out   round trip {slowest:.1f} ms"
-            yield f"machines {len(hosts)} others   {workers:.0f} workers there   {traffic}"
 
 
 def _returns(row: Row, best: float | None, width: int = 0) -> list[str]:

@@ -145,7 +145,7 @@ def test_a_run_that_cannot_learn_says_so_first_and_at_the_end(tmp_path: Path, ca
 def test_what_ends_an_episode():
     game = Envs("ALE/Pong-v5", 2, options={"life_loss": "terminate", "max_frames": 18_000})
     assert plan.episodes(game) == (
-        "terminated by a lost game or life: value 0; truncated after 18,000 frames: value of the last observation"
+        "terminated by a lost game or life: value 0; truncated after 18000 frames: value of the last observation"
     )
     assert plan.episodes(Envs("ALE/Pong-v5", 2)).startswith("terminated by a lost game: value 0")
     text = plan.episodes(Envs("CartPole-v1", 2))
