@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 from typing import Any
 
@@ -41,30 +40,26 @@ class Watched:
         return plain(self.out.getvalue())
 
 
-def members_of(picture: list[str]) -> list[str]:
-    return [line.split()[1] for line in picture if re.match(r"│ \d\d (?!more)", line)]
-
-
-def test_the_panel_shows_members_best_first_who_trains_and_the_last_decision_and_warning():
-    case = Watched()
-    ranked = [m["member"] for m in rank_members(case.made.contents()["members"])]
-    steps = case.made.members[3].steps + 1_000_000
+@pytest.mark.parametrize("width", [30, 100])
+def test_the_panel_shows_the_best_who_trains_and_the_last_decision_and_warning(width: int):
+    case = Watched(width=width)
+    best = rank_members(case.made.contents()["members"])[0]
     copy = next(row for row in case.made.rows if row["donor"] is not None)
     case.panel.decision(case.made.rows[0])
     case.panel.decision(copy)
-    case.show(3, steps=steps, sps=2345.6, episodic_return_mean=12.5)
+    case.show(3, 0, steps=10)
     case.panel.screen.warn("a trainer\nwas lost")
     picture = case.picture()
-    assert members_of(picture) == [f"{i:02}" for i in ranked]
-    (line,) = [line for line in picture if "training" in line]
-    assert re.match(rf"│ 03 +training +{steps / 1e6:.3g}M .* 12\.50 +2,346", line)
-    assert "learning_rate" in picture[2]
+    assert (len(picture), max(map(len, picture)) <= width) == (6, True)
     said = f"{copy['member']:02} ({copy['score']:.2f}) copies {copy['donor']:02} ({copy['donor_score']:.2f})"
-    assert picture[-3].startswith(f"│ last: 500k steps: {said}")
-    assert picture[-2].startswith("│ warning: a trainer was lost ")
+    lines = (
+        f"best {best['member']:02} {best['score']:.2f}  training 00 03",
+        f"500k steps: {said}",
+        "warning: a trainer was",
+    )
+    for shown, line in zip(picture[2:], lines, strict=False):
+        assert shown.startswith(f"│ {line[: width - 12]}")
     assert "warning a trainer was lost" in case.text
-    case.show(0)
-    assert any(re.match(r"│ 00 +training", line) for line in case.picture()), "it has no report yet"
 
 
 def test_progress_counts_what_is_being_trained_and_tells_the_end():
@@ -79,20 +74,6 @@ def test_progress_counts_what_is_being_trained_and_tells_the_end():
     bar = case.picture()[1]
     assert f"{100 * share:.1f} %" in bar
     assert f"0:01:40  eta 0:{left // 60:02}:{left % 60:02}" in bar
-
-
-@pytest.mark.parametrize("width", [30, 200])
-def test_32_members_fit_24_lines_the_best_and_those_that_train(width: int):
-    case = Watched(members=32, turns=70, width=width)
-    worst = [m["member"] for m in rank_members(case.made.contents()["members"])][-2:]
-    case.show(*worst, steps=1)
-    case.panel.decision(case.made.rows[-1])
-    case.panel.screen.warn("something long " * 30)
-    picture, shown = case.picture(), members_of(case.picture())
-    assert len(picture) <= 23  # and the cursor's
-    assert max(map(len, picture)) <= width
-    assert ([int(name) for name in shown[-2:]], len(shown)) == (worst, 16)
-    assert any(line.startswith("│ 16 more ") for line in picture)
 
 
 def test_without_a_terminal_there_is_a_line_for_each_decision_and_a_summary_now_and_then():
