@@ -111,7 +111,6 @@ class MemberRunner:
     sources: Sources
     score: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    said: set[str] = field(default_factory=set)  # by sessions of this process
 
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
@@ -119,13 +118,7 @@ class MemberRunner:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory = states.Store(self.directory).member(m["member"])
-
-        def warn(text: str) -> None:
-            if (line := f"{name}: {text}") not in self.said:
-                self.said.add(line)
-                say("warning", line)
-
-        output = WarningReader(warn)
+        output = WarningReader(lambda text: say("caution", f"{name}: {text}"))
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 ended, why = self._run(directory, m, RunSegment(until, stopping))
@@ -206,9 +199,9 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
     return tuple(float(game["episodic_return"]) for game in games[-GAMES:])
 
 
-def last_row(path: Path) -> Row:
-    """The last whole line of a run's reports; empty: there is none."""
-    return next(reversed(list(_tail(path, run_files.METRICS))), {})
+def newest_steps(directory: Path) -> int:
+    """Agent steps of a run by its last report."""
+    return max((row["steps"] for row in _tail(directory / "metrics.jsonl", run_files.METRICS)), default=0)
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
@@ -253,7 +246,7 @@ class PopulationSession(Supervisor):
                 self.panel.decision(row)
             self.decisions = population["decisions"]
         training = [m["member"] for m in population["members"] if m["state"] == states.TRAINING]
-        self.panel.show(population, {i: last_row(self.store.member(i) / "metrics.jsonl") for i in training})
+        self.panel.show(population, {i: newest_steps(self.store.member(i)) for i in training})
 
     def _warn(self, text: str) -> None:
         self.panel.screen.warn(text)

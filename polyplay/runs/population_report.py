@@ -130,7 +130,7 @@ class PopulationPanel:
         self.screen = Screen(console, False if quiet else live, clock)
         self.quiet, self.clock, self.begun = quiet, clock, clock()
         self.population: Row = {}
-        self.training: Mapping[int, Row] = {}
+        self.training: Mapping[int, int] = {}
         self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then
         self.told, self.last = self.begun, ""
 
@@ -139,10 +139,8 @@ class PopulationPanel:
         for line in () if self.quiet else fact_lines(lines, self.screen.console):
             self.screen.print(line)
 
-    def show(self, population: Row, training: Mapping[int, Row]) -> None:
-        """Call it from any loop. population: population.json. training: the last lines of metrics.jsonl of members that
-        train now, {} of one that has none.
-        """
+    def show(self, population: Row, training: Mapping[int, int]) -> None:
+        """Call it from any loop. population: population.json. training: agent steps of members that train now."""
         self.population, self.training = population, training
         now = self.clock()
         self.first = self.first or (now, self._steps())
@@ -180,8 +178,8 @@ class PopulationPanel:
     def _members(self) -> list[Row]:
         """Best first, with the steps that those that train have made since."""
         members = {member["member"]: dict(member) for member in self.population.get("members", ())}
-        for i, report in self.training.items():
-            members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], report.get("steps", 0))}
+        for i, steps in self.training.items():
+            members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], steps)}
         return store.rank_members(members.values())
 
     def _steps(self) -> int:

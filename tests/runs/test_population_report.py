@@ -26,9 +26,9 @@ class Watched:
         for _ in range(turns):
             self.made.turn()
 
-    def show(self, *training: int, **report: Any) -> None:
+    def show(self, *training: int, steps: int = 0) -> None:
         self.clock.now += 1
-        self.panel.show(self.made.contents(), dict.fromkeys(training, report))
+        self.panel.show(self.made.contents(), dict.fromkeys(training, steps))
 
     def picture(self) -> list[str]:
         out = io.StringIO()
