@@ -27,7 +27,7 @@ import numpy as np
 from polyplay.buffers import actor_checkpoint
 from polyplay.core import checkpoint, processes
 from polyplay.core.errors import Closed, UserError
-from polyplay.core.files import LogWrites, Row, parse_json, read_lines, refusal_text, write_json
+from polyplay.core.files import Row, parse_json, read_lines, refusal_text, write_json
 from polyplay.runs import directory as run_files
 from polyplay.runs.crew_metrics import CrewMetrics, SelfPlayAlarms
 from polyplay.runs.load import BEGINNING, steps_learnt
@@ -501,7 +501,7 @@ class Session(Supervisor):
         self.setup, self.options = setup, setup.options
         self.last_reported, self.next_report, self.next_save = False, 0.0, 0.0
         self.config, self.origin = run_files.read_config(self.directory), run_files.origin(self.directory)
-        self.lock, self.writes = setup.lock, LogWrites(self._warn)
+        self.lock = setup.lock
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
         self.metrics, self.alarms = CrewMetrics(self.crew, setup.frames_per_step, before), SelfPlayAlarms()
         self.reporter = self._make_reporter(before)
@@ -562,7 +562,7 @@ class Session(Supervisor):
         if self.lock is not None and not self.lock.held:
             self._restore_directory(self.lock)
         self._report_signals()
-        self.metrics.report_games(self.reporter, self._warn)
+        self.metrics.report_games(self.reporter, partial(self.log, "caution"))
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
@@ -591,7 +591,7 @@ class Session(Supervisor):
             if not there:
                 write_json(config, self.config)
         except OSError as e:
-            self.writes.fail(str(self.directory), refusal_text(e))
+            self.log("caution", f"{self.directory}: {refusal_text(e)}; the run continues, its files are missing")
             return
         if same and there:
             self._warn(f"{lock.path} was deleted: it is locked again")
@@ -609,8 +609,8 @@ class Session(Supervisor):
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
             self._report()
-            for line in self.metrics.newly_silent(now):
-                self._warn(line)
+            for line in self.metrics.silent(now):
+                self.log("caution", line)
         asked = take_save_request(self.directory)
         if (asked or now >= self.next_save) and not self.finishing_since:
             self.next_save = now + self.options.checkpoint_every
@@ -659,7 +659,7 @@ class Session(Supervisor):
         """Report for the last time where that is not done, stop the crew, write the summary."""
         self.closing = True
         with contextlib.suppress(Exception):
-            self.metrics.report_games(self.reporter, self._warn)
+            self.metrics.report_games(self.reporter, partial(self.log, "caution"))
             if not self.last_reported:
                 self._report()
         self.crew.stop()
@@ -685,10 +685,8 @@ class Session(Supervisor):
     def _report(self) -> None:
         row = self.reporter.report(*self.metrics.read())
         self.terminal.report(row, self.metrics.roles)
-        for kind, line in self.alarms.look(row):
-            if kind not in self.told:
-                self._warn(line)
-            self.told.add(kind)
+        for line in self.alarms.look(row):
+            self.log("caution", line)
 
     def log(self, kind: str, text: str) -> None:
         """Besides, a decision, an evaluation, a match or a game as JSON, and why something is unsaved."""
