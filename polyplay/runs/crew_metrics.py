@@ -173,7 +173,8 @@ class CrewMetrics:
         """A report's numbers; and what learners report, means since the last time."""
         now, steps, column, roles = time.monotonic(), self.steps, self.counters.column, self.crew.roles
         passed, self.at = now - self.at, now
-        made, lag_max = self._new("steps", steps - self.before["steps"]), self._lag_max()
+        made = self._new("steps", steps - self.before["steps"])
+        lag_max = _largest(self._new("lags", self.counters.lags.sum(0)), int(column("lag_max").max()))
         lags, lag_sum = (self._new(name, column(name).sum()) for name in ("lag_count", "lag_sum"))
         learners = [row for role in roles if role.learner for row in self.crew.rows(role)]
         depths, takings = (self._growth(name, learners, "queue") for name in ("depth_sum", "depth_count"))
@@ -199,10 +200,6 @@ class CrewMetrics:
         sums = self.counters.metrics.sum(0)
         new, self.losses = sums - self.losses, sums
         return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
-
-    def _lag_max(self) -> int:
-        """The largest lag since the last report; beyond the histogram's last bin, the largest ever."""
-        return _largest(self._new("lags", self.counters.lags.sum(0)), int(self.counters.column("lag_max").max()))
 
     def _times(self) -> Metrics:
         """Sets `roles`; returns the fractions over all workers."""

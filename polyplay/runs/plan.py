@@ -111,11 +111,6 @@ def kind_of(envs: Any) -> str:
     return "inline" if envs.inline else "processes"
 
 
-def workers_of(envs: Any) -> int:
-    """Environment processes, or ale-py's threads, of one pool; as the pool counts them."""
-    return min(envs.workers or cores(), envs.lanes // envs.groups)
-
-
 def _rollouts(role: Role, net: Any) -> float:
     """Bytes of one worker's own slots, and of the batches that it puts together from several."""
     if role.T and role.envs is not None:
@@ -253,7 +248,7 @@ def _computing(crew: Any) -> str:
 
 
 def _steppers(envs: Any) -> str:
-    n = envs.active or workers_of(envs)
+    n = envs.active or min(envs.workers or cores(), envs.lanes // envs.groups)  # as its pool counts them
     some = {"ale": _counted(n, "ale-py thread"), "processes": _counted(n, "environment process")}
     some |= dict.fromkeys(("inline", *GAMES), "stepped by the worker itself")
     some |= {"vector": "a vector environment, stepped by the worker itself", "envpool": "EnvPool's threads"}

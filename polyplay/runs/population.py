@@ -227,7 +227,7 @@ class PopulationSession(Supervisor):
     def __init__(self, crew: Crew, directory: Path, lines: Sequence[tuple[str, str]], quiet: bool):
         super().__init__(crew, directory)
         self.store, self.shown = states.Store(directory), 0.0
-        self.panel = PopulationPanel(quiet=quiet, live=False if crew.serial else None)
+        self.panel = PopulationPanel(quiet, terminal.Screen(live=False if crew.serial or quiet else None))
         with self.store.locked():
             population = self.store.read()
             self.decisions: int = population["decisions"]
@@ -252,19 +252,11 @@ class PopulationSession(Supervisor):
         self.panel.screen.warn(text)
 
     def _close(self) -> Row:
+        """What all members have done, and the best of them. Where all have failed, sets the reason."""
         self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
             self._look(last=True)
-        totals = self._totals()
-        summary = {"reason": self.reason, "exit_code": self.exit_code, "directory": str(self.directory), **totals}
-        with contextlib.suppress(OSError):
-            write_json(self.directory / "summary.json", summary)
-        self.panel.end(summary)
-        return summary
-
-    def _totals(self) -> Row:
-        """What all members have done, and the best of them. Where all have failed, sets the reason."""
         with self.store.locked():
             population = self.store.read()
             for m in population["members"]:
@@ -276,7 +268,8 @@ class PopulationSession(Supervisor):
         best = states.best_member(members)
         if self.reason == "done" and all(m["state"] == states.FAILED for m in members):
             self.exit_code, self.reason = 1, f"all members have failed: {members[0]['why']}"
-        return {
+        summary = {
+            **{"reason": self.reason, "exit_code": self.exit_code, "directory": str(self.directory)},
             "wall_seconds": round(population["wall_seconds"], 3),
             **{k: sum(m[k] for m in members) for k in ("steps", "frames")},
             "decisions": population["decisions"],
@@ -285,6 +278,10 @@ class PopulationSession(Supervisor):
             "best_score": best and best["score"],
             "finished": now(),
         }
+        with contextlib.suppress(OSError):
+            write_json(self.directory / "summary.json", summary)
+        self.panel.end(summary)
+        return summary
 
 
 # of every run, what a population has once

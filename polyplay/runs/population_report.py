@@ -6,12 +6,11 @@ Imports no torch.
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -116,19 +115,12 @@ SUMMARY = 60.0  # seconds between two summaries, where there is no panel
 
 class PopulationPanel:
     """`begin`, then `show` and `decision` as they come, `screen.warn` when needed, `end`. quiet: only warnings and the
-    last line. live: a panel (default: if standard output is a terminal).
+    last line.
     """
 
-    def __init__(
-        self,
-        console: Console | None = None,
-        quiet: bool = False,
-        *,
-        live: bool | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.screen = Screen(console, False if quiet else live, clock)
-        self.quiet, self.clock, self.begun = quiet, clock, clock()
+    def __init__(self, quiet: bool = False, screen: Screen | None = None) -> None:
+        self.quiet, self.screen = quiet, screen or Screen(live=False if quiet else None)
+        self.clock, self.begun = self.screen.clock, self.screen.clock()
         self.population: Row = {}
         self.training: Mapping[int, int] = {}
         self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then

@@ -26,6 +26,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
 from polyplay.core.machine import now
 from polyplay.runs.directory import GAME, METRICS, STANDS_FOR, games_of, read_config
+from polyplay.runs.options import RunOptions
 
 # What metrics are called in TensorBoard and W&B: Polyplay's names, CleanRL's or Stable-Baselines3's.
 #
@@ -227,10 +228,8 @@ TOTALS = ("frames", "steps", "updates")
 class Reporter:
     """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
 
-    `style`: whose names TensorBoard and `tracker` get (metric_names). `start`: frames, steps, updates,
-    wall_seconds and episodes of the checkpoint resumed from (default: of the last report). Games ended after it do not
-    count: they are played again. wall_seconds goes on from the last line written. log_games: how many games have a line
-    each in episodes.jsonl, and an event (ThinnedGames); all count in reports.
+    `start`: frames, steps, updates, wall_seconds and episodes of the checkpoint resumed from (default: of the last
+    report). Games ended after it do not count: they are played again. wall_seconds goes on from the last line written.
     A full disk costs the reports that do not fit, never the run; `warn` is called once per file.
 
     To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds.
@@ -239,21 +238,18 @@ class Reporter:
     def __init__(
         self,
         directory: Path,
-        *,
+        options: RunOptions | None = None,
         start: Mapping[str, float] | None = None,
-        tensorboard: bool = True,
         warn: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
-        style: str = "polyplay",
-        tracker: WandbLogger | None = None,
-        log_games: int = 1_000_000,
     ) -> None:
-        self.style, self.tracker = style, tracker
+        options = options or RunOptions()
         self.directory, self.clock, self.writes = Path(directory), clock, LogWrites(warn)
         self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
-        self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
+        self.style, self.thinned, self.closed = options.metrics_style, ThinnedGames(options.log_games), False
+        self.events = TensorBoardWriter(self.directory / "tensorboard") if options.tensorboard else None
+        self.tracker = WandbLogger(options.wandb, self.directory, warn) if options.wandb else None
         (self.directory / "summary.json").unlink(missing_ok=True)
-        self.thinned, self.closed = ThinnedGames(log_games), False
         self.listen: Callable[[str, Row], None] = lambda file, row: None  # called with every line
         self.episodes = 0
         self.return_best: float | None = None

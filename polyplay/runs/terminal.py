@@ -223,28 +223,18 @@ COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yello
 class Terminal:
     """`begin`, then `report` per report, `refresh` as often as you like, `warn` when needed, `end`.
 
-    live: a panel, drawn anew 4 times a second (default: if standard output is a terminal and the run not
-    serial, for a debugger's sake). `close` gives the terminal back; `end` closes.
+    A live panel is drawn anew 4 times a second, but not of a serial run, for a debugger's sake.
     """
 
-    def __init__(
-        self,
-        reporter: Reporter,
-        total_frames: int,
-        *,
-        live: bool | None = None,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.reporter, self.total_frames, self.clock = reporter, total_frames, clock
-        self.screen = Screen(console, live, clock)
-        self.console = self.screen.console
+    def __init__(self, reporter: Reporter, total_frames: int, screen: Screen | None = None) -> None:
+        self.reporter, self.total_frames, self.screen = reporter, total_frames, screen or Screen()
+        self.console, self.clock = self.screen.console, self.screen.clock
         self.title, self.quiet = "", False  # quiet: nothing but warnings and the last line
         self.minutes: float | None = None
         self.row: Row = {}
         self.roles: Mapping[str, Mapping[str, float]] = {}
         self.below = set[str]()  # what stood below warnings, such as tracebacks
-        self.begun = self.at = clock()
+        self.begun = self.at = self.clock()
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
 
     def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:

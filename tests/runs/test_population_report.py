@@ -21,7 +21,8 @@ class Watched:
     def __init__(self, members: int = 8, turns: int = 24, live: bool = True, width: int = 100, quiet: bool = False):
         self.out, self.clock = io.StringIO(), Clock()
         console = Console(file=self.out, force_terminal=live, width=width, height=24, highlight=False, _environ={})
-        self.panel = report_of.PopulationPanel(console, quiet, live=None if quiet else live, clock=self.clock)
+        screen = report_of.Screen(console, live and not quiet, self.clock)
+        self.panel = report_of.PopulationPanel(quiet, screen)
         self.made = MadePopulation(members)
         for _ in range(turns):
             self.made.turn()

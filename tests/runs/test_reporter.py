@@ -20,6 +20,7 @@ from polyplay.core.files import read_lines
 from polyplay.learning import returns
 from polyplay.runs import reporter as report
 from polyplay.runs.directory import games_of, rewind, write_config
+from polyplay.runs.options import RunOptions
 from polyplay.runs.reporter import Reporter, stride
 from tests.reports import KEYS, Clock, rows
 
@@ -30,7 +31,8 @@ def clock() -> Clock:
 
 
 def make(directory: Path, clock: Clock, **more: Any) -> Reporter:
-    return Reporter(directory, **{"tensorboard": False, "clock": clock, **more})
+    options = RunOptions(tensorboard=more.pop("tensorboard", False))
+    return Reporter(directory, options, clock=clock, **more)
 
 
 def numbers(frames: int = 4, **more: Any) -> dict[str, Any]:
@@ -216,7 +218,7 @@ def play(reporter: Reporter, games: int, first: int = 0) -> None:
 
 
 def make_thinned(directory: Path, bound: int, **more: Any) -> Reporter:
-    return Reporter(directory, tensorboard=False, log_games=bound, **more)
+    return Reporter(directory, RunOptions(tensorboard=False, log_games=bound), **more)
 
 
 def written(directory: Path) -> list[dict[str, Any]]:
@@ -317,7 +319,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
     wandb, warned = fake_wandb(), []
     tracker = report.WandbLogger("mine", run, warned.append, wandb)
-    reporter = Reporter(run, tensorboard=False, style="cleanrl", tracker=tracker)
+    reporter = Reporter(run, RunOptions(tensorboard=False, metrics_style="cleanrl"))
+    reporter.tracker = tracker
     game(reporter, 3.0, 9, 40, 10, lane=0)
     reporter.report(numbers(80), {"policy_loss": 0.5})
     reporter.close("done", 0, checkpoint="000000000002")

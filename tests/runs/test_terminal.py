@@ -49,7 +49,8 @@ class Case:
         self.out, self.clock, self.frames = io.StringIO(), Clock(), 0
         console = Console(file=self.out, force_terminal=live, width=width, height=40, highlight=False, _environ={})
         self.reporter: Any = SimpleNamespace(return_best=None)
-        self.terminal = terminal.Terminal(self.reporter, 1_000_000, live=live, console=console, clock=self.clock)
+        screen = terminal.Screen(console, live, self.clock)
+        self.terminal = terminal.Terminal(self.reporter, 1_000_000, screen)
         self.terminal.begin(describe(flags, **options), "runs/x")
 
     def report(self, frames: int = 20_000, roles: tuple[str, ...] = ("actor", "learner"), **more: Any) -> None:
