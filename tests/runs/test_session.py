@@ -512,7 +512,7 @@ def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_p
         disk.full = False
         sizes.append((run / "metrics.jsonl").stat().st_size)
 
-    at_ticks |= {6: lambda: setattr(disk, "full", True), 14: room, 20: lambda: None}
+    at_ticks |= {8: lambda: setattr(disk, "full", True), 20: room, 30: lambda: None}
     result = endless(run, system)
     assert (result.exit_code, result.reason) == (0, "enough")
     said = told(capfd)
