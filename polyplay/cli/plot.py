@@ -246,9 +246,8 @@ def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[
     if not labels:
         return [list(found) for found in by_run]
     if len(labels) != len(by_run):
-        given = f"{len(labels)} name{'s' * (len(labels) != 1)}, {len(by_run)} RUN given"
-        fix = f"give one for each, without commas: --label {' '.join(['NAME'] * len(by_run))}"
-        raise UserError(f"--label: {given}; {fix}")
+        allowed = f"allowed: one for each RUN, without commas: --label {' '.join(['NAME'] * len(by_run))}"
+        raise UserError(f"--label: {' '.join(labels)} given, {allowed}")
     named = zip(labels, by_run, strict=True)
     return [[replace(curve, label=label, env="", settings={}) for curve in found] for label, found in named]
 

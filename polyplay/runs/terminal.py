@@ -178,15 +178,14 @@ def settings_by_source(run: RunDescription) -> dict[str, str]:
 
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
     """A plan without its details."""
-    whole, short = list(plan), dict[str, str]()
+    whole, short = list(plan), list[Fact]()
     memory = next((f"; memory {text.partition('; ')[0]}" for k, text in whole if k == "memory"), "")
     for k, text in whole:
-        first, *others = text.split("; ")
         if k in BRIEF:
-            short[k] = "; ".join([first, *(clause for clause in others if clause.startswith(CHOICES))])
-        if k == LAST:
-            short[k] = f"{text}{memory} (--verbose: the whole plan)"
-    return [(k, short.get(k, text)) for k, text in whole if k not in DETAILS]
+            first, *others = text.split("; ")
+            text = "; ".join([first, *(clause for clause in others if clause.startswith(CHOICES))])
+        short += [] if k in DETAILS else [(k, f"{text}{memory} (--verbose: the whole plan)" if k == LAST else text)]
+    return short
 
 
 def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:

@@ -73,7 +73,7 @@ def test_labels_name_each_run_and_join_those_of_one_name(tmp_path: Path):
     runs = [make(tmp_path, f"r{i}", [*ROWS, (400, float(i))], env=f"e{i}") for i in range(3)]
     figure = plot.draw_curves(runs, plot.PlotOptions(label=("wide", "wide", "deep"), pool="none"))
     assert legend(figure) == ["wide (2 runs)", "deep"]
-    says = r"--label: 2 names, 3 RUN given; give one for each, without commas: --label NAME NAME NAME"
+    says = "--label: a b given, allowed: one for each RUN, without commas: --label NAME NAME NAME"
     with pytest.raises(UserError, match=says):
         plot.draw_curves(runs, plot.PlotOptions(label=("a", "b")))
 
