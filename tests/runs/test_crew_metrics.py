@@ -170,17 +170,12 @@ def test_the_time_of_processes_that_ended_stays_counted(metrics):
 
 
 def test_memory_counts_the_processes_below():
-    alone = crew_metrics.memory_mb()
-    child = subprocess.Popen(
-        [sys.executable, "-c", "x = bytearray(60_000_000); print(flush=True); input()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-    )
-    assert child.stdout is not None
-    child.stdout.readline()
-    both = crew_metrics.memory_mb()
-    child.communicate(b"\n")
-    assert alone > 1
+    alone, code = crew_metrics.memory_mb(), "x = bytearray(60_000_000); print(flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        both = crew_metrics.memory_mb()
+        child.communicate(b"\n")
     assert 55 < both - alone < 90
 
 

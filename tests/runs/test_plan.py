@@ -63,7 +63,6 @@ ITSELF = "(stepped by the worker itself)"
 FULL = "8,000 agent steps"
 TOLD: list[Any] = [  # system, settings, options, the line, a pattern of the whole of it
     ("a2c", {"replicas": 1}, {}, "workers", rf"replica ×1 with 16 lanes each {ITSELF}; .*"),
-    ("a2c", {"env": "CartPole-v1", "replicas": 1}, SERIAL, "workers", rf".*with 16 lanes each {ITSELF}.*"),
     ("a2c", {}, SERIAL, "workers", ".*all workers take turns in one thread.*"),
     ("a2c", {"env": "CartPole-v1", "replicas": 2, "env_workers": 3}, {"on": "thread"}, "workers",
      "replica ×2 with 8 lanes each (3 environment processes); threads of one process, 1 compute.*"),
@@ -76,19 +75,15 @@ TOLD: list[Any] = [  # system, settings, options, the line, a pattern of the who
      "mlp(8,relu); inputs normalize; 67 parameters"),
     ("dqn", {"env": Grey, "network": "auto"}, SERIAL, "network",
      "mlp, chosen by auto; inputs raw; it reads the image \\[84, 84\\] as 7,056 numbers; .*"),
-    ("a2c", {"lanes": 16, "unroll": 5}, {}, "length", FULL),
     ("a2c", {"lanes": 16, "unroll": 5}, {}, "updates", "about 100 updates of 80 rows"),
     ("impala", {**SOME, "unroll": 5, "done": 2000}, {"minutes": 3.0}, "length",
      f"{FULL}; 2,000 frames are already done; or until 3 minutes"),
-    ("impala", {**SOME, "unroll": 5, "done": 2000}, {"minutes": 3.0}, "updates", "about 200 updates of 40 rows"),
     ("a2c", {**PONG, "done": 50}, {"steps": 100, "until_return": 19.0}, "length",
      "100 agent steps = 400 frames; 200 frames are already done; or until a return of 19"),
-    ("a2c", {**PONG, "done": 50}, {"steps": 100, "until_return": 19.0}, "updates", "about 2 updates of 80 rows"),
     ("a2c", {}, {}, "repeat", "bitwise reproducible.*"),
     ("impala", {}, SERIAL, "repeat", "bitwise reproducible.*"),
     ("impala", {"lag": 0}, {}, "repeat", "bitwise reproducible.*"),
     ("impala", {"lag": 0, "actors": 4, "batch": 32}, {}, "repeat", "not bitwise.*"),  # an update takes 2 of 4 rollouts
-    ("impala", {"lag": 1}, {}, "repeat", "not bitwise.*"),
     ("impala", {}, {}, "repeat", "not bitwise.*"),
     ("a2c", {}, {}, "resume", f"restores all, environments too; {EXACT}"),
     ("a2c", {"env": "CartPole-v1"}, {}, "resume", f"restores all, environments too if they can be saved; {EXACT}"),
@@ -176,13 +171,6 @@ def test_too_much_is_refused_with_what_would_fit(parts: dict[str, float], says: 
         plan.check_plan(plan.Plan(memory, 2 * 2**30, 0, 0, 0.0), settings)
     small = plan.Plan(memory, 8 * 2**30, 0, 0, 0.0)
     assert plan.check_plan(small, settings) is small
-
-
-def test_where_nothing_fits_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr(plan, "memory_limit", lambda: 2**14)
-    with pytest.raises(UserError, match=r"there are 0\.0156 MB; no smaller setting fits: take a larger machine"):
-        polyplay.train("a2c", **TOY, lanes=4, steps=80, run=str(tmp_path / "r"))
-    assert not (tmp_path / "r").exists()
 
 
 HUGE: dict[str, dict[str, Any]] = {"five": {"preset": "paper"}, "impala": {**TOY, "lanes": 1 << 22, "batch": 1 << 22}}
