@@ -19,7 +19,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from polyplay.core.errors import UserError
@@ -109,10 +108,10 @@ def check_wandb(project: str | None) -> None:
 
 
 class WandbLogger:
-    """`write` reports, then `close`. module: what `import wandb` gives, for tests."""
+    """`write` reports, then `close`."""
 
-    def __init__(self, project: str, directory: Path, warn: Callable[[str], None], module: ModuleType | None = None):
-        self.project, self.directory, self.warn, self.module = project, Path(directory), warn, module
+    def __init__(self, project: str, directory: Path, warn: Callable[[str], None]):
+        self.project, self.directory, self.warn = project, directory, warn
         self.due: queue.Queue[Send | None] = queue.Queue(BACKLOG)
         self.failure = ""
         self.thread = threading.Thread(target=self._pass_on, name="polyplay-wandb", daemon=True)
@@ -156,8 +155,7 @@ class WandbLogger:
             self.failure = " ".join(f"{type(e).__name__}: {e}".split())
 
     def _begin(self) -> Any:
-        wandb = self.module or importlib.import_module("wandb")
-        config = read_config(self.directory)
+        wandb, config = importlib.import_module("wandb"), read_config(self.directory)
         name = hashlib.sha256(f"{config['started']} {self.directory.name}".encode()).hexdigest()[:12]
         mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
         run = wandb.init(

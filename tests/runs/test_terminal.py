@@ -251,7 +251,7 @@ def test_a_reader_that_leaves_does_not_change_the_exit_status():
     code = (
         "import sys, time; from polyplay.runs.terminal import Screen\n"
         "screen = Screen()\n"
-        "for _ in range(300): screen.print('a line'); time.sleep(0.01)\n"
+        "for _ in range(80): screen.print('a line'); time.sleep(0.01)\n"
         "print('to nobody'); sys.exit(7)"
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
