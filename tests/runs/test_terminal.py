@@ -111,18 +111,10 @@ def test_verbose_shows_every_value_under_its_source_and_the_whole_plan():
         "playing  frame skip 4 · sticky 0",
         *(f"{heading:<8} {text}" for heading, text in WHOLE),
     ]
+    folded = Case(True, width=60)
+    folded.terminal.begin(describe(flags), "runs/x", [("memory", "enough " * 30)])
+    assert max(map(len, folded.text.splitlines())) <= 60
     assert "frames" not in terminal.settings_by_source(describe("--steps 9"))["default"]
-
-
-def test_facts_are_a_line_each_in_a_log_and_folded_on_a_terminal():
-    facts = [("memory", "enough " * 30), ("length", "9 frames")]
-    log, screen = (Console(file=io.StringIO(), force_terminal=live, width=80, _environ={}) for live in (False, True))
-    for console in (log, screen):
-        terminal.print_all(console, terminal.fact_lines(facts, console))
-    assert log.file.getvalue() == f"memory   {'enough ' * 30}\nlength   9 frames\n"  # type: ignore[attr-defined]
-    lines = plain(screen.file.getvalue()).splitlines()  # type: ignore[attr-defined]
-    assert max(map(len, lines)) <= 80
-    assert [line[:9] for line in lines] == ["memory   ", "         ", "         ", "length   "]
 
 
 def test_where_a_frame_is_a_step_they_are_told_once():
