@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 POINTS = 1000  # of a curve at most
 WINDOW = 100  # games that a run's reports are over
 GAMES, REPORTS = "episodes.jsonl", "metrics.jsonl"
+FILES = ("config.json", GAMES)  # a run has one of them; runs that a user's script made have games alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,10 +43,11 @@ class Curve:
 
 def find_runs(place: Path) -> list[Path]:
     """The run at `place`, or else those in it: its seeds, in order. Raises UserError: there is none."""
-    inside = {path.parent for pattern in ("*", "*/seed-*") for path in place.glob(f"{pattern}/config.json")}
-    if not inside or (place / "config.json").exists():
-        read_config(place)  # says what is missing
+    if any((place / name).is_file() for name in FILES):
         return [place]
+    inside = {path.parent for deep in ("*", "*/seed-*") for name in FILES for path in place.glob(f"{deep}/{name}")}
+    if not inside:
+        read_config(place)  # says what is missing
     return sorted(inside, key=_natural)
 
 
@@ -75,15 +77,20 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     """A run's curve: of all its games, or of its reports where games were not kept. Games that a resumption played
     again count once. Raises UserError: no game has ended.
     """
-    config, rows = read_config(run), current_rows(run / GAMES, "steps", "episodic_return")
+    by_hand, place = not (run / "config.json").exists(), run.resolve()
+    name = place.parent.name if place.name.startswith("seed-") else place.name  # seeds have one name
+    config: Row = {"system": name, "config": {}} if by_hand else read_config(run)
+    rows = current_rows(run / GAMES, "episodic_return")
     if rows:
         returns = trailing_means(np.array([row["episodic_return"] for row in rows], float), games)
     else:
-        rows = current_rows(run / REPORTS, "steps", "episodic_return_mean") if games == WINDOW else []
+        rows = current_rows(run / REPORTS, "episodic_return_mean") if games == WINDOW else []
         returns = np.array([row["episodic_return_mean"] for row in rows], float)
     if not rows:
-        raise UserError(f"{run} has no finished game yet, in {GAMES} or {REPORTS}: let the run go on")
-    across = {name: np.array([row[name] for row in rows], float) for name in ("frames", "steps", "wall_seconds")}
+        cure = f"a line of {GAMES} needs frames, wall_seconds and episodic_return" if by_hand else "let the run go on"
+        raise UserError(f"{run} has no finished game yet, in {GAMES} or {REPORTS}: {cure}")
+    counted = [name for name in ("frames", "steps", "wall_seconds") if all(name in row for row in rows)]
+    across = {name: np.array([row[name] for row in rows], float) for name in counted}
     across |= {"minutes": across["wall_seconds"] / 60, "hours": across["wall_seconds"] / 3600}
     kept, settings = thin(across["frames"], POINTS), config["config"]
     across = {name: x[kept] for name, x in across.items()}
@@ -246,9 +253,8 @@ def _labelled(by_run: Sequence[Sequence[Curve]], labels: Sequence[str]) -> list[
     if not labels:
         return [list(found) for found in by_run]
     if len(labels) != len(by_run):
-        given = f"{len(labels)} name{'s' * (len(labels) != 1)}, {len(by_run)} RUN given"
-        fix = f"give one for each, without commas: --label {' '.join(['NAME'] * len(by_run))}"
-        raise UserError(f"--label: {given}; {fix}")
+        allowed = f"allowed: one for each RUN, without commas: --label {' '.join(['NAME'] * len(by_run))}"
+        raise UserError(f"--label: {' '.join(labels)} given, {allowed}")
     named = zip(labels, by_run, strict=True)
     return [[replace(curve, label=label, env="", settings={}) for curve in found] for label, found in named]
 
@@ -263,6 +269,8 @@ def blank_figure(what: str, height: float) -> Figure:
 
 
 def _draw(panel: Axes, axis: str, name: str, colour: str, runs: Sequence[Curve], pool: str) -> None:
+    if lacking := next((run.label for run in runs if axis not in run.across), None):
+        raise UserError(f"--x: {axis} given, but {lacking} counted none; allowed: frames, hours")
     if pool != "none" and (band := pool_curves(runs, axis, pool)):
         (x, mean, low, high), label = band, f"{name} (mean of {len(runs)} runs, {BANDS[pool]})"
         panel.plot(x, mean, color=colour, linewidth=1.8, solid_capstyle="round", label=label)

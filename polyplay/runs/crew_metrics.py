@@ -88,28 +88,27 @@ REUSE = 4.0  # how often a position may be drawn, in the mean
 # value network that had memorized its games, and 0.226 / 0.234 = 0.97 for one that had not: this lies between.
 OVERFITTED = 0.7
 REPORTS = 10  # that the losses are averaged over: right after the start, fresh games are of older weights
+REUSED = f"each position is drawn more than {REUSE:g} times in the mean: the network may overfit: lower --ratio"
+OVERFITS = f"the value loss on the replay is below {OVERFITTED:g} times that on fresh games: the network"
+OVERFITS += " overfits the games in its replay: lower --ratio or raise --capacity"
 
 
 class SelfPlayAlarms:
-    """Looks at each report, and gives kinds of warnings and their lines."""
+    """Looks at each report, and gives warnings."""
 
     def __init__(self) -> None:
         self.losses: deque[tuple[float, float]] = deque(maxlen=REPORTS)  # in the replay, of fresh games
 
-    def look(self, row: Mapping[str, float | None]) -> Iterator[tuple[str, str]]:
+    def look(self, row: Mapping[str, float | None]) -> list[str]:
         """At a line of metrics.jsonl."""
         fresh, learnt, reuse = (row.get(name) for name in ("fresh_value_loss", "value_loss", "replay_ratio"))
         if fresh is None:
-            return
-        if reuse is not None and reuse > REUSE:
-            text = f"each position is drawn {reuse:.1f} times in the mean; above {REUSE:g} the network may overfit"
-            yield "reuse", f"{text}: lower --ratio"
+            return []
         if learnt is not None:
             self.losses.append((learnt, fresh))
-        means = [sum(column) / REPORTS for column in zip(*self.losses, strict=True)]
-        if len(self.losses) == REPORTS and means[0] < OVERFITTED * means[1]:
-            text = f"value loss {means[0]:.2g} on the replay, {means[1]:.2g} on fresh games: the network overfits"
-            yield "overfitted", f"{text} the games in its replay: lower --ratio or raise --capacity"
+        sums = [sum(column) for column in zip(*self.losses, strict=True)]
+        overfits = len(self.losses) == REPORTS and sums[0] < OVERFITTED * sums[1]
+        return [REUSED] * (reuse is not None and reuse > REUSE) + [OVERFITS] * overfits
 
 
 Metrics = dict[str, float | None]
@@ -128,9 +127,7 @@ class CrewMetrics:
         self.totals, self.at, self.memory = dict[str, Any](), time.monotonic(), Throttled(memory_mb)
         self.roles: dict[str, dict[str, float]] = {}
         self.reported: dict[int, int] = {}  # row of the counters → games of it that were reported
-        self.missed = False  # whether games were missed, which is said once
         self.losses = np.zeros((1, 2))  # sums and numbers at the last report
-        self.silent: set[int] = set()
 
     @property
     def counters(self) -> Counters:
@@ -162,9 +159,8 @@ class CrewMetrics:
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
             first = max(self.reported.get(row, 0), count - EPISODES)
-            if (missed := first - self.reported.get(row, 0)) and not self.missed:
-                warn(f"{missed} games ended faster than they could be counted: reports lack them and later such ones")
-            self.missed = self.missed or bool(missed)
+            if first > self.reported.get(row, 0):
+                warn("games ended faster than they could be counted: reports lack some")
             games += [(self.counters.games[row, i % EPISODES], row) for i in range(first, count)]
             self.reported[row] = count
         several = any(role.served for role in self.crew.roles)
@@ -177,7 +173,8 @@ class CrewMetrics:
         """A report's numbers; and what learners report, means since the last time."""
         now, steps, column, roles = time.monotonic(), self.steps, self.counters.column, self.crew.roles
         passed, self.at = now - self.at, now
-        made, lag_max = self._new("steps", steps - self.before["steps"]), self._lag_max()
+        made = self._new("steps", steps - self.before["steps"])
+        lag_max = _largest(self._new("lags", self.counters.lags.sum(0)), int(column("lag_max").max()))
         lags, lag_sum = (self._new(name, column(name).sum()) for name in ("lag_count", "lag_sum"))
         learners = [row for role in roles if role.learner for row in self.crew.rows(role)]
         depths, takings = (self._growth(name, learners, "queue") for name in ("depth_sum", "depth_count"))
@@ -204,10 +201,6 @@ class CrewMetrics:
         new, self.losses = sums - self.losses, sums
         return row, {name: float(new[i, 0] / new[i, 1]) for name, i in self.counters.names.items() if new[i, 1] > 0}
 
-    def _lag_max(self) -> int:
-        """The largest lag since the last report; beyond the histogram's last bin, the largest ever."""
-        return _largest(self._new("lags", self.counters.lags.sum(0)), int(self.counters.column("lag_max").max()))
-
     def _times(self) -> Metrics:
         """Sets `roles`; returns the fractions over all workers."""
         rows = [self.crew.rows(role, past=True) for role in self.crew.roles]
@@ -226,20 +219,15 @@ class CrewMetrics:
     def _growth(self, column: str, rows: Iterable[int], name: str = "") -> float:
         return float(self._new(name + column, self.counters.column(column)[list(rows)].sum()))
 
-    def newly_silent(self, now: float) -> Iterator[str]:
+    def silent(self, now: float) -> Iterator[str]:
         """A line for each worker that has stopped taking turns. Workers stamp their row at every turn: progress is what
         shows that they live.
         """
         for role in self.crew.roles:
             for worker in role.workers.values():
-                row = worker.ctx.row
-                stamp = self.counters.values[row, COLUMNS.index("stamp")]
-                seconds = now - stamp if stamp and not worker.done else 0.0
-                if seconds <= SILENCE:
-                    self.silent.discard(row)
-                elif row not in self.silent:
-                    self.silent.add(row)
-                    yield f"worker {role.name} {worker.ctx.index} has not taken a turn for {seconds:.0f} s"
+                stamp = self.counters.values[worker.ctx.row, COLUMNS.index("stamp")]
+                if stamp and not worker.done and now - stamp > SILENCE:
+                    yield f"worker {role.name} {worker.ctx.index} has not taken a turn for {SILENCE:.0f} s"
 
     # ---------------------------------------------------------------------------------------------- the service
 

@@ -111,11 +111,6 @@ def kind_of(envs: Any) -> str:
     return "inline" if envs.inline else "processes"
 
 
-def workers_of(envs: Any) -> int:
-    """Environment processes, or ale-py's threads, of one pool; as the pool counts them."""
-    return min(envs.workers or cores(), envs.lanes // envs.groups)
-
-
 def _rollouts(role: Role, net: Any) -> float:
     """Bytes of one worker's own slots, and of the batches that it puts together from several."""
     if role.T and role.envs is not None:
@@ -253,7 +248,7 @@ def _computing(crew: Any) -> str:
 
 
 def _steppers(envs: Any) -> str:
-    n = envs.active or workers_of(envs)
+    n = envs.active or min(envs.workers or cores(), envs.lanes // envs.groups)  # as its pool counts them
     some = {"ale": _counted(n, "ale-py thread"), "processes": _counted(n, "environment process")}
     some |= dict.fromkeys(("inline", *GAMES), "stepped by the worker itself")
     some |= {"vector": "a vector environment, stepped by the worker itself", "envpool": "EnvPool's threads"}
@@ -276,7 +271,7 @@ def _length(options: Any, total: float, done: int, skip: int) -> str:
 
 
 def _updates(crew: Any, total: float) -> str:
-    rows, n = rows_per_update(crew), updates_of(crew, total)
+    rows, n = max(1, round(_steps_per_update(crew))), updates_of(crew, total)
     replays = [r.drawn_replay for r in crew.roles if r.learner and r.drawn_replay]
     passes = next((r.spec.passes for r in crew.roles if r.spec), None)
     if any(replay.ratio is None for replay in replays):
@@ -300,12 +295,8 @@ def minutes_over(minutes: float) -> str:
     return f"{minutes:g} minute{' is' if minutes == 1 else 's are'} over"
 
 
-def rows_per_update(crew: Any) -> int:
-    """Agent steps that one update of all learners together takes, or all passes over one rollout."""
-    return max(1, round(_steps_per_update(crew)))
-
-
 def _steps_per_update(crew: Any) -> float:
+    """Agent steps that one update of all learners together takes, or all passes over one rollout."""
     role = next(r for r in crew.roles if r.learner)
     together, replay = 1 if role.asynchronous or role.served else role.n, role.drawn_replay
     if replay is not None:
@@ -400,7 +391,7 @@ def episodes(envs: Any) -> str:
     ended, cut = "", f" (time limit: {facts.get('time limit', 'its own')})"
     if envs.title.startswith("ALE/"):
         life = " or life" if facts.get("life loss", "ignored") != "ignored" else ""
-        ended, cut = f" by a lost game{life}", f" after {_number(facts.get('max frames'))} frames"
+        ended, cut = f" by a lost game{life}", f" after {facts.get('max frames')} frames"
     resets = f"; resets: {text}" if (text := facts.get("resets", "")) else ""
     return f"terminated{ended}: value 0; truncated{cut}: value of the last observation{resets}"
 
@@ -410,10 +401,6 @@ def _scaling(wired: Any) -> str:
     given = getattr(wired.policy, "options", {})
     deterministic = getattr(wired.policy, "deterministic", False)
     return describe_scaling(wired.envs.spec.action, deterministic or given.get("actions", "scale") == "scale")
-
-
-def _number(text: str | None) -> str:
-    return f"{int(text):,}" if text and text.isdigit() else str(text)
 
 
 # ------------------------------------------------------------------------------------------------------ refusal

@@ -34,20 +34,15 @@ from polyplay.workers.crew import Crew
 # What may be varied in a population, tried by building a member for each: network, optimizer and replay stay.
 
 
-FIXED = {"env": "members must play the same game"}
-FIXED |= dict.fromkeys(("frames", *run_options.LIMITS), "it says how long every member trains")
-FIXED |= dict.fromkeys(("hidden", "activation"), "the network must stay the same: members copy its weights")
-FIXED |= dict.fromkeys(("env_kwargs", "wrapper"), FIXED["env"])
-FIXED["seed"] = "every member has its own, which follows from --seed"
+ALIKE = {"env", "env_kwargs", "wrapper", "frames", *run_options.LIMITS, "seed", "hidden", "activation"}
 
 
 def check_varied(words: Iterable[str]) -> None:
-    """Raises UserError: an option that all members have alike."""
+    """Raises UserError: an option that all members have alike: their game, their network, how long they train."""
     for word in words:
         name = word.partition("=")[0].replace("-", "_")
-        if name in FIXED or name in flags.option_types(RunOptions):
-            why = FIXED.get(name, "members differ in options of their system alone")
-            raise UserError(f"--vary: {name} given, which can't be varied, since {why}: leave it out")
+        if name in ALIKE or name in flags.option_types(RunOptions):
+            raise UserError(f"--vary: {name} given, which all members have alike: leave it out")
 
 
 def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.OptionTypes) -> frozenset[str]:
@@ -116,7 +111,6 @@ class MemberRunner:
     sources: Sources
     score: str
     changes: Mapping[str, Any] = field(default_factory=dict)
-    said: set[str] = field(default_factory=set)  # by sessions of this process
 
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
@@ -124,13 +118,7 @@ class MemberRunner:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory = states.Store(self.directory).member(m["member"])
-
-        def warn(text: str) -> None:
-            if (line := f"{name}: {text}") not in self.said:
-                self.said.add(line)
-                say("warning", line)
-
-        output = WarningReader(warn)
+        output = WarningReader(lambda text: say("caution", f"{name}: {text}"))
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 ended, why = self._run(directory, m, RunSegment(until, stopping))
@@ -211,9 +199,9 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
     return tuple(float(game["episodic_return"]) for game in games[-GAMES:])
 
 
-def last_row(path: Path) -> Row:
-    """The last whole line of a run's reports; empty: there is none."""
-    return next(reversed(list(_tail(path, run_files.METRICS))), {})
+def newest_steps(directory: Path) -> int:
+    """Agent steps of a run by its last report."""
+    return max((row["steps"] for row in _tail(directory / "metrics.jsonl", run_files.METRICS)), default=0)
 
 
 def _tail(path: Path, numbers: tuple[str, ...]) -> Iterator[Row]:
@@ -239,7 +227,7 @@ class PopulationSession(Supervisor):
     def __init__(self, crew: Crew, directory: Path, lines: Sequence[tuple[str, str]], quiet: bool):
         super().__init__(crew, directory)
         self.store, self.shown = states.Store(directory), 0.0
-        self.panel = PopulationPanel(quiet=quiet, live=False if crew.serial else None)
+        self.panel = PopulationPanel(quiet, terminal.Screen(live=False if crew.serial or quiet else None))
         with self.store.locked():
             population = self.store.read()
             self.decisions: int = population["decisions"]
@@ -258,25 +246,17 @@ class PopulationSession(Supervisor):
                 self.panel.decision(row)
             self.decisions = population["decisions"]
         training = [m["member"] for m in population["members"] if m["state"] == states.TRAINING]
-        self.panel.show(population, {i: last_row(self.store.member(i) / "metrics.jsonl") for i in training})
+        self.panel.show(population, {i: newest_steps(self.store.member(i)) for i in training})
 
     def _warn(self, text: str) -> None:
         self.panel.screen.warn(text)
 
     def _close(self) -> Row:
+        """What all members have done, and the best of them. Where all have failed, sets the reason."""
         self.closing = True
         self.crew.stop()
         with contextlib.suppress(Exception):
             self._look(last=True)
-        totals = self._totals()
-        summary = {"reason": self.reason, "exit_code": self.exit_code, "directory": str(self.directory), **totals}
-        with contextlib.suppress(OSError):
-            write_json(self.directory / "summary.json", summary)
-        self.panel.end(summary)
-        return summary
-
-    def _totals(self) -> Row:
-        """What all members have done, and the best of them. Where all have failed, sets the reason."""
         with self.store.locked():
             population = self.store.read()
             for m in population["members"]:
@@ -288,7 +268,8 @@ class PopulationSession(Supervisor):
         best = states.best_member(members)
         if self.reason == "done" and all(m["state"] == states.FAILED for m in members):
             self.exit_code, self.reason = 1, f"all members have failed: {members[0]['why']}"
-        return {
+        summary = {
+            **{"reason": self.reason, "exit_code": self.exit_code, "directory": str(self.directory)},
             "wall_seconds": round(population["wall_seconds"], 3),
             **{k: sum(m[k] for m in members) for k in ("steps", "frames")},
             "decisions": population["decisions"],
@@ -297,6 +278,10 @@ class PopulationSession(Supervisor):
             "best_score": best and best["score"],
             "finished": now(),
         }
+        with contextlib.suppress(OSError):
+            write_json(self.directory / "summary.json", summary)
+        self.panel.end(summary)
+        return summary
 
 
 # of every run, what a population has once

@@ -6,12 +6,11 @@ Imports no torch.
 from __future__ import annotations
 
 import shlex
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
@@ -37,12 +36,7 @@ def population_title(population: Row) -> str:
 
 def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> Iterator[RenderableType]:
     """All members, what failed, and the winner. rows: of lineage.jsonl."""
-    copies = {
-        r["member"]: f"{member_name(r['donor'])} at {short_count(r['steps'])}" for r in rows if r["donor"] is not None
-    }
-    members = store.rank_members(population["members"])
-    copied = {"copied": [copies.get(member["member"], "–") for member in members]} if copies else {}
-    yield members_table(members, population["vary"], copied)
+    yield _table(population, rows)
     for member in population["members"]:
         if member["state"] == store.FAILED:
             why = " ".join(str(member.get("why", "")).split())
@@ -56,22 +50,24 @@ def population_report(directory: Path, population: Row, rows: Sequence[Row]) -> 
     yield Text.assemble(("next     ", "bold"), f"polyplay evaluate {where}")
 
 
-def members_table(members: Iterable[Row], names: Iterable[str], more: Mapping[str, Iterable[str]]) -> Table:
-    """A line for each member. names: of what varies, whose columns are cut first where a terminal is narrow. more:
-    other columns, as lists of cells.
-    """
-    table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("member", "state", "steps", "score"):
-        table.add_column(name, justify="left" if name in ("member", "state") else "right", no_wrap=True)
-    for name in names:
-        table.add_column(name, justify="right", overflow="ellipsis")
-    for name in more:
+def _table(population: Row, rows: Sequence[Row]) -> Table:
+    """A line for each member. The columns of what varies are cut first where a terminal is narrow."""
+    copies = {
+        r["member"]: f"{member_name(r['donor'])} at {short_count(r['steps'])}" for r in rows if r["donor"] is not None
+    }
+    table = Table("member", "state", box=None, pad_edge=False, padding=(0, 1, 0, 0))
+    for name in ("steps", "score"):
         table.add_column(name, justify="right", no_wrap=True)
-    for member, *cells in zip(members, *more.values(), strict=True):
-        state = Text(str(member["state"]), style=STYLES.get(member["state"], ""))
-        values = (value_text(member["values"].get(name)) for name in names)
-        steps, score = short_count(member["steps"]), score_text(member["score"])
-        table.add_row(member_name(member["member"]), state, steps, score, *values, *cells)
+    for name in population["vary"]:
+        table.add_column(name, justify="right", overflow="ellipsis")
+    if copies:
+        table.add_column("copied", justify="right", no_wrap=True)
+    for member in store.rank_members(population["members"]):
+        cells: list[RenderableType] = [Text(str(member["state"]), style=STYLES.get(member["state"], ""))]
+        cells += [short_count(member["steps"]), score_text(member["score"])]
+        cells += [value_text(member["values"].get(name)) for name in population["vary"]]
+        cells += [copies.get(member["member"], "–")] if copies else []
+        table.add_row(member_name(member["member"]), *cells)
     return table
 
 
@@ -115,26 +111,18 @@ def score_text(score: float | None) -> str:
 
 
 SUMMARY = 60.0  # seconds between two summaries, where there is no panel
-AROUND = 7  # lines of the panel that are no members, and the cursor's
 
 
 class PopulationPanel:
     """`begin`, then `show` and `decision` as they come, `screen.warn` when needed, `end`. quiet: only warnings and the
-    last line. live: a panel (default: if standard output is a terminal).
+    last line.
     """
 
-    def __init__(
-        self,
-        console: Console | None = None,
-        quiet: bool = False,
-        *,
-        live: bool | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.screen = Screen(console, False if quiet else live, clock)
-        self.quiet, self.clock, self.begun = quiet, clock, clock()
+    def __init__(self, quiet: bool = False, screen: Screen | None = None) -> None:
+        self.quiet, self.screen = quiet, screen or Screen(live=False if quiet else None)
+        self.clock, self.begun = self.screen.clock, self.screen.clock()
         self.population: Row = {}
-        self.training: Mapping[int, Row] = {}
+        self.training: Mapping[int, int] = {}
         self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then
         self.told, self.last = self.begun, ""
 
@@ -143,17 +131,17 @@ class PopulationPanel:
         for line in () if self.quiet else fact_lines(lines, self.screen.console):
             self.screen.print(line)
 
-    def show(self, population: Row, training: Mapping[int, Row]) -> None:
-        """Call it from any loop. population: population.json. training: the last lines of metrics.jsonl of members that
-        train now, {} of one that has none.
-        """
+    def show(self, population: Row, training: Mapping[int, int]) -> None:
+        """Call it from any loop. population: population.json. training: agent steps of members that train now."""
         self.population, self.training = population, training
         now = self.clock()
         self.first = self.first or (now, self._steps())
         self.screen.draw(self.panel)
         if self.screen.live is None and not self.quiet and now - self.told >= SUMMARY:
             self.told = now
-            self.screen.print(Text(self._summary(), no_wrap=True))
+            done, fraction, clock = self._progress()
+            parts = clock, done, f"{100 * fraction:.1f} %", self._standing()
+            self.screen.print(Text("  ".join(filter(None, parts)), no_wrap=True))
 
     def decision(self, row: Row) -> None:
         """A line of lineage.jsonl: without a panel a line, in the panel the last one."""
@@ -182,8 +170,8 @@ class PopulationPanel:
     def _members(self) -> list[Row]:
         """Best first, with the steps that those that train have made since."""
         members = {member["member"]: dict(member) for member in self.population.get("members", ())}
-        for i, report in self.training.items():
-            members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], report.get("steps", 0))}
+        for i, steps in self.training.items():
+            members[i] |= {"state": store.TRAINING, "steps": max(members[i]["steps"], steps)}
         return store.rank_members(members.values())
 
     def _steps(self) -> int:
@@ -198,34 +186,16 @@ class PopulationPanel:
         done = f"{short_count(steps)} of {short_count(goal)} steps"
         return done, steps / goal, f"{clock_text(now - self.begun)}  eta {clock_text(left)}"
 
-    def _summary(self) -> str:
-        """One line."""
-        done, fraction, clock = self._progress()
-        parts = [clock, done, f"{100 * fraction:.1f} %"]
-        if best := store.best_member(self._members()):
-            parts.append(f"best {member_name(best['member'])} {score_text(best['score'])}")
+    def _standing(self) -> str:
+        """The best member, and those that train."""
+        best = store.best_member(self._members())
+        parts = [f"best {member_name(best['member'])} {score_text(best['score'])}"] if best else []
         parts += [f"training {' '.join(map(member_name, sorted(self.training)))}"] if self.training else []
         return "  ".join(parts)
 
-    # ------------------------------------------------------------------------------------------------ its picture
-
     def panel(self) -> Panel:
-        """As many members as the terminal has lines for: the best, and those that train."""
+        """The picture: how far it is, the best, and the last decision."""
         done, fraction, clock = self._progress()
-        last = [Text(f"last: {self.last}")] if self.last else []
-        lines = [progress_line(fraction, f"{100 * fraction:.1f} %", done, clock), *self._table(), *last]
-        return self.screen.boxed(population_title(self.population), lines)
-
-    def _table(self) -> Iterator[RenderableType]:
-        members, names = self._members(), list(self.population["vary"])
-        room = max(3, self.screen.console.height - AROUND - bool(self.screen.warning))
-        best = [m["member"] for m in members if m["member"] not in self.training]
-        kept = {*self.training, *best[: max(0, room - len(self.training))]}
-        shown = [member for member in members if member["member"] in kept][:room]
-        reports = [self.training.get(member["member"], {}) for member in shown]
-        means, speeds = ([report.get(name) for report in reports] for name in ("episodic_return_mean", "sps"))
-        live = {"return": ["" if mean is None else score_text(mean) for mean in means]}
-        live["steps/s"] = ["" if speed is None else f"{speed:,.0f}" for speed in speeds]
-        yield members_table(shown, names, live)
-        if len(members) > len(shown):
-            yield Text(f"{len(members) - len(shown)} more", style="bright_black")
+        bar = progress_line(fraction, f"{100 * fraction:.1f} %", done, clock)
+        said = [Text(text) for text in (self._standing(), self.last) if text]
+        return self.screen.boxed(population_title(self.population), [bar, *said])

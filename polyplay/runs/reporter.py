@@ -19,13 +19,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
 from polyplay.core.machine import now
 from polyplay.runs.directory import GAME, METRICS, STANDS_FOR, games_of, read_config
+from polyplay.runs.options import RunOptions
 
 # What metrics are called in TensorBoard and W&B: Polyplay's names, CleanRL's or Stable-Baselines3's.
 #
@@ -108,12 +108,12 @@ def check_wandb(project: str | None) -> None:
 
 
 class WandbLogger:
-    """`write` reports, then `close`. module: what `import wandb` gives, for tests."""
+    """`write` reports, then `close`."""
 
-    def __init__(self, project: str, directory: Path, warn: Callable[[str], None], module: ModuleType | None = None):
-        self.project, self.directory, self.warn, self.module = project, Path(directory), warn, module
+    def __init__(self, project: str, directory: Path, warn: Callable[[str], None]):
+        self.project, self.directory, self.warn = project, directory, warn
         self.due: queue.Queue[Send | None] = queue.Queue(BACKLOG)
-        self.failure, self.warned = "", False
+        self.failure = ""
         self.thread = threading.Thread(target=self._pass_on, name="polyplay-wandb", daemon=True)
         self.thread.start()
 
@@ -142,9 +142,9 @@ class WandbLogger:
 
     def _warn_once(self) -> None:
         """One warning, by the thread that may write to the terminal."""
-        if self.failure and not self.warned:
-            self.warned = True
+        if self.failure:
             self.warn(f"W&B: {self.failure}; the run continues without it; its directory has all metrics")
+            self.warn = lambda text: None
 
     def _pass_on(self) -> None:
         try:
@@ -155,8 +155,7 @@ class WandbLogger:
             self.failure = " ".join(f"{type(e).__name__}: {e}".split())
 
     def _begin(self) -> Any:
-        wandb = self.module or importlib.import_module("wandb")
-        config = read_config(self.directory)
+        wandb, config = importlib.import_module("wandb"), read_config(self.directory)
         name = hashlib.sha256(f"{config['started']} {self.directory.name}".encode()).hexdigest()[:12]
         mode = os.environ.get("WANDB_MODE") or ("online" if wandb.login(prompt=False) else "offline")
         run = wandb.init(
@@ -227,10 +226,8 @@ TOTALS = ("frames", "steps", "updates")
 class Reporter:
     """The one writer of a run's reports, in the main process. In an earlier run's directory it goes on.
 
-    `style`: whose names TensorBoard and `tracker` get (metric_names). `start`: frames, steps, updates,
-    wall_seconds and episodes of the checkpoint resumed from (default: of the last report). Games ended after it do not
-    count: they are played again. wall_seconds goes on from the last line written. log_games: how many games have a line
-    each in episodes.jsonl, and an event (ThinnedGames); all count in reports.
+    `start`: frames, steps, updates, wall_seconds and episodes of the checkpoint resumed from (default: of the last
+    report). Games ended after it do not count: they are played again. wall_seconds goes on from the last line written.
     A full disk costs the reports that do not fit, never the run; `warn` is called once per file.
 
     To read at any time: episodes, return_mean, return_best (the best mean over 100 games), wall_seconds.
@@ -239,21 +236,18 @@ class Reporter:
     def __init__(
         self,
         directory: Path,
-        *,
+        options: RunOptions | None = None,
         start: Mapping[str, float] | None = None,
-        tensorboard: bool = True,
         warn: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.monotonic,
-        style: str = "polyplay",
-        tracker: WandbLogger | None = None,
-        log_games: int = 1_000_000,
     ) -> None:
-        self.style, self.tracker = style, tracker
+        options = options or RunOptions()
         self.directory, self.clock, self.writes = Path(directory), clock, LogWrites(warn)
         self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
-        self.events = TensorBoardWriter(self.directory / "tensorboard") if tensorboard else None
+        self.style, self.thinned, self.closed = options.metrics_style, ThinnedGames(options.log_games), False
+        self.events = TensorBoardWriter(self.directory / "tensorboard") if options.tensorboard else None
+        self.tracker = WandbLogger(options.wandb, self.directory, warn) if options.wandb else None
         (self.directory / "summary.json").unlink(missing_ok=True)
-        self.thinned, self.closed = ThinnedGames(log_games), False
         self.listen: Callable[[str, Row], None] = lambda file, row: None  # called with every line
         self.episodes = 0
         self.return_best: float | None = None

@@ -27,13 +27,13 @@ import numpy as np
 from polyplay.buffers import actor_checkpoint
 from polyplay.core import checkpoint, processes
 from polyplay.core.errors import Closed, UserError
-from polyplay.core.files import LogWrites, Row, parse_json, read_lines, refusal_text, write_json
+from polyplay.core.files import Row, parse_json, read_lines, refusal_text, write_json
 from polyplay.runs import directory as run_files
 from polyplay.runs.crew_metrics import CrewMetrics, SelfPlayAlarms
 from polyplay.runs.load import BEGINNING, steps_learnt
 from polyplay.runs.options import RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan, minutes_over
-from polyplay.runs.reporter import Reporter, WandbLogger
+from polyplay.runs.reporter import Reporter
 from polyplay.runs.terminal import Terminal, evaluation_line, match_line
 from polyplay.systems import System
 from polyplay.workers.autoscale import describe_decision
@@ -261,10 +261,19 @@ class CheckpointCompleter:
         self.complete(self.metrics.crew.rescue(self.last, busy))
 
     def _counters(self, version: int) -> Row:
+        """When all workers but a judge wrote their parts of `version`; of several agents the update of each too."""
         if self.last < 1:  # whoever acts already does so again
             return {**BEGINNING, "episodes": 0, "games": {}, "episodic_return_mean": None, "wall_seconds": 0.0}
-        steps, games = self._totals(version)
-        agents = self._agents(version)
+        crew, root = self.metrics.crew, checkpoint.partial(self.directory, version)
+        parts = actor_checkpoint.saved_counters(root)
+        steps, games = self.metrics.steps, dict[str, int]()
+        if len(parts) >= sum(role.n for role in crew.roles if (role.envs or role.agents) and role.best is None):
+            steps = self.metrics.before["steps"] + sum(part["steps"] for part in parts)
+            for first, n, ended in ((part["first_lane"], part["lanes"], part["episodes"]) for part in parts):
+                games[f"{first}+{n}"] = ended + sum(self.games_before[lane] for lane in range(first, first + n))
+        served = max((len(role.served) for role in crew.roles), default=0)
+        files = {str(agent): root / f"agents/{agent}/learner.json" for agent in range(served)}
+        agents = {agent: int(json.loads(file.read_text("utf-8"))["version"]) for agent, file in files.items()}
         return {
             "steps": steps,
             "frames": steps * self.metrics.frames_per_step,
@@ -274,27 +283,8 @@ class CheckpointCompleter:
             "episodic_return_mean": self.reporter.return_mean,
             "wall_seconds": round(self.reporter.wall_seconds, 3),
             **({"agents": agents} if agents else {}),
-            **({"self_play": True} if any(role.name == "self_play" for role in self.metrics.crew.roles) else {}),
+            **({"self_play": True} if any(role.name == "self_play" for role in crew.roles) else {}),
         }
-
-    def _agents(self, number: int) -> dict[str, int]:
-        """Of a run of several agents: the update that each is at in the checkpoint `number`."""
-        n = max((len(role.served) for role in self.metrics.crew.roles), default=0)
-        root = checkpoint.partial(self.directory, number) / "agents"
-        return {str(a): int(json.loads((root / f"{a}/learner.json").read_text("utf-8"))["version"]) for a in range(n)}
-
-    def _totals(self, version: int) -> tuple[int, dict[str, int]]:
-        """Agent steps, and finished games by their lanes, when the workers wrote their parts of `version`."""
-        parts = actor_checkpoint.saved_counters(checkpoint.partial(self.directory, version))
-        crew = self.metrics.crew
-        acting = sum(role.n for role in crew.roles if (role.envs or role.agents) and role.best is None)  # no judge
-        if len(parts) < acting:
-            return self.metrics.steps, {}
-        games = {}
-        for part in parts:
-            first, n = part["first_lane"], part["lanes"]
-            games[f"{first}+{n}"] = part["episodes"] + sum(self.games_before[lane] for lane in range(first, first + n))
-        return self.metrics.before["steps"] + sum(part["steps"] for part in parts), games
 
 
 TICK = 0.25  # seconds between two polls of the workers
@@ -501,34 +491,19 @@ class Session(Supervisor):
         self.setup, self.options = setup, setup.options
         self.last_reported, self.next_report, self.next_save = False, 0.0, 0.0
         self.config, self.origin = run_files.read_config(self.directory), run_files.origin(self.directory)
-        self.lock, self.writes = setup.lock, LogWrites(self._warn)
+        self.lock = setup.lock
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
         self.metrics, self.alarms = CrewMetrics(self.crew, setup.frames_per_step, before), SelfPlayAlarms()
-        self.reporter = self._make_reporter(before)
         keep, games = self.options.keep, setup.counters.get("games", {})
+        start = {**before, "frames": setup.frames_per_step * before["steps"], "episodes": sum(games.values())}
+        start["wall_seconds"] = setup.counters.get("wall_seconds", 0.0)
+        self.reporter = Reporter(self.directory, self.options, start, self._warn)
         self.checkpoints = CheckpointCompleter(self.directory, self.metrics, self.reporter, keep, self._warn, games)
         self.callbacks = Callbacks(setup.callbacks, self.directory, self._finish)
         self.reporter.listen = self.callbacks.add
         self.checkpoints.listen = partial(self.callbacks.add, "checkpoint")
         self.terminal = Terminal(self.reporter, setup.plan.frames)
         self.terminal.begin(setup.description, self.directory, setup.plan.lines)
-
-    def _make_reporter(self, before: dict[str, int]) -> Reporter:
-        options, counters = self.options, self.setup.counters
-        start = {**before, "frames": self.metrics.frames_per_step * before["steps"]}
-        start |= {
-            "episodes": sum(counters.get("games", {}).values()),
-            "wall_seconds": counters.get("wall_seconds", 0.0),
-        }
-        return Reporter(
-            self.directory,
-            start=start,
-            tensorboard=options.tensorboard,
-            warn=self._warn,
-            style=options.metrics_style,
-            tracker=WandbLogger(options.wandb, self.directory, warn=self._warn) if options.wandb else None,
-            log_games=options.log_games,
-        )
 
     # ---------------------------------------------------------------------------------------------- the loop
 
@@ -562,12 +537,12 @@ class Session(Supervisor):
         if self.lock is not None and not self.lock.held:
             self._restore_directory(self.lock)
         self._report_signals()
-        self.metrics.report_games(self.reporter, self._warn)
+        self.metrics.report_games(self.reporter, partial(self.log, "caution"))
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """The run's directory was moved: go on there, by a link at its old place. It was deleted: write it anew, with
-        all lines, and then a checkpoint. If only its lock was, lock it again. Raises UserError: something else is there.
+        """It was moved: go on there, by a link at its old place. It was deleted: write it anew, with all lines, and
+        then a checkpoint. Only its lock was: lock it again. Raises UserError: something else is there.
         """
         if (moved := lock.moved_to) is not None:
             try:
@@ -591,7 +566,7 @@ class Session(Supervisor):
             if not there:
                 write_json(config, self.config)
         except OSError as e:
-            self.writes.fail(str(self.directory), refusal_text(e))
+            self.log("caution", f"{self.directory}: {refusal_text(e)}; the run continues, its files are missing")
             return
         if same and there:
             self._warn(f"{lock.path} was deleted: it is locked again")
@@ -609,8 +584,8 @@ class Session(Supervisor):
         if now >= self.next_report:
             self.next_report = now + self.options.report_every
             self._report()
-            for line in self.metrics.newly_silent(now):
-                self._warn(line)
+            for line in self.metrics.silent(now):
+                self.log("caution", line)
         asked = take_save_request(self.directory)
         if (asked or now >= self.next_save) and not self.finishing_since:
             self.next_save = now + self.options.checkpoint_every
@@ -659,7 +634,7 @@ class Session(Supervisor):
         """Report for the last time where that is not done, stop the crew, write the summary."""
         self.closing = True
         with contextlib.suppress(Exception):
-            self.metrics.report_games(self.reporter, self._warn)
+            self.metrics.report_games(self.reporter, partial(self.log, "caution"))
             if not self.last_reported:
                 self._report()
         self.crew.stop()
@@ -685,10 +660,8 @@ class Session(Supervisor):
     def _report(self) -> None:
         row = self.reporter.report(*self.metrics.read())
         self.terminal.report(row, self.metrics.roles)
-        for kind, line in self.alarms.look(row):
-            if kind not in self.told:
-                self._warn(line)
-            self.told.add(kind)
+        for line in self.alarms.look(row):
+            self.log("caution", line)
 
     def log(self, kind: str, text: str) -> None:
         """Besides, a decision, an evaluation, a match or a game as JSON, and why something is unsaved."""

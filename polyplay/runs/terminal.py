@@ -178,15 +178,14 @@ def settings_by_source(run: RunDescription) -> dict[str, str]:
 
 def short_facts(plan: Iterable[Fact]) -> list[Fact]:
     """A plan without its details."""
-    whole, short = list(plan), dict[str, str]()
+    whole, short = list(plan), list[Fact]()
     memory = next((f"; memory {text.partition('; ')[0]}" for k, text in whole if k == "memory"), "")
     for k, text in whole:
-        first, *others = text.split("; ")
         if k in BRIEF:
-            short[k] = "; ".join([first, *(clause for clause in others if clause.startswith(CHOICES))])
-        if k == LAST:
-            short[k] = f"{text}{memory} (--verbose: the whole plan)"
-    return [(k, short.get(k, text)) for k, text in whole if k not in DETAILS]
+            first, *others = text.split("; ")
+            text = "; ".join([first, *(clause for clause in others if clause.startswith(CHOICES))])
+        short += [] if k in DETAILS else [(k, f"{text}{memory} (--verbose: the whole plan)" if k == LAST else text)]
+    return short
 
 
 def fact_lines(facts: Iterable[Fact], console: Console) -> Iterator[RenderableType]:
@@ -223,28 +222,18 @@ COLOURS = {"env": "green", "infer": "cyan", "learn": "magenta", "replay": "yello
 class Terminal:
     """`begin`, then `report` per report, `refresh` as often as you like, `warn` when needed, `end`.
 
-    live: a panel, drawn anew 4 times a second (default: if standard output is a terminal and the run not
-    serial, for a debugger's sake). `close` gives the terminal back; `end` closes.
+    A live panel is drawn anew 4 times a second, but not of a serial run, for a debugger's sake.
     """
 
-    def __init__(
-        self,
-        reporter: Reporter,
-        total_frames: int,
-        *,
-        live: bool | None = None,
-        console: Console | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.reporter, self.total_frames, self.clock = reporter, total_frames, clock
-        self.screen = Screen(console, live, clock)
-        self.console = self.screen.console
+    def __init__(self, reporter: Reporter, total_frames: int, screen: Screen | None = None) -> None:
+        self.reporter, self.total_frames, self.screen = reporter, total_frames, screen or Screen()
+        self.console, self.clock = self.screen.console, self.screen.clock
         self.title, self.quiet = "", False  # quiet: nothing but warnings and the last line
         self.minutes: float | None = None
         self.row: Row = {}
         self.roles: Mapping[str, Mapping[str, float]] = {}
         self.below = set[str]()  # what stood below warnings, such as tracebacks
-        self.begun = self.at = clock()
+        self.begun = self.at = self.clock()
         self.speed: float | None = None  # frames per second, smoothed for the estimate of the end
 
     def begin(self, run: RunDescription, directory: Path | str, plan: Iterable[Fact] = ()) -> None:
@@ -345,16 +334,6 @@ class Terminal:
         yield f"{returns}   length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}"
         lags = f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most"
         yield f"{lags}   queue {_number(row['queue_depth'], 0)}   restarts {row['restarts']}"
-        if "agents" in row:  # of systems whose agents are served (crew_metrics)
-            workers = ", ".join(f"{row[k]} {k}" for k in ("agents", "predictors", "trainers"))
-            batches = f"{_number(row['predict_batch'], 0)} at once, {_number(row['train_batch'], 0)} an update"
-            yield f"serves {_number(row['pps'], 0)} PPS, {_number(row['tps'], 0)} TPS   {batches}   {workers}"
-        if "hosts" in row:
-            hosts = row["hosts"].values()
-            workers, inwards, out = (sum(host[name] for host in hosts) for name in ("workers", "mb_in", "mb_out"))
-            slowest = max(host["round_trip_ms"] for host in hosts)
-            traffic = f"{inwards:,.1f} MB/s in   {out:,.1f} MB/s out   round trip {slowest:.1f} ms"
-            yield f"machines {len(hosts)} others   {workers:.0f} workers there   {traffic}"
 
 
 def _returns(row: Row, best: float | None, width: int = 0) -> list[str]:

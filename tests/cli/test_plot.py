@@ -69,11 +69,23 @@ def test_a_folder_of_seeds_is_one_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert [path.name for path in find_runs(tmp_path)] == names
 
 
+def test_runs_made_by_hand_have_games_alone(tmp_path: Path):
+    for name, games in (("mine", [(1, 0.0), (2, 1.0)]), ("other/seed-0", [(1, 0.0), (9, 1.0)]), ("other/seed-1", [])):
+        (tmp_path / name).mkdir(parents=True)
+        lines = [json.dumps({"frames": n, "wall_seconds": n, "episodic_return": mean}) + "\n" for n, mean in games]
+        (tmp_path / name / "episodes.jsonl").write_text("".join(lines))
+    assert legend(plot.draw_curves([tmp_path / "mine", tmp_path / "other"])) == ["mine", "other"]
+    with pytest.raises(UserError, match="--x: steps given, but mine counted none; allowed: frames, hours"):
+        plot.draw_curves([tmp_path / "mine"], plot.PlotOptions(x="steps"))
+    with pytest.raises(UserError, match=r"a line of episodes\.jsonl needs frames, wall_seconds and episodic_return$"):
+        plot.draw_curves([tmp_path / "other" / "seed-1"])
+
+
 def test_labels_name_each_run_and_join_those_of_one_name(tmp_path: Path):
     runs = [make(tmp_path, f"r{i}", [*ROWS, (400, float(i))], env=f"e{i}") for i in range(3)]
     figure = plot.draw_curves(runs, plot.PlotOptions(label=("wide", "wide", "deep"), pool="none"))
     assert legend(figure) == ["wide (2 runs)", "deep"]
-    says = r"--label: 2 names, 3 RUN given; give one for each, without commas: --label NAME NAME NAME"
+    says = "--label: a b given, allowed: one for each RUN, without commas: --label NAME NAME NAME"
     with pytest.raises(UserError, match=says):
         plot.draw_curves(runs, plot.PlotOptions(label=("a", "b")))
 

@@ -87,14 +87,11 @@ def test_curves_are_thinned_and_end_with_the_newest_report():
     assert max(b - a for a, b in itertools.pairwise(steps)) <= 4 * 30_000 / watch.POINTS
 
 
-def test_a_run_that_has_not_begun(tmp_path: Path):
-    found = RunReader(make_run(tmp_path, rows=0)).state()
+def test_a_run_that_has_not_begun_and_one_that_has_ended(tmp_path: Path):
+    run = make_run(tmp_path, rows=0)
+    found = RunReader(run).state()
     assert (found["curve"], found["now"], found["episodes"], found["checkpoints"]) == ([], {}, [], [])
     assert (found["standing"], found["limit"], found["wiring"]) == ("not running", "", {})
-
-
-def test_a_finished_run_has_its_reason_episodes_checkpoints_and_settings(tmp_path: Path):
-    run = make_run(tmp_path)
     (run / "summary.json").write_text(json.dumps({"exit_code": 0, "reason": "done"}))
     games = [{"wall_seconds": 1.0, "steps": i, "episodic_return": 1.0, "episodic_length": 9} for i in range(500)]
     write_lines(run / "episodes.jsonl", games)

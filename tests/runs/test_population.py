@@ -37,31 +37,19 @@ GO = "--serial"
         ("--vary lerning_rate=1,2", "--vary: lerning_rate given, but a2c has no such option; did you mean l"),
         ("--vary epochs=1,2", "--vary: epochs given, but a2c has no such option; `polyplay train a2c --help`"),
         ("--core gru --vary core_size=8,16", "--vary: core_size=16 given, but it changes the network, whose weights"),
-        ("--vary core=none,lstm", "--vary: core=lstm given, but it changes the network, whose weights members copy:"),
-        ("--vary network=mlp(4),mlp(8)", "torso.layers.0.weight (4, 50) becomes (8, 50); leave it out"),
         ("--vary optimizer=rmsprop_tf,adam", "changes the optimizer, whose state members copy: rmsprop_tf bec"),
         ("--over dqn --learning-starts 99 --vary capacity=1000,2000", "capacity=2000 given, but it changes the"),
         ("--vary gamma=uniform:0.5:1.5", "--vary gamma: '1.5' given, allowed: a number from 0 to 1"),
-        ("--vary anneal=linear,square", "--vary anneal: 'square' given, allowed: linear, constant"),
         ("--vary unroll=uniform:1.5:8.5", "--vary unroll=uniform:1.5:8.5: '1.5' given, allowed: a whole number"),
-        (f"{RATE} learning-rate=1,2", "--vary: learning_rate given twice: give it one range or list"),
-        ("--vary env=toy:catch,toy:memory", "--vary: env given, which can't be varied, since members must play the"),
-        ("--vary frames=1000,2000", "--vary: frames given, which can't be varied, since it says how long every"),
-        ("--vary steps=1000,2000", "--vary: steps given, which can't be varied, since it says how long every"),
-        ("--vary hidden=64,128", "--vary: hidden given, which can't be varied, since the network must stay the same"),
-        ("--vary activation=tanh,relu", "--vary: activation given, which can't be varied, since the network must"),
-        ("--vary seed=1,2", "--vary: seed given, which can't be varied, since every member has its own"),
-        ("--vary step-timeout=1,2", "--vary: step_timeout given, which can't be varied, since members differ in"),
+        ("--vary env=toy:catch,toy:memory", "--vary: env given, which all members have alike: leave it out"),
+        ("--vary step-timeout=1,2", "--vary: step_timeout given, which all members have alike: leave it out"),
         ("--replicas 2 --vary lanes=4,5", "--lanes 5 does not divide"),
         ("", "--vary: nothing given for 2 members: name an option, as learning_rate=log:1e-5:1e-2"),
         (f"{RATE} --population 1", "--population: 1 given, allowed with --exploit truncation: 2 or more; or "),
         (f"{RATE} --over pbt", "--over: pbt given, which is a population itself, allowed: a2c, a3c, accel"),
-        (f"{RATE} --over nonsense", "--over: nonsense given, allowed: a2c, a3c, accel"),
         (f"{RATE} --over alphago_zero", "--over: alphago_zero given, whose games with itself give no score"),
         (f"{RATE} --epsilon 0.1", "unknown option --epsilon for polyplay train pbt --over a2c; did you mean"),
-        (f"{RATE} --exploit truncate", "allowed: truncation, tournament, ttest, none; did you mean truncation?"),
         (f"{RATE} --score evaluations", "--score: evaluations given, but none are made: give --eval-"),
-        (f"{RATE} --eval-every 100 --eval-protocol sticky", "sticky"),
         (f"{RATE} --at-once 2", "--at-once: 2 given, but --serial is one thread: leave one of them out"),
         (f"{RATE} --learning-rate 0.5", "--learning-rate: given, and --vary learning_rate too: leave one of them"),
         (f"{RATE} --every 1M", "--every: 1,000,000 agent steps given, but each member has"),
@@ -76,8 +64,6 @@ def test_what_cannot_work_is_one_line_and_nothing_is_written(words, said, tmp_pa
 def test_so_is_what_python_cannot_give():
     with pytest.raises(UserError, match="callbacks: given, but members of a population train in other processes"):
         polyplay.train("pbt", callbacks=[print], env="toy:catch", serial=True, vary=("learning_rate=log:1e-4:1e-2",))
-    with pytest.raises(UserError, match="unknown keyword epsilon for pbt --over a2c"):
-        polyplay.train("pbt", over="a2c", serial=True, epsilon=0.1)
     with pytest.raises(UserError, match="unknown keyword lanse for pbt --over dqn; did you mean lanes"):
         polyplay.train("pbt", over="dqn", serial=True, lanse=4)
 
@@ -111,19 +97,14 @@ def test_verbs_for_a_run_name_the_members_of_a_population(words, population, tmp
     assert list(tmp_path.iterdir()) == []
 
 
-def test_runs_lists_a_population_and_with_its_directory_its_members(population):
+def test_runs_lists_a_population_and_its_members_which_are_runs_as_any_other(population):
     (row,) = list_runs([population.parent])
     best = json.loads((population / "summary.json").read_text())["best_score"]
     assert (row["system"], row["state"], row["return"]) == ("pbt", "done", best)
     rows = list_runs([population])
     assert sorted(Path(row["run"]).name for row in rows) == ["00", "01", "run"]
     assert sum(member["steps"] for member in rows if member["system"] == "a2c") == row["steps"] >= 800
-
-
-def test_a_member_is_a_run_as_any_other(population):
-    member = population / "members" / "01"
-    assert polyplay.evaluate(member, episodes=2)["episodes"] == 2
-    assert polyplay.load(member)
+    assert polyplay.evaluate(population / "members/01", episodes=2)["episodes"] == 2
 
 
 @pytest.mark.parametrize(
@@ -156,16 +137,16 @@ def test_dry_runs_print_the_plan_and_write_nothing(population, tmp_path, monkeyp
     before = {path: path.stat().st_mtime_ns for path in population.rglob("*")}
     assert main.main(f"resume {population} --dry-run --steps 800".split()) == 0
     assert "2 runs of a2c, 800 agent steps each" in " ".join(capfd.readouterr().out.split())
+    assert main.main(f"train --config {population} --dry-run".split()) == 0
+    assert "2 runs of a2c, 400 agent steps each" in " ".join(capfd.readouterr().out.split())
     assert {path: path.stat().st_mtime_ns for path in population.rglob("*")} == before
 
 
 def test_the_figure_of_a_population_names_what_its_trainers_share(capsys):
     assert main.main(f"diagram pbt {A2C} {RATE}".split()) == 0
     figure = capsys.readouterr().out
-    assert "trainer × 1" in figure
     assert "members/00 … 01: scores, hyperparameters, checkpoints" in figure
     assert "decides for its member: exploit truncation, explore perturb" in figure
-    assert max(map(len, figure.splitlines())) <= 100
 
 
 def test_its_help_has_its_own_options_apart_and_those_of_its_members(capsys, monkeypatch):
@@ -174,8 +155,6 @@ def test_its_help_has_its_own_options_apart_and_those_of_its_members(capsys, mon
     text = capsys.readouterr().out
     own = text.partition("\npopulation options\n")[2].partition("\nenvironment options\n")[0]
     assert all(f"--{name}" in own for name in ("over", "population", "every", "vary", "exploit", "explore", "score"))
-    assert "--at-once" in own
-    assert "--env" not in own
     assert "--capacity" in text
     assert all(f"--{name.replace('_', '-')}" in text for name in RunOptions.__dataclass_fields__)
 
@@ -191,11 +170,6 @@ def test_a_file_of_options_may_say_what_it_is_over(tmp_path, monkeypatch, capfd)
         assert "4 runs of dqn" in out
         assert "epsilon from 0.05,0.1" in " ".join(out.split())
     assert polyplay.train(config="p.toml", serial=True, dry_run=True).settings.capacity == 500
-
-
-def test_the_configuration_of_a_population_can_be_repeated(population, capfd):
-    assert main.main(f"train --config {population} --dry-run".split()) == 0
-    assert "2 runs of a2c, 400 agent steps each" in " ".join(capfd.readouterr().out.split())
 
 
 @pytest.mark.long
@@ -299,36 +273,30 @@ def test_a_warning_may_be_printed_while_a_session_prints(runner, capfd, monkeypa
         print(f"polyplay: warning {text}", file=sys.stdout)
 
     runner(founder(0, {"learning_rate": 1e-3}), 100, str, say)
-    assert said.count("member 00: a lane is late") == 1
+    assert {*said} == {"member 00: a lane is late"}
     assert "polyplay: warning member 00: a lane is late" in capfd.readouterr().out
 
 
-def extended(tmp_path: Path, members: list[dict[str, Any]], changes: dict[str, Any], **more: Any) -> list[Any]:
-    """State and tries of members after the population was resumed."""
+@pytest.mark.parametrize(
+    ("member", "changes", "more", "goes_on"),
+    [
+        ({"state": FAILED, "lost": True, "falls": 0}, {}, {}, (WAITING, 0)),
+        ({"state": FAILED, "falls": DRAWS}, {}, {}, (FAILED, 0)),
+        ({"state": FAILED, "falls": 3}, {}, {}, (FAILED, 3)),  # draws a donor by it, as if nothing was interrupted
+        ({"state": TRAINING, "falls": 2}, {}, {}, (WAITING, 0)),
+        ({"state": DONE}, {}, {}, (DONE, 0)),
+        ({"state": DONE}, {"quiet": True}, {}, (DONE, 0)),
+        ({"state": DONE}, {"until_return": 9.0}, {}, (WAITING, 0)),
+        # killed after config.json had the new end, and resumed without saying it again
+        ({"state": DONE}, {}, {"total": 500}, (WAITING, 0)),
+    ],
+)
+def test_who_goes_on_when_a_population_does(member, changes, more, goes_on, tmp_path):
     store = begun(tmp_path / "run", evolution_of())
     found = store.read()
-    for m, changed in zip(found["members"], members, strict=True):
-        m |= changed
+    found["members"][0] |= member
     store.write(found)
     population_module._extend(store, evolution_of(**more), changes)
-    return [(m["state"], m["falls"]) for m in store.read()["members"]]
-
-
-def test_who_goes_on_when_a_population_does(tmp_path):
-    lost = {"state": FAILED, "lost": True, "falls": 0}
-    tired = {"state": FAILED, "falls": DRAWS}
-    assert extended(tmp_path, [lost, tired, {"state": TRAINING, "falls": 2}], {}) == [
-        (WAITING, 0),
-        (FAILED, 0),
-        (WAITING, 0),
-    ]
-    failed = {"state": FAILED, "falls": 3}  # draws a donor by it, as if nothing had been interrupted
-    assert extended(tmp_path, [failed, {"state": DONE}, {}], {}) == [(FAILED, 3), (DONE, 0), (WAITING, 0)]
-
-
-def test_who_is_done_goes_on_where_there_is_more_to_do(tmp_path):
-    done = [{"state": DONE}] * 3
-    assert {state for state, _ in extended(tmp_path, done, {"quiet": True})} == {DONE}
-    assert {state for state, _ in extended(tmp_path, done, {"until_return": 9.0})} == {WAITING}
-    # killed after config.json had the new end, and resumed without saying it again
-    assert {state for state, _ in extended(tmp_path, done, {}, total=500)} == {WAITING}
+    first, *others = store.read()["members"]
+    assert (first["state"], first["falls"]) == goes_on
+    assert {m["state"] for m in others} == {WAITING}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,15 @@ class Watched:
     def __init__(self, members: int = 8, turns: int = 24, live: bool = True, width: int = 100, quiet: bool = False):
         self.out, self.clock = io.StringIO(), Clock()
         console = Console(file=self.out, force_terminal=live, width=width, height=24, highlight=False, _environ={})
-        self.panel = report_of.PopulationPanel(console, quiet, live=None if quiet else live, clock=self.clock)
+        screen = report_of.Screen(console, live and not quiet, self.clock)
+        self.panel = report_of.PopulationPanel(quiet, screen)
         self.made = MadePopulation(members)
         for _ in range(turns):
             self.made.turn()
 
-    def show(self, *training: int, **report: Any) -> None:
+    def show(self, *training: int, steps: int = 0) -> None:
         self.clock.now += 1
-        self.panel.show(self.made.contents(), dict.fromkeys(training, report))
+        self.panel.show(self.made.contents(), dict.fromkeys(training, steps))
 
     def picture(self) -> list[str]:
         out = io.StringIO()
@@ -41,30 +41,26 @@ class Watched:
         return plain(self.out.getvalue())
 
 
-def members_of(picture: list[str]) -> list[str]:
-    return [line.split()[1] for line in picture if re.match(r"│ \d\d (?!more)", line)]
-
-
-def test_the_panel_shows_members_best_first_who_trains_and_the_last_decision_and_warning():
-    case = Watched()
-    ranked = [m["member"] for m in rank_members(case.made.contents()["members"])]
-    steps = case.made.members[3].steps + 1_000_000
+@pytest.mark.parametrize("width", [30, 100])
+def test_the_panel_shows_the_best_who_trains_and_the_last_decision_and_warning(width: int):
+    case = Watched(width=width)
+    best = rank_members(case.made.contents()["members"])[0]
     copy = next(row for row in case.made.rows if row["donor"] is not None)
     case.panel.decision(case.made.rows[0])
     case.panel.decision(copy)
-    case.show(3, steps=steps, sps=2345.6, episodic_return_mean=12.5)
+    case.show(3, 0, steps=10)
     case.panel.screen.warn("a trainer\nwas lost")
     picture = case.picture()
-    assert members_of(picture) == [f"{i:02}" for i in ranked]
-    (line,) = [line for line in picture if "training" in line]
-    assert re.match(rf"│ 03 +training +{steps / 1e6:.3g}M .* 12\.50 +2,346", line)
-    assert "learning_rate" in picture[2]
+    assert (len(picture), max(map(len, picture)) <= width) == (6, True)
     said = f"{copy['member']:02} ({copy['score']:.2f}) copies {copy['donor']:02} ({copy['donor_score']:.2f})"
-    assert picture[-3].startswith(f"│ last: 500k steps: {said}")
-    assert picture[-2].startswith("│ warning: a trainer was lost ")
+    lines = (
+        f"best {best['member']:02} {best['score']:.2f}  training 00 03",
+        f"500k steps: {said}",
+        "warning: a trainer was",
+    )
+    for shown, line in zip(picture[2:], lines, strict=False):
+        assert shown.startswith(f"│ {line[: width - 12]}")
     assert "warning a trainer was lost" in case.text
-    case.show(0)
-    assert any(re.match(r"│ 00 +training", line) for line in case.picture()), "it has no report yet"
 
 
 def test_progress_counts_what_is_being_trained_and_tells_the_end():
@@ -79,20 +75,6 @@ def test_progress_counts_what_is_being_trained_and_tells_the_end():
     bar = case.picture()[1]
     assert f"{100 * share:.1f} %" in bar
     assert f"0:01:40  eta 0:{left // 60:02}:{left % 60:02}" in bar
-
-
-@pytest.mark.parametrize("width", [30, 200])
-def test_32_members_fit_24_lines_the_best_and_those_that_train(width: int):
-    case = Watched(members=32, turns=70, width=width)
-    worst = [m["member"] for m in rank_members(case.made.contents()["members"])][-2:]
-    case.show(*worst, steps=1)
-    case.panel.decision(case.made.rows[-1])
-    case.panel.screen.warn("something long " * 30)
-    picture, shown = case.picture(), members_of(case.picture())
-    assert len(picture) <= 23  # and the cursor's
-    assert max(map(len, picture)) <= width
-    assert ([int(name) for name in shown[-2:]], len(shown)) == (worst, 16)
-    assert any(line.startswith("│ 16 more ") for line in picture)
 
 
 def test_without_a_terminal_there_is_a_line_for_each_decision_and_a_summary_now_and_then():
@@ -178,11 +160,6 @@ def test_the_table_keeps_scores_whole_on_any_terminal(width: int, tmp_path: Path
     out = io.StringIO()
     table, *_ = report_of.population_report(tmp_path, made.contents(), made.rows)
     Console(file=out, width=width).print(table)
-    lines = out.getvalue().splitlines()
-    assert max(map(len, lines)) <= width
-    copies = {row["member"]: f"{row['donor']:02} at " for row in made.rows if row["donor"] is not None}
+    assert max(map(len, out.getvalue().splitlines())) <= width
     for member in made.members if width >= 80 else ():
-        (line,) = [line for line in lines if line.startswith(f"{member.number:02} ")]
-        assert (" – " if member.score is None else f" {member.score:.2f} ") in line
-        assert f" {member.values['learning_rate']:.3g} " in line
-        assert copies.get(member.number, "–") in line
+        assert member.score is None or f" {member.score:.2f} " in out.getvalue()

@@ -5,23 +5,22 @@ from __future__ import annotations
 import importlib.util
 import json
 import math
+import sys
 import threading
 import types
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import DEFAULT, MagicMock
+from unittest.mock import MagicMock
 
 import pytest
 
-from polyplay.cli.plot import read_curve
-from polyplay.cli.watch import RunReader
 from polyplay.core.errors import UserError
-from polyplay.core.files import read_lines, write_json
+from polyplay.core.files import read_lines
 from polyplay.learning import returns
 from polyplay.runs import reporter as report
 from polyplay.runs.directory import games_of, rewind, write_config
+from polyplay.runs.options import RunOptions
 from polyplay.runs.reporter import Reporter, stride
 from tests.reports import KEYS, Clock, rows
 
@@ -32,7 +31,8 @@ def clock() -> Clock:
 
 
 def make(directory: Path, clock: Clock, **more: Any) -> Reporter:
-    return Reporter(directory, **{"tensorboard": False, "clock": clock, **more})
+    options = RunOptions(tensorboard=more.pop("tensorboard", False))
+    return Reporter(directory, options, clock=clock, **more)
 
 
 def numbers(frames: int = 4, **more: Any) -> dict[str, Any]:
@@ -100,14 +100,6 @@ def test_returns_are_over_the_last_100_full_games(tmp_path: Path, clock: Clock):
     row = reporter.report(numbers())
     assert (row["episodes"], row["episodic_return_mean"], row["episodic_length_mean"]) == (101, 48.5, 10.2)
     assert reporter.return_best == 49.5
-
-
-def test_episodes_lines(tmp_path: Path, clock: Clock):
-    reporter = make(tmp_path, clock)
-    clock.now += 1.5
-    game(reporter, -21.0, 1000, 4000, 1000, lane=7)
-    numbers = {"wall_seconds": 1.5, "frames": 4000, "steps": 1000, "episodic_return": -21.0, "episodic_length": 1000}
-    assert list(read_lines(tmp_path / "episodes.jsonl")) == [{**numbers, "lane": 7}]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +218,7 @@ def play(reporter: Reporter, games: int, first: int = 0) -> None:
 
 
 def make_thinned(directory: Path, bound: int, **more: Any) -> Reporter:
-    return Reporter(directory, tensorboard=False, log_games=bound, **more)
+    return Reporter(directory, RunOptions(tensorboard=False, log_games=bound), **more)
 
 
 def written(directory: Path) -> list[dict[str, Any]]:
@@ -257,11 +249,10 @@ def test_every_lane_is_in_the_sample(tmp_path):
 def test_none_is_written_where_none_is_asked_for(tmp_path):
     reporter = make_thinned(tmp_path, 0)
     play(reporter, 300)
-    assert (reporter.episodes, reporter.return_mean) == (300, 249.5)
     reporter.close("done", 0)
-    assert written(tmp_path) == []
-    again = make_thinned(tmp_path, 0, start={"frames": 300, "steps": 300, "updates": 3, "episodes": 300})
-    assert again.episodes == 300
+    assert (reporter.episodes, reporter.return_mean, written(tmp_path)) == (300, 249.5, [])
+    start = {"frames": 300, "steps": 300, "updates": 3, "episodes": 300}
+    assert make_thinned(tmp_path, 0, start=start).episodes == 300
 
 
 @pytest.mark.parametrize("clean", [True, False], ids=["ended", "killed"])
@@ -292,106 +283,70 @@ def test_a_resumed_run_cuts_where_the_checkpoint_was(at, clean, tmp_path):
     assert sum(map(games_of, written(tmp_path))) == again.episodes == at + 500
 
 
-def test_curves_and_the_live_page_read_what_is_there(tmp_path):
-    write_json(tmp_path / "config.json", {"schema": 1, "system": "a2c", "config": {"env": "toy:catch"}, "seed": 0})
-    reporter = make_thinned(tmp_path, 200)
-    play(reporter, 6_400)
-    reporter.report({"frames": 6_400, "steps": 6_400, "updates": 10})
-    reporter.close("done", 0)
-    curve = read_curve(tmp_path)
-    at, mean = curve.across["steps"][-1], curve.returns[-1]
-    assert at == 6_399
-    behind = at - mean  # of the last 100 games that are written, a span of 3,200: half of it
-    assert behind == pytest.approx(1_600, rel=0.15)
-    state = RunReader(tmp_path).state()
-    steps, _, shown = state["curve"][-1]
-    assert (steps, shown) == (at, pytest.approx(mean))
-    assert state["now"]["episodes"] == 6_400
-
-
-def test_a_line_that_says_nonsense_is_one_game():
-    assert [games_of({"games": n}) for n in (0, -3, "many", None, True, 5)] == [1, 1, 1, 1, 1, 5]
-    assert games_of({}) == 1
-
-
-def fake_wandb(key: bool = False, breaks: str = "", slow: threading.Event | None = None) -> Any:
-    """Stands for the module wandb; `run`: what its init gives."""
-    wandb = MagicMock(**{"login.return_value": key})
-    wandb.run = run = wandb.init.return_value
-
-    def call(method: str, /, *_: Any, **more: Any) -> Any:
-        if slow is not None:
-            slow.wait(30)
-        if method == breaks:
-            raise SystemExit("no network")
-        return DEFAULT
-
-    calls = {"init": wandb.init, "define": run.define_metric, "log": run.log}
-    for name, method in (calls | {"summary": run.summary.update, "finish": run.finish}).items():
-        method.side_effect = partial(call, name)
-    return wandb
+@pytest.fixture
+def wandb(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Stands for the package, without a key."""
+    fake = MagicMock(**{"login.return_value": False})
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    monkeypatch.delenv("WANDB_MODE", raising=False)
+    return fake
 
 
 @pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.delenv("WANDB_MODE", raising=False)
-    directory = tmp_path / "a2c-7"
-    directory.mkdir()
+def run(tmp_path: Path) -> Path:
     told = {"config": {"lanes": 3}, "options": {"seed": 7}, "sources": {}, "environment": {"game": "catch"}}
-    write_config(directory, {"system": "a2c", **told})
-    return directory
+    (tmp_path / "a2c-7").mkdir()
+    write_config(tmp_path / "a2c-7", {"system": "a2c", **told})
+    return tmp_path / "a2c-7"
 
 
-def test_a_run_is_told_with_its_configuration_metrics_and_summary(run: Path):
-    wandb, warned = fake_wandb(), []
-    tracker = report.WandbLogger("mine", run, warned.append, wandb)
-    reporter = Reporter(run, tensorboard=False, style="cleanrl", tracker=tracker)
-    game(reporter, 3.0, 9, 40, 10, lane=0)
-    reporter.report(numbers(80), {"policy_loss": 0.5})
-    reporter.close("done", 0, checkpoint="000000000002")
-    begun = wandb.init.call_args.kwargs
-    assert (begun["project"], begun["name"], begun["dir"]) == ("mine", "a2c-7", str(run))
+def test_wandb_gets_a_runs_configuration_metrics_and_summary_and_a_resumed_one_goes_on_there(run: Path, wandb: Any):
+    warned: list[str] = []
+    for key in (False, True):
+        wandb.login.return_value = key
+        reporter = Reporter(
+            run, RunOptions(tensorboard=False, metrics_style="cleanrl", wandb="mine"), warn=warned.append
+        )
+        game(reporter, 3.0, 9, 40, 10, lane=0)
+        reporter.report(numbers(80), {"policy_loss": 0.5})
+        summary = reporter.close("done", 0, checkpoint="000000000002")
+        assert not reporter.tracker.thread.is_alive()  # type: ignore[union-attr]
+        wandb.init.return_value.summary.update.assert_called_with(summary)
+    begun, again = (call.kwargs for call in wandb.init.call_args_list)
+    assert {**begun, "mode": "online"} == again
+    assert (begun["project"], begun["name"], begun["dir"], begun["resume"]) == ("mine", "a2c-7", str(run), "allow")
     assert (begun["config"]["config"], begun["config"]["environment"]) == ({"lanes": 3}, {"game": "catch"})
-    assert (begun["mode"], begun["resume"]) == ("offline", "allow")  # there is no key
-    wandb.Settings.assert_called_once_with(console="off", silent=True)
-    wandb.login.assert_called_once_with(prompt=False)
-    wandb.run.define_metric.assert_called_once_with("*", step_metric="global_step")
-    ended, row = (call.args[0] for call in wandb.run.log.call_args_list)
+    assert begun["mode"] == "offline"  # there is no key
+    wandb.Settings.assert_called_with(console="off", silent=True)
+    wandb.login.assert_called_with(prompt=False)
+    wandb.init.return_value.define_metric.assert_called_with("*", step_metric="global_step")
+    ended, row, *_ = (call.args[0] for call in wandb.init.return_value.log.call_args_list)
     assert ended == {"global_step": 10, "charts/episodic_return": 3.0, "charts/episodic_length": 9}
     assert (row["global_step"], row["losses/policy_loss"], row["polyplay/frames"]) == (20, 0.5, 80)
-    summary = wandb.run.summary.update.call_args.args[0]
-    assert (summary["reason"], summary["episodes"]) == ("done", 1)
-    wandb.run.finish.assert_called_once_with(exit_code=0)
-    assert not tracker.thread.is_alive()
+    wandb.init.return_value.finish.assert_called_with(exit_code=0)
     assert warned == []
 
 
-def test_a_resumed_run_is_the_same_one_there(run: Path):
-    inits = []
-    for _ in range(2):
-        wandb = fake_wandb(key=True)
-        report.WandbLogger("mine", run, print, wandb).close({"exit_code": 0})
-        inits.append(wandb.init.call_args.kwargs)
-    assert (inits[0]["id"], inits[0]["mode"]) == (inits[1]["id"], "online")
-
-
-@pytest.mark.parametrize("breaks", ["init", "define", "log", "summary", "finish"])
-def test_whatever_fails_is_one_warning(run: Path, breaks: str):
+@pytest.mark.parametrize("breaks", ["", ".define_metric", ".log", ".summary.update", ".finish"])
+def test_whatever_fails_is_one_warning(run: Path, wandb: Any, breaks: str):
+    name = f"init.return_value{breaks}.side_effect" if breaks else "init.side_effect"
+    wandb.configure_mock(**{name: SystemExit("no network")})
     warned: list[str] = []
-    tracker = report.WandbLogger("mine", run, warned.append, fake_wandb(breaks=breaks))
+    tracker = report.WandbLogger("mine", run, warned.append)
     for step in range(5):
         tracker.write(step, {"a": 1.0})
     tracker.close({"exit_code": 1})
     tracker.write(9, {"a": 1.0})
-    assert len(warned) == 1
-    assert warned[0].startswith("W&B: SystemExit: no network; the run continues without it")
+    (line,) = warned
+    assert line.startswith("W&B: SystemExit: no network; the run continues without it")
 
 
-def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_service_that_hangs_holds_up_nothing_but_the_end_and_that_briefly(run: Path, wandb: Any, monkeypatch):
     monkeypatch.setattr(report, "LAST", 0.05)
     monkeypatch.setattr(report, "BACKLOG", 10)
-    free, warned = threading.Event(), []
-    tracker = report.WandbLogger("mine", run, warned.append, fake_wandb(slow=free))
+    free, warned = threading.Event(), list[str]()
+    wandb.init.side_effect = lambda **_: free.wait(30)
+    tracker = report.WandbLogger("mine", run, warned.append)
     for step in range(100):
         tracker.write(step, {"a": 1.0})
     tracker.close({"exit_code": 0})

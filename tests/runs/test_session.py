@@ -326,60 +326,59 @@ def test_what_is_whole_is_saved_before_a_run_fails(system: str, kw: dict, faulty
 @pytest.mark.parametrize("left", ["again", ".partial-000000000000", ".partial-best-000000000009"])
 def test_a_rescue_is_not_waited_for_without_need(left: str, tmp_path: Path, monkeypatch, capfd):
     """A learner that does not end: another signal ends the wait, and what others left makes none."""
-    run, begun = tmp_path / "run", [0.0]
-
-    def step(self: Learner, *args: Any):
-        if self.version == 20:
-            raise RuntimeError("of its own")
-        yield from real(self, *args)
+    run, waited = tmp_path / "run", list[float]()
 
     def rescue(self: Crew, saved: float, busy: Any) -> list[int]:
         version = checkpoint.partial(run, 20)
         (version if left == "again" else checkpoint.checkpoints_dir(run) / left).mkdir(parents=True)
-        begun[0] = time.monotonic()
+        begun = time.monotonic()
         while busy():
-            os.kill(os.getpid(), signal.SIGTERM)
+            signalled()
             time.sleep(0.02)
-        begun[0] = time.monotonic() - begun[0]
+        waited.append(time.monotonic() - begun)
         return []
 
-    real = Learner.step
-    monkeypatch.setattr(Learner, "step", step)
+    monkeypatch.setattr(Learner, "step", raising_at_20(Learner.step))
     monkeypatch.setattr(Crew, "rescue", rescue)
     monkeypatch.setattr(processes, "AGAIN", 0.3)
     outside = signal.getsignal(signal.SIGTERM)
     with pytest.raises(WorkerLost, match="of its own"):
         polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **BROKEN_KW)
     assert signal.getsignal(signal.SIGTERM) is outside
-    said = told(capfd)
-    assert said.count("SIGTERM again: ending without saving") == (left == "again")
-    assert begun[0] >= 0.3 if left == "again" else begun[0] < 0.3
+    assert told(capfd).count("SIGTERM again: ending without saving") == (left == "again")
+    assert waited[0] >= 0.3 if left == "again" else waited[0] < 0.3
     assert summary_of(run)["exit_code"] == 1
 
 
+def raising_at_20(step: Any) -> Any:
+    """A learner's `step` that raises once there were 20 updates."""
+
+    def raising(self: Learner, *args: Any) -> Any:
+        if self.version == 20:
+            raise RuntimeError("of its own")
+        yield from step(self, *args)
+
+    return raising
+
+
 @pytest.mark.parametrize(
-    ("fault", "error", "says", "saved"),
-    [("raises", WorkerLost, "of its own", 20), ("nan", NotFinite, "update 20: weights are not finite", 0)],
+    ("finite", "error", "says", "saved"),
+    [(True, WorkerLost, "of its own", 20), (False, NotFinite, "update 20: weights are not finite", 0)],
 )
 def test_a_learner_that_raises_leaves_its_last_update_if_that_is_finite(
-    fault: str, error: type[Exception], says: str, saved: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    finite, error, says, saved, tmp_path, monkeypatch
 ):
-    real, run = Learner._count, tmp_path / "run"
-
-    def count(self: Learner, *args: Any) -> None:
+    def count(self: Learner, *args: Any, real: Any = Learner._count) -> None:
         real(self, *args)
-        if self.version == 20 and fault == "nan":
+        if self.version == 20:
             self.vector.flat[0] = float("nan")
             self.done = True
 
-    def step(self: Learner, *args: Any) -> Any:
-        if self.version == 20 and fault == "raises":
-            raise RuntimeError("of its own")
-        yield from steps(self, *args)
-
-    steps = Learner.step
-    monkeypatch.setattr(Learner, "step", step)
-    monkeypatch.setattr(Learner, "_count", count)
+    run = tmp_path / "run"
+    if finite:
+        monkeypatch.setattr(Learner, "step", raising_at_20(Learner.step))
+    else:
+        monkeypatch.setattr(Learner, "_count", count)
     with pytest.raises(error, match=says):
         polyplay.train("a2c", env="toy:catch", lanes=4, replicas=1, serial=True, run=str(run), **BROKEN_KW)
     assert [checkpoint.update_of(p) for p in checkpoint.everything(run)] == [saved]
@@ -512,7 +511,7 @@ def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_p
         disk.full = False
         sizes.append((run / "metrics.jsonl").stat().st_size)
 
-    at_ticks |= {6: lambda: setattr(disk, "full", True), 14: room, 20: lambda: None}
+    at_ticks |= {8: lambda: setattr(disk, "full", True), 20: room, 30: lambda: None}
     result = endless(run, system)
     assert (result.exit_code, result.reason) == (0, "enough")
     said = told(capfd)
