@@ -151,10 +151,9 @@ class GtpPlayer:
         if not isinstance(board, Go):
             raise UserError(f"{option}{name} given, but a Go program plays game:go, and this is game:{board.name}")
         self.board = board
-        try:
+        self.command = list[str]()
+        with contextlib.suppress(ValueError):  # a quotation that is not closed
             self.command = shlex.split(name.removeprefix(PREFIX))
-        except ValueError as e:
-            raise UserError(f"{option}{name} given, but its words can't be told apart: {e}; close the quotes") from None
         if not self.command:
             raise UserError(f"{option}{name} given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'")
         self.faults, self.scored, self.agreed = list[str](), 0, 0

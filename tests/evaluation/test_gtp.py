@@ -152,7 +152,7 @@ def test_our_engine_meets_gnu_go_without_a_fault_and_both_agree_on_every_result(
 ERRORS = {
     "gtp:x": "gtp:x given, but a Go program plays game:go, and this is game:tic_tac_toe",
     "gtp:": "--against gtp: given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'",
-    "gtp:gnugo '--mode": "--against gtp:gnugo '--mode given, but its words can't be told apart: No closing quotation",
+    "gtp:gnugo '--mode": "--against gtp:gnugo '--mode given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'",
     "gtp:/no/such/go --gtp": "--against gtp:/no/such/go --gtp: /no/such/go can't be started: No such file",
     "REFUSES boardsize:1:? 19 only": "it answered boardsize 5 with '? 19 only'; give a program that speaks GTP and",
     "REFUSES komi:1:? whole ones": "it answered komi 7.5 with '? whole ones'; give a program that speaks GTP and plays",
