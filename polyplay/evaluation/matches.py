@@ -19,9 +19,9 @@ from polyplay.envs import atari
 from polyplay.envs.atari import is_board
 from polyplay.envs.lane import load_bot
 from polyplay.envs.pool import Envs
-from polyplay.evaluation.agent import RunAgent, find_agent, find_agents, is_run
+from polyplay.evaluation.agent import RunAgent, find_agent, is_run
 from polyplay.evaluation.gtp import PREFIX, GtpPlayer, programs_running
-from polyplay.evaluation.tournament import TournamentOptions
+from polyplay.evaluation.tournament import Entrant, TournamentOptions
 from polyplay.games import board_rules, records
 from polyplay.games.board_pool import board_of, show_all
 from polyplay.games.boards import Game, Go
@@ -217,9 +217,6 @@ def both_colors(board: Game, games: int, plies: int, seed: int) -> MatchStarts:
     return MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
 
-Entrant = tuple[str, RunAgent | None]  # its name; None: an opponent by that name
-
-
 @dataclass(frozen=True)
 class RoundRobin:
     """play: all matches of two entrants by their places; the points of the first. about: what a record says of each
@@ -231,28 +228,6 @@ class RoundRobin:
     play: Callable[[int, int], float]
     opening_plies: int | None = None
     players: Sequence[Opponent] = ()
-
-
-def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entrant]:
-    """Every agent that the names mean, and the anchor. Raises UserError: fewer than two, one of them twice, or no run,
-    which would say what is played.
-    """
-    given = [*names, *([options.anchor] if options.anchor and options.anchor not in names else [])]
-    found = list[Entrant]()
-    for name in given:
-        agents = find_agents(name, options.trust) if is_run(name) else []
-        found += [(agent.name, agent) for agent in agents] or [(name, None)]
-    everyone = [name for name, _ in found]
-    if len(everyone) < 2:
-        raise UserError("tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random")
-    if twice := sorted({name for name in everyone if everyone.count(name) > 1}):
-        raise UserError(f"tournament: {', '.join(twice)} given twice: name each player once")
-    if options.anchor not in (None, *everyone):
-        raise UserError(f"--anchor {options.anchor} given, allowed: one of {', '.join(everyone)}")
-    if not any(agent for _, agent in found):
-        text = f"tournament: {', '.join(everyone)} given, and none is the directory of a run"
-        raise UserError(f"{text}, which says what is played")
-    return found
 
 
 def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> RoundRobin:
