@@ -184,12 +184,13 @@ def test_a_program_that_can_not_be_started_again_loses_all_its_games(tmp_path: P
 
 
 def test_nothing_is_left_of_a_program_that_does_not_quit():
-    program = gtp.GtpProgram(shlex.split(command("quit:1:hang").removeprefix("gtp:")))
-    assert program.ask("boardsize 5") == ""
+    program = GtpPlayer(command("quit:1:hang"), go())
+    program.start()
+    pid = program._process.pid
     program.close(0.1)
     program.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(program._process.pid, 0)
+        os.kill(pid, 0)
 
 
 def test_evaluate_and_tournament_say_who_did_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
