@@ -324,16 +324,14 @@ class EvaluateOptions:
     starts: str | None = None
     """file of start states, for --protocol human-starts"""
     simulations: Simulations | None = None
-    """simulations of the search for each move, also of a run in --against; 0: the network alone (none: the run's own
-    number)"""
+    """simulations of the search for each move, also of a run in --against; 0: the network alone (none: its own)"""
     against: str | None = None
     """the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
     directory of a run or of a checkpoint"""
     opening_plies: Whole | None = None
     """random moves before a game of --protocol versus (none: 2)"""
     video: bool = False
-    """write a video of the first game to the run's directory; if that fails, a line says why and the games are scored
-    all the same"""
+    """write a video of the first game to the run's directory"""
     render: bool = False
     """show the games in a window, at normal speed"""
     checkpoint: str | None = None
@@ -345,8 +343,7 @@ class EvaluateOptions:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the network computes (auto: on CUDA if there is a GPU)"""
     max_steps: Count | None = None
-    """stop after this many agent steps, summed over all parallel games; the score has the games that have ended
-    (none: play all games)"""
+    """stop after this many agent steps, summed over all parallel games, with the score of the games that have ended"""
     trust: bool = False
     """open a run that was made by another user or machine and imports a module for its environment or network"""
 

@@ -88,13 +88,11 @@ class TournamentOptions:
     anchor: str | None = None
     """whose Elo is 0: one of the players, or an opponent that joins them (none: the first)"""
     simulations: Simulations | None = None
-    """board games: simulations of the runs' searches for each move; 0: the networks alone (none: each run's own
-    number)"""
+    """board games: simulations of the runs' searches for each move; 0: the networks alone (none: each run's own)"""
     opening_plies: Whole | None = None
     """board games: random moves before a match (none: 2)"""
     env: str | None = None
-    """environment to play on, with the observations and actions of the runs' own: held-out maps, say (none: the runs'
-    own). Not for board games"""
+    """environment to play on instead of the runs' own, with the same observations and actions: held-out maps, say"""
     seed: Seed = 0
     """seed of environments, openings and players"""
     greedy: bool = False
