@@ -250,6 +250,10 @@ def test_time_is_limited():
     begun = time.monotonic()
     said(engine, "genmove b")
     assert 0.5 < time.monotonic() - begun < 30  # all simulations would take minutes
+    said(engine, "time_settings 20 0 0", "genmove b")
+    assert engine.clock.remaining(BLACK) < (20, 0) == engine.clock.remaining(WHITE), "it counts its own time"
+    said(engine, "clear_board")
+    assert engine.clock == Clock(20, 0, 0)
     assert said(engine, "time_settings 5.5 2.5 1", "time_left b 4.25 0", "time_left w -0.5 0") == ["="] * 3
     assert engine.clock == Clock(5.5, 2.5, 1, {BLACK: (4.25, 0), WHITE: (0.0, 0)})
     assert (said(engine, "time_settings 0 10 0"), engine.clock) == (["="], None)
@@ -276,22 +280,6 @@ def test_a_move_uses_up_time(
     clock.use(BLACK, used)
     assert clock.remaining(BLACK) == then
     assert clock.remaining(WHITE) == ((clock.main, 0) if clock.main else (clock.byo, clock.stones))
-
-
-def test_its_own_time_is_subtracted_where_nobody_says_what_is_left(monkeypatch: pytest.MonkeyPatch):
-    now = [0.0]
-
-    def think(engine: GtpEngine, colour: int) -> int:
-        now[0] += engine.clock.per_move(colour) if engine.clock else 0.0
-        return engine.game.board.cells
-
-    monkeypatch.setattr(GtpEngine, "_choose", think)
-    monkeypatch.setattr("polyplay.cli.gtp.time.monotonic", lambda: now[0])
-    engine = engine_of()
-    said(engine, "time_settings 600 0 0", *["genmove b"] * 60)
-    assert 400 < now[0] < 600
-    said(engine, "clear_board")
-    assert engine.clock == Clock(600, 0, 0)
 
 
 def test_the_search_is_compiled_before_the_first_answer(monkeypatch: pytest.MonkeyPatch):
