@@ -289,14 +289,6 @@ def check_board_options(options: EvaluateOptions) -> None:
         raise UserError(f"--episodes {options.episodes} given, but {why}")
 
 
-def describe_label(label: str, options: EvaluateOptions) -> str:
-    """The protocol as tables name it, with the opponent and the simulations that were asked for."""
-    name = options.against or ""
-    against = f" {name if name.startswith('gtp:') else Path(name).name}" if name else ""
-    asked = "" if options.simulations is None else f", {options.simulations} simulations"
-    return f"{label}{against}{asked}"
-
-
 SCHEMA = 1
 LONGEST_SLUG = 120  # letters of a protocol in the name of a file
 IN_SCORES = (  # of an evaluation, in scores.json
@@ -367,7 +359,9 @@ def evaluate(
     wired = page.build(settings or saved, load.crew_of(replace(run_options, device="cpu")))
     load.check_spaces(directory, wired.envs)
     envs, starts = atari.apply(protocol, wired.envs, options.starts)
-    label = describe_label(atari.label(protocol, starts), options)
+    label, against = atari.label(protocol, starts), options.against or ""
+    label += f" {against if against.startswith('gtp:') else Path(against).name}" if against else ""
+    label += "" if options.simulations is None else f", {options.simulations} simulations"
     name = file_name(options, found.name, label)
     read_only = is_read_only(directory)
     video = (Path() if read_only else directory) / f"{name}.mp4" if options.video else None

@@ -122,17 +122,6 @@ def named_player(name: str, board: Game, option: str) -> BoardPlayer:
     return BoardPlayer(name, board, opponent(name, board, option, more), {})
 
 
-def opponent_of(name: str, board: Game, options: PlayerOptions) -> BoardPlayer:
-    """A run of that game, or a named_player. Raises UserError."""
-    if not is_run(name):
-        return named_player(name, board, "--against ")
-    found = player_of_agent(find_agent(name, options.trust), options)
-    if not np.array_equal(found.board.numbers, board.numbers):
-        why = f"it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"
-        raise UserError(f"--against {name}: {why}")
-    return found
-
-
 def play_match(
     player: BoardPlayer,
     other: BoardPlayer,
@@ -173,7 +162,13 @@ def play_versus(
     )
     player, against = player_of(wired, policy, {}, how, name), str(options.against)
     plies = PLIES if options.opening_plies is None else options.opening_plies
-    other = opponent_of(against, player.board, replace(how, seed=how.seed + 1, epsilon=0.0))
+    if is_run(against):
+        other = player_of_agent(find_agent(against, options.trust), replace(how, seed=how.seed + 1, epsilon=0.0))
+        if not np.array_equal(other.board.numbers, player.board.numbers):
+            why = f"it plays game:{other.board.name}; a match is of one game: give a run of game:{player.board.name}"
+            raise UserError(f"--against {against}: {why}")
+    else:
+        other = named_player(against, player.board, "--against ")
     starts = both_colors(player.board, games, plies, how.seed)
 
     def ended(found: Mapping[int, float], moves: int) -> bool:
@@ -272,19 +267,9 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
 
 
 def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
-    _check_teams(envs, options, next(name for name, agent in entrants if agent))
-    players = [_team_player(*entrant, options.seed + i, envs, options, where) for i, entrant in enumerate(entrants)]
-    about = [agent.about if agent else {} for _, agent in entrants]
-    return RoundRobin(
-        envs.title,
-        about,
-        lambda i, j: float(play.play_both_sides(envs, players[i], players[j], options.matches, options.seed).sum()),
-    )
-
-
-def _check_teams(envs: Envs, options: TournamentOptions, name: str) -> None:
-    """Raises UserError: it isn't played by two teams of the same kind, or options for board games."""
-    spec, given = envs.spec, {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
+    """Raises UserError: they aren't played by two teams of the same kind, or options for board games."""
+    name, spec = next(name for name, agent in entrants if agent), envs.spec
+    given = {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
     if wrong := [flag for flag, value in given.items() if value is not None]:
         raise UserError(f"{wrong[0]} is for board games (game:NAME), {name} plays {envs.title}: leave it out")
     teams = len(set(spec.sides))
@@ -292,17 +277,20 @@ def _check_teams(envs: Envs, options: TournamentOptions, name: str) -> None:
         seats = f"{spec.seats} seat{'s' * (spec.seats > 1)} of {teams} team{'s' * (teams > 1)}"
         needs = "a tournament needs two teams of seats that have the same spaces, or a board game (game:NAME)"
         raise UserError(f"{name} plays {envs.title}, which has {seats}: {needs}")
+    players, bots = list[TeamPlayer](), {f"bot:{name}": name for name in spec.bots}
+    for seed, (name, agent) in enumerate(entrants, options.seed):
+        if agent:
+            policy = load_player(agent.wired, agent.weights, where, agent=agent.agent)
+            players.append(play.policy_player(policy, PlayOptions(options.matches, seed, options.greedy)))
+        elif name == "random":
+            players.append(play.random_player(seed))
+        elif name in bots:
+            players.append(play.scripted_player(load_bot(spec, bots[name])))
+        else:
+            allowed = ", ".join(["random", *bots])
+            raise UserError(f"tournament: {name} given, allowed for {envs.title}: {allowed}{MORE}")
 
+    def points(i: int, j: int) -> float:
+        return float(play.play_both_sides(envs, players[i], players[j], options.matches, options.seed).sum())
 
-def _team_player(
-    name: str, found: RunAgent | None, seed: int, envs: Envs, options: TournamentOptions, where: str
-) -> TeamPlayer:
-    if found:
-        policy = load_player(found.wired, found.weights, where, agent=found.agent)
-        return play.policy_player(policy, PlayOptions(options.matches, seed, options.greedy))
-    if name == "random":
-        return play.random_player(seed)
-    bots = {f"bot:{name}": name for name in envs.spec.bots}
-    if name in bots:
-        return play.scripted_player(load_bot(envs.spec, bots[name]))
-    raise UserError(f"tournament: {name} given, allowed for {envs.title}: {', '.join(['random', *bots])}{MORE}")
+    return RoundRobin(envs.title, [agent.about if agent else {} for _, agent in entrants], points)
