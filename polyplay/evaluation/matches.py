@@ -154,8 +154,8 @@ OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 def play_versus(
     wired: System, policy: Policy, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
-    """What a record says of a run's games against an opponent. step: is told of every move of all games. Raises
-    UserError.
+    """What a record says of a run's games against an opponent. step: gets the games that ended, and the number of moves
+    made. Raises UserError.
     """
     how = PlayerOptions(
         options.simulations, options.seed, options.greedy, options.epsilon or 0.0, device, options.trust
