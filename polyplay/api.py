@@ -105,9 +105,9 @@ def load(
     agent: str | int | None = None,
 ) -> Agent:
     """A trained policy to act with, from a run's directory or a checkpoint's (evaluation.agent)."""
-    from polyplay.evaluation.agent import load_agent
+    from polyplay.evaluation.agent import Agent
 
-    return load_agent(path, checkpoint, seed, epsilon, trust, agent)
+    return Agent(path, checkpoint, seed, epsilon, trust, agent)
 
 
 def export(

@@ -132,7 +132,6 @@ def pictures(obs: Spec) -> bool:
 # How fast a system is: a real run of it, in a process and a directory of its own, whose reports are read for a while.
 
 
-NUMBERS = ("predict_batch", "train_batch", "lag_mean", "queue_depth")
 WARM = 2.0  # seconds after the first steps that don't count, at most
 SLACK = 120.0  # seconds for the start, besides: 64 processes that load torch take their time
 
@@ -210,16 +209,10 @@ def _summary_of(rows: Sequence[Row]) -> Row:
     """A window as one row."""
     wall, steps, busy = (rows[-1][name] - rows[0][name] for name in ("wall_seconds", "steps", "busy"))
     reports = [(b, b["wall_seconds"] - a["wall_seconds"]) for a, b in pairwise(rows)]
-    means = weighted_means(reports, ("cpu", "memory_mb", *NUMBERS, *(f"time_{kind}" for kind in KINDS)))
-    times, own = {kind: means.pop(f"time_{kind}") or 0.0 for kind in KINDS}, (means.pop("cpu") or 0.0) * machine.cores()
-    return {
-        "sps": steps / wall,
-        "window_s": wall,
-        "own_cores": own,
-        "others_cores": max(0.0, busy / wall - own),
-        "time": times,
-        **means,
-    }
+    means = weighted_means(reports, ("cpu", *(f"time_{kind}" for kind in KINDS)))
+    times, own = {kind: means[f"time_{kind}"] or 0.0 for kind in KINDS}, (means["cpu"] or 0.0) * machine.cores()
+    others = max(0.0, busy / wall - own)
+    return {"sps": steps / wall, "window_s": wall, "own_cores": own, "others_cores": others, "time": times}
 
 
 # What is measured: a run of each system, in order, as one JSON document.

@@ -212,18 +212,6 @@ def other_machines(hosts: str) -> Iterator[Finding]:
     engine.close()
 
 
-def examine(hosts: str | None = None) -> list[Finding]:
-    """Everything; what raises is a finding too. hosts: other machines, first. Raises UserError: wrong ones."""
-    found = [] if hosts is None else list(other_machines(hosts))
-    for check in CHECKS:
-        try:
-            found.extend(check())
-        except Exception as e:
-            text = f"{type(e).__name__}: {' '.join(str(e).split())[:400]}".replace(str(Path.home()), "~")
-            found.append(Finding(check.__name__.replace("_", " "), "failed", text, REPORT))
-    return found
-
-
 @dataclass(frozen=True)
 class DoctorOptions:
     """Nothing is changed, nothing is sent anywhere."""
@@ -239,7 +227,13 @@ def command(words: list[str]) -> int:
     from polyplay.runs import flags
 
     options, _ = flags.read_flags(DoctorOptions, words, "polyplay doctor", "What a bug report needs.")
-    found = examine(options.hosts)
+    found = [] if options.hosts is None else list(other_machines(options.hosts))
+    for check in CHECKS:
+        try:
+            found.extend(check())
+        except Exception as e:  # what raises is a finding too
+            text = f"{type(e).__name__}: {' '.join(str(e).split())[:400]}".replace(str(Path.home()), "~")
+            found.append(Finding(check.__name__.replace("_", " "), "failed", text, REPORT))
     if options.json:
         print(as_json(found, {}, "lines"))
     else:

@@ -37,35 +37,24 @@ def command(words: list[str]) -> int:
 
 def score_line(result: Row) -> str:
     """The score with its interval, and what it is a score of."""
-    line = _board_score(result) if result.get("protocol") == "versus" else _game_score(result)
-    asked, n = result.get("asked"), result["episodes"]
-    if asked is None:
-        return line
-    bias = "Short games end first, which biases the mean"
-    return f"{line}\n{result['ended']}: {n:,} of {asked:,} games were over. {bias}; nothing was written"
-
-
-def _game_score(result: Row) -> str:
-    n, interval = result["episodes"], _interval(result, 1)
-    how = f"{result['actions']} actions, ε {result['epsilon']:g}, protocol {result['label']}"
-    return f"score {result['episodic_return_mean']:,.2f}, {interval}; {n:,} game{'s' * (n != 1)}, {how}"
-
-
-def _board_score(result: Row) -> str:
-    """Of a match."""
-    n, of = result["episodes"], f"protocol {result['label']}"
-    ends = ", ".join(f"{result[name]} {name}" for name in ("wins", "draws", "losses"))
-    line = f"{result['points']:g} of {n} points, {_interval(result, n)}; {ends}; {of}"
-    for about in result.get("programs", ()):
-        line = "\n".join([line, program_line(about), *about["faults"]])
-    return line
-
-
-def _interval(result: Row, scale: float) -> str:
-    if not result["interval"]:
-        return "no interval: it is of one game"
-    low, high = (scale * end for end in result["interval"])
-    return f"95 % interval {low:,.2f} to {high:,.2f}" if scale == 1 else f"95 % interval {low:,.1f} to {high:,.1f}"
+    n, asked, versus = result["episodes"], result.get("asked"), result.get("protocol") == "versus"
+    interval = "no interval: it is of one game"
+    if result["interval"]:
+        low, high = (f"{end * n:,.1f}" if versus else f"{end:,.2f}" for end in result["interval"])
+        interval = f"95 % interval {low} to {high}"
+    if versus:
+        ends = ", ".join(f"{result[name]} {name}" for name in ("wins", "draws", "losses"))
+        lines = [f"{result['points']:g} of {n} points, {interval}; {ends}; protocol {result['label']}"]
+        for about in result.get("programs", ()):
+            lines += [program_line(about), *about["faults"]]
+    else:
+        how = f"{result['actions']} actions, ε {result['epsilon']:g}, protocol {result['label']}"
+        score = f"score {result['episodic_return_mean']:,.2f}"
+        lines = [f"{score}, {interval}; {n:,} game{'s' * (n != 1)}, {how}"]
+    if asked is not None:
+        bias = "Short games end first, which biases the mean"
+        lines.append(f"{result['ended']}: {n:,} of {asked:,} games were over. {bias}; nothing was written")
+    return "\n".join(lines)
 
 
 # `polyplay verify`.

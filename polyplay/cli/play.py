@@ -12,13 +12,10 @@ import numpy as np
 from polyplay.cli.arguments import check_extra, check_port, listen, run_and_options, serve_page
 from polyplay.core import checkpoint
 from polyplay.core.errors import Simulations, UserError
-from polyplay.core.files import Row
 from polyplay.games import board_rules, records
-from polyplay.games.board_pool import PREFIX
 from polyplay.games.boards import Game, Go, KInARow
 from polyplay.games.go import owners
 from polyplay.games.records import GOES_ON, LOST, NEVER, WON, ResignOptions
-from polyplay.runs.directory import read_config
 
 if TYPE_CHECKING:
     from polyplay.cli.gtp import GtpEngine
@@ -131,16 +128,13 @@ class PageOptions:
 def command(words: list[str]) -> None:
     """Serves until Ctrl-C."""
     directory, options, _ = run_and_options(PageOptions, words, "play")
-    config = read_config(directory, whole=True)
-    if not str(config["config"].get("env", "")).startswith(PREFIX):
-        raise no_game(directory, config)
     if options.gtp:
         from polyplay.cli.gtp import main
 
-        main(lambda: open_engine(directory, options, config))
+        main(lambda: open_engine(directory, options))
         return
     check_extra("play")
-    with listen(options.port) as listener, closing(open_session(directory, options, config)) as session:
+    with listen(options.port) as listener, closing(open_session(directory, options)) as session:
         from polyplay.cli.play_page import application
 
         print(f"{session.board.title} against {directory}: http://127.0.0.1:{options.port}/")
@@ -148,18 +142,12 @@ def command(words: list[str]) -> None:
         serve_page(listener, application(session, options.port))
 
 
-def no_game(directory: Path, config: Row) -> UserError:
-    given = f"{directory} is a run of {config['system']} on {config['config'].get('env')}"
-    allowed = "a run of alphago_zero, from polyplay train alphago_zero --env game:connect_four"
-    return UserError(f"play: {given}; allowed: {allowed}")
-
-
-def open_engine(directory: Path, options: PageOptions, config: Row) -> GtpEngine:
+def open_engine(directory: Path, options: PageOptions) -> GtpEngine:
     """The agent as a Go program. Raises UserError."""
     from polyplay import __version__
     from polyplay.cli.gtp import GtpEngine
 
-    player, first, found = open_player(directory, options, config)
+    player, first, found, _ = open_player(directory, options)
     if not isinstance(player.board, Go):
         raise UserError(f"--gtp: {directory} plays {player.board.name}; allowed: a run of game:go")
     version = f"{__version__}, {checkpoint.update_of(found)} updates"
@@ -174,29 +162,33 @@ def resign_value(given: str, found: Path) -> float:
     return NEVER if given == "off" else learned_value(found) if fixed is None else fixed
 
 
-def open_session(directory: Path, options: PageOptions, config: Row) -> PlaySession:
+def open_session(directory: Path, options: PageOptions) -> PlaySession:
     """The agent and a game at its start. Raises UserError."""
     from polyplay.cli.play_session import PlaySession
 
-    player, first, found = open_player(directory, options, config)
+    player, first, found, system = open_player(directory, options)
     if not player.board.placed:
         given = f"play: {directory} plays game:{player.board.name}, whose moves are no cells of a board"
         raise UserError(f"{given}; allowed: games where they are; `polyplay evaluate` and `tournament` play all")
-    about = {"run": str(directory), "system": config["system"], "updates": checkpoint.update_of(found), "most": MOST}
+    about = {"run": str(directory), "system": system, "updates": checkpoint.update_of(found), "most": MOST}
     return PlaySession(player, first, about)
 
 
-def open_player(directory: Path, options: PageOptions, config: Row) -> tuple[SearchPolicy, int, Path]:
-    """The agent, its simulations and its checkpoint. Raises UserError: none is usable, or the agent does not search."""
+def open_player(directory: Path, options: PageOptions) -> tuple[SearchPolicy, int, Path, str]:
+    """The agent, its simulations, its checkpoint, its system. Raises UserError: none is usable, or the agent does not
+    search.
+    """
     from polyplay.acting.play import load_player
     from polyplay.evaluation.agent import open_run
     from polyplay.search.search import SearchPolicy
     from polyplay.workers import process
 
-    system, found, _ = open_run(directory, options.checkpoint, options.trust)
+    wired, found, config = open_run(directory, options.checkpoint, options.trust)
     process.tune(1)
-    player = load_player(system, found)
+    player = load_player(wired, found)
     if not isinstance(player, SearchPolicy):
-        raise no_game(directory, config)
+        given = f"play: {directory} is a run of {config['system']} on {wired.envs.title}"
+        allowed = "a run of alphago_zero, from polyplay train alphago_zero --env game:connect_four"
+        raise UserError(f"{given}; allowed: {allowed}")
     first = min(player.options.simulations, MOST) if options.simulations is None else options.simulations
-    return player, first, found
+    return player, first, found, config["system"]

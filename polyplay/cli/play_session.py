@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 import time
 import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -37,60 +39,57 @@ class PlaySession:
         self.thread = threading.Thread(target=self._run, daemon=True, name="agent")
         self.thread.start()
 
-    def close(self) -> None:
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """What is done within changes the game."""
         with self.changed:
+            yield
+            self.version += 1
+            self.trouble = ""
+            self.changed.notify_all()
+
+    def close(self) -> None:
+        with self._changing():
             self.closed = True
-            self._change()
         self.thread.join()
 
     # -------------------------------------------------------------------------------- what a person does
 
     def move(self, action: int, ply: int) -> None:
         """The person's move in the position after `ply` moves."""
-        with self.changed:
+        with self._changing():
             if self.game.result != GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
                 raise ValueError("it is not your turn")
             self.game.play(action)
-            self._change()
 
     def undo(self) -> None:
         """Back to the person's turn before."""
-        with self.changed:
+        with self._changing():
             n = self._undoable()
             if not n:
                 raise ValueError("there is no move of yours to take back")
             self.game.undo(n)
             self.found = {ply: found for ply, found in self.found.items() if ply <= len(self.game.moves)}
-            self._change()
 
     def restart(self, person: int) -> None:
         """A new game, in which the person is the first player (0) or the second (1)."""
-        with self.changed:
+        with self._changing():
             self.game, self.person, self.found = MoveList(self.board), person, {}
-            self._change()
 
     def take_side(self, person: int) -> None:
         """The person goes on with these stones, and the agent with the others."""
-        with self.changed:
+        with self._changing():
             self.person = person
-            self._change()
 
     def simulate(self, simulations: int) -> None:
         """Search with so many simulations from now on, this position too."""
-        with self.changed:
+        with self._changing():
             self.simulations = simulations
-            self._change()
 
     def _undoable(self) -> int:
         """How many moves to take back; 0: none can be."""
-        plies = range(len(self.game.moves) - 1, -1, -1)
-        turns = (ply for ply in plies if mover(self.game.records[ply]) == self.person)
-        return len(self.game.moves) - next(turns, len(self.game.moves))
-
-    def _change(self) -> None:
-        self.version += 1
-        self.trouble = ""
-        self.changed.notify_all()
+        turns = [ply for ply in range(len(self.game.moves)) if mover(self.game.records[ply]) == self.person]
+        return len(self.game.moves) - turns[-1] if turns else 0
 
     # -------------------------------------------------------------------------------- what the agent does
 
@@ -104,12 +103,12 @@ class PlaySession:
             try:
                 self._search(version, simulations, record)
             except Exception as e:  # the page would wait for ever
-                known = isinstance(e, NotFinite)
-                if not known:
+                trouble = str(e)
+                if not isinstance(e, NotFinite):
                     traceback.print_exc()
+                    trouble = f"the search failed with {type(e).__name__}: {e}"
                 with self.changed:
-                    if self.version == version:
-                        self.trouble = str(e) if known else f"the search failed with {type(e).__name__}: {e}"
+                    self.trouble = trouble if self.version == version else self.trouble
 
     def _wanted(self) -> bool:
         """Whether there is something to search: a position that was not searched yet, or where the agent is to move."""
@@ -132,8 +131,8 @@ class PlaySession:
                     return
                 self.found[len(self.game.moves)] = report(search) | {"over": over}
                 if over and self.game.mover != self.person:
-                    self.game.play(int(search.choose(search.finished())[0]))
-                    self._change()
+                    with self._changing():
+                        self.game.play(int(search.choose(search.finished())[0]))
 
     # -------------------------------------------------------------------------------- what a page shows
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,14 +114,19 @@ def table_of(rows: Sequence[Row]) -> Table:
     numbers = [Column(name, justify="right", no_wrap=True) for name in ("frames/steps", "min", "return", "best")]
     table = Table(*names, *marks, *numbers, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for row in rows:
-        path, seconds = Path(row["run"]), row.get("wall_seconds")
+        path = Path(row["run"])
         shown = f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
-        counts = dict.fromkeys("–" if row.get(k) is None else short_count(row[k]) for k in ("frames", "steps"))
-        cells = [shown, *(str(row.get(k, "–")) for k in ("system", "env", "seed"))]
-        cells += [row["state"], "/".join(counts), "–" if seconds is None else f"{seconds / 60:.1f}"]
-        cells += ["–" if row.get(k) is None else f"{row[k]:,.4g}" for k in ("return", "return_best")]
-        table.add_row(*(Text(cell, style=STYLES.get(row["state"], "") * (i == 4)) for i, cell in enumerate(cells)))
+        words = [shown, *(_cell(row, name) for name in ("system", "env", "seed"))]
+        counts = "/".join(dict.fromkeys(_cell(row, name, short_count) for name in ("frames", "steps")))
+        minutes = _cell(row, "wall_seconds", lambda seconds: f"{seconds / 60:.1f}")
+        returns = (_cell(row, name, "{:,.4g}".format) for name in ("return", "return_best"))
+        state = Text(row["state"], style=STYLES.get(row["state"], ""))
+        table.add_row(*map(Text, words), state, counts, minutes, *returns)
     return table
+
+
+def _cell(row: Row, name: str, text: Callable[[Any], str] = str) -> str:
+    return "–" if row.get(name) is None else text(row[name])
 
 
 # `polyplay check`.

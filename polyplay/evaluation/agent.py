@@ -37,63 +37,46 @@ class State:
     lanes: int
 
 
-def load_agent(
-    path: str | Path,
-    checkpoint: str | int | None = None,
-    seed: int = 0,
-    epsilon: float | None = None,
-    trust: bool = False,
-    agent: str | int | None = None,
-) -> Agent:
-    """The policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may be a checkpoint's own
-    directory. seed: of its random choices. epsilon: the chance of a random action (None: as `polyplay evaluate`).
-    trust: open a run that was made elsewhere and executes a module by name. agent: of a league: best (by its Elo), or a
-    number (None: the first). Raises UserError.
-    """
-    if epsilon is not None and not 0.0 <= epsilon <= 1.0:
-        raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
-    path = Path(path)
-    if checkpoint is None:
-        path, checkpoint = load.split_checkpoint(path)
-    try:
-        known: contextlib.AbstractContextManager[None] = make.known_spec(
-            pool.spec_from_json(read_object(path / pool.FILE), str(path / pool.FILE))
-        )
-    except OSError:  # of earlier versions' runs the environment is made
-        known = contextlib.nullcontext()
-    except ValueError as e:
-        raise UserError(f"{path / pool.FILE} is damaged: {e}; put back a copy of it") from None
-    with known:
-        wired, config = _wire_run(path, trust)
-        assert wired.envs.spec
-    found = load.choose_checkpoint(path, None if checkpoint is None else str(checkpoint))
-    whose = load.choose_agent(path, found, None if agent is None else str(agent), "agent")
-    return Agent(path, found, wired, config, seed, epsilon, whose)
-
-
 class Agent:
     """`act`, `value`, `predict`, `evaluate`; `system`, `config` (of the run) and `spec` (what it sees and does)."""
 
     def __init__(
         self,
-        directory: Path,
-        found: Path,
-        wired: System,
-        config: Row,
-        seed: int,
-        epsilon: float | None,
-        number: int = 0,
+        path: str | Path,
+        checkpoint: str | int | None = None,
+        seed: int = 0,
+        epsilon: float | None = None,
+        trust: bool = False,
+        agent: str | int | None = None,
     ):
+        """The policy of a run's newest checkpoint, or of `checkpoint`: best, or a number; path may be a checkpoint's
+        own directory. seed: of its random choices. epsilon: the chance of a random action (None: as `polyplay
+        evaluate`). trust: open a run that was made elsewhere and executes a module by name. agent: of a league: best
+        (by its Elo), or a number (None: the first). Raises UserError.
+        """
         from polyplay.acting.play import PlayOptions, load_player
 
+        if epsilon is not None and not 0.0 <= epsilon <= 1.0:
+            raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
+        run, which = (Path(path), checkpoint) if checkpoint is not None else load.split_checkpoint(Path(path))
+        try:
+            known: contextlib.AbstractContextManager[None] = make.known_spec(
+                pool.spec_from_json(read_object(run / pool.FILE), str(run / pool.FILE))
+            )
+        except OSError:  # of earlier versions' runs the environment is made
+            known = contextlib.nullcontext()
+        except ValueError as e:
+            raise UserError(f"{run / pool.FILE} is damaged: {e}; put back a copy of it") from None
+        with known:
+            wired, self.config = _wire_run(run, trust)
+            self.spec: EnvSpec = wired.envs.spec
+        self.directory, self.system = run, str(self.config["system"])
+        self.checkpoint = load.choose_checkpoint(run, None if which is None else str(which))
+        whose = load.choose_agent(run, self.checkpoint, None if agent is None else str(agent), "agent")
         process.tune(1)
-        self.directory, self.checkpoint, self.config = directory, found, config
-        self.system: str = config["system"]
-        self.spec: EnvSpec = wired.envs.spec
         self.observation_space, self.action_space = pool.of_spec(self.spec)
         self._envs: Envs = wired.envs
-        self._units = wired.values
-        self._policy = load_player(wired, found, agent=number)
+        self._units, self._policy = wired.values, load_player(wired, self.checkpoint, agent=whose)
         self._how = PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
         self._read = spaces.action_reader(self.action_space)
         self._acts = 0  # random numbers used: who passes no state on is not given the same ones again

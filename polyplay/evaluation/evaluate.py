@@ -289,14 +289,6 @@ def check_board_options(options: EvaluateOptions) -> None:
         raise UserError(f"--episodes {options.episodes} given, but {why}")
 
 
-def describe_label(label: str, options: EvaluateOptions) -> str:
-    """The protocol as tables name it, with the opponent and the simulations that were asked for."""
-    name = options.against or ""
-    against = f" {name if name.startswith('gtp:') else Path(name).name}" if name else ""
-    asked = "" if options.simulations is None else f", {options.simulations} simulations"
-    return f"{label}{against}{asked}"
-
-
 SCHEMA = 1
 LONGEST_SLUG = 120  # letters of a protocol in the name of a file
 IN_SCORES = (  # of an evaluation, in scores.json
@@ -324,16 +316,14 @@ class EvaluateOptions:
     starts: str | None = None
     """file of start states, for --protocol human-starts"""
     simulations: Simulations | None = None
-    """simulations of the search for each move, also of a run in --against; 0: the network alone (none: the run's own
-    number)"""
+    """simulations of the search for each move, also of a run in --against; 0: the network alone (none: its own)"""
     against: str | None = None
     """the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
     directory of a run or of a checkpoint"""
     opening_plies: Whole | None = None
     """random moves before a game of --protocol versus (none: 2)"""
     video: bool = False
-    """write a video of the first game to the run's directory; if that fails, a line says why and the games are scored
-    all the same"""
+    """write a video of the first game to the run's directory"""
     render: bool = False
     """show the games in a window, at normal speed"""
     checkpoint: str | None = None
@@ -345,8 +335,7 @@ class EvaluateOptions:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """where the network computes (auto: on CUDA if there is a GPU)"""
     max_steps: Count | None = None
-    """stop after this many agent steps, summed over all parallel games; the score has the games that have ended
-    (none: play all games)"""
+    """stop after this many agent steps, summed over all parallel games, with the score of the games that have ended"""
     trust: bool = False
     """open a run that was made by another user or machine and imports a module for its environment or network"""
 
@@ -370,7 +359,9 @@ def evaluate(
     wired = page.build(settings or saved, load.crew_of(replace(run_options, device="cpu")))
     load.check_spaces(directory, wired.envs)
     envs, starts = atari.apply(protocol, wired.envs, options.starts)
-    label = describe_label(atari.label(protocol, starts), options)
+    label, against = atari.label(protocol, starts), options.against or ""
+    label += f" {against if against.startswith('gtp:') else Path(against).name}" if against else ""
+    label += "" if options.simulations is None else f", {options.simulations} simulations"
     name = file_name(options, found.name, label)
     read_only = is_read_only(directory)
     video = (Path() if read_only else directory) / f"{name}.mp4" if options.video else None

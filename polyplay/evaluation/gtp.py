@@ -10,9 +10,9 @@ import shlex
 import signal
 import subprocess
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from subprocess import PIPE, Popen
+from subprocess import PIPE
 
 import numpy as np
 
@@ -56,6 +56,8 @@ def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int]
 # A Go program in a process of its own that answers commands of the Go Text Protocol, version 2.
 
 
+PREFIX = "gtp:"
+COLORS = ("black", "white")
 SECONDS = 60.0  # for an answer
 QUIT = 2.0  # for its end
 TOLD = 200  # letters of an answer, in a message
@@ -70,7 +72,7 @@ class GtpFault(Exception):
     def __init__(self, kind: str, command: str, answer: str):
         said, late = " ".join(answer.split())[:TOLD], f" in {SECONDS:g} seconds" if kind == TIMEOUT else ""
         shown = f"'{said}'" if said else "nothing"
-        self.kind, self.answered = kind, f"it answered {command} with {shown}{late}"
+        self.answered = f"it answered {command} with {shown}{late}"
         super().__init__(f"{kind}: {self.answered}")
 
 
@@ -80,32 +82,85 @@ def program_line(about: Row) -> str:
     return f"{said}, lost {lost} game{'s' * (lost != 1)} by its own fault" if lost else said
 
 
-class GtpProgram:
-    """A process whose standard error is ours. Raises OSError: it can't be started."""
+class GtpPlayer:
+    """An Opponent. Its program runs from `start` on, has one game on its board, and is told the moves that it lacks.
+    Its standard error is ours.
 
-    def __init__(self, command: Sequence[str]):
-        self._process = Popen(command, stdin=PIPE, stdout=PIPE, text=True, errors="replace", start_new_session=True)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._in, self._out, self._number = self._process.stdin, self._process.stdout, 0
-        self.lost = False  # whether it has been ended
+    option: the words before the name in messages.
+    """
 
-    def ask(self, command: str) -> str:
-        """Its answer, without status and number. Raises GtpFault."""
-        self._number += 1
-        overdue = threading.Event()
+    def __init__(self, name: str, board: Game, option: str = ""):
+        self.name, self.option, self.against = name, option, ""
+        if not isinstance(board, Go):
+            raise UserError(f"{option}{name} given, but a Go program plays game:go, and this is game:{board.name}")
+        self.board, self.command = board, list[str]()
+        with contextlib.suppress(ValueError):  # a quotation that is not closed
+            self.command = shlex.split(name.removeprefix(PREFIX))
+        if not self.command:
+            raise UserError(f"{option}{name} given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'")
+        self.faults, self.scored, self.agreed = list[str](), 0, 0
+        self._process: subprocess.Popen[str] | None = None
+        self._number = 0  # of commands
+        self._known: np.ndarray | None = None  # the position on its board
+
+    @property
+    def about(self) -> Row:
+        """What a record says of its games."""
+        return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
+
+    def start(self) -> None:
+        """Raises UserError: it can't be started, or does not play this game."""
+        given, self._known = f"{self.option}{self.name}", None
+        try:
+            self._process = subprocess.Popen(
+                self.command, stdin=PIPE, stdout=PIPE, text=True, errors="replace", start_new_session=True
+            )
+        except OSError as e:
+            why = f"{self.command[0]} can't be started: {e.strerror}"
+            raise UserError(f"{given}: {why}; install it, or give its path") from None
+        try:
+            for command in (f"boardsize {self.board.rows}", f"komi {self.board.halves / 2:g}"):
+                self._send(command)
+        except GtpFault as e:
+            self.close()
+            fix = f"give a program that speaks GTP and plays game:{self.board.name}, as 'gtp:gnugo --mode gtp'"
+            raise UserError(f"{given}: {e.answered}; {fix}") from None
+
+    def close(self, seconds: float | None = None) -> None:
+        """End it, and whatever it started. It has so many seconds to quit (None: QUIT)."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with contextlib.suppress(OSError):
+            process.stdin.write("quit\n")
+            process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(QUIT if seconds is None else seconds)
+        _kill(process)
+        process.wait()
+        process.stdout.close()
+
+    def _send(self, command: str) -> str:
+        """The answer, without status and number. Raises GtpFault."""
+        process, overdue = self._process, threading.Event()
+        assert process is not None
+        assert process.stdin is not None
+        assert process.stdout is not None
 
         def stop_waiting() -> None:
             overdue.set()
-            self._kill()
+            _kill(process)
 
         timer = threading.Timer(SECONDS, stop_waiting)
         timer.start()
+        self._number += 1
         try:
             with contextlib.suppress(BrokenPipeError):  # it has ended: so has its output
-                self._in.write(f"{self._number} {command}\n")
-                self._in.flush()
-            lines = itertools.dropwhile(lambda line: not line, map(str.strip, self._out))
+                process.stdin.write(f"{self._number} {command}\n")
+                process.stdin.flush()
+            lines = itertools.dropwhile(lambda line: not line, map(str.strip, process.stdout))
             answer = "\n".join(itertools.takewhile(bool, lines))
         finally:
             timer.cancel()
@@ -117,99 +172,24 @@ class GtpProgram:
             raise GtpFault(ILLEGAL, command, f"? {found[2] or ''}")
         return found[2] or ""
 
-    def close(self, seconds: float = QUIT) -> None:
-        """End it, and whatever it started. It has so many seconds to quit."""
-        if self.lost:
-            return
-        self.lost = True
-        with contextlib.suppress(OSError):
-            self._in.write("quit\n")
-            self._in.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(seconds)
-        self._kill()
-        self._process.wait()
-        self._out.close()
-
-    def _kill(self) -> None:
-        with contextlib.suppress(OSError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-
-
-PREFIX = "gtp:"
-COLORS = ("black", "white")
-
-
-class GtpPlayer:
-    """An Opponent. Its program runs from `start` on, has one game on its board, and is told the moves that it lacks.
-
-    option: the words before the name in messages.
-    """
-
-    def __init__(self, name: str, board: Game, option: str = ""):
-        self.name, self.option, self.against = name, option, ""
-        if not isinstance(board, Go):
-            raise UserError(f"{option}{name} given, but a Go program plays game:go, and this is game:{board.name}")
-        self.board = board
-        try:
-            self.command = shlex.split(name.removeprefix(PREFIX))
-        except ValueError as e:
-            raise UserError(f"{option}{name} given, but its words can't be told apart: {e}; close the quotes") from None
-        if not self.command:
-            raise UserError(f"{option}{name} given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'")
-        self.faults, self.scored, self.agreed = list[str](), 0, 0
-        self._program: GtpProgram | None = None
-        self._known: np.ndarray | None = None  # the position on its board
-
-    def close(self) -> None:
-        if self._program is not None:
-            self._program.close()
-
-    def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-        return np.array([self._move(records[game], game) for game in at.tolist()], np.int64)
-
-    def over(self, records: np.ndarray, at: np.ndarray) -> None:
-        """Ask for the score of games that ended by two passes: does it name our winner?"""
-        for record in records[at]:
-            if record[OWN] == 2:
-                self._compare_score(record)
-
-    @property
-    def about(self) -> Row:
-        """What a record says of its games."""
-        return {"program": self.name, "scored": self.scored, "agreed": self.agreed, "faults": list(self.faults)}
-
-    def start(self) -> GtpProgram:
-        """Raises UserError: it can't be started, or does not play this game."""
-        given = f"{self.option}{self.name}"
-        try:
-            self._program, self._known = GtpProgram(self.command), None
-        except OSError as e:
-            why = f"{self.command[0]} can't be started: {e.strerror}"
-            raise UserError(f"{given}: {why}; install it, or give its path") from None
-        try:
-            for command in (f"boardsize {self.board.rows}", f"komi {self.board.halves / 2:g}"):
-                self._program.ask(command)
-        except GtpFault as e:
-            self._program.close()
-            fix = f"give a program that speaks GTP and plays game:{self.board.name}, as 'gtp:gnugo --mode gtp'"
-            raise UserError(f"{given}: {e.answered}; {fix}") from None
-        return self._program
-
     def _ask(self, record: np.ndarray, command: str) -> str:
         """The program's answer, with that position on its board. Raises GtpFault, UserError."""
-        program = self.start() if self._program is None or self._program.lost else self._program
+        if self._process is None:
+            self.start()
         moves = None if self._known is None else moves_between(self.board, self._known, record)
         if self._known is None or moves is None:
-            program.ask("clear_board")
+            self._send("clear_board")
             self._known = self.board.new()
             moves = moves_between(self.board, self._known, record)
         if moves is None:
             raise ValueError("a position that no moves from an empty board lead to")
         for action in moves:
-            program.ask(f"play {COLORS[mover(self._known)]} {self.board.move_name(action)}")
+            self._send(f"play {COLORS[mover(self._known)]} {self.board.move_name(action)}")
             board_rules.play(self.board.numbers, self._known, action)
-        return program.ask(command)
+        return self._send(command)
+
+    def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return np.array([self._move(records[game], game) for game in at.tolist()], np.int64)
 
     def _move(self, record: np.ndarray, game: int) -> int:
         from polyplay.acting.play import GIVES_UP  # it loads torch
@@ -232,18 +212,26 @@ class GtpPlayer:
         board_rules.play(self.board.numbers, self._known, action)
         return action
 
-    def _compare_score(self, record: np.ndarray) -> None:
-        """No answer counts neither way: the game is over, and not every program has the command."""
-        if self._program is None or self._program.lost:
-            return
-        try:
-            answer = self._ask(record, "final_score").upper()
-        except GtpFault:
-            self._known = None
-            return
-        lead = 2 * area(self.board.numbers, record) - self.board.halves
-        self.scored += 1
-        self.agreed += answer[:1] == ("B" if lead > 0 else "W" if lead < 0 else "0")
+    def over(self, records: np.ndarray, at: np.ndarray) -> None:
+        """Ask for the score of games that ended by two passes: does it name our winner? No answer counts neither way:
+        the game is over, and not every program has the command.
+        """
+        for record in records[at]:
+            if record[OWN] != 2 or self._process is None:
+                continue
+            try:
+                answer = self._ask(record, "final_score").upper()
+            except GtpFault:
+                self._known = None
+                continue
+            lead = 2 * area(self.board.numbers, record) - self.board.halves
+            self.scored += 1
+            self.agreed += answer[:1] == ("B" if lead > 0 else "W" if lead < 0 else "0")
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    with contextlib.suppress(OSError):
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 @contextmanager

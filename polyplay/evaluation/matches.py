@@ -19,9 +19,9 @@ from polyplay.envs import atari
 from polyplay.envs.atari import is_board
 from polyplay.envs.lane import load_bot
 from polyplay.envs.pool import Envs
-from polyplay.evaluation.agent import RunAgent, find_agent, find_agents, is_run
+from polyplay.evaluation.agent import RunAgent, find_agent, is_run
 from polyplay.evaluation.gtp import PREFIX, GtpPlayer, programs_running
-from polyplay.evaluation.tournament import TournamentOptions
+from polyplay.evaluation.tournament import Entrant, TournamentOptions
 from polyplay.games import board_rules, records
 from polyplay.games.board_pool import board_of, show_all
 from polyplay.games.boards import Game, Go
@@ -122,17 +122,6 @@ def named_player(name: str, board: Game, option: str) -> BoardPlayer:
     return BoardPlayer(name, board, opponent(name, board, option, more), {})
 
 
-def opponent_of(name: str, board: Game, options: PlayerOptions) -> BoardPlayer:
-    """A run of that game, or a named_player. Raises UserError."""
-    if not is_run(name):
-        return named_player(name, board, "--against ")
-    found = player_of_agent(find_agent(name, options.trust), options)
-    if not np.array_equal(found.board.numbers, board.numbers):
-        why = f"it plays game:{found.board.name}; a match is of one game: give a run of game:{board.name}"
-        raise UserError(f"--against {name}: {why}")
-    return found
-
-
 def play_match(
     player: BoardPlayer,
     other: BoardPlayer,
@@ -165,15 +154,21 @@ OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 def play_versus(
     wired: System, policy: Policy, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
-    """What a record says of a run's games against an opponent. step: is told of every move of all games. Raises
-    UserError.
+    """What a record says of a run's games against an opponent. step: gets the games that ended, and the number of moves
+    made. Raises UserError.
     """
     how = PlayerOptions(
         options.simulations, options.seed, options.greedy, options.epsilon or 0.0, device, options.trust
     )
     player, against = player_of(wired, policy, {}, how, name), str(options.against)
     plies = PLIES if options.opening_plies is None else options.opening_plies
-    other = opponent_of(against, player.board, replace(how, seed=how.seed + 1, epsilon=0.0))
+    if is_run(against):
+        other = player_of_agent(find_agent(against, options.trust), replace(how, seed=how.seed + 1, epsilon=0.0))
+        if not np.array_equal(other.board.numbers, player.board.numbers):
+            why = f"it plays game:{other.board.name}; a match is of one game: give a run of game:{player.board.name}"
+            raise UserError(f"--against {against}: {why}")
+    else:
+        other = named_player(against, player.board, "--against ")
     starts = both_colors(player.board, games, plies, how.seed)
 
     def ended(found: Mapping[int, float], moves: int) -> bool:
@@ -217,9 +212,6 @@ def both_colors(board: Game, games: int, plies: int, seed: int) -> MatchStarts:
     return MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
 
-Entrant = tuple[str, RunAgent | None]  # its name; None: an opponent by that name
-
-
 @dataclass(frozen=True)
 class RoundRobin:
     """play: all matches of two entrants by their places; the points of the first. about: what a record says of each
@@ -231,28 +223,6 @@ class RoundRobin:
     play: Callable[[int, int], float]
     opening_plies: int | None = None
     players: Sequence[Opponent] = ()
-
-
-def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entrant]:
-    """Every agent that the names mean, and the anchor. Raises UserError: fewer than two, one of them twice, or no run,
-    which would say what is played.
-    """
-    given = [*names, *([options.anchor] if options.anchor and options.anchor not in names else [])]
-    found = list[Entrant]()
-    for name in given:
-        agents = find_agents(name, options.trust) if is_run(name) else []
-        found += [(agent.name, agent) for agent in agents] or [(name, None)]
-    everyone = [name for name, _ in found]
-    if len(everyone) < 2:
-        raise UserError("tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random")
-    if twice := sorted({name for name in everyone if everyone.count(name) > 1}):
-        raise UserError(f"tournament: {', '.join(twice)} given twice: name each player once")
-    if options.anchor not in (None, *everyone):
-        raise UserError(f"--anchor {options.anchor} given, allowed: one of {', '.join(everyone)}")
-    if not any(agent for _, agent in found):
-        text = f"tournament: {', '.join(everyone)} given, and none is the directory of a run"
-        raise UserError(f"{text}, which says what is played")
-    return found
 
 
 def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> RoundRobin:
@@ -297,19 +267,9 @@ def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentO
 
 
 def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
-    _check_teams(envs, options, next(name for name, agent in entrants if agent))
-    players = [_team_player(*entrant, options.seed + i, envs, options, where) for i, entrant in enumerate(entrants)]
-    about = [agent.about if agent else {} for _, agent in entrants]
-    return RoundRobin(
-        envs.title,
-        about,
-        lambda i, j: float(play.play_both_sides(envs, players[i], players[j], options.matches, options.seed).sum()),
-    )
-
-
-def _check_teams(envs: Envs, options: TournamentOptions, name: str) -> None:
-    """Raises UserError: it isn't played by two teams of the same kind, or options for board games."""
-    spec, given = envs.spec, {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
+    """Raises UserError: they aren't played by two teams of the same kind, or options for board games."""
+    name, spec = next(name for name, agent in entrants if agent), envs.spec
+    given = {"--simulations": options.simulations, "--opening-plies": options.opening_plies}
     if wrong := [flag for flag, value in given.items() if value is not None]:
         raise UserError(f"{wrong[0]} is for board games (game:NAME), {name} plays {envs.title}: leave it out")
     teams = len(set(spec.sides))
@@ -317,17 +277,20 @@ def _check_teams(envs: Envs, options: TournamentOptions, name: str) -> None:
         seats = f"{spec.seats} seat{'s' * (spec.seats > 1)} of {teams} team{'s' * (teams > 1)}"
         needs = "a tournament needs two teams of seats that have the same spaces, or a board game (game:NAME)"
         raise UserError(f"{name} plays {envs.title}, which has {seats}: {needs}")
+    players, bots = list[TeamPlayer](), {f"bot:{name}": name for name in spec.bots}
+    for seed, (name, agent) in enumerate(entrants, options.seed):
+        if agent:
+            policy = load_player(agent.wired, agent.weights, where, agent=agent.agent)
+            players.append(play.policy_player(policy, PlayOptions(options.matches, seed, options.greedy)))
+        elif name == "random":
+            players.append(play.random_player(seed))
+        elif name in bots:
+            players.append(play.scripted_player(load_bot(spec, bots[name])))
+        else:
+            allowed = ", ".join(["random", *bots])
+            raise UserError(f"tournament: {name} given, allowed for {envs.title}: {allowed}{MORE}")
 
+    def points(i: int, j: int) -> float:
+        return float(play.play_both_sides(envs, players[i], players[j], options.matches, options.seed).sum())
 
-def _team_player(
-    name: str, found: RunAgent | None, seed: int, envs: Envs, options: TournamentOptions, where: str
-) -> TeamPlayer:
-    if found:
-        policy = load_player(found.wired, found.weights, where, agent=found.agent)
-        return play.policy_player(policy, PlayOptions(options.matches, seed, options.greedy))
-    if name == "random":
-        return play.random_player(seed)
-    bots = {f"bot:{name}": name for name in envs.spec.bots}
-    if name in bots:
-        return play.scripted_player(load_bot(envs.spec, bots[name]))
-    raise UserError(f"tournament: {name} given, allowed for {envs.title}: {', '.join(['random', *bots])}{MORE}")
+    return RoundRobin(envs.title, [agent.about if agent else {} for _, agent in entrants], points)

@@ -17,6 +17,7 @@ import numpy as np
 from polyplay.core import machine
 from polyplay.core.errors import Seed, Simulations, SomeGames, UserError, Whole
 from polyplay.core.files import Row
+from polyplay.evaluation.agent import RunAgent, find_agents, is_run
 from polyplay.workers import process
 
 # Elo ratings of players that met: a Bradley-Terry fit on Elo's scale, base 10, with intervals. Pure.
@@ -87,13 +88,11 @@ class TournamentOptions:
     anchor: str | None = None
     """whose Elo is 0: one of the players, or an opponent that joins them (none: the first)"""
     simulations: Simulations | None = None
-    """board games: simulations of the runs' searches for each move; 0: the networks alone (none: each run's own
-    number)"""
+    """board games: simulations of the runs' searches for each move; 0: the networks alone (none: each run's own)"""
     opening_plies: Whole | None = None
     """board games: random moves before a match (none: 2)"""
     env: str | None = None
-    """environment to play on, with the observations and actions of the runs' own: held-out maps, say (none: the runs'
-    own). Not for board games"""
+    """environment to play on instead of the runs' own, with the same observations and actions: held-out maps, say"""
     seed: Seed = 0
     """seed of environments, openings and players"""
     greedy: bool = False
@@ -108,10 +107,35 @@ class TournamentOptions:
     """open runs that were made by another user or machine and import a module for their environment or network"""
 
 
+Entrant = tuple[str, RunAgent | None]  # its name; None: an opponent by that name
+
+
+def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entrant]:
+    """Every agent that the names mean, and the anchor. Raises UserError: fewer than two, one of them twice, or no run,
+    which would say what is played.
+    """
+    given = [*names, *([options.anchor] if options.anchor and options.anchor not in names else [])]
+    found = list[Entrant]()
+    for name in given:
+        agents = find_agents(name, options.trust) if is_run(name) else []
+        found += [(agent.name, agent) for agent in agents] or [(name, None)]
+    everyone = [name for name, _ in found]
+    if len(everyone) < 2:
+        raise UserError("tournament takes two players at least: polyplay tournament RUN RUN …, or RUN random")
+    if twice := sorted({name for name in everyone if everyone.count(name) > 1}):
+        raise UserError(f"tournament: {', '.join(twice)} given twice: name each player once")
+    if options.anchor not in (None, *everyone):
+        raise UserError(f"--anchor {options.anchor} given, allowed: one of {', '.join(everyone)}")
+    if not any(agent for _, agent in found):
+        text = f"tournament: {', '.join(everyone)} given, and none is the directory of a run"
+        raise UserError(f"{text}, which says what is played")
+    return found
+
+
 def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told = lambda line: None) -> Row:
     """Ratings, and the points per match of every two players. Raises UserError."""
     from polyplay.evaluation.gtp import programs_running
-    from polyplay.evaluation.matches import find_entrants, open_matches
+    from polyplay.evaluation.matches import open_matches
 
     if options.matches % 2:
         why = "half of them are played on each side: give an even number"

@@ -170,9 +170,9 @@ def test_the_rate_of_a_window(monkeypatch: pytest.MonkeyPatch):
     reports = [
         report(1.0, 0, 0),
         report(2.0, 50, 1),
-        report(3.0, 100, 2, 6.0, time_env=1.0, predict_batch=9.0, cpu=1.0),
-        report(4.0, 1100, 3, 7.75, time_env=0.5, time_wait=0.5, predict_batch=None, cpu=0.5),
-        report(6.0, 3100, 4, 12.0, time_env=0.25, time_wait=0.75, predict_batch=3.0, cpu=0.8),
+        report(3.0, 100, 2, 6.0, time_env=1.0, cpu=1.0),
+        report(4.0, 1100, 3, 7.75, time_env=0.5, time_wait=0.5, cpu=0.5),
+        report(6.0, 3100, 4, 12.0, time_env=0.25, time_wait=0.75, cpu=0.8),
     ]
     assert bench.find_window(reports, 0.0, 60.0) == bench.find_window([], 0.0, 1.0) == []
     window = bench.find_window([*reports, report(7.0, 3100, 4)], 1.0, 2.0)
@@ -181,7 +181,6 @@ def test_the_rate_of_a_window(monkeypatch: pytest.MonkeyPatch):
     assert (found["sps"], found["window_s"], found["own_cores"]) == (1000.0, 3.0, pytest.approx(1.4))
     assert found["others_cores"] == pytest.approx(0.6)
     assert found["time"] == pytest.approx({"env": 1 / 3, "infer": 0.0, "learn": 0.0, "replay": 0.0, "wait": 2 / 3})
-    assert (found["predict_batch"], found["lag_mean"]) == (3.0, None)
 
 
 def test_a_window_is_of_whole_turns_of_acting_and_learning():

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.cli import games, main
+from polyplay.cli import main
 from polyplay.cli.gtp import load_sgf
 from polyplay.core.files import Row
 from polyplay.games import board_rules, records
@@ -42,13 +42,15 @@ def listed(run: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[R
 
 def test_a_table_of_80_columns_or_json(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
-    rows = [GO, SELF, GO | {"name": "gate-700000-400"}]
+    rows = [GO, SELF, GO | {"outcome": 1, "margin": 12.0}, GO | {"outcome": 0}, GO | {"margin": None}]
     run = run_with(tmp_path, *rows, "{", "[]", {"steps": 1}, '{"torn')
     (run / "games.jsonl").write_text((run / "games.jsonl").read_text()[:-1])
     assert main.main(["games", str(run)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert [line.split() for line in lines if "-" in line][:2] == [
+    listed_rows = [line.split() for line in lines if "-" in line]
+    assert [row[-1] for row in listed_rows] == ["W+3.5", "W+R", "B+12", "0", "W+"], "as in SGF"
+    assert listed_rows[:2] == [
         ["1", "gate-700000-399", "123M", "700,000", "699,000", "2", "W+3.5"],
         ["2", "self_play-1000-4", "123M", "9", "9", "2", "W+R"],
     ]
@@ -67,20 +69,6 @@ def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureF
     run = make_run(tmp_path, "run")
     assert f"RUN: {run} has no games: runs of alphago_zero write them" in refused(capsys, "games", run)
     assert "games takes the directory of a run first" in refused(capsys, "games")
-
-
-@pytest.mark.parametrize(
-    ("more", "text"),
-    [
-        ({"outcome": 1, "resigned": True, "margin": None}, "B+R"),
-        ({"outcome": -1, "margin": 3.5}, "W+3.5"),
-        ({"outcome": 1, "margin": 12.0}, "B+12"),
-        ({"outcome": 0, "margin": 0.0}, "0"),
-        ({"outcome": -1, "margin": None}, "W+"),
-    ],
-)
-def test_results_are_written_as_in_sgf(more: Row, text: str):
-    assert games.result_of({"resigned": False, **more}) == text
 
 
 def random_game(board: Game, seed: int, moves: int = 1000) -> Row:

@@ -19,7 +19,7 @@ from polyplay.acting.play import PlayOptions
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import unscale
-from polyplay.envs import Envs, pool
+from polyplay.envs import pool
 
 PARTS = """
 import gymnasium, numpy as np
@@ -86,26 +86,24 @@ def test_each_agent_of_a_league_acts_as_its_evaluation(tmp_path):
         found = polyplay.load(run, agent=whose)
         returns.append(found.evaluate(episodes=4, seed=3, greedy=True)["returns"])
         assert returns[-1] == polyplay.evaluate(run, 4, 3, agent=str(whose), greedy=True, device="cpu")["returns"]
-        action, state = found.act(np.zeros((3, 5), np.float32))
-        assert (action.shape, state.lanes) == ((3,), 3)
     assert returns[0] != returns[1]
     first, best = polyplay.load(run), polyplay.load(run, agent="best")
     assert first.evaluate(episodes=4, seed=3, greedy=True)["returns"] == returns[0]
     assert best.evaluate(episodes=4, seed=3, greedy=True)["returns"] in returns
+    action, state = first.act(np.zeros((3, 5), np.float32))
+    assert (action.shape, state.lanes) == ((3,), 3)
     assert (first.spec.seats, first.spec.teams, sorted(first.spec.bots)) == (4, (0, 0, 1, 1), ["focus", "opposite"])
     with pytest.raises(UserError, match="agent: '2' given, allowed: best, 0, 1"):
         polyplay.load(run, agent=2)
 
 
-@pytest.mark.parametrize("name", ["impala", *(pytest.param(name, marks=pytest.mark.long) for name in ("a2c", "ppo"))])
+@pytest.mark.parametrize("name", ["impala", pytest.param("ppo", marks=pytest.mark.long)])
 def test_networks_with_memory(name, tmp_path):
     run = trained(tmp_path, name, core="lstm")
     assert same_as_evaluation(run) > 5
-    found = polyplay.load(run)
-    obs = np.array([0.1, 0.2, -0.1, 0.0], np.float32)
+    found, obs = polyplay.load(run), np.array([0.1, 0.2, -0.1, 0.0], np.float32)
     _, state = found.act(obs)
-    assert found.value(obs, state) != found.value(obs)
-    assert found.value(obs) == found.value(obs)
+    assert found.value(obs, state) != found.value(obs) == found.value(obs)
 
 
 UNITS = {  # what a learner did to rewards or values, by hand; the last ones are long
@@ -116,25 +114,20 @@ UNITS = {  # what a learner did to rewards or values, by hand; the last ones are
         lambda v, net: unscale(v, 1e-3),
     ),
     "a3c": ({"reward": "sign", "reward_scale": 0.1, "workers": 1}, lambda v, net: v),
-    "apex_dpg": ({"reward_scale": 0.2}, lambda v, net: v * 5.0),
-    "dqn": ({}, lambda v, net: v),
 }
 
 
 @pytest.mark.parametrize("name", UNITS)
 def test_values_are_in_the_environments_units(name, tmp_path):
     settings, by_hand = UNITS[name]
-    if name in ("a2c", "a3c", "ppo", "r2d2"):
-        settings = {**settings, "network": "mlp", "steps": 300}
-    found = polyplay.load(trained(tmp_path, name, **settings))
+    found = polyplay.load(trained(tmp_path, name, network="mlp", **{"steps": 300, **settings}))
     obs = np.random.default_rng(0).normal(size=(4, *found.observation_space.shape)).astype(np.float32)
     step, _ = found._step(obs, None, None, None)
     own = found._choose(step, None, True)[1]
     assert found.value(obs) == pytest.approx(np.float64(by_hand(own, found._policy)), rel=1e-5)
-    assert found.value(obs).dtype == np.float32
+    assert (found.value(obs).dtype, type(found.value(obs[0]))) == (np.float32, float)
     if name == "ppo":
         assert float(found._policy.returns.scale()) != 1.0, "nothing to undo"
-    assert isinstance(found.value(obs[0]), float)
 
 
 def test_a_fresh_process_needs_the_directory_alone(tmp_path, monkeypatch):
@@ -171,7 +164,6 @@ def test_a_batch_is_its_rows_of_any_type_of_real_numbers(cart):
     found, obs = polyplay.load(cart), np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
     assert found.act(obs, greedy=True)[0].tolist() == [int(found.act(row, greedy=True)[0]) for row in obs]
     assert found.value(obs).tolist() == [found.value(row) for row in obs]
-    assert len({tuple(polyplay.load(cart, seed=s).act(obs)[0]) for s in range(9)}) > 1
     whole = np.array([[0, 1, 0, 1], [1, 1, 0, 0]], np.float32)
     for dtype in (np.float64, np.float16, np.int64, bool):
         assert found.value(whole.astype(dtype)).tolist() == found.value(whole).tolist()
@@ -182,10 +174,10 @@ def test_predict_is_stable_baselines_signature(cart):
     action, state = found.predict(obs, None, np.ones(3, bool), deterministic=True)
     assert action.tolist() == found.act(obs, greedy=True)[0].tolist()
     assert found.predict(obs, state, episode_start=np.array([True, False, False]))[0].shape == (3,)
-    agent, again = polyplay.load(cart), polyplay.load(cart)
-    actions = [int(agent.act(obs[0])[0]) for _ in range(60)]
+    agents = polyplay.load(cart), polyplay.load(cart), polyplay.load(cart, seed=1)
+    actions, again, other = ([int(agent.predict(obs[0])[0]) for _ in range(60)] for agent in agents)
     assert 5 < sum(actions) < 55, "calls without a state draw new numbers"
-    assert actions == [int(again.predict(obs[0])[0]) for _ in range(60)]
+    assert actions == again != other
 
 
 def test_evaluate_plays_as_the_command_and_writes_nothing(cart):
@@ -201,9 +193,9 @@ def test_evaluate_plays_as_the_command_and_writes_nothing(cart):
 
 def test_a_checkpoint_by_its_directory_number_or_name(cart):
     newest = max((cart / "checkpoints").glob("[0-9]*"))
-    assert polyplay.load(newest).checkpoint == newest == polyplay.load(cart, checkpoint=newest.name).checkpoint
+    for place, which in ((newest, None), (cart, newest.name), (cart, checkpoint.update_of(newest))):
+        assert polyplay.load(place, checkpoint=which).checkpoint == newest
     assert repr(polyplay.load(newest)).startswith("<polyplay.Agent ppo, ")
-    assert polyplay.load(cart, checkpoint=checkpoint.update_of(newest)).checkpoint == newest
     with pytest.raises(UserError, match="--checkpoint: '99999999' given, allowed: best, "):
         polyplay.load(cart, checkpoint=99_999_999)
     with pytest.raises(UserError, match="epsilon: 2 given, allowed: from 0 to 1"):
@@ -243,14 +235,3 @@ def test_no_run_and_damaged_spaces(cart, tmp_path):
             polyplay.load(broken)
     (broken / pool.FILE).unlink()
     assert polyplay.load(broken).act(np.zeros(4, np.float32))[1].acts == 1
-
-
-def test_what_is_told_of_several_players_comes_back():
-    spec = Envs("toy:skirmish", 4).spec
-    written = json.loads(json.dumps(pool.spec_to_json(spec)))
-    again = pool.spec_from_json(written, "it")
-    for name in ("seats", "teams", "kinds", "events", "team_reward", "bots"):
-        assert getattr(again, name) == getattr(spec, name)
-        del written[name]
-    earlier = pool.spec_from_json(written, "it")  # a file of an earlier version
-    assert (earlier.seats, earlier.teams, earlier.kinds, earlier.team_fields) == (1, (), (), {})

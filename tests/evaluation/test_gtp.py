@@ -20,7 +20,6 @@ from polyplay.evaluation import gtp
 from polyplay.evaluation.gtp import GtpPlayer, programs_running
 from polyplay.evaluation.matches import BoardPlayer, both_colors, named_player, play_match
 from polyplay.evaluation.verify import VerificationFailed, _compare
-from polyplay.games import board_rules, records
 from polyplay.games.boards import Go, game
 from tests import made
 from tests.games.test_board_rules import legal_of
@@ -100,12 +99,9 @@ def test_a_program_is_told_the_moves_it_lacks(tmp_path: Path):
         assert [" ".join(line.split()[:2]) for line in after] == [turns[(i + first) % 2] for i in range(len(after))]
 
 
-def test_who_resigns_loses_without_a_fault():
-    one = player("genmove:2:= resign")
-    assert (meet(one, last_legal(go()), 2)[0], faults_of(one)) == (0, [])
-
-
 MISTAKES = {
+    "genmove:2:= resign": None,
+    "genmove:2:= A1": "illegal move: it answered genmove black with 'A1'",  # a stone is there
     "genmove:2:= D9": "illegal move: it answered genmove black with 'D9'",
     "genmove:2:= ": "illegal move: it answered genmove black with nothing",
     "genmove:2:? I am lost": r"illegal move: it answered genmove black with '\? I am lost'",
@@ -119,38 +115,16 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_loses_that_game_by_name_and_the_next_goes_on(mistake: str, monkeypatch: pytest.MonkeyPatch):
+    """Who resigns loses without a fault. A program that was started again makes its mistake again."""
     monkeypatch.setattr(gtp, "SECONDS", 0.5 if "hang" in mistake else 20.0)
-    one, two = player(mistake), last_legal(go())
+    one = player(mistake)
     with programs_running([one.moves]):
         starts = MatchStarts(np.stack([go().new()] * 2), np.ones(2, bool))
-        points = play_match(one, two, starts, 0)
-        assert points[0] == 0
-        [*found] = faults_of(one)
-    lost = not found[0][1].startswith("illegal move")
-    assert found[0][0] == 1
-    assert re.fullmatch(MISTAKES[mistake], found[0][1])
-    assert len(found) == (2 if lost else 1), "a program that was started again makes its mistake again"
-
-
-def test_a_program_that_knows_simple_ko_alone_loses_by_our_superko():
-    """It plays a move that simple ko allows and superko does not."""
-    board, simple, rng, more = go(4), go(4, "+komi=0.5+ko=simple"), np.random.default_rng(0), set[int]()
-    while not more:
-        record, twin, status = board.new(), simple.new(), records.GOES_ON
-        while status == records.GOES_ON and not more:
-            legal = legal_of(board, record)
-            if not (more := set(legal_of(simple, twin)) - set(legal)):
-                action = int(rng.choice(legal[:-1] or legal))
-                status = board_rules.play(board.numbers, record, action)
-                board_rules.play(simple.numbers, twin, action)
-    move = board.move_name(more.pop())
-    one = player(f"genmove:1:= {move}", board=board)
-    with programs_running([one.moves]):
-        points = play_match(one, last_legal(board), MatchStarts(record[None], np.ones(1, bool)), 0)
-    assert points == [0.0]
-    [(game, said)] = faults_of(one)
-    assert game == 1
-    assert re.fullmatch(f"illegal move: it answered genmove (black|white) with '{move}'", said)
+        assert play_match(one, last_legal(go()), starts, 0)[0] == 0
+    found, says = faults_of(one), MISTAKES[mistake]
+    again = says and not says.startswith("illegal move")
+    assert [game for game, _ in found] == ([1, 2] if again else [1] if says else [])
+    assert says is None or re.fullmatch(says, found[0][1])
 
 
 @pytest.mark.long
@@ -176,8 +150,9 @@ def test_our_engine_meets_gnu_go_without_a_fault_and_both_agree_on_every_result(
 
 
 ERRORS = {
+    "gtp:x": "gtp:x given, but a Go program plays game:go, and this is game:tic_tac_toe",
     "gtp:": "--against gtp: given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'",
-    "gtp:gnugo '--mode": "--against gtp:gnugo '--mode given, but its words can't be told apart: No closing quotation",
+    "gtp:gnugo '--mode": "--against gtp:gnugo '--mode given, allowed: gtp:COMMAND, as in 'gtp:gnugo --mode gtp'",
     "gtp:/no/such/go --gtp": "--against gtp:/no/such/go --gtp: /no/such/go can't be started: No such file",
     "REFUSES boardsize:1:? 19 only": "it answered boardsize 5 with '? 19 only'; give a program that speaks GTP and",
     "REFUSES komi:1:? whole ones": "it answered komi 7.5 with '? whole ones'; give a program that speaks GTP and plays",
@@ -188,17 +163,11 @@ ERRORS = {
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_mistakes_are_one_line(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = made.run(tmp_path / "run", "game:go+size=5", network="mlp")
+    run = made.run(tmp_path / "run", "game:tic_tac_toe" if name == "gtp:x" else "game:go+size=5", network="mlp")
     given = command(name.partition(" ")[2]) if name.startswith("REFUSES") else name
     assert ERRORS[name] in refused(
         capsys, "evaluate", run, "--protocol", "versus", "--against", given, "--episodes", "2"
     )
-
-
-def test_a_go_program_for_another_game_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    run = made.run(tmp_path / "run", "game:tic_tac_toe", network="mlp")
-    line = refused(capsys, "tournament", run, "gtp:x")
-    assert "gtp:x given, but a Go program plays game:go, and this is game:tic_tac_toe" in line
 
 
 def test_a_program_that_can_not_be_started_again_loses_all_its_games(tmp_path: Path):
@@ -215,12 +184,13 @@ def test_a_program_that_can_not_be_started_again_loses_all_its_games(tmp_path: P
 
 
 def test_nothing_is_left_of_a_program_that_does_not_quit():
-    program = gtp.GtpProgram(shlex.split(command("quit:1:hang").removeprefix("gtp:")))
-    assert program.ask("boardsize 5") == ""
+    program = GtpPlayer(command("quit:1:hang"), go())
+    program.start()
+    pid = program._process.pid
     program.close(0.1)
     program.close()
     with pytest.raises(ProcessLookupError):
-        os.kill(program._process.pid, 0)
+        os.kill(pid, 0)
 
 
 def test_evaluate_and_tournament_say_who_did_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from polyplay.acting.play import PlayOptions, choose_with_value, match
 from polyplay.cli import main
@@ -173,15 +172,6 @@ def player(board: Game, policy: Any, **how: Any) -> PolicyPlayer:
     return PolicyPlayer(System(Envs(f"game:{board.name}", 1), None, ()), policy, PlayOptions(0, **how))
 
 
-def row(board: Game, records: np.ndarray) -> dict[str, np.ndarray]:
-    """What an environment shows of positions."""
-    mask = np.zeros((len(records), board.actions), bool)
-    for record, moves in zip(records, mask, strict=True):
-        moves[legal(board, record)] = True
-    off, reward = np.zeros(len(records), bool), np.zeros(len(records), np.float32)
-    return {"obs": shown(board, records), "mask": mask, "reward": reward, "first": off}
-
-
 @pytest.mark.parametrize("simulations", [0, 40])
 def test_a_search_knows_repetitions_however_old(simulations, monkeypatch):
     records, at = np.stack([after(GO, moves) for moves, _ in OLD]), np.array([2, 0])
@@ -194,36 +184,21 @@ def test_a_search_knows_repetitions_however_old(simulations, monkeypatch):
     assert all(move in legal(GO, record) for move, record in zip(moves.tolist(), records[at], strict=True))
 
 
+@pytest.mark.parametrize("searches", [True, False])
 @pytest.mark.parametrize("greedy", [False, True])
 @pytest.mark.parametrize("epsilon", [0.0, 0.5, 1.0])
-def test_a_search_takes_random_moves_as_in_an_environment(epsilon, greedy):
+def test_a_policy_acts_as_in_an_environment(epsilon: float, greedy: bool, searches: bool):
+    """It sees the same planes and mask, and takes the same random moves."""
     records, at = positions(BOARD, 30), np.arange(30)
-    policy = policy_of(BOARD, SearchOptions(10))
+    search = policy_of(BOARD, SearchOptions(10))
+    policy, mask = search if searches else search.network, np.zeros((30, BOARD.actions), bool)
+    for record, moves in zip(records, mask, strict=True):
+        moves[legal(BOARD, record)] = True
+    off, reward = np.zeros(30, bool), np.zeros(30, np.float32)
+    step = {"obs": shown(BOARD, records), "mask": mask, "reward": reward, "first": off}
     here = player(BOARD, policy, seed=3, greedy=greedy, epsilon=epsilon)
-    there = Envs("game:tic_tac_toe", 1).spec, policy, here.how, at, row(BOARD, records), {}
     for act in range(2):
-        assert here(records, np.zeros(30, np.uint64), at).tolist() == choose_with_value(*there, act)[0].tolist()
-    changed = (choose_with_value(*there, 0)[0] != policy.choose(records)[0]).mean()
-    assert (changed == 0) == (epsilon == 0)
-
-
-def test_other_policies_see_planes_and_mask():
-    records, at = positions(BOARD, 10), np.array([7, 3])
-    network, seen = policy_of(BOARD, SearchOptions(1)).network, list[Any]()
-
-    class Watched:
-        noise = 0
-
-        def state_spec(self) -> dict:
-            return {}
-
-        def act(self, step: Any, state: Any) -> Any:
-            seen.append({key: value.numpy().copy() for key, value in step.items()})
-            return network.act(step, state)
-
-    expected = row(BOARD, records[at])
-    moves = player(BOARD, Watched(), greedy=True)(records, np.zeros(10, np.uint64), at)
-    assert {key: value.tolist() for key, value in seen[0].items()} == {k: v.tolist() for k, v in expected.items()}
-    with torch.no_grad():
-        out, _ = network.act({key: torch.from_numpy(value) for key, value in expected.items()}, {})
-    assert moves.tolist() == out["action"].tolist()
+        there = choose_with_value(Envs("game:tic_tac_toe", 1).spec, policy, here.how, at, step, {}, act)[0]
+        assert here(records, np.zeros(30, np.uint64), at).tolist() == there.tolist()
+        assert mask[at, there].all()
+        assert not searches or (there == search.choose(records)[0]).all() == (epsilon == 0)

@@ -19,6 +19,7 @@ import pytest
 import polyplay
 from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs
+from polyplay.games.ctf_rules import EVENTS as OURS
 
 NAME, MODULE = "paintball__capture_the_flag", "examples.melting_pot"
 CARRIER = ("zapped_flag_carrier", [b"dict", b"player_index", np.array(1.0)])
@@ -114,42 +115,40 @@ def example(built: list[Substrate], monkeypatch: pytest.MonkeyPatch) -> Iterator
     sys.modules.pop(MODULE, None)
 
 
-def test_seats_of_a_team_are_in_a_row_and_pictures_have_their_colours_first(example: ModuleType):
+def test_seats_of_a_team_are_in_a_row_and_see_play_and_earn_what_their_player_does(example: ModuleType):
+    """Pictures have their colours first. Events are named as ours, so that the same --event-rewards mean the same."""
     spec = Envs(f"{MODULE}:CaptureTheFlag", 8, inline=True).spec
     assert spec.describe["players"] == "red_0, red_1, red_2, red_3, blue_0, blue_1, blue_2, blue_3"
-    assert (spec.sides, spec.action) == ((0, 0, 0, 0, 1, 1, 1, 1), Discrete(9))
+    assert (spec.sides, spec.action, set(spec.events)) == ((0, 0, 0, 0, 1, 1, 1, 1), Discrete(9), set(OURS))
     assert spec.obs == {"rgb": Field((3, 88, 88), "uint8"), "ready": Field((1,), "float32")}
-    from polyplay.games.ctf_rules import EVENTS as OURS
-
-    assert set(spec.events) == set(OURS), "so that the same --event-rewards mean the same"
-
-
-def test_every_seat_sees_plays_and_earns_what_its_player_does(example: ModuleType):
     env = example.CaptureTheFlag()
     env.reset(seed=1)
     obs, rewards, *_ = env.step({agent: np.int64(i) for i, agent in enumerate(env.possible_agents)})
     for i, (agent, player) in enumerate(zip(env.possible_agents, (0, 2, 4, 6, 1, 3, 5, 7), strict=True)):
         assert obs[agent]["rgb"][1:, 40, 7].tolist() == [player, i]
-        assert obs[agent]["ready"].tolist() == [player % 3 == 0]
-        assert rewards[agent] == player + 1 / 8
+        assert (obs[agent]["ready"].tolist(), rewards[agent]) == ([player % 3 == 0], player + 1 / 8)
 
 
 def test_events_are_counted_for_who_did_them_and_whom_they_befell(example: ModuleType):
     env = example.CaptureTheFlag()
     env.reset(seed=1)
-    found = [env.step(dict.fromkeys(env.possible_agents, 0))[4] for _ in range(3)]
-    names = [
-        {agent: [name for name, n in zip(example.EVENTS, info["events"], strict=True) for _ in range(int(n))]
-         for agent, info in step.items() if info["events"].any()}
-        for step in found
-    ]  # fmt: skip
-    first = {"red_0": ["picked_up"], "red_1": ["teammate_picked_up", "was_tagged"]}
-    first |= {agent: ["teammate_picked_up"] for agent in ("red_2", "red_3")}
-    first |= {agent: ["opponent_picked_up"] for agent in ("blue_1", "blue_2", "blue_3")}
-    assert names[0] == first | {"blue_0": ["opponent_picked_up", "tagged_other"]}
-    assert names[1] == {"red_0": ["tagged_carrier", "tagged_other"], "blue_3": ["was_tagged_carrying"]} | {
-        "blue_2": ["was_tagged"]
+    names = list[dict[str, list[str]]]()
+    for _ in range(3):
+        infos = env.step(dict.fromkeys(env.possible_agents, 0))[4]
+        names.append(
+            {agent: np.repeat(example.EVENTS, info["events"].astype(int)).tolist() for agent, info in infos.items()}
+        )
+    none = {agent: list[str]() for agent in env.possible_agents}
+    opponents = {f"blue_{i}": ["opponent_picked_up"] for i in range(4)}
+    assert names[0] == opponents | {
+        "red_0": ["picked_up"],
+        "red_1": ["teammate_picked_up", "was_tagged"],
+        "red_2": ["teammate_picked_up"],
+        "red_3": ["teammate_picked_up"],
+        "blue_0": ["opponent_picked_up", "tagged_other"],
     }
+    tagged = {"blue_3": ["was_tagged_carrying"], "blue_2": ["was_tagged"]}
+    assert names[1] == none | tagged | {"red_0": ["tagged_carrier", "tagged_other"]}
     assert names[2]["blue_1"] == ["captured", "opponent_returned"]
     assert names[2]["red_3"] == ["returned", "opponent_captured"]
     assert names[2]["red_1"] == ["teammate_returned", "opponent_captured"]
@@ -177,19 +176,10 @@ def test_a_seed_is_that_of_the_game_and_leaves_the_generator_alone(example: Modu
     assert [one.closed for one in built] == [True] * 3
 
 
-SMALL: dict[str, Any] = {"env": f"{MODULE}:CaptureTheFlag", "network": "ftw", "lanes": 8, "batch": 4, "unroll": 4}
-SMALL |= {"steps": 32, "serial": True, "quiet": True, "tensorboard": False}
-
-
 def test_ftw_trains_on_it(example: ModuleType, tmp_path: Path):
-    given = {"preset": "quick", "agents": 2, "players": 2, "auxiliary": "reward", "core_size": 8}
-    run = polyplay.train("ftw", **SMALL, **given, ranges=("period=2",), event_rewards=("captured=2",), run=tmp_path)
-    assert run.summary["steps"] >= 32
-
-
-@pytest.mark.long
-def test_a_league_trains_on_it(example: ModuleType, tmp_path: Path):
-    run = polyplay.train("league", **SMALL, core="lstm", run=tmp_path)
+    given = {"preset": "quick", "agents": 2, "players": 2, "auxiliary": "reward", "core_size": 8, "network": "ftw"}
+    given |= {"env": f"{MODULE}:CaptureTheFlag", "lanes": 8, "batch": 4, "unroll": 4, "steps": 32, "serial": True}
+    run = polyplay.train("ftw", **given, ranges=("period=2",), event_rewards=("captured=2",), run=tmp_path)
     assert run.summary["steps"] >= 32
 
 

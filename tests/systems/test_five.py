@@ -22,7 +22,7 @@ from polyplay.core.files import read_lines, read_object
 from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD
-from polyplay.evaluation.agent import load_agent
+from polyplay.evaluation.agent import Agent
 from polyplay.learning.agents import ExperienceSource
 from polyplay.learning.policy_losses import PPO
 from polyplay.learning.returns import LossOutput
@@ -197,7 +197,7 @@ def whole_windows(directory: Path, found: checkpoint.OpenCheckpoint, learner: in
     assert (np.diff(seen[..., 3:5], axis=0)[~first[1:]] == 0.0).all(), "nor of another match or seat"
     playing = seen[0][~first[0] | (seen[0, :, 5] == 0.0)]  # others rest until another player sits down
     assert len(np.unique(playing[:, 3:], axis=0)) == len(playing), "no window came twice"
-    policy: Any = load_agent(directory, trust=True)._policy
+    policy: Any = Agent(directory, trust=True)._policy
     with torch.no_grad():
         out = policy.unroll(*(tree.map(torch.as_tensor, x) for x in (rows, state)))
     for name in ("logp", "value"):

@@ -19,7 +19,7 @@ from polyplay.core.files import read_lines
 from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.spaces import Discrete
-from polyplay.evaluation.agent import load_agent
+from polyplay.evaluation.agent import Agent
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.population.league_log import CopyRule
 from polyplay.systems import _teams, ftw
@@ -101,7 +101,7 @@ FAST = ("learning_rate=3e-3", "period=3", "kl_posterior_cost=1e-4", "kl_prior_co
 
 
 def points_against_random(directory: Path, env: str) -> float:
-    player = policy_player(load_agent(directory, trust=True)._policy, PlayOptions(1, 3))
+    player = policy_player(Agent(directory, trust=True)._policy, PlayOptions(1, 3))
     return float(play_both_sides(Envs(env, 4), player, random_player(7), 100, 1).mean())
 
 
@@ -143,7 +143,7 @@ def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, m
     newest = {copy["agent"]: copy["new"] for copy in copies}
     for agent, values in newest.items():
         assert {k: before[agent][k] for k in values} == values
-    weights = load_agent(run.directory, trust=True, agent=0)._policy.rewards.weights.tolist()
+    weights = Agent(run.directory, trust=True, agent=0)._policy.rewards.weights.tolist()
     assert weights == pytest.approx([before[0]["reward_right"], before[0]["reward_wrong"]])
 
     run = polyplay.resume(run.directory, steps=8_200)
