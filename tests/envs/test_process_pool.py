@@ -119,15 +119,10 @@ def test_a_lane_that_used_up_its_restarts_is_repaired_after_a_resume():
         pool.send(lanes, acts(1, lane0=RAISE))
 
 
-@pytest.mark.parametrize(
-    ("how", "says"),
-    [
-        (HANG, "step_timeout=0.8"),
-        (HOLD, "step_timeout=0.8"),
-        (KILL, "SIGKILL"),
-        (CRASH, "SIGSEGV"),
-    ],
-)
+ENDS = [(HANG, "step_timeout=0.8"), (HOLD, "step_timeout=0.8"), (KILL, "SIGKILL"), (CRASH, "SIGSEGV")]
+
+
+@pytest.mark.parametrize(("how", "says"), ENDS)
 def test_a_process_that_hangs_or_dies_is_replaced(pools, how, says):
     pool = pools(step_timeout=0.8 if how in (HANG, HOLD) else 60.0)
     lanes, row = pool.recv(60)
