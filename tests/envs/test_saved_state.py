@@ -124,7 +124,7 @@ def test_rows_that_are_awaited_are_part_of_it(pools):
     ("how", "said"),
     [
         (RAISES, "ValueError: not now"),
-        (LIES, "must give a dict of arrays, gave str under 'a/b'"),
+        (LIES, "must give a dict of arrays, gave str under 'b'"),
         (HANGS, "took longer than step_timeout"),
         (ENDS, "ended by itself"),
     ],
