@@ -224,7 +224,7 @@ class VectorLanes:
         """The last observations of the episodes of these lanes: one for each, or a batch of all."""
         if not lanes.any():
             return
-        last = next((info[key] for key in FINAL if key in info), None)
+        last: Any = next((info[key] for key in FINAL if key in info), None)
         alone = isinstance(last, list | tuple) or (isinstance(last, np.ndarray) and last.dtype == object)
         lost = [int(i) for i in np.flatnonzero(lanes) if last is None or (alone and last[i] is None)]
         if lost:
