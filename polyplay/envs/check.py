@@ -67,8 +67,6 @@ def watched(env: Any) -> Any:
     if not isinstance(env, gymnasium.Env):
         return env
     begun, step = list[object](), env.step
-    for layer in wrappers_of(env):
-        layer.reset = _recorded(layer.reset, begun)  # type: ignore[method-assign]
 
     def watched_step(action: Any) -> Any:
         begun.clear()
@@ -82,7 +80,10 @@ def watched(env: Any) -> Any:
             env.polyplay_remark = "autoreset", text  # type: ignore[attr-defined]
         return answer
 
-    env.step = watched_step  # type: ignore[method-assign]
+    with contextlib.suppress(Exception):  # one that takes no attributes is not watched
+        for layer in wrappers_of(env):
+            layer.reset = _recorded(layer.reset, begun)  # type: ignore[method-assign]
+        env.step = watched_step  # type: ignore[method-assign]
     return env
 
 
