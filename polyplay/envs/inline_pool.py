@@ -2,7 +2,7 @@
 
 Of vector environments NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes
 ended, they are reset, all are stepped (a lane that ended must not be stepped before), and they are reset again, so that
-the row that the others got by the step is theirs by a reset. SAME_STEP: see below.
+the row that the others got by the step is theirs by a reset. SAME_STEP: see `FINAL`.
 """
 
 from __future__ import annotations
