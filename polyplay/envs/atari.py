@@ -93,13 +93,13 @@ def _parse(path: str, data: bytes) -> Starts:
         raise UserError(f"--starts: {path} is no JSON: {e}") from None
     own = isinstance(content, dict) and (content.get("format"), content.get("version")) == (FORMAT, VERSION)
     need(own, f'--starts: {path} must be an object with "format": "{FORMAT}" and "version": {VERSION}')
-    words, rows = [content.get(name) for name in ("game", "kind", "source")], content.get("starts")
-    named = all(word and isinstance(word, str) for word in words) and words[1] in KINDS
-    text = f'"game", "kind" ({" or ".join(KINDS)}) and "source" must be text, given {words}'
+    game, kind, source, rows = (content.get(name) for name in ("game", "kind", "source", "starts"))
+    named = all(word and isinstance(word, str) for word in (game, source)) and kind in KINDS
+    text = f'"game", "kind" ({" or ".join(KINDS)}) and "source" must be text, given {[game, kind, source]}'
     need(named, f"--starts: {path}: {text}")
     need(isinstance(rows, list) and rows != [], f'--starts: {path}: "starts" must be a list of at least one start')
     starts = tuple(_start(row, f"--starts: {path}, start {i}") for i, row in enumerate(rows))
-    return Starts(path, *words, starts, hashlib.sha256(data).hexdigest())
+    return Starts(path, game, kind, source, starts, hashlib.sha256(data).hexdigest())
 
 
 ROW = (

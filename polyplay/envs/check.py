@@ -12,7 +12,7 @@ import functools
 import re
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,7 +23,7 @@ import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
 from polyplay.core import tree
-from polyplay.core.errors import Closed, EnvFailure, Finding, Level, UserError, status
+from polyplay.core.errors import EnvFailure, Finding, Level, UserError, status
 from polyplay.core.machine import cores
 from polyplay.core.processes import ForkServer
 from polyplay.core.tree import Batch, Spec
@@ -67,8 +67,6 @@ def watched(env: Any) -> Any:
     if not isinstance(env, gymnasium.Env):
         return env
     begun, step = list[object](), env.step
-    for layer in wrappers_of(env):
-        layer.reset = _recorded(layer.reset, begun)  # type: ignore[method-assign]
 
     def watched_step(action: Any) -> Any:
         begun.clear()
@@ -82,7 +80,10 @@ def watched(env: Any) -> Any:
             env.polyplay_remark = "autoreset", text  # type: ignore[attr-defined]
         return answer
 
-    env.step = watched_step  # type: ignore[method-assign]
+    with contextlib.suppress(Exception):  # one that takes no attributes is not watched
+        for layer in wrappers_of(env):
+            layer.reset = _recorded(layer.reset, begun)  # type: ignore[method-assign]
+        env.step = watched_step  # type: ignore[method-assign]
     return env
 
 
@@ -119,27 +120,26 @@ class Trial:
     reset_most: float = 0.0
     length: int = 0  # steps of this episode
 
-    def play(self, open_pool: Callable[[], Pool]) -> Trial:
-        """Play until the steps or the time are over, or a rule is broken."""
+    def play(self, open_pool: Callable[[], Pool], beside: Iterator[Batch] = iter(())) -> Trial:
+        """Play until the steps or the time are over, or a rule is broken; beside: goes on before each step."""
         try:
             with closing(open_pool()) as pool:
-                self._play(pool)
+                self._play(pool, beside)
         except (EnvFailure, UserError) as e:
             rule, text = broken_rule(e, "step" if self.resets else "build")
             self.broke[rule] = f"step {self.steps + 1}: {text}" if self.resets else text
         return self
 
-    def _play(self, pool: Pool) -> None:
-        draw, boxes, seats = action_sampler(pool.spec.action, self.seed), box_parts(pool.spec), pool.spec.seats
-        lanes, row = pool.recv()
-        ended, until = np.ones(seats, bool), time.monotonic() + self.seconds
+    def _play(self, pool: Pool, beside: Iterator[Batch]) -> None:
+        rows, boxes, seats = random_rows(pool, self.seed), box_parts(pool.spec), pool.spec.seats
+        row, ended, until = next(rows), np.ones(seats, bool), time.monotonic() + self.seconds
         while True:
             mine = tree.at(row, slice(0, seats))
             begins = bool(mine["first"].all()) and (seats > 1 or bool(ended.all()))
             if begins and self.length:  # of players who never came
                 self.ends.append((self.length, bool(ended.any())))
             ended = (ended & (not begins)) | mine["over"]
-            self.resets, self.steps = self.resets + begins, self.steps + (not begins and self.resets > 0)
+            self.resets, self.steps = self.resets + begins, self.steps + (not begins)
             self.length = 0 if begins else self.length + 1
             if self.length and ended.all():
                 self.ends.append((self.length, bool(mine["terminated"].any())))
@@ -147,9 +147,10 @@ class Trial:
             self._look(pool, mine, boxes)
             if self.steps >= self.most_steps or time.monotonic() > until:
                 return
+            with contextlib.suppress(EnvFailure, UserError):  # the other one's own affair
+                next(beside, None)
             start = time.perf_counter()
-            pool.send(lanes, draw(len(row["first"]), row.get("mask")))
-            lanes, row = pool.recv()
+            row = next(rows)
             took = time.perf_counter() - start
             if row["first"].all():
                 self.reset_most = max(self.reset_most, took)
@@ -200,25 +201,34 @@ def _place(trace: Sequence[str]) -> str:
     return f" ({' ← '.join(own)})" if own else ""
 
 
-def steps_per_second(pool: Pool, seconds: float, seed: int = 0) -> float:
-    """Steps per second of all its lanes, measured for about `seconds` after the first rows."""
+def random_rows(pool: Pool, seed: int) -> Iterator[Batch]:
+    """Its rows under random actions."""
     draw = action_sampler(pool.spec.action, seed)
-    lanes, row = pool.recv()
-    steps, start = 0, time.perf_counter()
-    while (took := time.perf_counter() - start) < seconds or not steps:
-        steps += len(row["first"])
-        pool.send(lanes, draw(len(row["first"]), row.get("mask")))
+    while True:
         lanes, row = pool.recv()
+        yield row
+        pool.send(lanes, draw(len(row["first"]), row.get("mask")))
+
+
+def steps_per_second(pool: Pool, seconds: float) -> float:
+    """Steps per second of all its lanes, measured for about `seconds` after the first rows."""
+    rows, steps = random_rows(pool, 0), 0
+    next(rows)
+    start = time.perf_counter()
+    while (took := time.perf_counter() - start) < seconds or not steps:
+        steps += len(next(rows)["first"])
     return steps / max(took, 1e-9)
 
 
 # ------------------------------------------------------------------------------------------------- what they show
 
 
-def finding(rule: str, broke: Mapping[str, str], trials: Sequence[Trial], limit: float) -> Finding:
+def finding(rule: str, broke: Mapping[str, str], trials: tuple[Trial, Trial, Trial], limit: float) -> Finding:
     """From trials of lane 0, of lane 0 again and of lane 1."""
-    level, seen = ("failed", broke[rule]) if rule in broke else _judged(rule, *trials, limit)
-    return Finding(rule, level, seen, RULES[rule].fix if level in ("warning", "failed") else "")
+    if rule in broke:
+        return Finding(rule, "failed", broke[rule], RULES[rule].fix)
+    level, seen = _judged(rule, *trials, limit)
+    return Finding(rule, level, seen, RULES[rule].fix if level == "warning" else "")
 
 
 def _judged(rule: str, first: Trial, again: Trial, other: Trial, limit: float) -> tuple[Level, str]:
@@ -324,7 +334,8 @@ def check_env(
     Raises UserError: no such environment.
     """
     envs = Envs(env, 1, options=options or {}, wrappers=wrappers, workers=1, step_timeout=step_timeout, max_restarts=0)
-    first, again, other = trials = [Trial(seed, steps or STEPS, float("inf") if steps else SECONDS) for _ in range(3)]
+    much = seed, steps or STEPS, float("inf") if steps else SECONDS
+    first, again, other = trials = Trial(*much), Trial(*much), Trial(*much)
     card, several, broke = dict[str, str](), False, dict[str, str]()
     try:
         envs = whole_matches(envs)  # one is built, in a process of its own
@@ -373,32 +384,13 @@ def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
     if is_own(envs) or differ(first.prints, again.prints) is not None:
         return {}
     steps, seconds = min(first.most_steps, BESIDE[0]), min(first.seconds, BESIDE[1])
-    beside = Trial(first.seed, steps, seconds).play(lambda: open_beside(envs.share(inline=True), first.seed))
+    beside, mine = Trial(first.seed, steps, seconds), envs.share(inline=True)
+    try:
+        with closing(InlinePool(mine, first.seed, 1)) as other:  # each has its own global generators
+            beside.play(lambda: InlinePool(mine, first.seed, 0), random_rows(other, first.seed + 1))
+    except UserError:
+        return {}
     at = differ(first.prints, beside.prints)
-    if at is None or "copies" in beside.broke:
-        return {rule: text for rule, text in beside.broke.items() if rule == "copies"}
-    return {
-        "copies": f"from row {at} on it shows something else where another one is stepped beside it: they share state"
-    }
-
-
-def open_beside(envs: Envs, seed: int) -> Pool:
-    """The first lane in this process; before each of its steps the next lane makes one, with its own generators."""
-    with contextlib.ExitStack() as opened:
-        neighbor = opened.enter_context(closing(InlinePool(envs, seed, 1)))
-        pool, draw = InlinePool(envs, seed, 0), action_sampler(envs.spec.action, seed + 1)
-        lanes, row = neighbor.recv()
-        send, close, both = pool.send, pool.close, opened.pop_all()
-
-    def send_both(mine: Any, action: Any) -> None:
-        with contextlib.suppress(EnvFailure, UserError, Closed):  # the other one's own affair
-            neighbor.send(lanes, draw(len(row["first"]), row.get("mask")))
-            neighbor.recv()  # views of the same rows
-        send(mine, action)
-
-    def close_both() -> None:
-        close()
-        both.close()
-
-    pool.send, pool.close = send_both, close_both  # type: ignore[method-assign]
-    return pool
+    shows = f"from row {at} on it shows something else where another one is stepped beside it: they share state"
+    found = beside.broke if at is None else {"copies": shows} | beside.broke
+    return {rule: text for rule, text in found.items() if rule == "copies"}

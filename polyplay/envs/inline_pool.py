@@ -2,7 +2,7 @@
 
 Of vector environments NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes
 ended, they are reset, all are stepped (a lane that ended must not be stepped before), and they are reset again, so that
-the row that the others got by the step is theirs by a reset. SAME_STEP: see below.
+the row that the others got by the step is theirs by a reset. SAME_STEP: see `FINAL`.
 """
 
 from __future__ import annotations
@@ -224,7 +224,7 @@ class VectorLanes:
         """The last observations of the episodes of these lanes: one for each, or a batch of all."""
         if not lanes.any():
             return
-        last = next((info[key] for key in FINAL if key in info), None)
+        last: Any = next((info[key] for key in FINAL if key in info), None)
         alone = isinstance(last, list | tuple) or (isinstance(last, np.ndarray) and last.dtype == object)
         lost = [int(i) for i in np.flatnonzero(lanes) if last is None or (alone and last[i] is None)]
         if lost:

@@ -357,7 +357,7 @@ NO_INFO: Mapping[str, Any] = {}
 
 
 class Match(Unit):
-    """The players of one environment. StepRequests and notes call it by its first lane's number."""
+    """The players of one environment. Orders and notes call it by its first lane's number."""
 
     def __init__(self, job: LaneJob, make: Factory, board: SharedRows, lane: int, allow: Allow = lambda seconds: None):
         assert board.seating is not None

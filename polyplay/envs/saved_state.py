@@ -110,9 +110,14 @@ def _load_layer(layer: Any, saved: Batch) -> None:
 def _flaw(state: object) -> str:
     if not isinstance(state, dict):
         return f"gave {type(state).__name__}"
-    for path, value in tree.leaves(state):
-        if not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
-            return f"gave {getattr(value, 'dtype', type(value).__name__)} under {path!r}"
+    for key, value in state.items():
+        if not isinstance(key, str) or not key or "/" in key:
+            return f"gave the key {key!r}: keys are words without '/'"
+        if isinstance(value, dict):
+            if wrong := _flaw(value):
+                return wrong
+        elif not isinstance(value, np.ndarray | np.generic) or value.dtype.kind not in "biuf":
+            return f"gave {getattr(value, 'dtype', type(value).__name__)} under {key!r}"
     return ""
 
 

@@ -268,14 +268,12 @@ def action(space: gym.Space, title: str) -> ActionSpec:
     """The action description of a Gymnasium space. Raises UserError: a space that is not supported."""
 
     def leaf(space: gym.Space) -> Leaf | None:
-        given = f"{title}: action space {one_line(space)}"
         if isinstance(space, gym.Box) and not np.issubdtype(space.dtype, np.floating):
-            supported = "Discrete, MultiDiscrete, MultiBinary and floating Box"
-            cure = "declare it as MultiDiscrete (gymnasium.wrappers.TransformAction)"
-            raise UserError(f"{given} is a Box of whole numbers; supported are {supported}: {cure}")
+            return None  # whole numbers: a MultiDiscrete
         if isinstance(space, gym.Box) and _is_narrow(space):
             flaw = f"float32, in which policies act, has fewer than {NUMBERS} numbers from low to high"
-            raise UserError(f"{given}: {flaw}: declare -1 … 1 (gymnasium.wrappers.RescaleAction)")
+            cure = "declare -1 … 1 (gymnasium.wrappers.RescaleAction)"
+            raise UserError(f"{title}: action space {one_line(space)}: {flaw}: {cure}")
         return leaf_of(space)
 
     return _convert(space, title, "action", leaf)

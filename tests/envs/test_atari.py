@@ -71,6 +71,11 @@ def test_spec_tells_everything():
     }
     spec = Envs("ALE/Breakout", 2, options={"full_actions": True, "frameskip": 2, "stack": 2, "size": 42}).spec
     assert (spec.action, spec.obs, spec.frames_per_step) == (Discrete(18), Field((2, 42, 42), "uint8"), 2)
+    accel = Envs("ALE/Breakout-v5", 1, options=atari_preset("accel")).spec.describe
+    assert accel["observation"] == "uint8 [4, 104, 80] gray, without the last 2 rows, bilinear"
+    assert accel["no-ops"] == "0–30 frames, in 'NOOP FIRE UP noops'"
+    assert accel["life loss"] == "terminates for the learner, the game goes on with NOOP FIRE UP and a new stack"
+    assert accel["pipeline"] == "ale-py's plain emulator"
 
 
 def test_an_id_names_only_the_game():
@@ -209,16 +214,6 @@ def test_every_preset_says_all_that_concerns_frames():
         assert fixed <= set(found), name
         assert Atari(**found).native == (name in NATIVE)
         assert f"`{name}`" in PAGE
-
-
-def test_a_run_is_told_what_is_played():
-    spec = Envs("ALE/Breakout-v5", 1, options=atari_preset("accel")).spec
-    assert spec.describe["observation"] == "uint8 [4, 104, 80] gray, without the last 2 rows, bilinear"
-    assert spec.describe["no-ops"] == "0–30 frames, in 'NOOP FIRE UP noops'"
-    goes_on = "terminates for the learner, the game goes on with NOOP FIRE UP and a new stack"
-    assert (spec.describe["life loss"], spec.describe["pipeline"]) == (goes_on, "ale-py's plain emulator")
-    ga3c = Envs("ALE/Pong-v5", 1, options=atari_preset("ga3c")).spec
-    assert ga3c.describe["stack"] == "4, filled by steps of NOOP after a reset"
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,11 @@ from hypothesis import strategies as st
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import All, Greedy, build
 from polyplay.envs.base_pool import (
-    ABSENT,
     BROKEN,
     FAILED,
     HOUR,
     NOTE,
     ROUNDED,
-    STEPPING,
     STEPS,
     Faults,
     ReadySet,
@@ -75,21 +73,6 @@ def test_no_lane_is_lost_or_given_twice(seed, batching, reload):
             turns.sent(np.array(some))
             out |= set(some)
     assert given_away > 5
-
-
-def test_a_lane_may_go_and_come_again():
-    turns = ReadySet(4, 1, Greedy(4), active=3)
-    assert turns.where.tolist() == [STEPPING, STEPPING, STEPPING, ABSENT]
-    turns.back([0, 2])
-    assert turns.take().tolist() == [0, 2]
-    turns.part(2)
-    turns.part(0)
-    turns.back([1])
-    assert turns.take().tolist() == [1]
-    turns.join(3)
-    turns.back([3])
-    assert turns.ready == 1
-    assert turns.take().tolist() == [3]
 
 
 def board(lanes=4) -> SharedRows:

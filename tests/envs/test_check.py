@@ -172,21 +172,6 @@ def test_what_a_run_lets_pass(env: Any, rule: str, level: str, says: str):
     assert found.keys() == ({"flags", "images"} if env is broken.Grey else {rule})
 
 
-def test_what_only_a_pool_shows_is_a_finding_too(tmp_path: Path):
-    """The second copy on the machine cannot be built."""
-    (tmp_path / "taken").touch()
-
-    def make() -> Any:
-        (tmp_path / "taken").unlink(missing_ok=False)
-        env = broken.Sound()
-        env.close = (tmp_path / "taken").touch  # type: ignore[method-assign]
-        return env
-
-    report = checking.check_env(make, **QUICK)
-    failed = [f for f in report.findings if f.level == "failed"]
-    assert [f.name for f in failed] == ["build"]
-
-
 def test_a_vector_environment_of_as_many_lanes_as_it_has_is_checked_with_all_of_them():
     report = checking.check_env(vectors.mild_three, **QUICK)
     assert report.status == 0

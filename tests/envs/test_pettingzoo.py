@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib
 from contextlib import closing
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,41 +67,25 @@ def test_a_padded_environment_is_what_the_guide_says():
     assert obs[1, 8:10].all()
 
 
-class Mixed(broken.Pair):
-    """Left has 2 actions from 5 on, right 3; or vectors of 1 and 2 numbers."""
-
-    def __init__(self, vectors: bool = False):
-        self.vectors = vectors
-        self.acts: list[dict] = []
-
-    def action_space(self, agent: str) -> spaces.Space:
-        left = agent == "left"
-        if self.vectors:
-            return spaces.Box(-1 if left else -2, 1, (1 if left else 2,), np.float32)
-        return spaces.Discrete(2, start=5) if left else spaces.Discrete(3)
-
-    def step(self, actions: dict) -> tuple:
-        self.acts.append(actions)
-        return super().step(actions)
+def mixed(left: spaces.Space, right: spaces.Space) -> tuple[Any, list[dict]]:
+    """A padded game of these actions, and what reaches the game."""
+    game, acts = broken.Pair(), list[dict]()
+    game.action_space = {"left": left, "right": right}.get  # type: ignore[method-assign]
+    game.step = lambda actions: acts.append(actions) or broken.Pair.step(game, actions)  # type: ignore[method-assign]
+    return pad(game), acts
 
 
 def test_surplus_actions_are_masked_or_left_out():
-    env = Mixed()
-    padded = pad(env)
-    _, infos = padded.reset(seed=0)
+    padded, acts = mixed(spaces.Discrete(2, start=5), spaces.Discrete(3))
     assert padded.action_space("left") == spaces.Discrete(3)
-    assert {a: info["action_mask"].tolist() for a, info in infos.items()} == {
-        "left": [True, True, False], "right": [True, True, True],
-    }  # fmt: skip
+    masks = {agent: info["action_mask"].tolist() for agent, info in padded.reset(seed=0)[1].items()}
+    assert masks == {"left": [True, True, False], "right": [True, True, True]}
     padded.step({"left": 1, "right": 2})
-    assert env.acts == [{"left": 6, "right": 2}]
-    vectors = Mixed(vectors=True)
-    padded = pad(vectors)
+    assert acts == [{"left": 6, "right": 2}]
+    padded, acts = mixed(spaces.Box(-1, 1, (1,)), spaces.Box(-2, 1, (2,)))
     padded.reset(seed=0)
-    two = np.array([-2, 0.5], np.float32)
-    padded.step({"left": two, "right": two})
-    assert {a: act.tolist() for a, act in vectors.acts[0].items()} == {"left": [-1], "right": [-2, 0.5]}
-    assert Envs(partial(Mixed), 2, wrappers=PAD).spec.mask == Field((3,), "bool")
+    padded.step(dict.fromkeys(("left", "right"), np.array([-2, 0.5], np.float32)))
+    assert {a: act.tolist() for a, act in acts[0].items()} == {"left": [-1], "right": [-2, 0.5]}
 
 
 def test_what_cannot_be_padded_is_refused():
@@ -118,10 +101,9 @@ def test_what_cannot_be_padded_is_refused():
 
 
 def test_where_all_are_equal_nothing_is_added():
-    spec = Envs(Scripted, 3, wrappers=PAD, inline=True).spec
-    plain = Envs(Scripted, 3, inline=True).spec
-    assert spec.obs == plain.obs
-    assert (spec.kinds, spec.teams, spec.events) == (plain.kinds, plain.teams, plain.events)
+    padded, plain = (Envs(Scripted, 3, wrappers=how, inline=True).spec for how in (PAD, ()))
+    for name in ("obs", "kinds", "teams", "events"):
+        assert getattr(padded, name) == getattr(plain, name)
 
 
 @pytest.mark.long

