@@ -112,6 +112,7 @@ class BoardPool(ArrayPool):
         show_all(self._game, self._records, at, self._side, self._rows["obs"], self._rows["mask"], self._rows["over"])
 
 
+# A pool of a board game; raises UserError.
 connect = BoardPool
 
 

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
-import signal
-import time
 from collections import deque
 from typing import Any
 
@@ -17,26 +12,17 @@ from hypothesis import strategies as st
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.replay_worker import ReplayShard, SampleQueue, serve_replay
+from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.buffers.replay_worker import ReplayShard, SampleQueue
 from polyplay.buffers.rollout_queue import READING, RolloutQueue
 from polyplay.buffers.rollout_queue import ROWS as samples_ROWS
 from polyplay.core import checkpoint, tree
-from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext
-from tests.buffers.plain_replay import ROWS, Plain, World, live_slots
+from tests.buffers.plain_replay import ROWS, World, live_slots
 
 T, LANES = 5, 2
 SPEC: Any = {"obs": Field((1, 2, 2), "uint8"), **ROWS, "value": Field((), "float32"), "chosen": Field((), "float32")}
-
-
-class Valued(Plain):
-    """The twin, with the policy's outputs at both ends of a transition."""
-
-    def transition(self, rows, t, m):
-        made = super().transition(rows, t, m)
-        error = abs(made["return"] + made["discount"] * rows[t + m]["value"] - rows[t]["chosen"])
-        return made | {"priority": error}
 
 
 class Shop:
@@ -86,15 +72,10 @@ class Shop:
         return ReplayShard(self.ctx(index, **more), self.queue.batches(1), self.samples, trim)
 
 
-def priorities(shard: ReplayShard) -> dict[int, float]:
+def priorities(buffer: ReplayBuffer) -> dict[int, float]:
     """Of all items that may be drawn, by id."""
-    index = shard.buffer.index
-    slots = live_slots(index)
-    return dict(zip(index.ids(slots).tolist(), shard.buffer.sampler.priorities(slots).tolist(), strict=True))
-
-
-def alive(shard: ReplayShard) -> set[int]:
-    return set(priorities(shard))
+    slots = live_slots(buffer.index)
+    return dict(zip(buffer.index.ids(slots).tolist(), buffer.sampler.priorities(slots).tolist(), strict=True))
 
 
 def taken(shard: ReplayShard) -> int:
@@ -102,18 +83,16 @@ def taken(shard: ReplayShard) -> int:
     return int(shard.buffer.index.lane[0].sum())
 
 
-def test_each_memory_holds_its_actors_rows_with_the_priorities_of_the_twin():
+def test_each_memory_holds_its_actors_rows_as_a_buffer_of_its_own_would():
     shop = Shop()
-    shards, twins = [shop.shard(m) for m in range(2)], [Valued(shop.replay) for _ in range(2)]
+    shards, alone = [shop.shard(m) for m in range(2)], [shop.replay.open(7) for _ in range(2)]
     for turn in range(12):
         p = turn % 4
-        twins[p % 2].add(shop.play(p), np.arange(LANES) + p // 2 * LANES)
+        alone[p % 2].add(shop.play(p), np.arange(LANES) + p // 2 * LANES)
         while shards[p % 2].queue.depth:
             shards[p % 2].step()
-    for shard, twin in zip(shards, twins, strict=True):
-        items = twin.items()
-        assert alive(shard) == set(items)
-        assert priorities(shard) == pytest.approx({i: x["priority"] for i, x in items.items()}, rel=1e-4, abs=1e-5)
+    for shard, buffer in zip(shards, alone, strict=True):
+        assert priorities(shard.buffer) == priorities(buffer)
         assert taken(shard) == 6 * T * LANES
 
 
@@ -125,14 +104,14 @@ def test_what_is_learnt_changes_the_priorities_of_the_memory_that_drew_it():
     for shard in shards:
         while shard.step():
             pass
-    before = [priorities(s) for s in shards]
+    before = [priorities(s.buffer) for s in shards]
     slot = next(shop.reader.batches())
     ids = shop.samples.item(slot)["id"].tolist()
     shop.reader.give(slot, np.arange(8) + 50.0)
     for shard in shards:
         shard.update_priorities()
-    assert priorities(shards[0]) == pytest.approx(before[0] | dict(zip(ids, range(50, 58), strict=True)))
-    assert priorities(shards[1]) == before[1]
+    assert priorities(shards[0].buffer) == pytest.approx(before[0] | dict(zip(ids, range(50, 58), strict=True)))
+    assert priorities(shards[1].buffer) == before[1]
 
 
 def test_a_soft_memory_is_trimmed_by_the_learners_updates_the_oldest_first():
@@ -200,7 +179,7 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
     path = checkpoint.complete(tmp_path, 3, {})
     again = Shop(memories=2, actors=2)
     loaded = again.shard(1, resume=path)
-    assert priorities(loaded) == priorities(shards[1])
+    assert priorities(loaded.buffer) == priorities(shards[1].buffer)
     assert loaded.buffer.limiter.steps == shards[1].buffer.limiter.steps
     assert loaded.buffer.sampled == sampled - 2 * 8
     assert again.queue.base[1] == 3
@@ -255,59 +234,6 @@ def test_a_part_that_cannot_be_written_is_told(tmp_path, monkeypatch):
     finish(shard.save(3))
     assert shop.samples.failed(0) == [0]
     assert "No space left" in shard.ctx.warnings[0]  # type: ignore[attr-defined]
-
-
-def work(cargo: Any, incarnation: int) -> None:
-    source, samples, all_counters, control = cargo
-    ctx = WorkerContext("serve_replay", 0, 1, 0, 7, all_counters, control, incarnation=incarnation)
-    with contextlib.suppress(Closed):
-        for _ in serve_replay(ctx, source=source, out=samples):
-            ctx.turn()
-
-
-def test_a_memory_that_is_killed_as_a_process_leaves_nothing_half_written():
-    shop, all_counters, control = Shop(memories=1, actors=1, slots=4, start=20), Counters(1), RunControl()
-    shop.queue.patience = 0.02
-    known: dict[int, np.ndarray] = {}  # every row's picture, by its action, which is another one in each row
-
-    def start(incarnation: int) -> Any:
-        cargo = shop.queue.batches(1), shop.samples, all_counters, control
-        process = multiprocessing.get_context("fork").Process(target=work, args=(cargo, incarnation), daemon=True)
-        process.start()
-        return process
-
-    def learn(batches: int) -> None:
-        until, taken = time.monotonic() + 100, 0
-        while taken < batches:
-            assert time.monotonic() < until
-            rows = shop.play(0)
-            if rows is not None:
-                obs, action = (rows[k].reshape(T * LANES, *rows[k].shape[2:]) for k in ("obs", "action"))
-                known.update(zip(action.tolist(), obs, strict=True))
-            slot = next(samples)
-            if slot is None:
-                time.sleep(0.002)
-                continue
-            item = shop.samples.item(slot)
-            for i, action in enumerate(item["action"].tolist()):
-                assert np.array_equal(item["obs"][0, i], known[action])
-            shop.reader.give(slot, np.ones(8))
-            taken += 1
-
-    samples = shop.reader.batches()
-    process = start(0)
-    try:
-        learn(30)
-        os.kill(process.pid, signal.SIGKILL)  # wherever it is
-        process.join()
-        process = start(1)
-        learn(30)
-        assert shop.samples.depth <= shop.samples.slots
-    finally:
-        control.halt()
-        shop.queue.close()
-        process.join(20)
-    assert process.exitcode == 0
 
 
 # Drawn batches and their priorities: each comes whole, once, and goes back to who drew it, whoever dies meanwhile.

@@ -1,13 +1,17 @@
-"""The tree: every leaf in proportion, none that is 0, sums that do not depend on the past."""
+"""The tree: every leaf in proportion, none that is 0, sums that do not depend on the past. Random numbers of loops."""
 
 from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers.sum_tree import SumTree
-from polyplay.core.compiled import CounterRng
+from polyplay.core.compiled import CounterRng, below, bits, compiled, is_compiled, uniforms
 
 QUICK = settings(max_examples=100, deadline=None)
 VALUES = st.one_of(st.just(0.0), st.floats(1e-280, 1e280), st.sampled_from([1.0, 1e-12, 1e12]))
@@ -70,3 +74,52 @@ def test_draws_follow_the_distribution():
         assert counts[~some].sum() == 0
         assert ((counts[some] - expected[some]) ** 2 / expected[some]).sum() < 30  # χ² of 7 degrees
     assert np.abs(counts - expected).max() <= 2  # stratified: all but exact
+
+
+# Random numbers of compiled loops.
+
+
+@compiled
+def many(key, used, n, limit):
+    out = np.empty(n, np.uint64)
+    for i in range(n):
+        out[i], used = below(key, used, limit)
+    return out, used
+
+
+def test_numbers_are_splitmix64s():
+    """The published sequence for seed 1234567: number n is the hash of seed + n·golden."""
+    wanted = [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    with np.errstate(over="ignore"):
+        assert [int(bits(np.uint64(1234567), np.uint64(n))) for n in (1, 2, 3)] == wanted
+
+
+def test_every_number_below_a_limit_is_as_likely():
+    n, limit = 120_000, 6
+    found, _ = many(np.uint64(5), np.uint64(0), n, np.uint64(limit))
+    counts = np.bincount(found.astype(np.int64), minlength=limit)
+    assert len(counts) == limit
+    assert ((counts - n / limit) ** 2 / (n / limit)).sum() < 20
+
+
+def test_fractions_and_a_saved_state():
+    rng = CounterRng(4)
+    x = uniforms(rng.key, rng.take(1000), 1000)
+    assert ((x >= 0) & (x < 1)).all()
+    assert abs(x.mean() - 0.5) < 0.05
+    other = CounterRng(0)
+    other.load(rng.save())
+    assert np.array_equal(uniforms(other.key, other.take(5), 5), uniforms(rng.key, rng.take(5), 5))
+    assert CounterRng(1).key != CounterRng(2).key
+
+
+def test_what_was_compiled_before_is_known(tmp_path):
+    many(np.uint64(1), np.uint64(0), 1, np.uint64(3))
+    assert is_compiled(many)
+    other = SimpleNamespace(py_func=many.py_func, stats=SimpleNamespace(cache_path=str(tmp_path)))
+    index = tmp_path / f"{Path(__file__).stem}.many-{many.py_func.__code__.co_firstlineno}.py311.nbi"
+    assert not is_compiled(other)
+    index.touch()
+    assert is_compiled(other)
+    os.utime(index, (0, 0))
+    assert not is_compiled(other), "the file changed since"

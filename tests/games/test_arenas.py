@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from contextlib import closing
 from pathlib import Path
 
@@ -68,6 +69,42 @@ def test_a_match_has_two_teams_events_and_an_end(title, events, ends):
     legal = [row["mask"]["primary"].all() and row["mask"]["unit"].all() for row in rows]
     assert [t for t, all_are in enumerate(legal) if all_are] == ends, "nobody plays there"
     assert max(abs(row["reward"]).max() for row in rows) > 0
+
+
+def digest(*trees: Tree) -> str:
+    found = hashlib.sha256()
+    for leaves in map(tree.leaves, trees):
+        for path, x in leaves:
+            found.update(path.encode() + np.ascontiguousarray(x).tobytes())
+    return found.hexdigest()[:16]
+
+
+HELD_OUT = "arena:ctf+size=9+length=900+team=1+reward=win+maps=held_out"
+
+
+@pytest.mark.parametrize(
+    ("title", "lanes", "bots", "steps", "wanted"),
+    [
+        (CTF, 8, "level5 attacker", 90, "1160e6c690685cd5"),
+        ("arena:ctf+length=900+team=3+actions=small+repeat=2", 12, "level4 returner", 460, "581c8e77077f3937"),
+        (HELD_OUT, 8, "attacker level3", 950, "c0e146b72a6ff9e3"),
+        ("arena:moba+length=1200+randomise=1+spirit=0.3", 20, "level4 level2", 310, "30e7cf58ae54078e"),
+        ("arena:moba+team=2+lanes=1+length=900+repeat=3+reward=win", 8, "level4 level3", 310, "de828a783d7d286b"),
+    ],
+)
+def test_matches_of_bots_and_random_players_go_as_they_always_did(title, lanes, bots, steps, wanted):
+    """Rules, observations, masks, rewards and events; a third of the seats plays at random."""
+    pool, rows = connect(Envs(title, lanes), 5, 0), []
+    seats = [np.arange(lanes)[k::3] for k in range(2)]
+    seated = [seat_bot(load_bot(pool.spec, bot), pool, at) for bot, at in zip(bots.split(), seats, strict=True)]
+    for t in range(steps):
+        ids, row = pool.recv()
+        rows.append(tree.map(np.copy, row))
+        action = drawn(pool.spec, 0, t, row)
+        for bot, at in zip(seated, seats, strict=True):
+            tree.write(action, at, bot(row["obs"], None))
+        pool.send(ids, action)
+    assert digest(*rows, pool.state()["game"]) == wanted
 
 
 PIXEL_VIEW = pytest.param(CTF + "+view=pixels", marks=pytest.mark.long)

@@ -14,9 +14,9 @@ from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs, Greedy
 from polyplay.envs.check import check_env
 from polyplay.envs.spaces import action_sampler
-from polyplay.games import records
+from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES
-from tests.games.test_board_rules import Plain
+from tests.games.test_board_rules import legal_of
 from tests.systems.trained import resumed_and_whole, same_weights, updates
 
 
@@ -42,36 +42,36 @@ def test_what_it_shows_and_takes():
     assert Envs("game:tic_tac_toe", 1).spec.action == Discrete(9)
 
 
-def answer_of(game, plain, stones):
+def answer_of(game, record, stones):
     """The move that makes the opponent's stones these."""
-    ((cell, *more),) = np.nonzero(stones.ravel() != (plain.cells() == plain.moves % 2 + 1).ravel())
+    ((cell, *more),) = np.nonzero(stones.ravel() != (game.stones(record) == records.mover(record) + 1))
     assert not more
     return cell % game.columns if game.gravity else cell
 
 
 def follow(game, rows, second):
-    """What each row of a lane must be, from the player's moves and the opponent's stones: (observation, mask, reward,
-    over).
+    """What each row of a lane must be, by the rules, from the player's moves and the opponent's stones: (observation,
+    legal moves, reward, over).
     """
-    plain, action = Plain(game), 0
+    record, action = game.new(), 0
     for row in rows:
         end, reward = records.GOES_ON, 0
         if row["first"]:
-            plain = Plain(game)
+            record = game.new()
         else:
-            end = plain.play(action)
+            end = board_rules.play(game.numbers, record, action)
             reward = int(end == records.WON)
         if end == records.GOES_ON and (second or not row["first"]):
-            end = plain.play(answer_of(game, plain, row["obs"][1]))
+            end = board_rules.play(game.numbers, record, answer_of(game, record, row["obs"][1]))
             reward = -int(end == records.WON)
-        over, cells = end != records.GOES_ON, plain.cells()
+        over, cells = end != records.GOES_ON, game.stones(record).reshape(game.rows, -1)
         planes = [cells == 1 + second, cells == 2 - second, np.full_like(cells, not second)]
-        yield np.stack(planes), list(range(game.actions)) if over else plain.legal(), reward, over
+        yield np.stack(planes), list(range(game.actions)) if over else legal_of(game, record), reward, over
         action, second = int(row["action"]), second != over
 
 
 @pytest.mark.parametrize(("name", "opponent"), [*((name, "random") for name in GAMES), ("tic_tac_toe", "mcts:5")])
-def test_games_are_those_of_a_plain_twin_from_alternating_sides(name, opponent):
+def test_games_go_by_the_rules_from_alternating_sides(name, opponent):
     pool = Envs(f"game:{name}", 3, options={"opponent": opponent}).open(1, lane=4)
     seen = play(pool, 120)
     for lane in range(3):

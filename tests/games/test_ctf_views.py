@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from math import cos, inf, pi, sin, tan
 
 import numpy as np
 import pytest
 
-from polyplay.games import ctf_maps
 from polyplay.games import ctf_views as v
 from polyplay.games.ctf_rules import CARRIED, DROPPED, PLANES, SEEN, TURN, FlagMatches, World
-from tests.games.ctf_twin import cosine, sine
 
 N = 13
 RIGHT, DOWN, LEFT = 0, TURN // 4, TURN // 2  # headings
@@ -106,22 +102,16 @@ def test_a_carrier_has_the_flag_above_it_and_a_strip_in_its_own_picture():
     assert has(seen(s)[:, 78:], v.BLUE).all()
 
 
-def test_bases_are_discs_on_the_floor():
-    s = bare()
-    s["base"][0], s["grid"][0, 6, 5] = ((5.5, 5.75), (4.25, 7.5)), 1  # a wall hides a part of the first
-    s["at"][0], s["yaw"][0] = (2.6, 7.1), -300
-    picture, checked = seen(s), 0
-    ground = has(seen(s | {"base": bare()["base"]}), v.TILE, v.OTHER_TILE)
-    assert not has(picture, v.RED_FLOOR, v.BLUE_FLOOR)[~ground].any()
-    for row, column in np.argwhere(ground):
-        x, y = on_floor(s, 0, row, column)
-        for team, colour in enumerate((v.RED_FLOOR, v.BLUE_FLOOR)):
-            inside = np.hypot(x - s["base"][0, team, 0], y - s["base"][0, team, 1]) < v.DISC
-            assert has(picture, colour)[row, column] == inside
-            checked += inside
-    assert checked > 60
-    assert has(picture, v.RED_FLOOR).any()
-    assert has(picture, v.BLUE_FLOOR).any()
+def test_bases_are_discs_on_the_floor_in_front_of_walls():
+    s = duel()
+    plain = has(seen(s), v.RED_FLOOR, v.BLUE_FLOOR)
+    s["base"][0] = (5.5, 6.5), (5.5, 8.5)
+    picture = seen(s)
+    assert not plain.any()
+    assert box(has(picture, v.RED_FLOOR)) == (48, 49, 36, 47)  # 42 + 21 / (3 ± 0.45); 42 ± 42 · 0.45 / 3
+    assert box(has(picture, v.BLUE_FLOOR))[2] > 60
+    s["grid"][0, 6, 4] = 1
+    assert not has(seen(s), v.RED_FLOOR).any()
 
 
 def scattered(n: int, team: int, seed: int) -> dict[str, np.ndarray]:
@@ -168,134 +158,31 @@ def test_pictures_are_drawn_as_they_always_were_and_matches_do_not_mix():
         np.testing.assert_array_equal(draw({name: array[m : m + 1].copy() for name, array in s.items()})[0], out[m])
 
 
-def ray(s: dict[str, np.ndarray], m: int, column: int) -> tuple[float, float]:
-    """Where a column looks to, for each cell of depth."""
-    heading, to_right = 2 * pi * s["yaw"][m, 0] / TURN, (column + 0.5 - 42) / 42
-    return cos(heading) - to_right * sin(heading), sin(heading) + to_right * cos(heading)
-
-
-def wall_depth(s: dict[str, np.ndarray], m: int, column: int) -> float:
-    """By trying every line between cells: the nearest one behind which there is a wall."""
-    (x, y), (right, down), nearest = s["at"][m, 0], ray(s, m, column), inf
-    for line in range(1, N):
-        for begin, along, cross, across, flat in ((x, right, y, down, False), (y, down, x, right, True)):
-            t = (line - begin) / along
-            cell, beside = line if along > 0 else line - 1, int((cross + t * across) // 1)
-            if t > 0 and 0 <= beside < N and s["grid"][m][(cell, beside) if flat else (beside, cell)]:
-                nearest = min(nearest, t)
-    return nearest
-
-
-def on_floor(s: dict[str, np.ndarray], m: int, row: int, column: int) -> tuple[float, float]:
-    """The place on the floor that a pixel shows."""
-    horizon = 42 + 42 * tan(2 * pi * s["pitch"][m, 0] / TURN)
-    t, (right, down) = 42 * (0.5 + s["z"][m, 0]) / (row + 0.5 - horizon), ray(s, m, column)
-    return s["at"][m, 0, 0] + t * right, s["at"][m, 0, 1] + t * down
-
-
-def test_walls_and_floor_agree_with_a_slow_twin():
-    s, tiles = scattered(16, 1, 7), 0
-    s |= {name: bare(16)[name] for name in ("base", "flag", "carrier")}
-    s["at"][:, 1] = s["at"][:, 0]
-    pictures = draw(s)[:, 0]
-    sky, dark = has(pictures, v.SKY), has(pictures, v.OTHER_TILE)
-    ground = has(pictures, v.TILE) | dark
-    for m in range(len(pictures)):
-        eye, horizon = 0.5 + s["z"][m, 0], 42 + 42 * tan(2 * pi * s["pitch"][m, 0] / TURN)
-        for column in range(84):
-            t = wall_depth(s, m, column)
-            top, bottom = (horizon + 42 * height / t for height in (eye - 1, eye))
-            assert sky[m, :, column].sum() == sum(row + 0.5 < top for row in range(84))
-            assert ground[m, :, column].sum() == sum(row + 0.5 >= bottom for row in range(84))
-            row = 83 - column % 40
-            x, y = on_floor(s, m, row, column)
-            if ground[m, row, column] and min(x % 1, y % 1, -x % 1, -y % 1) > 1e-3:
-                assert dark[m, row, column] == (int(x) + int(y)) % 2
-                tiles += 1
-    assert tiles > 190
-
-
-HALF = SEEN // 2
-
-
-def worlds(n: int, team: int = 2, size: int = 13, seed: int = 0) -> dict[str, np.ndarray]:
-    """Matches in the middle: everybody and the flags are anywhere."""
-    rng, s = np.random.default_rng(seed), World(team=team, size=size).arrays(n)
-    for m in range(n):
-        ctf_maps.draw_map(np.uint64(seed * 1000 + m), m % 2 == 0, s["grid"][m], s["base"][m], s["spawn"][m])
-        free = np.argwhere(s["grid"][m] == 0)[:, ::-1]
-        at = free[rng.integers(len(free), size=2 * team)] + 0.5
-        s["at"][m] = at + rng.uniform(-0.2, 0.2, at.shape)
-        s["flag_at"][m] = free[rng.integers(len(free), size=2)] + rng.uniform(0.3, 0.7, (2, 2))
-        for flag in range(2):
-            if rng.random() < 0.4:
-                s["carrier"][m, flag] = rng.integers(team) + team * (1 - flag)
-    s["yaw"][:] = rng.integers(3600, size=s["yaw"].shape)
-    return s
-
-
-def windows(s: dict[str, np.ndarray]) -> np.ndarray:
-    out = np.zeros((*s["yaw"].shape, len(PLANES), SEEN, SEEN), np.uint8)
-    v.draw_windows(FlagMatches.of(s), out)
-    return out
-
-
-def plain(s: dict[str, np.ndarray], m: int, p: int) -> dict[str, set[tuple[int, int]]]:
-    """The cells of each plane, one after the other."""
-    grid, (x, y), team = s["grid"][m], s["at"][m, p], len(s["yaw"][m]) // 2
-    cos, sin = cosine(int(s["yaw"][m, p])), sine(int(s["yaw"][m, p]))
-
-    def wall(i: float, j: float) -> bool:
-        ahead, right = HALF - i, j - HALF
-        c = math.floor(x + ahead * cos - right * sin)
-        r = math.floor(y + ahead * sin + right * cos)
-        return not (0 <= r < len(grid) and 0 <= c < len(grid) and not grid[r, c])
-
-    def dark(i: int, j: int) -> bool:
-        if (far := max(abs(i - HALF), abs(j - HALF))) == 0:
-            return False
-        u, v = (HALF + round((k - HALF) * (far - 1) / far) for k in (i, j))
-        hidden = wall((i + u) / 2, (j + v) / 2) and not wall(i, j)
-        return hidden or dark(u, v) or (far > 1 and wall(u, v))
-
-    found: dict[str, set[tuple[int, int]]] = {name: set() for name in PLANES}
-    cells = [(i, j) for i in range(SEEN) for j in range(SEEN)]
-    found["dark"] = {cell for cell in cells if dark(*cell)}
-    found["wall"] = {cell for cell in cells if wall(*cell) and cell != (HALF, HALF)} - found["dark"]
-
-    def show(name: str, point: np.ndarray) -> None:
-        dx, dy = point[0] - x, point[1] - y
-        ahead, right = dx * cos + dy * sin, dy * cos - dx * sin
-        cell = math.floor(HALF - ahead + 0.5), math.floor(HALF + right + 0.5)
-        if cell in cells and cell not in found["dark"]:
-            found[name].add(cell)
-
-    own = int(p >= team)
-    for q in range(2 * team):
-        if q != p:
-            name = "mate" if (q >= team) == (p >= team) else "opponent"
-            show(name + "_carries" * (q in s["carrier"][m]), s["at"][m, q])
-    for flag in range(2):
-        if s["carrier"][m, flag] < 0:
-            show("own_flag" if flag == own else "their_flag", s["flag_at"][m, flag])
-        show("own_base" if flag == own else "their_base", s["base"][m, flag])
-    return found
-
-
-def same_window(s: dict[str, np.ndarray], out: np.ndarray, m: int, p: int) -> None:
-    want = plain(s, m, p)
-    for k, name in enumerate(PLANES):
-        assert {(int(i), int(j)) for i, j in np.argwhere(out[m, p, k])} == want[name], name
-
-
-@pytest.mark.parametrize(("team", "size"), [(1, 9), (4, 21)])
-def test_it_shows_what_a_plain_twin_shows(team, size):
-    s = worlds(8, team, size, seed=team)
-    out, shown = windows(s), np.zeros(len(PLANES), int)
-    for m, p in np.ndindex(s["yaw"].shape):
-        same_window(s, out, m, p)
-        shown += out[m, p].any((1, 2))
-    assert shown[[k for k, name in enumerate(PLANES) if team > 1 or not name.startswith("mate")]].all()
+def test_a_window_shows_what_is_around_turned_with_the_player():
+    """Cell [5 - a, 5 + r] is a cells ahead and r to the right; behind a wall it is dark."""
+    s = World(size=N).arrays(1)
+    s["grid"][:, [0, -1]] = s["grid"][:, :, [0, -1]] = s["grid"][0, 6, 9] = 1
+    s["at"][0] = (6.5, 6.5), (8.5, 6.5), (6.5, 8.5), (10.5, 6.5)
+    s["base"][0] = s["flag_at"][0] = (4.5, 6.5), (6.5, 3.5)
+    s["flag"][0, 0], s["carrier"][0, 0], s["score"][0], s["loads"][0, 0] = CARRIED, 2, (1, 4), 4
+    wall, out = np.zeros((SEEN, SEEN), bool), np.zeros((1, 4, len(PLANES), SEEN, SEEN), np.uint8)
+    wall[2, 5] = True
+    for yaw in (RIGHT, DOWN):
+        s["yaw"][0], out[:] = yaw, 0
+        v.draw_windows(FlagMatches.of(s), out)
+        turns = -1 if yaw == DOWN else 0
+        planes = {k: np.rot90(plane > 0, turns) for k, plane in zip(PLANES, out[0, 0], strict=True)}
+        assert (planes["wall"] == wall).all()
+        assert np.argwhere(planes["dark"]).tolist() == [[0, 5], [1, 5]], "so nobody sees seat 3"
+        cells = {k: np.argwhere(plane).tolist() for k, plane in planes.items() if k not in ("wall", "dark")}
+        assert {k: at for k, at in cells.items() if at} == {
+            "mate": [[3, 5]], "opponent_carries": [[5, 7]], "own_base": [[7, 5]], "their_base": [[5, 2]],
+            "their_flag": [[5, 2]],
+        }  # fmt: skip
+    facts = np.empty((1, 4, 12), np.float32)
+    v.know(FlagMatches.of(s), 100, facts)
+    assert facts[0, 0].tolist() == pytest.approx([-0.6, 1, 0, 1, 0, 1, 0, 0, 0, 0.5, 0, 0])
+    assert facts[0, 2].tolist() == pytest.approx([0.6, 1, 1, 0, 0, 0, 1, 0, 1, 0, 0, 0])
 
 
 def scene() -> dict[str, np.ndarray]:

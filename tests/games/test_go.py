@@ -1,4 +1,4 @@
-"""Go against a plain twin and OpenSpiel; kept positions; what a network sees; moves that are found in a record."""
+"""Go by its definition and against OpenSpiel; kept positions; what a network sees; moves that are found in a record."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from polyplay.games import go as go_rules
 from polyplay.games.board_pool import board_of
 from polyplay.games.boards import KO, STONES, Go, game
 from polyplay.games.records import CELLS
-from tests.games.go_twin import PlainGo, lead
 from tests.games.test_board_rules import legal_of
 
 POSITIONS = Path(__file__).with_name("go_positions.txt")
-LARGE = {5: 300, 6: 100, 7: 60, 9: 20, 11: 5, 13: 3, 17: 1, 19: 1}  # games of each of RULES
 RULES = [f"+ko={ko}{suicide}" for ko in KO for suicide in ("", "+suicide")]
 
 
@@ -43,30 +41,31 @@ def shown(board: Go, record: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rules", RULES)
-@pytest.mark.parametrize(
-    ("size", "games"), [(3, 12), (5, 2), *(pytest.param(size, n, marks=pytest.mark.long) for size, n in LARGE.items())]
-)
-def test_random_games_agree_with_a_plain_twin_move_by_move(size: int, games: int, rules: str):
-    board, rng, ends = go(size, f"+komi=0.5{rules}"), np.random.default_rng(size), set()
-    for _ in range(games):
-        record, plain = board.new(), PlainGo(board)
-        while (status := agree_with_twin(board, record, plain, rng)) == records.GOES_ON:
-            pass
-        ends.add(status)
-    assert len(ends) == 2 or games == 1
-
-
-def agree_with_twin(board: Go, record: np.ndarray, plain: PlainGo, rng: np.random.Generator) -> int:
-    """A move of both; the game's status."""
-    moves = legal_of(board, record)
-    assert moves == plain.legal()
-    assert np.array_equal(shown(board, record), plain.planes())
-    action = choose(rng, moves)
-    status = board_rules.play(board.numbers, record, action)
-    assert status == plain.play(action)
-    assert np.array_equal(record[CELLS : CELLS + board.cells], plain.cells(plain.stones).ravel())
-    assert records.ply(record) == len(plain.past)
-    return status
+def test_a_move_is_legal_unless_it_repeats_what_it_may_not_or_is_suicide(rules: str):
+    """By what each move leads to, which OpenSpiel agrees with, and all positions so far."""
+    board, rng, refused = go(4, rules), np.random.default_rng(3), 0
+    stones = slice(CELLS, CELLS + board.cells)
+    for _ in range(30):
+        record, status, past = board.new(), records.GOES_ON, list[tuple[bytes, int]]()
+        while status == records.GOES_ON:
+            now, own, wanted = record[stones].copy(), records.mover(record), [board.cells]
+            past.append((now.tobytes(), own))
+            for cell in np.flatnonzero(now == 0):
+                after = record.copy()
+                board_rules.play(board.numbers, after, int(cell))
+                then = after[stones].tobytes()
+                breathes = after[CELLS + cell] != 0 or (board.suicide and then != past[-1][0])
+                boards = [cells for cells, _ in past]
+                repeats = {
+                    "positional": then in boards,
+                    "situational": (then, 1 - own) in past,
+                    "simple": then in boards[-2:-1],
+                }
+                wanted += [int(cell)] if breathes and not repeats[KO[board.ko]] else []
+                refused += repeats[KO[board.ko]]
+            assert legal_of(board, record) == sorted(wanted)
+            status = board_rules.play(board.numbers, record, choose(rng, sorted(wanted)))
+    assert refused > 3
 
 
 def agree_with_open_spiel(size: int, games: int) -> tuple[int, int]:
@@ -107,9 +106,7 @@ def test_the_score_of_a_kept_position(name: str, points: int, rows: list[str]):
     board = go(len(rows))
     record = board.new()
     record[CELLS : CELLS + board.cells] = [STONES.index(stone) for stone in "".join(rows)]
-    stones = {(r, c): STONES.index(s) for r, row in enumerate(rows) for c, s in enumerate(row) if s != "."}
     assert go_rules.area(board.numbers, record) == points
-    assert lead(board.rows, stones) == points
 
 
 @pytest.mark.parametrize("size", [3, 9])

@@ -1,4 +1,4 @@
-"""Gumbel searches: tables of published fixtures, a slow plain twin, policies that improve. With mctx: test_mctx."""
+"""Gumbel searches: tables of published fixtures, the formulas, noise. With mctx: test_mctx."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from polyplay.games import board_rules, records
+from polyplay.games import board_rules
 from polyplay.games.boards import GAMES, Game, game
 from polyplay.search import Search, SearchOptions
 from polyplay.search.tree import considered_visits
 from tests.search.test_policy import positions
-from tests.search.test_search import planes_of
 from tests.search.twins import Stub, searched
 
 THREE, FOUR = GAMES["tic_tac_toe"], GAMES["connect_four"]
@@ -34,66 +33,6 @@ def test_considered_visits_are_the_published_ones(actions: int, simulations: int
     assert considered_visits(actions, simulations) == visits
 
 
-class Plain:
-    """One search: dicts and recursion, in float64."""
-
-    def __init__(self, game: Game, record: np.ndarray, options: SearchOptions, noise: dict[int, float]):
-        self.game, self.o, self.noise, self.stub = game, options, noise, Stub(game)
-        self.root = self._node(record)
-
-    def _node(self, record: np.ndarray) -> dict[str, Any]:
-        (logits,), (value,) = self.stub.evaluate(planes_of(self.game, [record]))
-        room = np.zeros(self.game.actions, np.int16)
-        legal = room[: board_rules.legal(self.game.numbers, record, room)].tolist()
-        top = max(float(logits[a]) for a in legal)
-        total = math.fsum(math.exp(float(logits[a]) - top) for a in legal)
-        p = {a: math.exp(float(logits[a]) - top) / total for a in legal}
-        return {"record": record, "p": p, "value": float(value), "n": dict.fromkeys(legal, 0), "w": {}, "child": {}}
-
-    def sigma(self, node: dict[str, Any]) -> dict[int, float]:
-        n, q = node["n"], {a: node["w"][a] / k for a, k in node["n"].items() if k}
-        share = math.fsum(node["p"][a] for a in q)
-        mixed = node["value"]
-        if q:
-            mean = math.fsum(node["p"][a] * x for a, x in q.items()) / share
-            mixed = (mixed + sum(n.values()) * mean) / (1 + sum(n.values()))
-        full = {a: q.get(a, mixed) for a in n}
-        return {a: (self.o.c_visit + max(n.values())) * (x + 1) / 2 for a, x in full.items()}
-
-    def improved(self, node: dict[str, Any]) -> dict[int, float]:
-        sigma = self.sigma(node)
-        scores = {a: math.log(p) + sigma[a] for a, p in node["p"].items()}
-        top = max(scores.values())
-        total = math.fsum(math.exp(x - top) for x in scores.values())
-        return {a: math.exp(x - top) / total for a, x in scores.items()}
-
-    def best(self, visits: int) -> int:
-        sigma, p = self.sigma(self.root), self.root["p"]
-        among = [a for a, n in self.root["n"].items() if n == visits]
-        return max(among, key=lambda a: (self.noise[a] + math.log(p[a]) + sigma[a], -a))
-
-    def simulate(self, node: dict[str, Any]) -> float:
-        """The value of the leaf for the node's mover."""
-        if node is self.root:
-            table = considered_visits(min(len(node["n"]), self.o.gumbel_actions), self.o.simulations)
-            action = self.best(table[sum(node["n"].values())])
-        else:
-            policy, total = self.improved(node), 1 + sum(node["n"].values())
-            action = max(policy, key=lambda a: (policy[a] - node["n"][a] / total, -a))
-        if action not in node["child"]:
-            record = node["record"].copy()
-            result = board_rules.play(self.game.numbers, record, action)
-            node["child"][action] = float(records.WORTH[result]) if result else self._node(record)
-            child = node["child"][action]
-            value = child if result else -child["value"]
-        else:
-            child = node["child"][action]
-            value = child if isinstance(child, float) else -self.simulate(child)
-        node["n"][action] += 1
-        node["w"][action] = node["w"].get(action, 0.0) + value
-        return value
-
-
 @pytest.mark.parametrize(
     ("board", "options"),
     [
@@ -105,23 +44,35 @@ class Plain:
     ],
     ids=lambda x: x.name if isinstance(x, Game) else "",
 )
-def test_every_visit_move_and_policy_is_the_twins(board: Game, options: dict[str, Any]):
-    given_options, n = SearchOptions(**{"root": "gumbel", "gumbel_actions": 16, **options}), 12
-    records = positions(board, n)
-    search = Search(board, n, given_options, Stub(board), seed=4)
-    search.restart(records=records)
+def test_visits_move_and_policy_follow_from_the_noise_and_the_values_of_moves(board: Game, options: dict[str, Any]):
+    """The paper's formulas at the root: v_mix, σ, the improved policy, and whom sequential halving leaves. What happens
+    below it is compared with mctx (test_mctx).
+    """
+    given, n = SearchOptions(**{"root": "gumbel", "gumbel_actions": 16, **options}), 12
+    search = Search(board, n, given, Stub(board), seed=4)
+    search.restart(records=positions(board, n))
     done = searched(search)
     moves, policy = search.choose(done), search.targets(done)
-    for g, record in enumerate(records):
+    for g in range(n):
         legal = np.flatnonzero(done.legal[g])
-        noise = dict(zip(legal.tolist(), search.tree.gumbel[g].tolist(), strict=False))
-        twin = Plain(board, record, given_options, noise)
-        for _ in range(given_options.simulations):
-            twin.simulate(twin.root)
-        assert done.visits[g, legal].tolist() == list(twin.root["n"].values())
-        assert moves[g] == twin.best(max(twin.root["n"].values()))
-        np.testing.assert_allclose(policy[g, legal], list(twin.improved(twin.root).values()), atol=2e-5)
-        assert policy[g].sum() == pytest.approx(1, abs=1e-5)
+        visits, p, noise = done.visits[g, legal], done.priors[g, legal], search.tree.gumbel[g, : len(legal)]
+        q, seen, logit = done.q[g, legal].astype(float), visits > 0, np.log(done.priors[g, legal])
+        mixed = (done.raw[g] + visits.sum() * (p * q)[seen].sum() / p[seen].sum()) / (1 + visits.sum())
+        sigma = (given.c_visit + visits.max()) * (np.where(seen, q, mixed) + 1) / 2
+        improved = np.exp(logit + sigma - (logit + sigma).max())
+        np.testing.assert_allclose(policy[g, legal], improved / improved.sum(), atol=2e-5)
+        score = np.where(visits == visits.max(), noise + logit + sigma, -np.inf)
+        assert moves[g] == legal[score.argmax()]
+        considered = min(len(legal), given.gumbel_actions)
+        assert set(np.flatnonzero(seen)) <= set(np.argsort(-(noise + logit), kind="stable")[:considered])
+        table = np.array(considered_visits(considered, given.simulations))
+        assert sorted(visits[seen]) == sorted(counts_of(table)), "as many of each number of visits"
+
+
+def counts_of(table: np.ndarray) -> list[int]:
+    """The visits that moves have at the end, if each simulation goes to one that has so many before it."""
+    left = np.bincount(table, minlength=table.max() + 2)
+    return [n for n in range(1, len(left)) for _ in range(left[n - 1] - left[n])]
 
 
 def test_its_noise_is_gumbels_and_depends_on_the_seed():
