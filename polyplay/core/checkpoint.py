@@ -32,7 +32,6 @@ ARRAYS = ".safetensors"
 BEST = "best-"  # and the update: weights alone, which no run resumes from
 CHAMPION = "champion-"  # the same, of the weights that won a match
 NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, by which names sort, and agent steps
-LANES = re.compile(r"\d+\+\d+")  # the first, and how many
 POLICY = re.compile(r"agents/(\d+)/policy\.safetensors")
 UNUSED = "unused-"  # and the update: passed over when the run went on from one before
 
@@ -303,24 +302,11 @@ def _not_finite(arrays: dict[str, np.ndarray]) -> str:
     return f"has numbers that are not finite ({', '.join(bad[:3])})" if bad else ""
 
 
-def resume_flaw(path: Path) -> str | None:
-    """What is wrong with a checkpoint that a run is to go on from, or None."""
-    if wrong := flaw(path):
-        return wrong
-    counters = manifest(path)["counters"]
-    games, numbers = counters.get("games", {}), ("steps", "frames", "updates")
-    if not is_row({"wall_seconds": 0.0, **counters}, (*numbers, "wall_seconds")):
-        return f"its manifest lacks counters ({', '.join(numbers)})"
-    if not isinstance(games, dict) or not all(LANES.fullmatch(k) and is_number(n) for k, n in games.items()):
-        return "its manifest has no games by lanes"
-    return None
-
-
-def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:
+def newest(directory: Path, say: Callable[[str], None]) -> Path:
     """The newest checkpoint that is whole; `say` gets a line for every one passed over."""
     found = everything(directory)
     for path in reversed(found):
-        wrong = flaw_of(path)
+        wrong = flaw(path)
         if wrong is None:
             return path
         say(f"checkpoint {path.name}: {wrong}; going back to the one before")

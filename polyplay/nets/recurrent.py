@@ -482,7 +482,6 @@ class Temporal(nn.Module):
     and learning have the same z. memory: shared by both clocks, the slow one first; each also gets what it read last.
     """
 
-    exact = True  # see layers.Linear
     period: Tensor
     gradient_scale: Tensor
 

@@ -93,13 +93,6 @@ def test_blocks_leave_neither_files_nor_descriptors():
     assert not leftovers.since(there)
 
 
-def test_knobs_name_what_there_is():
-    hyperparameters = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
-    with pytest.raises(AttributeError, match="no hyperparameter 'lr'; there are: learning_rate, entropy_cost"):
-        _ = hyperparameters.lr
-    assert hyperparameters.all() == {"learning_rate": 1e-3, "entropy_cost": 0.01}
-
-
 # A place is one worker's at a time, thread or process, and is free again when its holder dies.
 
 

@@ -51,15 +51,6 @@ def test_what_leaves_is_bounded_and_what_never_changes_is_nothing():
     assert seen[:, 0].abs().max() < 0.1
 
 
-def test_what_is_not_finite_is_not_learnt():
-    moments = RunningMoments((1,))
-    moments.observe(torch.ones(4, 1))
-    moments.observe(torch.tensor([[1.0], [np.inf], [np.nan], [3.0]]))
-    assert moments.mean.isfinite().all()
-    assert moments(torch.tensor([[np.inf]])).item() == BOUND
-    assert moments(torch.tensor([[np.nan]])).isnan().all(), "the loss will say so"
-
-
 def test_old_rows_fade_when_there_are_very_many():
     moments = RunningMoments((1,))
     for _ in range(2):
