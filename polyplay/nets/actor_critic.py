@@ -86,7 +86,6 @@ class EventRewards(nn.Module):
 PICTURE, CELL = 84, 4  # UNREAL's picture, of which the middle 80 × 80 count, and a cell's side, in pixels
 CHANNELS = 32  # of the map that is deconvolved
 REWARD_CLASSES = 3
-TASKS = ("pixel", "reward", "value")
 FRAMES = 3  # rows that a reward is predicted from
 
 
@@ -99,9 +98,8 @@ def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
         return PICTURE // CELL - 1, PICTURE // CELL - 1
     if len(view) == 3 and min(view[1:]) >= 3 and max(view[1:]) < PICTURE:
         return view[1], view[2]
-    raise UserError(
-        f"--auxiliary pixel: a view {list(view)} given, allowed: [C, 84, 84], or planes of 3 to 83 cells a side"
-    )
+    allowed = "[C, 84, 84], or planes of 3 to 83 cells a side"
+    raise UserError(f"--auxiliary pixel: a view {list(view)} given, allowed: {allowed}")
 
 
 class PixelControl(nn.Module):
@@ -228,8 +226,6 @@ class AuxiliaryHeads(nn.Module):
     def __init__(self, tasks: Sequence[str], features: tuple[int, int], spec: EnvSpec):
         super().__init__()
         self.pixel, self.reward, self.value = None, None, "value" in tasks  # whether values of replayed rows are wanted
-        if unknown := [task for task in tasks if task not in TASKS]:
-            raise UserError(f"--auxiliary: {unknown[0]} given, allowed: {', '.join(TASKS)}, with a comma between")
         if "pixel" in tasks:
             shown = [field.shape for _, field in tree.leaves(spec.obs) if is_pixels(field)]
             if len(shown) != 1:

@@ -72,8 +72,8 @@ def make(
     (numbers that are no image get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is
     learnt, for losses that scale rewards; guard: how the logarithm of a probability is kept from −∞, see
     LogProbGuard; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
-    range (scale), or they are as drawn and pools clip them (clip). rewards: names of events; width, auxiliary: see ActorCritic.
-    options: the network's own (hidden, activation, …). Raises UserError.
+    range (scale), or they are as drawn and pools clip them (clip). rewards: names of events; width, auxiliary: see
+    ActorCritic. options: the network's own (hidden, activation, …). Raises UserError.
     """
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard)

@@ -176,11 +176,6 @@ class _EraseAndAdd(torch.autograd.Function):
         return kept.mul_(grad), d_write.squeeze(2), d_erase, d_add
 
 
-def precedence_after(precedence: Tensor, write_weights: Tensor) -> Tensor:
-    """p = (1 − Σ w)·p + w, how much each slot was the last one written: [B, N], [B, N] → [B, N]."""
-    return (1.0 - write_weights.sum(1, keepdim=True)) * precedence + write_weights
-
-
 def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
     """a·b lane by lane, [B, R, K], [B, K, M] → [B, R, M], each lane to the bit what it would be in any other batch.
 
@@ -447,7 +442,7 @@ class Memory(nn.Module):
         content = content_weights(memory, read_keys, read_strengths)
         read = backward_mode * backward + content_mode * content + forward_mode * forward
         after = {"memory": memory, "usage": usage, "read_weights": read, "write_weights": write}
-        after["precedence"] = precedence_after(state["precedence"], write)
+        after["precedence"] = (1.0 - write.sum(1, keepdim=True)) * state["precedence"] + write
         return bmm_rows(read, memory).flatten(1), after
 
 

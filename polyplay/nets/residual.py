@@ -140,10 +140,8 @@ class BoardNetworkFactory:
     def __post_init__(self) -> None:
         obs, action = self.spec.obs, self.spec.action
         if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "float32":
-            seen = describe_fields(obs)
-            raise UserError(
-                f"--env: the observations are {seen}; a board's planes are float32 [C, H, W]: take game:NAME"
-            )
+            takes = "a board's planes are float32 [C, H, W]: take game:NAME"
+            raise UserError(f"--env: the observations are {describe_fields(obs)}; {takes}")
         if not isinstance(action, Discrete):
             raise UserError(f"--env: the actions are {action}; a board's are Discrete: take game:NAME")
 

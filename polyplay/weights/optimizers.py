@@ -228,9 +228,8 @@ def make_optimizer(
     """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`;
     `momentum` and `decay` (decay·θ is added to the gradient) are SGD's.
 
-    Raises UserError for an unknown name.
+    Raises KeyError for an unknown name.
     """
-    check_optimizer(name)
     params = [params] if isinstance(params, Tensor) else list(params)
     if name == "sgd":
         return SGD(params, lr=lr, momentum=momentum, weight_decay=decay)
@@ -249,11 +248,8 @@ def check_optimizer(name: str) -> None:
 
 def statistics(name: str) -> tuple[str, ...]:
     """What the optimiser called `name` keeps per weight."""
-    if name == "sgd":
-        return ("momentum_buffer",)
-    if name in ("adam", "adam_clipped"):
-        return "exp_avg", "exp_avg_sq"
-    return ("mean", "square") if FLAVOURS[name].centred else ("square",)
+    own = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
+    return own[name] if name in own else ("mean", "square") if FLAVOURS[name].centred else ("square",)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:

@@ -252,7 +252,7 @@ class _Server(BoundUpdate):
 
     def _admit(self, loss: float) -> bool:
         admitted = self.filter.admit(loss)
-        self.own[OUTLIERS] += not admitted
+        self.counted[OUTLIERS] += not admitted
         return admitted
 
     def _push(self, learning_rate: float) -> Iterator[None]:

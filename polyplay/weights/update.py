@@ -54,8 +54,8 @@ class OptimizerSpec:
         return optimizers.statistics(self.name)
 
     def make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
-        more = {"momentum": self.momentum, "decay": self.decay}
-        return optimizers.make_optimizer(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha, **more)
+        given = self.eps, self.alpha, self.momentum, self.decay
+        return optimizers.make_optimizer(self.name, [parameter], 0.0, *given)
 
 
 def check_leaving(sums: Sums) -> None:
@@ -94,7 +94,7 @@ class BoundUpdate(Counts, ABC):
         self.head, self.counters = np.array([1.0, 0.0, 0.0]), np.zeros((1, 2))
         if shared is not None:
             self.head, self.counters = shared.head, shared.counters
-        self.own = self.counters[0 if shared is None else ctx.index]
+        self.counted = self.counters[0 if shared is None else ctx.index]  # by this worker
         self.waited = 0.0  # seconds spent waiting for others, so far
         self.whole = True  # whether all weights have had the same updates
 
@@ -109,7 +109,8 @@ class BoundUpdate(Counts, ABC):
     def add(self, rows: float, updates: int = 1) -> int:
         """Count an update, of `rows` agent steps, or steps without one; the version it was applied to."""
         at = self.version
-        np.add(self.own[: STEPS + 1], (updates, rows), out=self.own[: STEPS + 1], casting="unsafe")
+        cells = self.counted[: STEPS + 1]
+        np.add(cells, (updates, rows), out=cells, casting="unsafe")
         return at
 
     def state(self) -> dict[str, list[int]]:
@@ -586,7 +587,8 @@ class Chunked(SharedWeights):
     done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
-        self.chunks, self.locks, self.detail = chunks, SharedBlock(chunks), f", {chunks} parts"
+        self.chunks, self.locks = chunks, [SharedBlock(1) for _ in range(chunks)]
+        self.detail = f", {chunks} parts"
         super().__init__(optim, weights, size, workers)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:

@@ -100,8 +100,8 @@ FORK = multiprocessing.get_context("fork")
 
 
 def test_what_one_took_no_other_gets_until_it_is_given_back():
-    block = SharedBlock(2)
-    one, two = RobustLocks(block), RobustLocks(block)
+    blocks = [SharedBlock(1), SharedBlock(1)]
+    one, two = RobustLocks(blocks), RobustLocks(blocks)
     assert one.acquire(0)
     assert not two.acquire(0)
     assert two.acquire(1), "places are claimed one by one"

@@ -113,7 +113,7 @@ def test_loading_copies_into_the_tensors_held() -> None:
 
 def test_an_unknown_name_gets_its_nearest_match() -> None:
     with pytest.raises(UserError, match=r"--optimizer: 'rmsprp_tf' is unknown, did you mean 'rmsprop_tf'\?; there are"):
-        optimizers.make_optimizer("rmsprp_tf", vector(), lr=0.1, eps=0.1)
+        optimizers.check_optimizer("rmsprp_tf")
 
 
 @pytest.mark.parametrize("name", [*optimizers.FLAVOURS, "adam_clipped"])

@@ -253,9 +253,9 @@ def test_they_are_views_of_the_vector_that_a_published_copy_has_bit_by_bit():
 def test_others_than_these_are_refused_in_one_line():
     half = nn.Linear(2, 1)
     half.register_buffer("x", torch.zeros(2, dtype=torch.float16))
-    with pytest.raises(UserError, match=r"^network: x is torch.float16.*must be dense float32 or float64$"):
+    with pytest.raises(UserError, match=r"^network: x is torch.float16.*every floating buffer float32 or float64$"):
         FlatParams(half)
-    with pytest.raises(UserError, match=r"^network: weight is torch.float64.*every weight must be dense float32$"):
+    with pytest.raises(UserError, match=r"^network: weight is torch.float64.*every weight must be dense float32"):
         FlatParams(nn.Linear(2, 1, dtype=torch.float64))
 
 
