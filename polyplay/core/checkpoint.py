@@ -302,11 +302,11 @@ def _not_finite(arrays: dict[str, np.ndarray]) -> str:
     return f"has numbers that are not finite ({', '.join(bad[:3])})" if bad else ""
 
 
-def newest(directory: Path, say: Callable[[str], None]) -> Path:
+def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:
     """The newest checkpoint that is whole; `say` gets a line for every one passed over."""
     found = everything(directory)
     for path in reversed(found):
-        wrong = flaw(path)
+        wrong = flaw_of(path)
         if wrong is None:
             return path
         say(f"checkpoint {path.name}: {wrong}; going back to the one before")

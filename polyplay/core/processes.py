@@ -255,7 +255,7 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def ensure_running(self) -> None:
-        """Raises UserError where nothing may start, see import_guard."""
+        """Raises UserError where nothing may start, see user_modules."""
         user_modules.refuse("a process")
         with self._lock:
             if not self._pid or self._ended(0.0):

@@ -255,7 +255,7 @@ class TorsoPolicy(nn.Module):
     observation, 0 on first rows; `clipped` to ±1 or as it is. inputs: what observations go through first.
     """
 
-    bf16 = False  # the torso's numbers, see nets.precision
+    bf16 = False  # the torso's numbers, see nets.device
     bf16_core = False  # whether the core's input and the head's hidden layers have them too
     noise = 0  # uniforms in (0, 1) that `act` takes per lane and step
     clipped = True
@@ -340,7 +340,7 @@ class ActorCritic(TorsoPolicy):
     learns the size of returns; `unroll` then gives what to multiply rewards with. rewards: of events, which then take
     the reward's place everywhere. width: of a hidden layer of the policy and one of the value; 0: none.
 
-    With a temporal core rows have `latent_noise`, and `unroll` gives the KL divergences of nets.temporal.kl_terms.
+    With a temporal core rows have `latent_noise`, and `unroll` gives the KL divergences of recurrent.kl_terms.
     """
 
     outputs = ("logp", "value")
@@ -408,7 +408,7 @@ class ActorCritic(TorsoPolicy):
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
         """One row [B] of obs, reward, first, mask and events where there are any, and noise [B, noise] (without it the
-        action is the mode). tape: gets what `unroll` needs not compute again, see nets.activation_reuse.
+        action is the mode). tape: gets what `unroll` needs not compute again, see layers.recall.
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """

@@ -121,7 +121,7 @@ class Core(nn.Module):
         return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}, None
 
 
-# How a differentiable memory is written, and addressed by content and by free space; by order: see temporal_links.
+# How a differentiable memory is written, and addressed by content and by free space; by order: see TemporalLinks.
 #
 # Graves et al. 2016, "Hybrid computing using a neural network with dynamic external memory", as deepmind/dnc has it.
 # B lanes, N slots of W numbers, R read heads, one write head. Weights over slots are ≥ 0 and sum to 1 at most.

@@ -7,7 +7,7 @@ ones; `act` and `predict` normalise by the running ones. Which of them computes 
 `eval()` change nothing. A gradient flows through `unroll` alone, and it refuses to compute without one.
 
 The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, and
-no optimiser sees them (weights.flat).
+no optimiser sees them (weights.params).
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class DualResidualNetwork(nn.Module):
     convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution has batch normalisation and ReLU.
     """
 
-    bf16 = False  # the convolutions' numbers while learning, see nets.precision
+    bf16 = False  # the convolutions' numbers while learning, see nets.device
     noise = 0
 
     def __init__(

@@ -92,7 +92,7 @@ class ClippedAdam(OwnOptimizer):
 
     v has the newest gradient already: with β₂ = 0.999 none is clipped in the first 25 steps, and none to less than
     0.158 of itself. All exist from the start (state "step", "exp_avg", "exp_avg_sq", as Adam's in torch) and are
-    updated in place. On a CPU it is one pass over memory (clipped_adam_kernel).
+    updated in place. On a CPU it is one pass over memory (weights.kernels).
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):
@@ -167,7 +167,7 @@ class RMSProp(OwnOptimizer):
     θ ← θ − lr·u
 
     All exist from the start (state "mean", "square") and are updated in place, so they may be shared memory. On a CPU
-    it is one pass over memory (rmsprop_kernels).
+    it is one pass over memory (weights.kernels).
     """
 
     team: ThreadPool | None = None  # threads that share that pass

@@ -252,12 +252,12 @@ NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # what a replica has written before it arr
 
 class AllReduce(SharedArrays, Update):
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
-    by NCCL, in its own, where each replica is a process with a GPU of its own (weights.nccl).
+    by NCCL, in its own, where each replica is a process with a GPU of its own (NcclGroup).
 
     On CPUs each replica averages its own part of the gradient and takes the optimiser's step there: statistics, as
     large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
     memory: nobody computes while it is written. With buffers each replica copies the others' parts to its own.
-    `size`: of the whole vector, of which `weights` come first (flat.param_sizes).
+    `size`: of the whole vector, of which `weights` come first (param_sizes).
     """
 
     gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # each replica's vector has its own here
@@ -433,7 +433,7 @@ def averaged(optim: OptimizerSpec, replicas: int, net: Network) -> AllReduce | L
 
 class SharedWeights(SharedArrays, Counts, Update):
     """One set of weights and of optimiser statistics, changed by up to `workers` workers. `weights`, `size`: of the
-    parameters, and of the whole vector (flat.param_sizes). `copy`: every worker has a copy of its own.
+    parameters, and of the whole vector (param_sizes). `copy`: every worker has a copy of its own.
     """
 
     asynchronous, copy = True, True
@@ -505,7 +505,7 @@ class Hogwild(SharedWeights):
     """One vector of weights and one set of optimiser statistics in shared memory, changed by up to `workers` workers
     without any lock (Recht et al. 2011; Mnih et al. 2016): of two that write at once, parts of both remain.
 
-    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes). `copy`: every worker has a copy of
+    `weights`, `size`: of the parameters, and of the whole vector (param_sizes). `copy`: every worker has a copy of
     its own, renewed before each rollout (A3C); without it, modules lie in the shared memory itself (threads of one
     process, each with its own module and gradient). Worker 0 brings the first weights; the others wait for them.
 
@@ -577,7 +577,7 @@ POLL = 0.001  # seconds between two tries where all chunks left are taken, as in
 class Chunked(SharedWeights):
     """One vector of weights and one set of optimiser statistics in shared memory, in `chunks` parts.
 
-    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); chunks: accel_rl's are 3. The
+    `weights`, `size`: of the parameters, and of the whole vector (param_sizes); chunks: accel_rl's are 3. The
     gradient is clipped by its own global norm. For each chunk, in the order in which they come free: lock it, apply
     this worker's gradient to the central weights and statistics, copy the result into this worker's weights, unlock it.
     A chunk whose worker dies in it is free again, half updated.
