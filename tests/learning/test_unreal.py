@@ -15,12 +15,10 @@ from torch import Tensor
 from polyplay.core import tree
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
-from polyplay.envs.spaces import Discrete
 from polyplay.learning import returns, unreal
 from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
 from polyplay.learning.unreal import KL, UnrealReplay, WithAuxiliary
 from polyplay.nets import actor_critic
-from polyplay.nets.actor_critic import PixelControl
 from tests import twins
 
 QUICK = settings(max_examples=40, deadline=None)
@@ -129,12 +127,6 @@ def test_only_rows_to_bootstrap_from_and_valid_transitions_are_looked_at(rows: d
         other[t, b] += 1.0
         moved = unreal.pixel_control_loss(rows["chosen"], other, rows["change"], batch)
         assert moved.item() != losses[0].item()
-
-
-def test_features_of_other_rows_are_named() -> None:
-    batch = {"reward": torch.zeros(4, 2)} | dict.fromkeys(("first", "terminated"), torch.zeros(4, 2, dtype=torch.bool))
-    with pytest.raises(ValueError, match=r"x must be \[4, 2\] and features; got \[8, 5\]"):
-        actor_critic.pixel_control_values(PixelControl(5, (11, 11), Discrete(2)), torch.zeros(8, 5), batch)
 
 
 # ------------------------------------------------------------------------------------------------ reward prediction
