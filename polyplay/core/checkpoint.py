@@ -32,6 +32,7 @@ ARRAYS = ".safetensors"
 BEST = "best-"  # and the update: weights alone, which no run resumes from
 CHAMPION = "champion-"  # the same, of the weights that won a match
 NAME = re.compile(r"(\d{12,})(-steps-\d+)?")  # the update, by which names sort, and agent steps
+LANES = re.compile(r"\d+\+\d+")  # the first, and how many
 POLICY = re.compile(r"agents/(\d+)/policy\.safetensors")
 UNUSED = "unused-"  # and the update: passed over when the run went on from one before
 
@@ -300,6 +301,16 @@ def _not_finite(arrays: dict[str, np.ndarray]) -> str:
     """That some have NaN or infinity; "": none has."""
     bad = sorted(k for k, v in arrays.items() if np.issubdtype(v.dtype, np.floating) and not np.isfinite(v).all())
     return f"has numbers that are not finite ({', '.join(bad[:3])})" if bad else ""
+
+
+def resume_flaw(path: Path) -> str | None:
+    """What is wrong with a checkpoint that a run is to go on from, or None."""
+    if wrong := flaw(path):
+        return wrong
+    counters, numbers = {"wall_seconds": 0.0, "games": {}, **manifest(path)["counters"]}, ("steps", "frames", "updates")
+    games = isinstance(counters["games"], dict) and all(map(LANES.fullmatch, counters["games"]))
+    whole = games and is_row(counters, (*numbers, "wall_seconds")) and is_row(counters["games"], (*counters["games"],))
+    return None if whole else f"its manifest lacks counters ({', '.join(numbers)}, games by lanes)"
 
 
 def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:

@@ -12,10 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD, EnvSpec
 from polyplay.envs.spaces import ActionSpec, describe_actions, describe_fields
-from polyplay.nets.action_heads import ActionHead, UnitPointer, normal
+from polyplay.nets.action_heads import ActionHead, ConditionalHead, UnitPointer, normal
 from polyplay.nets.device import precision_of
 from polyplay.nets.layers import (
     Axis,
@@ -43,10 +42,7 @@ from polyplay.nets.layers import (
 )
 from polyplay.nets.policy import Normalize, ReturnScale, is_pixels
 from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
-
-if TYPE_CHECKING:
-    from polyplay.nets.action_heads import ConditionalHead
-    from polyplay.nets.torsos import Conv
+from polyplay.nets.torsos import Conv
 
 # Rewards of an agent's own: weights on what happens in the game, which evolution tunes (Jaderberg et al. 2019).
 
@@ -294,7 +290,7 @@ class TorsoPolicy(nn.Module):
         """Layers that may be computed in bfloat16, among others."""
         return self.torso.modules()
 
-    def _context(self) -> AbstractContextManager[object]:
+    def _context(self) -> contextlib.AbstractContextManager[object]:
         return precision_of(self, self.bf16)
 
     def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:

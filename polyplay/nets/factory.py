@@ -22,7 +22,6 @@ from torch import nn
 from polyplay.core import tree, user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec
-from polyplay.core.user_modules import look_up
 from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.process_state import outside
@@ -281,7 +280,7 @@ def _load(name: str) -> Builder:
     allowed = f"auto, {', '.join(NETS)}, or module:callable, a function of the EnvSpec"
     found: Any = user_modules.import_module(module, name, "--network", allowed)
     try:
-        found = look_up(found, attribute)
+        found = user_modules.look_up(found, attribute)
     except (AttributeError, TypeError, ValueError) as error:
         hint = "write module:callable, with its folder on PYTHONPATH"
         raise UserError(f"--network: {name!r} could not be loaded: {error}; {hint}") from error

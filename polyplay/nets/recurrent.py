@@ -12,7 +12,6 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -100,7 +99,11 @@ class Core(nn.Module):
         return {name: Field((self.features,), "float32") for name in self.cell.names}
 
     def unroll(
-        self, x: Tensor, first: Tensor, state: Batch, context: AbstractContextManager[object] = contextlib.nullcontext()
+        self,
+        x: Tensor,
+        first: Tensor,
+        state: Batch,
+        context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
     ) -> tuple[Tensor, Batch, None]:
         """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind. context: what
         the input's product is computed in; all else is float32.
@@ -522,7 +525,7 @@ class Temporal(nn.Module):
         x: Tensor,
         first: Tensor,
         state: Batch,
-        context: AbstractContextManager[object] = contextlib.nullcontext(),
+        context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
         noise: Tensor | None = None,
     ) -> tuple[Tensor, Batch, Latent]:
         """As recurrent.Core.unroll, z for its output; noise: ε [R, B, size], None: z is the posterior's mean."""

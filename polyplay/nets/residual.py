@@ -24,9 +24,8 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete, describe_fields
-from polyplay.nets import layers
 from polyplay.nets.device import precision_of
-from polyplay.nets.layers import Linear, initialise
+from polyplay.nets.layers import Linear, initialise, made
 
 
 class NormalizedConv(nn.Module):
@@ -157,7 +156,7 @@ class BoardNetworkFactory:
     def __call__(self) -> DualResidualNetwork:
         planes, actions = self.spec.obs.shape, int(self.spec.action.n)  # type: ignore[union-attr]
         sizes = self.blocks, self.filters, self.hidden
-        return layers.made(self, lambda: DualResidualNetwork(planes, actions, *sizes, self.init))
+        return made(self, lambda: DualResidualNetwork(planes, actions, *sizes, self.init))
 
 
 # A residual network for acting alone: its batch normalisations are folded into the convolutions.

@@ -57,7 +57,7 @@ def prepare_copy(member: Path, donor: Path, name: str, lanes: bool = True) -> Pr
     has no whole checkpoint; OSError.
     """
     part = checkpoint.checkpoints_dir(member) / f".partial-{name}"
-    own = checkpoint.newest(member, _silent)
+    own = checkpoint.newest(member, _silent, checkpoint.resume_flaw)
     checkpoint.set_aside(member, own)  # so the copy is the newest, and its name is free
     for _ in range(TRIES - 1):
         with contextlib.suppress(FileNotFoundError, UserError):

@@ -306,7 +306,7 @@ def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path |
             lost = f"RUN: {directory} has no checkpoint, but {told}: put back {folder}"
             raise UserError(f"{lost}; to begin it again, name another --run or move {directory} away")
         return None, BEGINNING
-    found = checkpoint.newest(directory, say)
+    found = checkpoint.newest(directory, say, checkpoint.resume_flaw)
     return found, checkpoint.manifest(found)["counters"]
 
 

@@ -11,7 +11,6 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -129,7 +128,7 @@ class BoundUpdate(Counts, ABC):
         yield from ()
         return sums
 
-    def writers_paused(self) -> AbstractContextManager[None]:
+    def writers_paused(self) -> contextlib.AbstractContextManager[None]:
         """While in it, nobody changes the weights that this worker saves."""
         return contextlib.nullcontext()
 

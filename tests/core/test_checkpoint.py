@@ -124,7 +124,7 @@ def test_of_several_agents_each_may_have_learnt_nothing_yet(tmp_path):
             part.arrays(f"agents/{agent}/policy", {"w": np.ones(2, np.float32)})
             part.arrays(f"agents/{agent}/optimizer", {} if agent else {"m": np.ones(2, np.float32)})
         path = checkpoint.complete(tmp_path, version, {**counters, "agents": agents})
-        assert checkpoint.flaw(path) == ("agents/1/optimizer.safetensors is empty" if agents["1"] else None)
+        assert checkpoint.resume_flaw(path) == ("agents/1/optimizer.safetensors is empty" if agents["1"] else None)
 
 
 KILLED = """

@@ -72,7 +72,7 @@ def is_whole(run: Path, members: int = 3) -> None:
         assert line[0].begin == 0
         assert all(part.end >= part.begin for part in line)
         found = checkpoint.everything(directory)[-1]
-        assert checkpoint.flaw(found) is None
+        assert checkpoint.resume_flaw(found) is None
         assert checkpoint.manifest(found)["counters"]["steps"] == m["steps"] >= population["total"]
         assert not checkpoint.partials(directory)
         for name in ("metrics", "episodes"):

@@ -420,7 +420,7 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
 def copied(receiver: Path, donor: Path, **more: Any) -> Path:
     final, _ = trainer.prepare_copy(receiver, donor, "copy-17", **more)
     assert trainer.complete_copy(receiver, "copy-17", final)
-    found = checkpoint.newest(receiver, pytest.fail)
+    found = checkpoint.newest(receiver, pytest.fail, checkpoint.resume_flaw)
     assert found.name == final
     return found
 

@@ -334,7 +334,7 @@ def test_what_is_whole_is_saved_before_a_run_fails(system: str, kw: dict, faulty
     (found,) = checkpoint.everything(run)
     last = rows(run / "updates.jsonl")[-1]["update"]
     assert checkpoint.update_of(found) == last >= 30
-    assert checkpoint.flaw(found) is None
+    assert checkpoint.resume_flaw(found) is None
     assert json.loads((run / "summary.json").read_text())["checkpoint"] == found.name
     (tmp_path / "fault").unlink()
     steps = checkpoint.manifest(found)["counters"]["steps"]
@@ -445,7 +445,7 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, fa
     last = rows(run / "updates.jsonl")[-1]["update"]
     assert checkpoint.update_of(found) >= AT
     assert checkpoint.update_of(found) == last or system == "a3c"
-    assert checkpoint.flaw(found) is None
+    assert checkpoint.resume_flaw(found) is None
     assert result.summary["checkpoint"] == found.name
     (tmp_path / "fault").unlink()
     steps = checkpoint.manifest(found)["counters"]["steps"]

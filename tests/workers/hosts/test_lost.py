@@ -265,7 +265,7 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, tm
     found = checkpoint.everything(run)[-1]
     assert checkpoint.update_of(found) >= AT
     assert result.summary["checkpoint"] == found.name
-    assert checkpoint.flaw(found) is None
+    assert checkpoint.resume_flaw(found) is None
     apart = system in ("gorila", "apex")  # several make updates, or as many as there is time for
     traced = given["trace"] and not apart
     assert not traced or checkpoint.update_of(found) == updates(run)[-1]["update"]
