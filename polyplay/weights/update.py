@@ -141,7 +141,6 @@ class Update(ABC):
 
     optim: OptimizerSpec
     asynchronous: ClassVar[bool] = False
-
     detail: str = ""  # in its title
 
     def title(self) -> str:
