@@ -89,7 +89,7 @@ def measure(network: str, what: str, n: int, seconds: float) -> Row:
     pair = []
     for how in BOTH:
         torch.manual_seed(0)
-        policy = device.set_precision(factory.make(network, SPEC, exact=False), how)
+        policy = device.set_precision(factory.NetworkFactory(network, SPEC, {"exact": False})(), how)
         pair.append((acting if what == "act" else learning)(policy, n))
     times = in_turn(pair, seconds)
     row: Row = {"network": network, "what": what, "rows": n}
@@ -161,7 +161,7 @@ def openvino(file: Path) -> Turn:
 def means(network: str, place: Path) -> dict[str, Turn]:
     """By name; a line for each that is not there."""
     torch.manual_seed(0)
-    policy = factory.make(network, SPEC, exact=False)
+    policy = factory.NetworkFactory(network, SPEC, {"exact": False})()
     file = place / f"{network}.onnx"
     with contextlib.redirect_stdout(io.StringIO()):
         export_onnx(copy.deepcopy(policy), SPEC, file, {})
@@ -185,7 +185,7 @@ def means(network: str, place: Path) -> dict[str, Turn]:
 
 def measure_inference(network: str, n: int, turns: dict[str, Turn], asked: argparse.Namespace) -> list[Row]:
     """A row for each means; rounds of all in turn, the median of the rounds' ratios."""
-    images = rows(factory.make(network, SPEC, exact=False), (n,))["obs"].numpy()
+    images = rows(factory.NetworkFactory(network, SPEC, {"exact": False})(), (n,))["obs"].numpy()
     first = next(iter(turns.values()))(images)
     found: dict[str, list[float]] = {name: [] for name in turns}
     with torch.no_grad():

@@ -307,13 +307,10 @@ def resume_flaw(path: Path) -> str | None:
     """What is wrong with a checkpoint that a run is to go on from, or None."""
     if wrong := flaw(path):
         return wrong
-    counters = manifest(path)["counters"]
-    games, numbers = counters.get("games", {}), ("steps", "frames", "updates")
-    if not is_row({"wall_seconds": 0.0, **counters}, (*numbers, "wall_seconds")):
-        return f"its manifest lacks counters ({', '.join(numbers)})"
-    if not isinstance(games, dict) or not all(LANES.fullmatch(k) and is_number(n) for k, n in games.items()):
-        return "its manifest has no games by lanes"
-    return None
+    counters, numbers = {"wall_seconds": 0.0, "games": {}, **manifest(path)["counters"]}, ("steps", "frames", "updates")
+    games = isinstance(counters["games"], dict) and all(map(LANES.fullmatch, counters["games"]))
+    whole = games and is_row(counters, (*numbers, "wall_seconds")) and is_row(counters["games"], (*counters["games"],))
+    return None if whole else f"its manifest lacks counters ({', '.join(numbers)}, games by lanes)"
 
 
 def newest(directory: Path, say: Callable[[str], None], flaw_of: Callable[[Path], str | None] = flaw) -> Path:

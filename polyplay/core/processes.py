@@ -255,7 +255,7 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def ensure_running(self) -> None:
-        """Raises UserError where nothing may start, see import_guard."""
+        """Raises UserError where nothing may start, see user_modules."""
         user_modules.refuse("a process")
         with self._lock:
             if not self._pid or self._ended(0.0):
@@ -288,16 +288,14 @@ class ForkServer:
         check: called every now and then while the server gets ready; what it raises ends the wait. Raises OSError.
         """
         self.ensure_running()
-        status, their_status = os.pipe()
-        their_data, data = os.pipe()
-        their_lifeline, lifeline = os.pipe()  # the kernel signals late that data came: those must not kill
-        theirs = [their_data, their_lifeline]
+        # the kernel signals late that data came: those must not kill, so the lifeline is a pipe of its own
+        (status, their_status), (their_data, data), (their_lifeline, lifeline) = os.pipe(), os.pipe(), os.pipe()
+        theirs = [their_data, their_lifeline, their_status]
         try:
             request = json.dumps([len(fds), title, label]).encode()
             with self._lock:
-                socket.send_fds(self._channel, [request], [their_status, *theirs, *fds])
-                os.close(their_status)
-                their_status = -1
+                socket.send_fds(self._channel, [request], [their_status, their_data, their_lifeline, *fds])
+                os.close(theirs.pop())
                 while not readable([status], TICK):
                     check()
                 pid = forkserver.read_signed(status)
@@ -313,7 +311,7 @@ class ForkServer:
             lost = OSError(f"the fork server {fate}") if fate else OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             raise lost from None
         finally:
-            for fd in (*theirs, *[their_status] * (their_status >= 0)):
+            for fd in theirs:
                 os.close(fd)
         return pid, status, data, lifeline
 

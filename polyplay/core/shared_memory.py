@@ -11,10 +11,9 @@ import ctypes
 import fcntl
 import mmap
 import os
-import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from multiprocessing import reduction, resource_sharer
 from typing import NamedTuple, cast
@@ -245,35 +244,22 @@ class Ring:
         return int(self._tail[0]) - int(self._head[0])
 
 
-# Locks across processes and threads that end with their holder.
-#
-# Each is a lock of the operating system on a byte of a file without a name: the system releases it
-# when the process that holds it ends, however that ends, so a killed worker cannot keep one.
-
-
 class RobustLocks:
-    """A worker's end, be it a thread or a process, of locks on the bytes of a block."""
+    """A worker's end, be it a thread or a process, of locks that end with their holder: each is one of the operating
+    system on a file without a name, which it releases when the process that holds it ends, however that ends.
+    """
 
-    def __init__(self, block: SharedBlock):
-        # an open file of its own: locks are the open file's, and there may be several workers in this process
-        self._fd = os.open(f"/proc/self/fd/{block.fd}", os.O_RDWR)
+    def __init__(self, blocks: Sequence[SharedBlock]):
+        # open files of its own: locks are the open file's, and there may be several workers in this process
+        self._files = [open(f"/proc/self/fd/{block.fd}", "rb") for block in blocks]  # noqa: SIM115 - as long as it
 
     def acquire(self, index: int) -> bool:
         """Whether it is ours from now on; False: somebody else has it."""
         try:
-            self._set(fcntl.F_WRLCK, index)
-        except (BlockingIOError, PermissionError):
+            fcntl.flock(self._files[index], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             return False
         return True
 
     def release(self, index: int) -> None:
-        self._set(fcntl.F_UNLCK, index)
-
-    def _set(self, kind: int, index: int) -> None:
-        """Lock or unlock a byte of the open file, by a struct flock: type, whence, start, length, pid (0)."""
-        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, index, 1, 0))
-
-    def __del__(self) -> None:
-        fd, self._fd = getattr(self, "_fd", -1), -1
-        if fd >= 0:
-            os.close(fd)
+        fcntl.flock(self._files[index], fcntl.LOCK_UN)

@@ -90,13 +90,12 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
         what = f"no module {e.name!r}" + ("" if e.name == module else f", which {module} imports")
         where = f"it must be installed or lie in {os.getcwd()}"
         raise UserError(f"{option}: {name} given, {what}; {where}; allowed: {allowed}") from None
-    except UserError as e:
-        raise UserError(f"{option}: {name}: importing {module} failed: {e}") from None
     except SystemExit as e:
         cure = MAIN.replace("it", "that", 1)
         raise UserError(f"{option}: {name}: importing {module} {ending(e)}: {cure}") from None
     except Exception as e:
-        raise UserError(f"{option}: {name}: importing {module} failed: {type(e).__name__}: {e}") from e
+        why = str(e) if isinstance(e, UserError) else f"{type(e).__name__}: {e}"
+        raise UserError(f"{option}: {name}: importing {module} failed: {why}") from e
 
 
 def ending(e: SystemExit) -> str:

@@ -198,9 +198,9 @@ class LearnerSpec:
     def describe(self) -> list[str]:
         """A line each for the diagram."""
         rows = [f"loss    {getattr(self.loss, 'title', type(self.loss).__name__)}", f"update  {self.update.title()}"]
-        outliers = getattr(self.update, "outliers", None)
-        if outliers is not None:
-            rows.append(f"drops   losses beyond mean + {outliers.k:g} deviations")
+        outliers = getattr(self.update, "outliers", 0.0)
+        if outliers:
+            rows.append(f"drops   losses beyond mean + {outliers:g} deviations")
         if self.target:
             rows.append(f"target  copied every {self.target:,} updates")
         if self.passes is not None:

@@ -248,13 +248,9 @@ def normal(noise: Tensor) -> Tensor:
 class LeafHead(nn.Module):
     """What the heads of one space share."""
 
-    guard: LogProbGuard
-
-    def __init__(self, size: int, noise: int, action: Field, guard: LogProbGuard | None = None):
+    def __init__(self, size: int, noise: int, action: Field, guard: LogProbGuard = EXACT):
         super().__init__()
-        self.size, self.inputs, self.noise, self.action = size, size, noise, action
-        if guard is not None:
-            self.guard = guard
+        self.size, self.inputs, self.noise, self.action, self.guard = size, size, noise, action, guard
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -270,6 +266,9 @@ class LeafHead(nn.Module):
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         return torch.where(mask, params, _NEVER)
+
+    def _shaped(self, flat: Tensor) -> Tensor:
+        return flat.to(getattr(torch, self.action.dtype)).reshape(flat.shape[0], *self.action.shape)
 
 
 class Categorical(LeafHead):
@@ -319,9 +318,6 @@ class _Independent(LeafHead):
     def _rows(self, params: Tensor) -> Tensor:
         """Logits [..., numbers, values of each]."""
         raise NotImplementedError
-
-    def _shaped(self, flat: Tensor) -> Tensor:
-        return flat.to(getattr(torch, self.action.dtype)).reshape(flat.shape[0], *self.action.shape)
 
 
 class MultiCategorical(_Independent):
@@ -425,9 +421,6 @@ class Gaussian(LeafHead):
         middle, half = self.range
         return (outer - middle) / torch.where(half > 0, half, 1.0)
 
-    def _shaped(self, flat: Tensor) -> Tensor:
-        return flat.reshape(*flat.shape[:-1], *self.action.shape)
-
 
 class Composite(SeveralHeads):
     """Several heads at once, independent of each other: actions are a dict of theirs."""
@@ -476,10 +469,8 @@ def for_space(space: ActionSpec, guard: LogProbGuard = EXACT, scaled: bool = Tru
     parts. UserError for spaces that have none.
     """
     if not guard.exact and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
-        raise UserError(
-            f"--correction {guard.kind}: it is for actions with probabilities, the environment's are real numbers; "
-            "use none, or vtrace"
-        )
+        needs = "it is for actions with probabilities, the environment's are real numbers"
+        raise UserError(f"--correction {guard.kind}: {needs}; use none, or vtrace")
     if isinstance(space, Conditional):
         rest = {path: _for_leaf(space[path], guard, scaled) for path in space.uses}
         return ConditionalHead(space.first, Categorical(space[space.first].n, guard), rest, space.uses)

@@ -12,10 +12,9 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +25,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD, EnvSpec
 from polyplay.envs.spaces import ActionSpec, describe_actions, describe_fields
-from polyplay.nets.action_heads import ActionHead, UnitPointer, normal
+from polyplay.nets.action_heads import ActionHead, ConditionalHead, UnitPointer, normal
 from polyplay.nets.device import precision_of
 from polyplay.nets.layers import (
     Axis,
@@ -43,10 +42,7 @@ from polyplay.nets.layers import (
 )
 from polyplay.nets.policy import Normalize, ReturnScale, is_pixels
 from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
-
-if TYPE_CHECKING:
-    from polyplay.nets.action_heads import ConditionalHead
-    from polyplay.nets.torsos import Conv
+from polyplay.nets.torsos import Conv
 
 # Rewards of an agent's own: weights on what happens in the game, which evolution tunes (Jaderberg et al. 2019).
 
@@ -86,7 +82,6 @@ class EventRewards(nn.Module):
 PICTURE, CELL = 84, 4  # UNREAL's picture, of which the middle 80 × 80 count, and a cell's side, in pixels
 CHANNELS = 32  # of the map that is deconvolved
 REWARD_CLASSES = 3
-TASKS = ("pixel", "reward", "value")
 FRAMES = 3  # rows that a reward is predicted from
 
 
@@ -99,9 +94,8 @@ def control_cells(view: tuple[int, ...]) -> tuple[int, int]:
         return PICTURE // CELL - 1, PICTURE // CELL - 1
     if len(view) == 3 and min(view[1:]) >= 3 and max(view[1:]) < PICTURE:
         return view[1], view[2]
-    raise UserError(
-        f"--auxiliary pixel: a view {list(view)} given, allowed: [C, 84, 84], or planes of 3 to 83 cells a side"
-    )
+    allowed = "[C, 84, 84], or planes of 3 to 83 cells a side"
+    raise UserError(f"--auxiliary pixel: a view {list(view)} given, allowed: {allowed}")
 
 
 class PixelControl(nn.Module):
@@ -228,8 +222,6 @@ class AuxiliaryHeads(nn.Module):
     def __init__(self, tasks: Sequence[str], features: tuple[int, int], spec: EnvSpec):
         super().__init__()
         self.pixel, self.reward, self.value = None, None, "value" in tasks  # whether values of replayed rows are wanted
-        if unknown := [task for task in tasks if task not in TASKS]:
-            raise UserError(f"--auxiliary: {unknown[0]} given, allowed: {', '.join(TASKS)}, with a comma between")
         if "pixel" in tasks:
             shown = [field.shape for _, field in tree.leaves(spec.obs) if is_pixels(field)]
             if len(shown) != 1:
@@ -259,7 +251,7 @@ class TorsoPolicy(nn.Module):
     observation, 0 on first rows; `clipped` to ±1 or as it is. inputs: what observations go through first.
     """
 
-    bf16 = False  # the torso's numbers, see nets.precision
+    bf16 = False  # the torso's numbers, see nets.device
     bf16_core = False  # whether the core's input and the head's hidden layers have them too
     noise = 0  # uniforms in (0, 1) that `act` takes per lane and step
     clipped = True
@@ -298,7 +290,7 @@ class TorsoPolicy(nn.Module):
         """Layers that may be computed in bfloat16, among others."""
         return self.torso.modules()
 
-    def _context(self) -> AbstractContextManager[object]:
+    def _context(self) -> contextlib.AbstractContextManager[object]:
         return precision_of(self, self.bf16)
 
     def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:
@@ -344,7 +336,7 @@ class ActorCritic(TorsoPolicy):
     learns the size of returns; `unroll` then gives what to multiply rewards with. rewards: of events, which then take
     the reward's place everywhere. width: of a hidden layer of the policy and one of the value; 0: none.
 
-    With a temporal core rows have `latent_noise`, and `unroll` gives the KL divergences of nets.temporal.kl_terms.
+    With a temporal core rows have `latent_noise`, and `unroll` gives the KL divergences of recurrent.kl_terms.
     """
 
     outputs = ("logp", "value")
@@ -412,7 +404,7 @@ class ActorCritic(TorsoPolicy):
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
         """One row [B] of obs, reward, first, mask and events where there are any, and noise [B, noise] (without it the
-        action is the mode). tape: gets what `unroll` needs not compute again, see nets.activation_reuse.
+        action is the mode). tape: gets what `unroll` needs not compute again, see layers.recall.
 
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """

@@ -14,7 +14,6 @@ import functools
 import time
 import weakref
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -184,7 +183,7 @@ def set_precision(policy: Policy, how: str) -> Policy:
     return policy
 
 
-def precision_of(net: nn.Module, bf16: bool) -> AbstractContextManager[object]:
+def precision_of(net: nn.Module, bf16: bool) -> contextlib.AbstractContextManager[object]:
     """The context to compute in, where `net` lies: with bf16, convolutions and products of such numbers, added up in
     float32.
     """

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,7 +22,6 @@ from torch import nn
 from polyplay.core import tree, user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec
-from polyplay.core.user_modules import look_up
 from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.process_state import outside
@@ -34,19 +33,16 @@ from polyplay.nets.device import set_precision
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale
 from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork
-from polyplay.nets.recurrent import Temporal
 from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., nn.Module]
-M = TypeVar("M", bound=nn.Module)
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
 WHOLE = "--network: {!r} is a whole policy; {} (a module with `features`)"
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {
     name: partial(torsos.Conv, name, hidden=width, init=style) for name, (_, width, style, _) in torsos.CONVS.items()
 }
-NETS |= {"impala": torsos.Impala, "mlp": MLP}
-NETS |= {"separate": SeparateMLPs, "ftw": FTWTorso, "five": FiveTorso}
+NETS |= {"impala": torsos.Impala, "mlp": MLP, "separate": SeparateMLPs, "ftw": FTWTorso, "five": FiveTorso}
 
 
 def make(
@@ -59,7 +55,6 @@ def make(
     inputs: str = "raw",
     returns: float | None = None,
     guard: str = "none",
-    exact: bool = True,
     rewards: Sequence[str] = (),
     width: int = 0,
     memory: int = 0,
@@ -76,9 +71,8 @@ def make(
     (numbers that are no image get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is
     learnt, for losses that scale rewards; guard: how the logarithm of a probability is kept from −∞, see
     LogProbGuard; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
-    range (scale), or they are as drawn and pools clip them (clip); exact: a row has the same bits in every batch
-    (layers.Linear), which costs most where one lane acts. rewards: names of events; width, auxiliary: see ActorCritic.
-    options: the network's own (hidden, activation, …). Raises UserError.
+    range (scale), or they are as drawn and pools clip them (clip). rewards: names of events; width, auxiliary: see
+    ActorCritic. options: the network's own (hidden, activation, …). Raises UserError.
     """
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard)
@@ -98,7 +92,7 @@ def make(
     sizes = (features if middle is None else middle.features), torso_features(torso, None)
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
     given = _inputs(inputs, spec, torso, bound), size, own, width, heads
-    return _set_exact(ActorCritic(torso, head, middle, previous, init, *given), exact)
+    return ActorCritic(torso, head, middle, previous, init, *given)
 
 
 def make_values(
@@ -118,7 +112,6 @@ def make_values(
     clipped: bool = False,
     init: str = "torch",
     inputs: str = "raw",
-    exact: bool = True,
     **options: Any,
 ) -> QNetwork:
     """Action values for `spec`'s observations and its Discrete actions. Weights come from torch's global generator
@@ -126,14 +119,10 @@ def make_values(
 
     dueling, atoms (0: plain numbers), scale, noisy, sigma, bias: see q_network.QHead; support: lowest and highest atom.
     width: of the head's hidden layers; None: what the network's fully connected layer has, which they replace (nature:
-    512), 0 for networks that have none of their own (mlp). core, inputs, exact, options: as in `make`; previous: it
+    512), 0 for networks that have none of their own (mlp). core, inputs, options: as in `make`; previous: it
     takes the last action and reward too, `clipped` to ±1 or as it is. R2D2 is name="nature", dueling=True, core="lstm",
     previous=True. Raises UserError.
     """
-    if flaw := rules.values_flaw(spec.action):
-        raise UserError(
-            f"actions: {flaw}, the environment's are {spec.action}; take ppo, impala, a2c or another policy"
-        )
     assert isinstance(spec.action, Discrete)
     title, build, _ = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
@@ -146,7 +135,7 @@ def make_values(
     features = features if middle is None else middle.features
     head = QHead(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
     given = _inputs(inputs, spec, torso)
-    return _set_exact(QNetwork(torso, head, middle, previous, clipped, given, support), exact)
+    return QNetwork(torso, head, middle, previous, clipped, given, support)
 
 
 def make_deterministic(
@@ -155,7 +144,6 @@ def make_deterministic(
     actor: tuple[int, ...] = (300, 200),
     critic: tuple[int, ...] = (400, 300),
     init: str = "torch",
-    exact: bool = True,
     **options: Any,
 ) -> DPGNetwork:
     """An actor and a critic for `spec`'s observations and its bounded Box of actions. Weights come from torch's global
@@ -163,32 +151,17 @@ def make_deterministic(
 
     actor, critic: sizes of the layers of each. The last is behind the torso, and in the critic the first that takes the
     action; those before it are the torso's, where it has a tuple of sizes `hidden` (mlp), other networks are as they
-    are. exact, options: as in `make`. Raises UserError.
+    are. options: as in `make`. Raises UserError.
     """
     space = spec.action
-    if flaw := rules.deterministic_flaw(space):
-        raise UserError(
-            f"actions: {flaw}, the environment's are {space}; "
-            "take a system of policies, such as ppo or impala, or for Discrete actions apex"
-        )
     assert isinstance(space, Box)
     title, build, init = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
     layered, torsos = fc is not None and isinstance(fc.default, tuple), list[nn.Module]()
-    for which, sizes in (("actor", actor), ("critic", critic)):
-        if min(sizes, default=0) < 1 or len(sizes) < 1 + layered:
-            raise UserError(f"{which}: {tuple(sizes)} given, allowed: {1 + layered} or more sizes of at least 1")
+    for sizes in (actor, critic):
         own = {**options, "hidden": tuple(sizes[:-1])} if layered else options
         torsos.append(_torso(build, title, spec, own, "here a torso is needed"))
-    return _set_exact(DPGNetwork(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init), exact)
-
-
-def _set_exact(policy: M, exact: bool) -> M:
-    """See layers.Linear."""
-    for layer in policy.modules():
-        if isinstance(layer, Linear | recurrent.Core | Temporal):
-            layer.exact = exact
-    return policy
+    return DPGNetwork(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init)
 
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> nn.Module:
@@ -215,7 +188,8 @@ def _inputs(how: str, spec: EnvSpec, torso: nn.Module, bound: float = BOUND) -> 
 @dataclass(frozen=True)
 class NetworkFactory:
     """`make`'s arguments, or with `values` `make_values`'s, or with `deterministic` `make_deterministic`'s; calling it
-    makes the policy. Workers get this, never pickled weights.
+    makes the policy. Workers get this, never pickled weights. Option `exact`: a row has the same bits in every batch
+    (layers.Linear), which costs most where one lane acts.
     """
 
     name: str | Builder
@@ -234,7 +208,12 @@ class NetworkFactory:
         name, layers = read_layers(self.name, self.spec)
         if self.deterministic and "hidden" in layers:
             raise UserError("--hidden: given, but actor and critic have the sizes that follow from --width: use that")
-        return build(name, self.spec, **self.options, **layers)
+        options = {k: v for k, v in self.options.items() if k != "exact"}
+        policy = build(name, self.spec, **options, **layers)
+        for layer in policy.modules():  # type: ignore[attr-defined]
+            if isinstance(layer, Linear | recurrent.Core):
+                layer.exact = self.options.get("exact", True)
+        return policy
 
     @property
     def choice(self) -> str:
@@ -301,7 +280,7 @@ def _load(name: str) -> Builder:
     allowed = f"auto, {', '.join(NETS)}, or module:callable, a function of the EnvSpec"
     found: Any = user_modules.import_module(module, name, "--network", allowed)
     try:
-        found = look_up(found, attribute)
+        found = user_modules.look_up(found, attribute)
     except (AttributeError, TypeError, ValueError) as error:
         hint = "write module:callable, with its folder on PYTHONPATH"
         raise UserError(f"--network: {name!r} could not be loaded: {error}; {hint}") from error

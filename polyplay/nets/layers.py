@@ -9,7 +9,6 @@ import contextlib
 import math
 import pickle
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Self, TypeVar, cast
@@ -115,13 +114,13 @@ def _within(variable: ContextVar[Any], value: object) -> Iterator[None]:
         variable.reset(token)
 
 
-def outlines() -> AbstractContextManager[None]:
+def outlines() -> contextlib.AbstractContextManager[None]:
     """Within it a factory makes its network once, and its weights are not drawn. `drawn` takes that back."""
     known = _known.get()
     return _within(_known, {} if known is None else known)
 
 
-def drawn() -> AbstractContextManager[None]:
+def drawn() -> contextlib.AbstractContextManager[None]:
     """Within it weights are drawn, as everywhere outside `outlines`."""
     return _within(_known, None)
 

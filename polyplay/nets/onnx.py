@@ -30,7 +30,6 @@ from polyplay.nets import recurrent
 from polyplay.nets.device import HasPrecision
 from polyplay.nets.layers import Linear
 from polyplay.nets.policy import Policy
-from polyplay.nets.recurrent import Temporal
 
 if TYPE_CHECKING:
     import onnx
@@ -74,11 +73,6 @@ def export_onnx(
     """Write `file`; what was written and how far it is from torch. units: of the policy's values; those of the file are
     in the environment's. Raises UserError: then there is no file.
     """
-    if isinstance(getattr(policy, "core", None), Temporal):
-        raise UserError(
-            "--onnx: this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph "
-            "can say; nothing was written, use it with polyplay.load, or train with --core lstm or gru"
-        )
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32
     fields = exported_inputs(policy, spec)
@@ -182,18 +176,13 @@ def compare_outputs(
             flat = dict(tree.leaves({**step, "state": tree.map(lambda x: x.numpy(), state)}))
             got = model.run(None, {k: v for k, v in flat.items() if k in model.input_names})
             for (_, want), have in zip(tree.leaves(wanted), got, strict=True):
-                distance, equal = _apart(want.numpy(), have)
-                worst = max(worst, distance)
-                same += equal
+                if want.is_floating_point():
+                    apart = (want - torch.from_numpy(have)).abs() / want.abs().clamp_min(1.0)
+                    worst = max(worst, *apart.nan_to_num(torch.inf).flatten().tolist())
+                else:
+                    same += (want.numpy() == have).ravel().tolist()
             state = wanted["next"]
     return worst, float(np.mean(same)) if same else 1.0
-
-
-def _apart(want: np.ndarray, have: np.ndarray) -> tuple[float, list[bool]]:
-    if want.dtype.kind != "f":
-        return 0.0, (want == have).ravel().tolist()
-    apart = np.abs(want - have) / np.maximum(1.0, np.abs(want))
-    return float(apart.max(initial=0.0)) if np.isfinite(apart).all() else float("inf"), []
 
 
 def _random(spec: EnvSpec, lanes: int, rng: np.random.Generator) -> Batch:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
+from polyplay.envs.spaces import describe_fields
 from polyplay.nets.layers import Tape, TensorAxes, axis
 
 
@@ -135,10 +136,8 @@ class Normalize(nn.Module):
         super().__init__()
         leaves = [(path, x) for path, x in tree.leaves(obs) if path not in classes and not is_pixels(x)]
         if not leaves:
-            kinds = {path: "classes" if path in classes else x.dtype for path, x in tree.leaves(obs)}
-            given = ", ".join(f"{path} {kind}".strip() for path, kind in kinds.items())
-            takes = "takes numbers that are neither an image nor classes"
-            raise UserError(f"--inputs normalize: {takes}, the observations are {given}; use raw or centre")
+            takes = f"takes numbers that are neither an image nor classes, the observations are {describe_fields(obs)}"
+            raise UserError(f"--inputs normalize: {takes}; use raw or centre")
         self.paths = [path for path, _ in leaves]
         self.sets = [path in sets for path in self.paths]
         shapes = [field.shape[1:] if path in sets else field.shape for path, field in leaves]

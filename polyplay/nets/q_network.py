@@ -12,7 +12,6 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from itertools import chain
 from typing import cast
 
@@ -143,7 +142,7 @@ def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 
 
-Context = AbstractContextManager[object]  # the precision that layers are computed in
+Context = contextlib.AbstractContextManager[object]  # the precision that layers are computed in
 Make = Callable[[int, int, bool], nn.Module]  # inputs, outputs, bias
 
 

@@ -12,7 +12,6 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -100,7 +99,11 @@ class Core(nn.Module):
         return {name: Field((self.features,), "float32") for name in self.cell.names}
 
     def unroll(
-        self, x: Tensor, first: Tensor, state: Batch, context: AbstractContextManager[object] = contextlib.nullcontext()
+        self,
+        x: Tensor,
+        first: Tensor,
+        state: Batch,
+        context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
     ) -> tuple[Tensor, Batch, None]:
         """x [T+1, B, inputs], first bool [T+1, B], state before row 0 → [T+1, B, features], state behind. context: what
         the input's product is computed in; all else is float32.
@@ -121,7 +124,7 @@ class Core(nn.Module):
         return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}, None
 
 
-# How a differentiable memory is written, and addressed by content and by free space; by order: see temporal_links.
+# How a differentiable memory is written, and addressed by content and by free space; by order: see TemporalLinks.
 #
 # Graves et al. 2016, "Hybrid computing using a neural network with dynamic external memory", as deepmind/dnc has it.
 # B lanes, N slots of W numbers, R read heads, one write head. Weights over slots are ≥ 0 and sum to 1 at most.
@@ -174,11 +177,6 @@ class _EraseAndAdd(torch.autograd.Function):
         d_erase, d_add = -torch.bmm(weights, shares).squeeze(1), torch.bmm(weights, grad).squeeze(1)
         kept = 1.0 - write.unsqueeze(2) * erase.unsqueeze(1)
         return kept.mul_(grad), d_write.squeeze(2), d_erase, d_add
-
-
-def precedence_after(precedence: Tensor, write_weights: Tensor) -> Tensor:
-    """p = (1 − Σ w)·p + w, how much each slot was the last one written: [B, N], [B, N] → [B, N]."""
-    return (1.0 - write_weights.sum(1, keepdim=True)) * precedence + write_weights
 
 
 def bmm_rows(a: Tensor, b: Tensor) -> Tensor:
@@ -447,7 +445,7 @@ class Memory(nn.Module):
         content = content_weights(memory, read_keys, read_strengths)
         read = backward_mode * backward + content_mode * content + forward_mode * forward
         after = {"memory": memory, "usage": usage, "read_weights": read, "write_weights": write}
-        after["precedence"] = precedence_after(state["precedence"], write)
+        after["precedence"] = (1.0 - write.sum(1, keepdim=True)) * state["precedence"] + write
         return bmm_rows(read, memory).flatten(1), after
 
 
@@ -482,7 +480,6 @@ class Temporal(nn.Module):
     and learning have the same z. memory: shared by both clocks, the slow one first; each also gets what it read last.
     """
 
-    exact = True  # see layers.Linear
     period: Tensor
     gradient_scale: Tensor
 
@@ -528,7 +525,7 @@ class Temporal(nn.Module):
         x: Tensor,
         first: Tensor,
         state: Batch,
-        context: AbstractContextManager[object] = contextlib.nullcontext(),
+        context: contextlib.AbstractContextManager[object] = contextlib.nullcontext(),
         noise: Tensor | None = None,
     ) -> tuple[Tensor, Batch, Latent]:
         """As recurrent.Core.unroll, z for its output; noise: ε [R, B, size], None: z is the posterior's mean."""

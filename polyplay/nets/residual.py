@@ -7,7 +7,7 @@ ones; `act` and `predict` normalise by the running ones. Which of them computes 
 `eval()` change nothing. A gradient flows through `unroll` alone, and it refuses to compute without one.
 
 The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, and
-no optimiser sees them (weights.flat).
+no optimiser sees them (weights.params).
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete, describe_fields
-from polyplay.nets import layers
 from polyplay.nets.device import precision_of
-from polyplay.nets.layers import Linear, initialise
+from polyplay.nets.layers import Linear, initialise, made
 
 
 class NormalizedConv(nn.Module):
@@ -56,7 +55,7 @@ class DualResidualNetwork(nn.Module):
     convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution has batch normalisation and ReLU.
     """
 
-    bf16 = False  # the convolutions' numbers while learning, see nets.precision
+    bf16 = False  # the convolutions' numbers while learning, see nets.device
     noise = 0
 
     def __init__(
@@ -140,10 +139,8 @@ class BoardNetworkFactory:
     def __post_init__(self) -> None:
         obs, action = self.spec.obs, self.spec.action
         if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "float32":
-            seen = describe_fields(obs)
-            raise UserError(
-                f"--env: the observations are {seen}; a board's planes are float32 [C, H, W]: take game:NAME"
-            )
+            takes = "a board's planes are float32 [C, H, W]: take game:NAME"
+            raise UserError(f"--env: the observations are {describe_fields(obs)}; {takes}")
         if not isinstance(action, Discrete):
             raise UserError(f"--env: the actions are {action}; a board's are Discrete: take game:NAME")
 
@@ -159,7 +156,7 @@ class BoardNetworkFactory:
     def __call__(self) -> DualResidualNetwork:
         planes, actions = self.spec.obs.shape, int(self.spec.action.n)  # type: ignore[union-attr]
         sizes = self.blocks, self.filters, self.hidden
-        return layers.made(self, lambda: DualResidualNetwork(planes, actions, *sizes, self.init))
+        return made(self, lambda: DualResidualNetwork(planes, actions, *sizes, self.init))
 
 
 # A residual network for acting alone: its batch normalisations are folded into the convolutions.

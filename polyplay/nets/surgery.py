@@ -127,7 +127,13 @@ class NetworkGrowth:
         if lost:
             raise UserError(f"surgery: {lost[0]} would be missing in the new network, and networks only grow")
         names = {key: name for name, key in keys.items()}
-        self.tensors = {name: _growth(name, x, names.get(new_keys[name]), before) for name, x in after.items()}
+        self.tensors = dict[str, TensorGrowth]()
+        for name, x in after.items():
+            source = names.get(new_keys[name])
+            if source is None and not x.spare:
+                raise UserError(f"surgery: {name} would be new: layers grow, but none is added")
+            both = zip(before[source].axes, x.axes, strict=True) if source else ()
+            self.tensors[name] = TensorGrowth(x, source, tuple(match_axes(name, *axes) for axes in both))
         match_axes("torso", *(getattr(net.torso, "unit_axis", ()) for net in (old, new)))  # in the shape of no tensor
 
     @property
@@ -166,15 +172,6 @@ class NetworkGrowth:
                 new = growth.keep(parts[growth.source].reshape(before[growth.source]), new, deaf=False)
             found.append(new.ravel())
         return np.concatenate(found)
-
-
-def _growth(name: str, axes: TensorAxes, source: str | None, before: Mapping[str, TensorAxes]) -> TensorGrowth:
-    if source is None and not axes.spare:
-        raise UserError(f"surgery: {name} would be new: layers grow, but none is added")
-    if source is None:
-        return TensorGrowth(axes, None, ())
-    both = zip(before[source].axes, axes.axes, strict=True)
-    return TensorGrowth(axes, source, tuple(match_axes(name, *axes) for axes in both))
 
 
 def _activations(net: ActorCritic) -> str:

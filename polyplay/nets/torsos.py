@@ -94,10 +94,9 @@ def image(name: str, obs: Spec, least: int) -> tuple[int, int, int]:
     """The observation's C, H, W. UserError unless it is one image of at least `least` pixels each way."""
     if isinstance(obs, Field) and len(obs.shape) == 3 and min(obs.shape[1:]) >= least:
         return obs.shape
-    given = list(obs.shape) if isinstance(obs, Field) else f"a dict of {', '.join(obs)}"
     raise UserError(
-        f"--network: {name!r} takes one image [C, H, W] of at least {least}×{least}, the observations are {given}; "
-        "use mlp or a network of your own (module:callable)"
+        f"--network: {name!r} takes one image [C, H, W] of at least {least}×{least}, the observations are "
+        f"{describe_fields(obs)}; use mlp or a network of your own (module:callable)"
     )
 
 
@@ -288,9 +287,8 @@ class FTWTorso(nn.Module):
             self.convs.append(Conv2d(channels, out, kernel, stride, same))
             channels, sides = out, [(side + 2 * same - kernel) // stride + 1 for side in sides]
         if min(sides) < 1:
-            raise UserError(
-                f"--network ftw: takes an image of 5 × 5 or more, here it is {list(fields[self.view].shape)}"
-            )
+            shown = list(fields[self.view].shape)
+            raise UserError(f"--network ftw: takes an image of 5 × 5 or more, here it is {shown}")
         self.flat = layers.FlatLeaves(spec)
         view = layers.AxisSegment("view", (channels, *sides), fixed=True)
         columns = view, *layers.observed_axis(spec, one_hot=False, without=(self.view,))

@@ -76,10 +76,10 @@ def check_games(old: Envs, new: Envs, league: bool) -> None:
 KINDS = ("observations", "actions")
 
 
-def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[object, object], str]]:
+def _kinds(spec: EnvSpec) -> Iterator[tuple[dict[Any, Any], str]]:
     """Of observations and actions: what stays of each leaf that stays, and all in words."""
-    shown = {p: (x.dtype, len(x.shape), type(spec.classes.get(p))) for p, x in tree.leaves(spec.obs)}
-    yield {**shown}, describe_fields(spec.obs)
+    shown: dict[Any, Any] = {p: (x.dtype, len(x.shape), type(spec.classes.get(p))) for p, x in tree.leaves(spec.obs)}
+    yield shown, describe_fields(spec.obs)
     whole = type(spec.action), spec.action.first if isinstance(spec.action, Conditional) else ""
     yield {(*whole, p): type(x) for p, x in tree.leaves(spec.action)}, describe_actions(spec.action)
 
@@ -130,7 +130,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
     lost = ["games under way, recurrent states and rollouts in flight: all lanes begin new episodes"]
     lost += ["experience of optimisers: their buffers fill anew"] * any(found.glob("learners/*/experience*"))
     others = len(checkpoint.everything(directory)) - 1
-    report = {
+    report: Row = {
         "from": str(directory.absolute()),
         "checkpoint": found.name,
         "at": now(),
@@ -144,7 +144,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
         "taken_away": run.growth.missing,
         "not_carried": lost + [f"{others} older checkpoints"] * (others > 0),
     }
-    contents = {
+    contents: run_directory.RunDescription = {
         "system": config["system"],
         "config": to_json(new.settings),
         "options": to_json(replace(new.options, run=str(out))),

@@ -92,7 +92,7 @@ class ClippedAdam(OwnOptimizer):
 
     v has the newest gradient already: with β₂ = 0.999 none is clipped in the first 25 steps, and none to less than
     0.158 of itself. All exist from the start (state "step", "exp_avg", "exp_avg_sq", as Adam's in torch) and are
-    updated in place. On a CPU it is one pass over memory (clipped_adam_kernel).
+    updated in place. On a CPU it is one pass over memory (weights.kernels).
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):
@@ -167,7 +167,7 @@ class RMSProp(OwnOptimizer):
     θ ← θ − lr·u
 
     All exist from the start (state "mean", "square") and are updated in place, so they may be shared memory. On a CPU
-    it is one pass over memory (rmsprop_kernels).
+    it is one pass over memory (weights.kernels).
     """
 
     team: ThreadPool | None = None  # threads that share that pass
@@ -228,9 +228,8 @@ def make_optimizer(
     """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`;
     `momentum` and `decay` (decay·θ is added to the gradient) are SGD's.
 
-    Raises UserError for an unknown name.
+    Raises KeyError for an unknown name.
     """
-    check_optimizer(name)
     params = [params] if isinstance(params, Tensor) else list(params)
     if name == "sgd":
         return SGD(params, lr=lr, momentum=momentum, weight_decay=decay)
@@ -249,11 +248,8 @@ def check_optimizer(name: str) -> None:
 
 def statistics(name: str) -> tuple[str, ...]:
     """What the optimiser called `name` keeps per weight."""
-    if name == "sgd":
-        return ("momentum_buffer",)
-    if name in ("adam", "adam_clipped"):
-        return "exp_avg", "exp_avg_sq"
-    return ("mean", "square") if FLAVOURS[name].centred else ("square",)
+    own = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
+    return own[name] if name in own else ("mean", "square") if FLAVOURS[name].centred else ("square",)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:

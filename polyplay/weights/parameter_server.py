@@ -90,7 +90,7 @@ LAGS = 64  # histogram of gradients' staleness; the last bin holds everything be
 class ParameterServer(SharedWeights):
     """One vector and one set of optimiser statistics in `shards` parts, one worker (`serve_parameters`) for each.
 
-    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); floating buffers are the last
+    `weights`, `size`: of the parameters, and of the whole vector (params.param_sizes); floating buffers are the last
     part's, which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was
     made with weights more than so many of *its* updates ago; 0: none. outliers: OutlierFilter's k, for losses of
     which learners make no gradient; 0: none. The gradient is clipped by its own global norm. Worker 0 of the learners
@@ -252,7 +252,7 @@ class _Server(BoundUpdate):
 
     def _admit(self, loss: float) -> bool:
         admitted = self.filter.admit(loss)
-        self.own[OUTLIERS] += not admitted
+        self.counted[OUTLIERS] += not admitted
         return admitted
 
     def _push(self, learning_rate: float) -> Iterator[None]:
@@ -388,7 +388,7 @@ class ParameterShard:
         self.averaged = set[int]()  # learners whose floating buffers are in the average
 
     def sweep(self) -> int:
-        """Take what is there; how many gradients that were. None while somebody reads all parts (`_Server.still`)."""
+        """Take what is there; how many gradients that were. None while somebody reads all parts (writers_paused)."""
         server, head = self.server, self.server.head
         while self.bell.wait(0.0):
             pass
@@ -438,7 +438,7 @@ class ParameterShard:
 
     def _average(self, w: int, of: int, into: int) -> None:
         """Floating buffers come nearer to learner `w`'s, by its share: averages of these statistics are statistics too
-        (nets.running_stats). The sum of what learners moved is none: each moved them from 0 while its replay filled.
+        (nets.policy). The sum of what learners moved is none: each moved them from 0 while its replay filled.
         """
         self.averaged.add(w)
         copies, gradient, n = self.server.copies, self.server.gradient, len(self.averaged)

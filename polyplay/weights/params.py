@@ -224,14 +224,12 @@ def buffers_in(flat: Any, weights: int, doubles: int) -> list[Any]:
 
 
 def _check_dense(module: Network) -> None:
-    for name, x in module.named_parameters():
-        if x.dtype != torch.float32 or x.layout != torch.strided:
-            raise UserError(f"network: {name} is {x.dtype}, {x.layout}; every weight must be dense float32")
-    for name, buffer in module.named_buffers():
-        dense = buffer.dtype in (torch.float32, torch.float64) and buffer.layout == torch.strided
-        if buffer.is_floating_point() and not dense:
-            allowed = "every floating buffer must be dense float32 or float64"
-            raise UserError(f"network: {name} is {buffer.dtype}, {buffer.layout}; {allowed}")
+    for name, x in (*module.named_parameters(), *module.named_buffers()):
+        weight = isinstance(x, nn.Parameter)
+        allowed = (torch.float32,) if weight else (torch.float32, torch.float64)
+        if (weight or x.is_floating_point()) and (x.dtype not in allowed or x.layout != torch.strided):
+            takes = "every weight must be dense float32, every floating buffer float32 or float64"
+            raise UserError(f"network: {name} is {x.dtype}, {x.layout}; {takes}")
 
 
 # cells of the header, int64; those of the two copies begin at _COPIES

@@ -11,7 +11,6 @@ import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -54,8 +53,8 @@ class OptimizerSpec:
         return optimizers.statistics(self.name)
 
     def make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
-        more = {"momentum": self.momentum, "decay": self.decay}
-        return optimizers.make_optimizer(self.name, [parameter], lr=0.0, eps=self.eps, alpha=self.alpha, **more)
+        given = self.eps, self.alpha, self.momentum, self.decay
+        return optimizers.make_optimizer(self.name, [parameter], 0.0, *given)
 
 
 def check_leaving(sums: Sums) -> None:
@@ -94,7 +93,7 @@ class BoundUpdate(Counts, ABC):
         self.head, self.counters = np.array([1.0, 0.0, 0.0]), np.zeros((1, 2))
         if shared is not None:
             self.head, self.counters = shared.head, shared.counters
-        self.own = self.counters[0 if shared is None else ctx.index]
+        self.counted = self.counters[0 if shared is None else ctx.index]  # by this worker
         self.waited = 0.0  # seconds spent waiting for others, so far
         self.whole = True  # whether all weights have had the same updates
 
@@ -109,7 +108,8 @@ class BoundUpdate(Counts, ABC):
     def add(self, rows: float, updates: int = 1) -> int:
         """Count an update, of `rows` agent steps, or steps without one; the version it was applied to."""
         at = self.version
-        np.add(self.own[: STEPS + 1], (updates, rows), out=self.own[: STEPS + 1], casting="unsafe")
+        cells = self.counted[: STEPS + 1]
+        np.add(cells, (updates, rows), out=cells, casting="unsafe")
         return at
 
     def state(self) -> dict[str, list[int]]:
@@ -128,7 +128,7 @@ class BoundUpdate(Counts, ABC):
         yield from ()
         return sums
 
-    def writers_paused(self) -> AbstractContextManager[None]:
+    def writers_paused(self) -> contextlib.AbstractContextManager[None]:
         """While in it, nobody changes the weights that this worker saves."""
         return contextlib.nullcontext()
 
@@ -141,7 +141,6 @@ class Update(ABC):
 
     optim: OptimizerSpec
     asynchronous: ClassVar[bool] = False
-
     detail: str = ""  # in its title
 
     def title(self) -> str:
@@ -251,12 +250,12 @@ NUMBERS, GRADIENT, WEIGHTS = 0, 1, 2  # what a replica has written before it arr
 
 class AllReduce(SharedArrays, Update):
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
-    by NCCL, in its own, where each replica is a process with a GPU of its own (weights.nccl).
+    by NCCL, in its own, where each replica is a process with a GPU of its own (NcclGroup).
 
     On CPUs each replica averages its own part of the gradient and takes the optimiser's step there: statistics, as
     large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
     memory: nobody computes while it is written. With buffers each replica copies the others' parts to its own.
-    `size`: of the whole vector, of which `weights` come first (flat.param_sizes).
+    `size`: of the whole vector, of which `weights` come first (param_sizes).
     """
 
     gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # each replica's vector has its own here
@@ -432,7 +431,7 @@ def averaged(optim: OptimizerSpec, replicas: int, net: Network) -> AllReduce | L
 
 class SharedWeights(SharedArrays, Counts, Update):
     """One set of weights and of optimiser statistics, changed by up to `workers` workers. `weights`, `size`: of the
-    parameters, and of the whole vector (flat.param_sizes). `copy`: every worker has a copy of its own.
+    parameters, and of the whole vector (param_sizes). `copy`: every worker has a copy of its own.
     """
 
     asynchronous, copy = True, True
@@ -504,7 +503,7 @@ class Hogwild(SharedWeights):
     """One vector of weights and one set of optimiser statistics in shared memory, changed by up to `workers` workers
     without any lock (Recht et al. 2011; Mnih et al. 2016): of two that write at once, parts of both remain.
 
-    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes). `copy`: every worker has a copy of
+    `weights`, `size`: of the parameters, and of the whole vector (param_sizes). `copy`: every worker has a copy of
     its own, renewed before each rollout (A3C); without it, modules lie in the shared memory itself (threads of one
     process, each with its own module and gradient). Worker 0 brings the first weights; the others wait for them.
 
@@ -576,7 +575,7 @@ POLL = 0.001  # seconds between two tries where all chunks left are taken, as in
 class Chunked(SharedWeights):
     """One vector of weights and one set of optimiser statistics in shared memory, in `chunks` parts.
 
-    `weights`, `size`: of the parameters, and of the whole vector (flat.param_sizes); chunks: accel_rl's are 3. The
+    `weights`, `size`: of the parameters, and of the whole vector (param_sizes); chunks: accel_rl's are 3. The
     gradient is clipped by its own global norm. For each chunk, in the order in which they come free: lock it, apply
     this worker's gradient to the central weights and statistics, copy the result into this worker's weights, unlock it.
     A chunk whose worker dies in it is free again, half updated.
@@ -586,7 +585,8 @@ class Chunked(SharedWeights):
     done = shared_array(np.int64, lambda c: (c.chunks,))  # updates of each
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, chunks: int = 3):
-        self.chunks, self.locks, self.detail = chunks, SharedBlock(chunks), f", {chunks} parts"
+        self.chunks, self.locks = chunks, [SharedBlock(1) for _ in range(chunks)]
+        self.detail = f", {chunks} parts"
         super().__init__(optim, weights, size, workers)
 
     def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:

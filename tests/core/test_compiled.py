@@ -101,7 +101,7 @@ def test_loops_that_are_called_as_a_modules_attributes_count(loop, monkeypatch):
 SLOW = (
     DECORATOR + "import time\n@compiled\ndef slow(x):\n    return x + 1\n"
     "from polyplay.core import processes\ncompiles = []\n"
-    "processes.on_compile += [lambda: compiles.append(1), lambda: time.sleep(1.0)]\nprint(slow(1), len(compiles))\n"
+    "processes.on_compile += [lambda: compiles.append(1), lambda: time.sleep(0.3)]\nprint(slow(1), len(compiles))\n"
 )
 
 

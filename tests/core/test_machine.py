@@ -20,11 +20,3 @@ def test_each_thread_does_its_part_and_the_caller_the_first():
     found = team.each(lambda i: (i, threading.current_thread() is begun))
     assert found == [(0, True), (1, False), (2, False)]
     assert [team.part(i, 10) for i in range(3)] == [slice(0, 3), slice(3, 6), slice(6, 10)]
-
-
-def test_what_a_thread_raises_is_raised():
-    def work(i: int) -> int:
-        return 1 // (1 - i)
-
-    with pytest.raises(ZeroDivisionError):
-        ThreadPool(2, lambda: None).each(work)

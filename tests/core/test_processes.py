@@ -194,17 +194,6 @@ def test_the_order_of_sets_is_the_same_in_every_run(monkeypatch):
             assert os.environ.get(processes.HASH_SEED) == env
 
 
-def test_a_serial_command_begins_anew_unless_the_user_chose(monkeypatch):
-    begun = []
-    monkeypatch.setattr(processes.os, "execv", lambda file, words: begun.append(processes.os.environ["PYTHONHASHSEED"]))
-    monkeypatch.setenv("PYTHONHASHSEED", "5")
-    processes.fix_sets()
-    assert begun == []
-    monkeypatch.delenv("PYTHONHASHSEED")
-    processes.fix_sets()
-    assert begun == ["0"]
-
-
 # What ends a command before a run has begun, and what does not.
 
 

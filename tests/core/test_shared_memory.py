@@ -93,13 +93,6 @@ def test_blocks_leave_neither_files_nor_descriptors():
     assert not leftovers.since(there)
 
 
-def test_knobs_name_what_there_is():
-    hyperparameters = Hyperparameters(learning_rate=1e-3, entropy_cost=0.01)
-    with pytest.raises(AttributeError, match="no hyperparameter 'lr'; there are: learning_rate, entropy_cost"):
-        _ = hyperparameters.lr
-    assert hyperparameters.all() == {"learning_rate": 1e-3, "entropy_cost": 0.01}
-
-
 # A place is one worker's at a time, thread or process, and is free again when its holder dies.
 
 
@@ -107,8 +100,8 @@ FORK = multiprocessing.get_context("fork")
 
 
 def test_what_one_took_no_other_gets_until_it_is_given_back():
-    block = SharedBlock(2)
-    one, two = RobustLocks(block), RobustLocks(block)
+    blocks = [SharedBlock(1), SharedBlock(1)]
+    one, two = RobustLocks(blocks), RobustLocks(blocks)
     assert one.acquire(0)
     assert not two.acquire(0)
     assert two.acquire(1), "places are claimed one by one"

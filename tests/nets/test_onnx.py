@@ -103,10 +103,6 @@ def test_what_cannot_be_exported_is_refused_in_one_line_and_leaves_no_file(
     with pytest.raises(UserError, match="--onnx: torch cannot export this network: ") as refused:
         export.export_onnx(factory.make(Stiff, REAL), REAL, file, {})
     assert "\n" not in str(refused.value)
-    two_clocks = factory.make("mlp", REAL, core="temporal", core_size=8, previous=True)
-    with pytest.raises(UserError, match=r"--onnx: .* --core temporal, .* or train with --core lstm or gru") as refused:
-        export.export_onnx(two_clocks, REAL, file, {})
-    assert "\n" not in str(refused.value)
     with monkeypatch.context() as patch:
         patch.setattr(export, "compare_outputs", lambda *_: (1.0, 1.0))
         with pytest.raises(UserError, match=r"--onnx: the exported network is not this one: numbers differ by"):

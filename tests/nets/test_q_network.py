@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.core import tree
-from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
-from polyplay.envs.spaces import Box, Discrete
+from polyplay.envs.spaces import Box
 from polyplay.learning import value_losses
 from polyplay.nets import device, q_network
 from polyplay.nets import factory as nets
@@ -136,13 +135,6 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     assert set(value_losses.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 
 
-def test_only_discrete_actions_have_values() -> None:
-    with pytest.raises(
-        UserError, match=r"actions: this system needs Discrete actions, the environment's are .*; take ppo, impala, a2c"
-    ):
-        nets.make_values("mlp", continuous(vector(3), 2))
-
-
 # polyplay/nets/q_network.py: units, noise, bounds, the same bits in unrolling, gradients by finite differences.
 
 SMALL: Any = {"actor": (9, 7), "critic": (11, 6)}
@@ -254,27 +246,6 @@ def test_what_is_learnt_of_one_half_leaves_the_other_alone() -> None:
         grads = {k: float(p.grad.abs().sum()) for k, p in policy.named_parameters()}
         assert all(v > 0 for k, v in grads.items() if k.startswith(mine)), name
         assert all(v == 0 for k, v in grads.items() if k.startswith(theirs)), name
-
-
-@pytest.mark.parametrize(
-    ("spec", "options", "said"),
-    [
-        (
-            discrete(vector(3)),
-            {},
-            "actions: it learns bounded real vectors (a Box), the environment's are 6 discrete",
-        ),
-        (EnvSpec(vector(3), {"a": Discrete(2)}), {}, "it learns bounded real vectors"),
-        (box([-np.inf], [np.inf]), {}, "it learns bounded real vectors"),
-        (box([-1], [1]), {"actor": (5,)}, "actor: (5,) given, allowed: 2 or more sizes of at least 1"),
-        (box([-1], [1]), {"critic": (5, 0)}, "critic: (5, 0) given"),
-    ],
-)
-def test_what_has_no_such_network_is_refused_in_a_line(spec: EnvSpec, options: Any, said: str) -> None:
-    with pytest.raises(UserError) as found:
-        nets.make_deterministic("mlp", spec, **options)
-    assert said in str(found.value)
-    assert "\n" not in str(found.value)
 
 
 # Heads: what plain and dueling ones are, their biases, noise and the gradient they give back.

@@ -108,15 +108,17 @@ def test_pooling_is_tensorflows_same_pooling(sides):
 
 @pytest.mark.parametrize("name", ["impala", "nature", "ga3c"])
 def test_other_observations_are_refused(name):
-    with pytest.raises(UserError, match=rf"--network: '{name}' takes one image .*the observations are \[4\]; use mlp"):
+    with pytest.raises(
+        UserError, match=rf"--network: '{name}' takes one image .*the observations are float32 \[4\]; use mlp"
+    ):
         factory.make(name, discrete(vector(4)))
-    with pytest.raises(UserError, match="the observations are a dict of eye, goal"):
+    with pytest.raises(UserError, match=r"the observations are eye: uint8 .*, goal: float32"):
         factory.make(name, discrete({"eye": image(), "goal": vector(2)}))
 
 
 def test_images_too_small_for_the_convolutions_are_refused():
     assert factory.make("nature", discrete(image(1, 36))).torso.fc.in_features == 64
-    with pytest.raises(UserError, match=r"at least 36×36, the observations are \[1, 35, 35\]"):
+    with pytest.raises(UserError, match=r"at least 36×36, the observations are uint8 \[1, 35, 35\]"):
         factory.make("nature", discrete(image(1, 35)))
 
 

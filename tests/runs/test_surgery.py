@@ -216,9 +216,6 @@ UNITS = Conditional({"v": Discrete(2), "x": Discrete(3)}, {"x": (1,)})
     [
         (replace(OLD, obs=OLD.obs["a"], classes={}), "observations are of another kind"),
         (replace(OLD, obs={"a": Field((2,), "uint8"), "b": OLD.obs["b"]}), "observations are of another kind"),
-        (replace(OLD, obs={"a": Field((2, 2), "float32"), "b": OLD.obs["b"]}), "observations are of another kind"),
-        (replace(OLD, obs={"c": Field((2,), "float32")}, classes={}), "observations are of another kind"),
-        (replace(OLD, classes={}), "observations are of another kind"),
         (replace(OLD, action=MultiBinary((2,))), "actions are of another kind"),
         (replace(OLD, action=UNITS), "actions are of another kind"),
         (replace(OLD, seats=1), "which has 1 seats"),

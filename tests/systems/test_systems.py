@@ -18,7 +18,7 @@ from polyplay.envs import Envs
 from polyplay.envs.atari import atari_preset
 from polyplay.games import toys as toy
 from polyplay.learning.unreal import WithAuxiliary
-from polyplay.nets import factory
+from polyplay.nets import recurrent
 from polyplay.runs import options
 from polyplay.runs.load import crew_of
 from polyplay.runs.run import diagram
@@ -40,11 +40,11 @@ TWO_CLOCKS: dict[str, dict[str, Any]] = {
 def test_a_core_of_two_clocks_trains_everywhere_with_its_divergences(system, tmp_path, monkeypatch):
     """It is small here, where most pages have no setting for that."""
 
-    class Small(factory.Temporal):
+    class Small(recurrent.Temporal):
         def __init__(self, features: int, *_: object):
             super().__init__(features, 8, "orthogonal", None)
 
-    monkeypatch.setattr(factory, "Temporal", Small)
+    monkeypatch.setattr(recurrent, "Temporal", Small)
     scored, seen = WithAuxiliary.__call__, list[float]()
 
     def score(self: WithAuxiliary, out: Any, batch: Any, hyperparameters: Any) -> Any:

@@ -220,16 +220,6 @@ def test_who_takes_a_lost_savers_place_lets_the_shards_go_on():
     assert [part.sweep() for part in parts] == [1, 1]
 
 
-def test_a_gradient_that_is_not_finite_reaches_no_shard():
-    _, vectors, bound, parts = made(ends.PLAIN)
-    vectors[0].grad.fill_(float("nan"))
-    steps = bound[0](0.1, np.zeros(3))
-    with pytest.raises(StopIteration) as end:
-        next(steps)
-    assert np.isnan(end.value.value[0])
-    assert [part.sweep() for part in parts] == [0, 0]
-
-
 def test_it_stands_in_params_place_for_who_acts():
     server = ParameterServer(ends.PLAIN, *param_sizes(ends.line(0.0)), 1, 3)
     assert not server.wait(0, 0, 0.0)

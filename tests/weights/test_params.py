@@ -114,22 +114,6 @@ def test_an_earlier_round_does_not_end_the_wait_for_a_later_one():
     assert len(bell.left) == 5
 
 
-def test_readers_that_all_wait_go_on_with_the_weights_that_stay():
-    vector = FlatParams(_net())
-    params, waited = Params(vector.size, readers=2), list[bool]()
-    params.publish(vector, 7, 0)
-
-    def stay() -> None:
-        waited.extend([params.waits(slice(0, 1)), params.waits(slice(0, 2))])
-        params.stay(slice(0, 1), np.array([3]))
-
-    params._bells._all[0] = Bell(stay)
-    assert params.wait(0, reader=0, timeout=100, learnt=3)
-    assert waited == [True, False]
-    assert not params.wait(0, reader=1, timeout=0.0, learnt=3)
-    assert params.version == 7
-
-
 # A snapshot brings weights and optimiser of one version, to the bit, or nothing.
 
 Trained = tuple[nn.Module, FlatParams, torch.optim.Optimizer]
@@ -269,9 +253,9 @@ def test_they_are_views_of_the_vector_that_a_published_copy_has_bit_by_bit():
 def test_others_than_these_are_refused_in_one_line():
     half = nn.Linear(2, 1)
     half.register_buffer("x", torch.zeros(2, dtype=torch.float16))
-    with pytest.raises(UserError, match=r"^network: x is torch.float16.*must be dense float32 or float64$"):
+    with pytest.raises(UserError, match=r"^network: x is torch.float16.*every floating buffer float32 or float64$"):
         FlatParams(half)
-    with pytest.raises(UserError, match=r"^network: weight is torch.float64.*every weight must be dense float32$"):
+    with pytest.raises(UserError, match=r"^network: weight is torch.float64.*every weight must be dense float32"):
         FlatParams(nn.Linear(2, 1, dtype=torch.float64))
 
 

@@ -147,13 +147,13 @@ def _rank(place: str, rank: int, pipe) -> None:
 
 
 def test_means_of_gradients_and_buffers(tmp_path):
-    ends, place, children = [], str(tmp_path / "place"), []
+    pipes, place, children = [], str(tmp_path / "place"), []
     for rank in range(2):
         here, there = ends.FORK.Pipe(duplex=False)
         children.append(ends.FORK.Process(target=_rank, args=(place, rank, there)))
         children[-1].start()
-        ends.append(here)
-    found = [end.recv() if end.poll(60) else None for end in ends]
+        pipes.append(here)
+    found = [end.recv() if end.poll(60) else None for end in pipes]
     for child in children:
         child.join(30)
     assert found[0] == found[1]
@@ -180,9 +180,9 @@ def test_nobody_enters_it_to_wait_for_a_replica_that_leaves(leaver, monkeypatch)
     monkeypatch.setattr(update, "NcclGroup", lambda *about: Averages())
     monkeypatch.setattr(Averages, "entered", 0)
     reduce = AllReduce(OptimizerSpec("adam"), 2, param_sizes(Net())[1])
-    ends = [_Whole(reduce, ends.me(i, 2), FlatParams(Net())) for i in range(2)]
+    both = [_Whole(reduce, ends.me(i, 2), FlatParams(Net())) for i in range(2)]
     turns = {}
-    for i, end in enumerate(ends):
+    for i, end in enumerate(both):
         sums = np.zeros(6)
         sums[0], sums[LEAVING] = i + 1.0, i == leaver
         turns[i] = end.agree(sums) if i == leaver else end(0.1, sums)
@@ -406,23 +406,6 @@ def made(optim: OptimizerSpec, workers: int = 2, chunks: int = 3):
     return update, *ends.ends_of(update)
 
 
-def test_own_weights_are_renewed_by_an_own_update_only():
-    update, vectors, bound = made(OptimizerSpec("rmsprop_a3c", eps=0.1))
-    assert torch.equal(vectors[1].flat, vectors[0].flat), "worker 0's first weights are everyone's"
-    held = vectors[1].flat.clone()
-    for _ in range(3):
-        vectors[0].grad.fill_(1.0)
-        push(bound[0])
-    assert bound[1].newest() == 0
-    assert torch.equal(vectors[1].flat, held)
-    assert np.array_equal(vectors[0].read(), update.shared)
-    vectors[1].grad.fill_(1.0)
-    assert push(bound[1]) == 3, "all three came between"
-    assert np.array_equal(vectors[1].read(), update.shared), "it has theirs and its own now"
-    assert bound[1].newest() == 4
-    assert bound[0].newest() == 3
-
-
 def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first():
     update, vectors, bound = made(ends.PLAIN)
     parts, before = update.parts(), update.shared.copy()
@@ -444,24 +427,6 @@ def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first(
     assert done.tolist() == [1, 1, 1]
     assert np.array_equal(vectors[0].read(), central)
     assert (central[: update.weights] != before[: update.weights]).all()
-
-
-@pytest.mark.parametrize("chunked", [False, True])
-def test_the_gradient_is_clipped_by_its_global_norm_not_by_a_chunks(chunked):
-    optim = OptimizerSpec("rmsprop_torch", eps=1e6, alpha=0.0, clip=0.5)
-    update = Chunked(optim, *ends.LINE, 1) if chunked else Local(optim)
-    vector = update.vector(ends.me(), ends.line(0.5))
-    bound = update.bind(ends.me(), vector)
-    bound.begin(0, 0.0)
-    bound.newest()
-    before = vector.flat.clone()
-    vector.grad[0], vector.grad[-1] = 3.0, 4.0  # in the first and in the last chunk
-    steps = bound(1e6, np.zeros(3))
-    with pytest.raises(StopIteration) as end:
-        next(steps)
-    assert end.value.value[0] == 5.0
-    moved = before - vector.flat
-    assert moved[[0, vector.weights - 1]].tolist() == pytest.approx([0.3, 0.4], abs=1e-4)
 
 
 def test_lag_counts_the_most_updates_that_a_chunk_had_and_the_least_that_its_copy_has():
