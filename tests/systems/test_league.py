@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 import polyplay
@@ -138,46 +134,6 @@ def test_what_cannot_be_played_is_said_in_one_line_and_nothing_is_written(given,
         polyplay.train("league", run=str(tmp_path / "run"), steps=100, serial=True, **{"env": "toy:rps", **given})
     assert "\n" not in str(e.value)
     assert not (tmp_path / "run").exists()
-
-
-# ------------------------------------------------------------------------------------------------------ kills
-
-
-def _command(*words: str, faults: str = "") -> subprocess.Popen:
-    start = ["tests.faults", faults] if faults else ["polyplay"]
-    return subprocess.Popen([sys.executable, "-m", *start, *words], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-
-
-def _options(given: dict[str, Any]) -> list[str]:
-    names = {k: f"--{k.replace('_', '-')}" for k in given}
-    return [word for k, v in given.items() for word in ([f"--no-{k}"] if v is False else [names[k], str(v)])]
-
-
-def _processes(name: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        try:
-            if f"[{name}]" in " ".join(process.cmdline()) or f"[{name}]" in process.name():
-                found.append(process)
-        except (psutil.NoSuchProcess, psutil.AccessDenied):
-            continue
-    return found
-
-
-def _learners(name: str) -> list[int]:
-    return [p.pid for p in _processes(name) if "learn" in " ".join(p.cmdline())]
-
-
-def _until(condition: Any, what: str, seconds: float = 150.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
-
-
-def _lines(directory: Path) -> int:
-    path = directory / "matches.jsonl"
-    return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
 def test_metrics_say_whose_and_ratings(tmp_path):
