@@ -308,7 +308,6 @@ TOLD = {  # of every option that may be auto: its words in a plan, and where the
     "resign": (WHOLE, r"^search: .*; resigns below a value that a tenth of the games teaches, which are played on$"),
 }
 
-WORKERS = {"env_workers": r"\(\d+ environment process(es)?\)"}  # chosen, and told by the workers
 
 ENVS = {"apex_dpg": "toy:pendulum", "alphago_zero": "game:tic_tac_toe", "five": None, "ftw": None, "league": "toy:rps"}
 
@@ -341,29 +340,6 @@ def test_what_auto_chose_is_in_the_plan(name: str):
     for field in fields:
         where, words = TOLD[field]
         assert re.search(words, lines(made, where), re.M), field
-
-
-@pytest.mark.parametrize("name", systems.ordinary())
-def test_numbers_that_were_left_open_are_in_the_plan(name: str):
-    page, crew = systems.load(name), Crew(0, steps=1_000)
-    fields = chosen_by_itself(name, r"\(0: (one per|as many as cores|measured|chosen|10 per)")
-    if not fields:
-        return
-    env = "CartPole-v1" if "env_workers" in fields else ENVS.get(name, "toy:catch")
-    wishes = {"env": env, "network": "auto"} if env else {}
-    preset = page.PRESETS["quick"]() if name == "ftw" else page.Config()
-    wired = page.build(replace(preset, **wishes, **dict.fromkeys(fields, 0)), crew)
-    told = dict(plan.make_plan(crew, wired, RunOptions(steps=1_000)).lines)["workers"]
-    for field in fields:
-        assert field in wired.resolved or re.search(WORKERS[field], told), field
-
-
-@pytest.mark.parametrize("name", systems.ordinary())
-def test_the_first_lines_say_where_environments_and_networks_run(name: str):
-    told = dict(terminal.short_facts(planned(name).lines))
-    assert re.search(r"\((stepped by the worker itself|\d+ environment process(es)?)\)", told["workers"])
-    assert told["workers"].endswith("; networks in float32 on the CPU")
-    assert name == "alphago_zero" or re.search(r"; inputs (raw|centre|normalize)$", told["network"])
 
 
 @pytest.mark.parametrize(("has", "numbers"), [(True, "bfloat16"), (False, "float32")])
