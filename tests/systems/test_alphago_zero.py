@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import importlib.util
 import json
-import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from polyplay.acting import play
 from polyplay.cli import main
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import open_checkpoint
-from polyplay.core.errors import UserError
+from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.core.tree import Batch
 from polyplay.envs import Envs
@@ -37,7 +36,6 @@ from polyplay.systems import _presets
 from polyplay.systems._alphago_zero import learner_spec_of
 from polyplay.workers.crew import Crew
 from tests.faults import injected
-from tests.runs.test_run import end, start, wait_for
 from tests.systems.settings import BOARD
 from tests.verbs import refused
 from tests.weights.ends import finish, me
@@ -278,17 +276,6 @@ def test_what_it_cannot_play_is_one_line(words, said, tmp_path, monkeypatch, cap
     assert list(tmp_path.iterdir()) == []
 
 
-WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --temperature-plies 6"
-
-WORDS += " --noise-alpha 1"
-
-WORDS += (
-    " --blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 100k --learning-starts 400 --steps 100M --no-tensorboard"
-)
-
-WORDS += " --evaluator torch --precision float32 --report-every 0.2 --checkpoint-every 1"
-
-
 def replayed(found: Path, player: int) -> np.ndarray:
     """[n, 2] number of the game and move of each row of a player in the replay, the oldest first."""
     folder = found / "replay/learn-0"
@@ -320,26 +307,21 @@ def hold_every_game_once(run: Path) -> Path:
     return found
 
 
-def steps(found: Path) -> int:
-    return int(found.name.rpartition("-")[2])  # old ones may be deleted meanwhile
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
-def test_no_game_is_lost_or_learnt_from_twice(by: signal.Signals, tmp_path: Path):
-    run = tmp_path / "run"
-    process = start([*WORDS.split(), "--on", "process", "--run", str(run)])
-    wait_for(lambda: any(steps(found) > 1000 for found in checkpoint.everything(run)))
-    process.send_signal(by)
-    assert end(process)[0] == (-9 if by == signal.SIGKILL else 128 + by)
+@pytest.mark.parametrize("faults", ["hang=self_play:5:1", "kill=learn:3"])
+def test_no_game_is_lost_or_learnt_from_twice(faults: str, tmp_path: Path):
+    """Where a run ends, or its learner is killed, it goes on with every game that its players had begun."""
+    run, given = tmp_path / "run", {"capacity": 100_000, "checkpoint_every": 1.0, "on": "process"}
+    with injected(faults):
+        if faults.startswith("kill"):
+            with pytest.raises(WorkerLost):
+                trained(run, steps=10**7, **given)
+        else:
+            trained(run, steps=4_000, **given)
     before = hold_every_game_once(run)
     kept = [replayed(before, player) for player in range(2)]
-    again = start(["resume", str(run), "--steps", str(steps(before) + 2000)])
-    code, _, err = end(again)
-    assert code == 0, err
-    assert "begin anew" not in err
+    polyplay.resume(run, steps=int(before.name.rpartition("-")[2]) + 2_000)
     after = hold_every_game_once(run)
-    assert steps(after) >= steps(before) + 2000
     for player in range(2):
         assert np.array_equal(replayed(after, player)[: len(kept[player])], kept[player])
 

@@ -9,7 +9,6 @@ import pytest
 
 from polyplay import systems
 from polyplay.core.errors import UserError
-from polyplay.learning import value_losses
 from polyplay.runs import plan
 from polyplay.runs.options import RunOptions
 from polyplay.runs.run import diagram
@@ -55,18 +54,10 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("episodic_replica × 2", "Hogwild(rmsprop_a3c), no lock", "if lost replace",
          "weights and rmsprop_a3c's square ──► episodic_replica"),
     ),
-    "accel": (
-        {**CATCH, "replicas": 2},
-        ("replica × 2", "toy:catch × 8 lanes in 2 groups", "rollout 5 steps, lag 0", "AllReduce(rmsprop_a3c) of 2",
-         "if lost fail"),
-    ),
     "accel in chunks": (
         CHUNKS,
         ("rollout 5 steps, free", "Chunked(rmsprop_a3c), 3 parts", "weights and rmsprop_a3c's square ──► replica",
          "if lost replace"),
-    ),
-    "accel_dqn": (
-        {**CATCH, "replicas": 2}, ("replica × 2", "in 2 groups", "AllReduce(adam) of 2", "replay  500,000 agent steps")
     ),
     "apex": (
         {**CATCH, "replay_workers": 2},
@@ -76,11 +67,6 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "apex_dpg": (
         {**PENDULUM, "replay_workers": 2},
         ("noise   normal, deviation 0.3", "draws   256 transitions of 5 steps: free, proportional", "loss    DPG"),
-    ),
-    "appo": (
-        CATCH,
-        ("passes  4 of 4 minibatches", "rollout 128 steps, free", "loss    APPO",
-         "batch   2 slots × 4 lanes × 128 steps", "act ──► RolloutQueue: 4 slots × 129 rows × 4 lanes ──► learn"),
     ),
     "dqn": (
         CATCH,
@@ -100,16 +86,11 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
          "act ──► RolloutQueue: 16 slots × 2 rows × 1 lanes ──► serve_replay", "──► act + learn",
          "serve_replay ──► SampleQueue: 6 batches of 32 ──► learn"),
     ),
-    "ppo": (
-        {**CATCH, "replicas": 2},
-        ("passes  3 of 4 minibatches", "rollout 128 steps, lag at most 11", "AllReduce(adam) of 2"),
-    ),
     "r2d2": (
         {**CATCH, "env": "toy:memory", "actors": 2},
         ("draws   64 sequences of 80 after 40 of 5 steps: 0.4 per agent step, proportional",
          "ε       EpsilonLadder to 0.000655", "learn ──► Params: "),
     ),
-    "rainbow": ({**CATCH, "sigma": 0.0}, ("ε       LinearEpsilon to 0.01",)),
 }  # fmt: skip
 
 
@@ -125,10 +106,6 @@ def test_a_figure_says_what_is_done(name):
             ("learn", "Params", "act"),
             ("serve_replay", "SampleQueue", "learn"),
         ]
-
-
-def test_noisy_layers_explore():
-    assert "ε       " not in diagram("rainbow", systems.load("rainbow").Config(**CATCH), RunOptions())
 
 
 BITWISE = "bitwise reproducible"
@@ -165,12 +142,6 @@ def test_memory_counts_shared_weights_and_statistics_once(system, settings):
     net = plan.bytes_of(made.policy())
     told = plan.predict_memory(crew, made.policy())["weights"]
     assert told == pytest.approx((3 * 2 + 1 + 2) * net, abs=1024)
-
-
-def test_replicas_learn_from_the_sum_over_all_of_them():
-    crew = Crew(0)
-    wired("dqn", crew, **CATCH, replicas=2, lanes=2)
-    assert crew.roles[0].spec.loss == value_losses.QLoss("sum", replicas=2)
 
 
 FREE = {"actors": 2, "replay_workers": 2}
