@@ -17,7 +17,6 @@ from safetensors.numpy import load_file
 import polyplay
 from polyplay import systems
 from polyplay.acting import play
-from polyplay.cli import main
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import open_checkpoint
 from polyplay.core.errors import UserError, WorkerLost
@@ -221,23 +220,6 @@ def test_a_lost_player_is_replaced_and_the_run_goes_on(tmp_path):
 )
 def test_a_game_has_a_preset(env, preset):
     assert _presets.choose(systems.load("alphago_zero"), env) == preset
-
-
-def test_verbs_work_on_a_run(tmp_path, capfd):
-    """Of onnx itself tests/nets/test_onnx.py says more."""
-    run, file = tmp_path / "run", tmp_path / "policy.onnx"
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if not isinstance(value, bool)]
-    command = ["train", "alphago_zero", *words, "--steps", "800", "--no-tensorboard", "--run", str(run), "--serial"]
-    assert main.main([*command, "--dry-run"]) == 0
-    assert not run.exists()
-    assert main.main(command) == 0
-    assert main.main(["evaluate", str(run), "--episodes", "4"]) == 0
-    assert main.main(["verify", str(run)]) == 0
-    assert main.main(["diagram", "alphago_zero", *words]) == 0
-    assert "self_play × 2" in capfd.readouterr().out
-    assert main.main(["export", str(run), "--onnx", str(file)]) == 0
-    assert "100 % of actions are the same" in capfd.readouterr().out
-    assert file.exists()
 
 
 def test_its_metrics_are_reported(tmp_path, capfd):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
 
 from polyplay import systems
@@ -272,30 +271,6 @@ def test_a_recurrent_core_takes_the_place_of_separate_networks():
     assert resolved("ppo", env="CartPole-v1")[0].network == "separate"
     assert resolved("ppo", env="CartPole-v1", core="lstm")[0].network == "mlp"
     assert resolved("ppo", env="CartPole-v1", core="lstm", hidden=(32,))[0].network == "mlp(32)"
-
-
-class Pictures(gymnasium.Env):
-    """One small image, always the same."""
-
-    observation_space = gymnasium.spaces.Box(0, 255, (7, 7, 3), np.uint8)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def reset(self, *, seed=None, options=None):
-        super().reset(seed=seed)
-        return np.zeros((7, 7, 3), np.uint8), {}
-
-    def step(self, action):
-        return np.zeros((7, 7, 3), np.uint8), 0.0, True, False, {}
-
-
-def test_a_wrapper_decides_what_kind_of_environment_it_is(monkeypatch, tmp_path):
-    """Images that a wrapper makes vectors of, and the other way round."""
-    (tmp_path / "flat_wrapper.py").write_text(
-        "import gymnasium\ndef flat(env):\n    return gymnasium.wrappers.FlattenObservation(env)\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    assert resolved("ppo", env=Pictures)[1].preset == "paper"
-    assert resolved("ppo", env=Pictures, wrapper=("flat_wrapper:flat",))[1].preset == "classic"
 
 
 SHORT, WHOLE = "the first lines", "--verbose"
