@@ -68,27 +68,25 @@ def test_what_replicas_average_is_the_gradient_of_their_whole_batch(reduction: s
     st.integers(0, 10**6),
     st.sampled_from(["sum", "mean"]),
     st.sampled_from([0.0, 1.0, 0.25]),
-    st.sampled_from(["loss", "error"]),
     st.booleans(),
     st.booleans(),
 )
 def test_the_gradient_of_q_is_the_limited_error(
-    lanes: int, seed: int, reduction: str, clip: float, weighted: str, double: bool, weights: bool
+    lanes: int, seed: int, reduction: str, clip: float, double: bool, weights: bool
 ) -> None:
     out, batch = transitions(lanes, seed)
     if not double:
         out.pop("online")
     if not weights:
         batch.pop("weight")
-    result, grad = scored(value_losses.QLoss(reduction, clip, weighted), out, batch)
+    result, grad = scored(value_losses.QLoss(reduction, clip), out, batch)
     judge = out["online"] if double else out["target"]
     bound = clip or float("inf")
     for b in range(lanes):
         a, w = int(batch["action"][b]), float(batch["weight"][b]) if weights else 1.0
         goal = batch["return"][b] + batch["discount"][b] * out["target"][b, judge[b].argmax()]
         error = float(goal - out["q"][b, a])
-        inside, outside = (1.0, w) if weighted == "loss" else (w, 1.0)
-        expected = -outside * max(-bound, min(bound, inside * error))
+        expected = -w * max(-bound, min(bound, error))
         row = [0.0] * 3
         row[a] = expected / (lanes if reduction == "mean" else 1)
         assert grad[b].tolist() == pytest.approx(row, rel=1e-9, abs=1e-12)
@@ -163,14 +161,14 @@ def rows(length: int, width: int, seed: int = 0) -> dict[str, Tensor]:
 
 
 @QUICK
-@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from(["extra", "short"]), st.sampled_from([1e-3, 0.0]))
-def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: float) -> None:
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([1e-3, 0.0]))
+def test_sequences_equal_the_plain_twin(seed: int, n: int, rescale: float) -> None:
     burn, length, width = seed % 3, 8, 3
     batch = rows(burn + length, width, seed)
     batch["weight"] = torch.tensor(np.random.default_rng(seed).random(width))
     draw = np.random.default_rng(seed + 1)
     out = {k: torch.tensor(draw.normal(size=(length, width, 3)) * 2) for k in ("q", "target", "online")}
-    loss = value_losses.SequenceLoss(gamma=0.9, n=n, tail=tail, rescale=rescale)
+    loss = value_losses.SequenceLoss(gamma=0.9, n=n, rescale=rescale)
     result, grad = scored(loss, out, batch)
     best = out["online"].argmax(-1)
     ahead = q_heads.take_action(out["target"], best).numpy()
@@ -179,7 +177,7 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
         keys = ("terminated", "first", "valid")
         lane: dict[str, Any] = {k: batch[k][burn:, b].tolist() for k in keys}
         lane |= {"reward": batch["reward"][burn:, b].tolist(), "ahead": ahead[:, b].tolist()}
-        goal, learnt = twins.sequence(lane, 0.9, n, rescale or None, tail)
+        goal, learnt = twins.sequence(lane, 0.9, n, rescale or None)
         actions = batch["action"][burn:, b]
         errors = [goal[i] - float(out["q"][i, b, actions[i]]) for i in range(length - 1) if learnt[i]]
         weight = float(batch["weight"][b])
@@ -394,24 +392,23 @@ def positions(seed: int = 0) -> dict[str, torch.Tensor]:
     return {k: torch.from_numpy(v) for k, v in made.items()}
 
 
-def equation_1(logits: torch.Tensor, value: torch.Tensor, rows: dict[str, torch.Tensor], cost: float) -> float:
+def equation_1(logits: torch.Tensor, value: torch.Tensor, rows: dict[str, torch.Tensor]) -> float:
     """Equation 1 without c‖θ‖², one number at a time."""
     total = 0.0
     for b in range(B):
         legal = [a for a in range(A) if rows["mask"][0, b, a]]
         sum_ = math.fsum(math.exp(float(logits[b, a])) for a in legal)
         log_p = {a: float(logits[b, a]) - math.log(sum_) for a in legal}
-        total += cost * (float(rows["return"][b]) - float(value[b])) ** 2
+        total += (float(rows["return"][b]) - float(value[b])) ** 2
         total -= math.fsum(float(rows["visits"][b, a]) * log_p[a] for a in legal)
     return total / B
 
 
-@pytest.mark.parametrize("cost", [1.0, 0.25])
-def test_it_is_equation_1(cost):
+def test_it_is_equation_1():
     torch.manual_seed(1)
     logits, value, rows = torch.randn(B, A), torch.rand(B) * 2 - 1, positions()
-    scored = AlphaZeroLoss(cost)({"logits": logits, "value": value}, rows, Hyperparameters())
-    assert float(scored.loss) == pytest.approx(equation_1(logits, value, rows, cost), rel=1e-5)
+    scored = AlphaZeroLoss()({"logits": logits, "value": value}, rows, Hyperparameters())
+    assert float(scored.loss) == pytest.approx(equation_1(logits, value, rows), rel=1e-5)
     assert set(scored.metrics) == set(AlphaZeroLoss.metrics)
     assert float(scored.metrics["policy_kl"]) >= 0
 
