@@ -42,7 +42,10 @@ def test_counts_lag_and_annealing():
     for i in range(7):
         finish(learner.step(some_rows(i), {}))
     assert learner.done
-    assert Learner(me(), task(anneal="constant")).rate() == 1e-2
+    dropping = Learner(me(), task(anneal="constant", drops=(1, 3)))
+    for i, rate in enumerate((1e-2, 1e-3, 1e-3, 1e-4)):
+        assert dropping.rate() == pytest.approx(rate)
+        finish(dropping.step(some_rows(i), {}))
 
 
 @dataclass(frozen=True)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file
 
 import polyplay
@@ -21,23 +18,17 @@ from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import open_checkpoint
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
-from polyplay.core.tree import Batch
-from polyplay.envs import Envs
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game
-from polyplay.learning.learner import Learner, LearnerSpec
-from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs.options import RunOptions, parse
 from polyplay.runs.run import diagram
 from polyplay.search import evaluators, self_play
 from polyplay.search.search import SearchPolicy
 from polyplay.systems import _presets
-from polyplay.systems._alphago_zero import learner_spec_of
 from polyplay.workers.crew import Crew
 from tests.faults import injected
 from tests.systems.settings import BOARD
 from tests.verbs import refused
-from tests.weights.ends import finish, me
 
 SMALL: Any = {**BOARD, "players": 2}
 
@@ -185,7 +176,6 @@ def test_presets_for_small_machines_take_the_fastest_there_is(words: str):
 @pytest.mark.parametrize("words", ["--preset paper", "--preset paper40", "--preset alphazero", "--env game:go"])
 def test_settings_of_a_paper_are_computed_as_before(words: str):
     assert chosen(words) == ("torch", "float32")
-    assert chosen(f"{words} --evaluator auto") == ("auto", "float32"), "a person's option says nothing of another"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
@@ -306,71 +296,6 @@ def test_no_game_is_lost_or_learnt_from_twice(faults: str, tmp_path: Path):
     after = hold_every_game_once(run)
     for player in range(2):
         assert np.array_equal(replayed(after, player)[: len(kept[player])], kept[player])
-
-
-BOARD, BATCH, UPDATES = GAMES["tic_tac_toe"], 16, 6
-
-CONFIG: Any = {"env": "game:tic_tac_toe", "blocks": 1, "filters": 8, "batch": BATCH, "drops": (3, 5)}
-
-
-def positions(update: int, n: int) -> Batch:
-    """As a replay draws them."""
-    rng = np.random.default_rng(update)
-    planes = rng.random((2, n, *BOARD.planes)) < 0.4
-    mask = rng.random((2, n, BOARD.actions)) < 0.6
-    mask[..., 0] = True
-    visits = rng.random((n, BOARD.actions)) * mask[0]
-    rows: Batch = {"obs": np.packbits(planes.reshape(2, n, -1), axis=2), "mask": mask, "action": np.zeros(n, np.int64)}
-    rows |= {"visits": (visits / visits.sum(1, keepdims=True)).astype(np.float32), "version": np.zeros(n, np.int64)}
-    return rows | {"return": rng.integers(-1, 2, n).astype(np.float32)}
-
-
-def part(rows: Batch, at: slice) -> Batch:
-    return {k: np.ascontiguousarray(v[:, at] if k in ("obs", "mask") else v[at]) for k, v in rows.items()}
-
-
-HALVES = slice(0, BATCH // 2), slice(BATCH // 2, BATCH)
-
-
-def learn(learner: Learner, at: slice) -> list[torch.Tensor]:
-    """The whole vector after each update."""
-    found = []
-    for update in range(UPDATES):
-        finish(learner.step_on_sample(part(positions(update, BATCH), at)))
-        found.append(learner.vector.flat.clone())
-    return found
-
-
-def plain_updates(net: Any, spec: LearnerSpec) -> list[torch.Tensor]:
-    """The parameters after each update by torch's own SGD, with the mean gradient of both halves of a batch."""
-    sgd, found = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=2e-4), []
-    for update in range(UPDATES):
-        sgd.param_groups[0]["lr"] = 0.01 * 0.1 ** ((update >= 3) + (update >= 5))
-        losses = []
-        for half in HALVES:  # a forward pass each, normalised by its own statistics
-            rows = {k: torch.from_numpy(v) for k, v in part(positions(update, BATCH), half).items()}
-            out = spec.outputs(net, None, rows, None, key=update)
-            losses.append(spec.loss(out, rows, spec.hyperparameters).loss)
-        sgd.zero_grad()
-        (sum(losses) / 2).backward()
-        sgd.step()
-        found.append(torch.cat([p.detach().ravel() for p in net.parameters()]))
-    return found
-
-
-def test_two_learners_of_half_the_batch_make_the_updates_of_one():
-    page, envs = systems.load("alphago_zero"), Envs("game:tic_tac_toe", 1)
-    c = page.Config(**CONFIG, learners=2)
-    policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
-    spec = learner_spec_of(c, policy, BOARD, 1e6, seed=7)
-    learners = [Learner(me(i, 2), spec) for i in (0, 1)]
-    twin = copy.deepcopy(learners[0].policy)
-    with ThreadPoolExecutor(2) as pool:
-        one, two = pool.map(learn, learners, HALVES)
-    assert all(map(torch.equal, one, two)), "running statistics too"
-    weights = learners[0].vector.weights
-    for ours, expected in zip(one, plain_updates(twin, spec), strict=True):
-        torch.testing.assert_close(ours[:weights], expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("on", ["thread", pytest.param("process", marks=pytest.mark.long)])

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 import polyplay
 from polyplay import systems
@@ -243,41 +242,6 @@ def test_evaluation_plays_without_noise(tmp_path):
     assert system.epsilon == 0.0
     games = [play.play_games(Envs(of.AIM["env"], 1), policy, 4, seed=1, greedy=greedy) for greedy in (False, True)]
     assert games[0] == games[1], "whether noise is offered or not"
-
-
-def test_rows_have_the_environments_units_and_what_the_critic_said_of_them():
-    """What an actor writes, and the first priorities that a memory makes of it, against the policy asked again."""
-    crew = Crew()
-    system = wired("apex_dpg", crew, **{**of.AIM, "env": "toy:pendulum", "replay_workers": 1, "reward_scale": 0.1})
-    replay = next(r.out.replay for r in crew.roles if r.name == "serve_replay")
-    policy, pool = build_network(system.policy, 1), Envs("toy:pendulum", 8).open(0)
-    explore = next(r.explore for r in crew.roles if r.name == "act")
-    rows: list[Any] = []
-    for t in range(6):
-        lanes, step = pool.recv()
-        deviation = torch.from_numpy(explore.at(np.full(8, t), np.arange(8)))
-        heard: Any = {"obs": torch.from_numpy(step["obs"]), "noise": torch.rand(8, 1), "epsilon": deviation}
-        with torch.no_grad():
-            out, _ = policy.act(heard, {})
-        said = {k: v.numpy() for k, v in out.items()}
-        rows.append({k: step[k].copy() for k in replay.spec if k in step} | said | {"version": np.zeros(8, np.int64)})
-        pool.send(lanes, said["action"])
-    batch = {k: np.stack([row[k] for row in rows]) for k in replay.spec}
-    assert (np.abs(batch["action"]) <= 2.0).all()
-    memory = replay.open(0)
-    memory.add(batch, slice(None))
-    drawn = memory.sample()
-    assert (drawn["action"].shape, drawn["action"].dtype) == ((64, 1), np.float32)
-    t, b = (x[0] for x in np.nonzero((batch["obs"] == drawn["obs"][0, 0]).all(-1)))
-    assert np.array_equal(drawn["action"][0], batch["action"][t, b])
-    assert np.array_equal(drawn["obs"][1, 0], batch["obs"][t + 1, b])
-    assert drawn["return"][0] == pytest.approx(0.1 * batch["reward"][t + 1, b], rel=1e-6)
-    obs = torch.from_numpy(drawn["obs"])
-    with torch.no_grad():
-        out = policy.learnt(obs[0], torch.from_numpy(drawn["action"]))
-        goal = torch.from_numpy(drawn["return"] + drawn["discount"] * policy.value(obs[1]).numpy())
-    found = memory.sampler.priorities(drawn["id"] & (2**32 - 1))
-    np.testing.assert_allclose(found, (goal - out["q"]).abs().numpy(), rtol=1e-3, atol=1e-4)
 
 
 PAPER: Any = {"optimizer": "adagrad", "learning_rate": 0.03, "optimizer_eps": 0.01}
