@@ -25,8 +25,7 @@ from polyplay.learning.returns import LossOutput
 from polyplay.nets.actor_critic import EventRewards
 from polyplay.workers.crew import Crew
 from tests.faults import injected
-from tests.systems.test_ftw import Recall, points_against_random
-from tests.systems.test_league import rated
+from tests.systems.test_leagues import Recall, points_against_random, rated
 
 
 @dataclass(frozen=True)

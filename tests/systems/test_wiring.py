@@ -73,13 +73,6 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("replay  1,000,000 agent steps", "draws   32 transitions: 8 per agent step, uniform",
          "ε       LinearEpsilon to 0.1"),
     ),
-    "gorila": (
-        {"learners": 2},
-        ("bundle × 2", "update  ParameterServer(adagrad), 2 shards", "drops   losses beyond mean + 4 deviations",
-         "part    843,603 weights, adagrad's square", "drops   gradients more than 20 of its updates old",
-         "bundle ──► gradients, a slice for each part, with the version it was made with ──► serve_parameters",
-         "serve_parameters ──► 1,687,206 weights, in 2 parts of a version each ──► bundle"),
-    ),
     "gorila, free": (
         {"actors": 4, "learners": 3},
         ("learn × 3", "batch   32 transitions, 2 ready from each", "drops   gradients more than 30 of its updates old",
