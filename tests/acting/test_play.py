@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,9 @@ class Constant(torch.nn.Module):
         self.heard.append(state["action"].clone())
         said = torch.full((len(step["first"]),), self.action)
         return {"action": said}, {"action": said}
+
+
+Still = partial(Constant, 0)
 
 
 class Counts(gymnasium.Env):
@@ -473,18 +477,6 @@ def test_a_team_reward_says_who_has_won_whatever_was_paid_on_the_way():
     found = results(f"toy:{__name__}:Flattered", 2, 40)
     assert len(found) > 10
     assert all(outcome == (float(b > a) * 2 - 1, float(a > b) * 2 - 1) for (a, b), outcome in found if a != b)
-
-
-class Still:
-    """A policy that always does the first thing."""
-
-    noise = 0
-
-    def initial(self, lanes: int) -> dict:
-        return {}
-
-    def act(self, step: dict, state: dict) -> tuple[dict, dict]:
-        return {"action": torch.zeros(len(step["first"]), dtype=torch.int64)}, {}
 
 
 def test_games_of_players_that_never_come_are_not_waited_for(monkeypatch):

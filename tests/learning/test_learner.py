@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,16 +13,14 @@ import pytest
 import torch
 
 from polyplay.core import checkpoint
-from polyplay.core.errors import Closed, NotFinite
+from polyplay.core.errors import NotFinite
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import learner as save_marks
 from polyplay.learning import policy_losses, returns, value_losses
 from polyplay.learning.learner import Epochs, Learner, Minibatches, SaveMarks, shuffled_order, unroll_before_last
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
-from polyplay.weights.update import Local, OptimizerSpec
 from tests.weights.ends import SPEC, finish, me, some_rows, task
 
 
@@ -66,38 +62,6 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_un
 
     kept = load_file(tmp_path / "not-finite-0-0.safetensors")
     assert np.array_equal(kept["reward"], some_rows(1)["reward"])
-
-
-@pytest.mark.parametrize("name", ["rmsprop_tf", "adam"])
-def test_a_saved_learner_goes_on_to_the_bit(name, tmp_path):
-    spec = task(Local(OptimizerSpec(name, eps=1e-3, clip=0.5)))
-    learner = Learner(me(directory=tmp_path), spec)
-    for i in range(3):
-        finish(learner.step(some_rows(i), {}))
-    spec.hyperparameters.set("learning_rate", 2e-3)
-    learner.save(lambda part: part.arrays("workers/more", {"x": np.arange(3)}))
-    spec.hyperparameters.set("learning_rate", 1e-3)
-    path = checkpoint.complete(tmp_path, 3, {})
-    second = Learner(me(directory=tmp_path, resume=path), spec)
-    assert second.version == 3
-    assert second.learnt == learner.learnt
-    assert spec.hyperparameters.learning_rate == 2e-3
-    assert checkpoint.open_checkpoint(path).arrays("workers/more")["x"].tolist() == [0, 1, 2]
-    for i in range(3, 6):
-        finish(learner.step(some_rows(i), {}))
-        finish(second.step(some_rows(i), {}))
-    assert torch.equal(learner.vector.flat, second.vector.flat)
-
-
-def test_every_update_can_be_traced(tmp_path):
-    ctx = me(directory=tmp_path)
-    ctx.trace = True
-    learner = Learner(ctx, task())
-    for i in range(3):
-        finish(learner.step(some_rows(i), {}))
-    rows = [json.loads(line) for line in (tmp_path / "updates.jsonl").read_text().splitlines()]
-    assert [r["update"] for r in rows] == [1, 2, 3]
-    assert all(np.isfinite(r["loss"]) for r in rows)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -330,19 +294,3 @@ def test_a_save_of_the_same_update_waits_until_the_one_before_was_taken(first, t
     ctx.control.take(abs(ctx.counters.get("saved")))
     waiting.join(30.0)
     assert not waiting.is_alive()
-
-
-def test_nothing_else_waits_and_not_for_ever(monkeypatch):
-    ctx, began = learner(), time.monotonic()
-    marks = SaveMarks(ctx)
-    marks.wait(0)
-    marks.tell(3)
-    marks.wait(4)
-    SaveMarks(learner(serial=True)).wait(0)
-    monkeypatch.setattr(save_marks, "TAKE_TIMEOUT", 0.05)
-    marks.wait(3)
-    assert time.monotonic() - began < 5.0
-    ctx.control.halt()
-    monkeypatch.setattr(save_marks, "TAKE_TIMEOUT", 60.0)
-    with pytest.raises(Closed):
-        marks.wait(3)

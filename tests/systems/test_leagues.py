@@ -25,10 +25,9 @@ from polyplay.evaluation.agent import load_agent
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.population.league_log import CopyRule
 from polyplay.runs.load import choose_checkpoint
-from polyplay.systems import _teams, ftw, league
+from polyplay.systems import _teams, league
 from polyplay.systems._teams import CORE, RANGES
 from polyplay.systems.ftw import Config
-from polyplay.workers.crew import Crew
 
 QUIET: dict[str, Any] = {"serial": True, "tensorboard": False, "network": "mlp", "lanes": 16, "batch": 8}
 
@@ -313,13 +312,6 @@ def test_copies_are_as_published():
     assert (rule.sure, rule.chance, rule.drawn) == (0.7, 0.05, ("period",))
     assert (rule.priors["reward_captured"].low, rule.priors["reward_opponent_captured"].high) == (0.1, -0.1)
     assert rule.configured["learning_rate"] == pytest.approx((1e-5 * 5e-3) ** 0.5)
-
-
-@pytest.mark.parametrize(("preset", "clip"), [("paper", 0.0), ("quick", 40.0)])
-def test_the_gradient_is_clipped_as_the_preset_says(preset, clip):
-    crew = Crew(0, steps=1000)
-    ftw.build(ftw.PRESETS[preset](), crew)
-    assert next(role.spec for role in crew.roles if role.learner).update.optim.clip == clip
 
 
 def test_weights_are_drawn_near_points_where_ranges_say_so():

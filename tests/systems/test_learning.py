@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -184,11 +183,6 @@ def test_costs_are_the_published_ones_unless_given():
     assert wired(name, core="temporal", auxiliary="value").loss.terms == {**KL, "value_replay": 1.0}
 
 
-def test_the_network_of_a3c_takes_what_came_before_where_that_is_asked_for():
-    plain, informed = (wired("a3c", core="lstm", core_size=8, previous=p).policy() for p in (False, True))
-    assert informed.core.inputs == plain.core.inputs + 3 + 1  # an action of three, a reward
-
-
 @pytest.mark.parametrize(
     ("given", "said"),
     [
@@ -205,12 +199,3 @@ def test_what_cannot_be_is_said_in_one_line(given, said):
     with pytest.raises(UserError, match=re.escape(said)) as e:
         wired("impala", **given)
     assert "\n" not in str(e.value)
-
-
-def test_where_costs_are_hyperparameters_none_is_given():
-    config = SimpleNamespace(auxiliary="pixel,reward=1", unroll=20)
-    with pytest.raises(UserError, match=r"--auxiliary: reward=1 given, allowed: pixel, reward, .*--ranges"):
-        auxiliary_of(config, ("pixel", "reward"))
-    config.auxiliary = "reward,value"
-    with pytest.raises(UserError, match="--auxiliary: value given, allowed: pixel, reward, a comma"):
-        auxiliary_of(config, ("pixel", "reward"))

@@ -23,6 +23,7 @@ from polyplay.workers.crew import Crew
 from tests.games.traits import NAME as TRAITS
 from tests.systems import settings as of
 from tests.systems.trained import until, updates, wired
+from tests.weights.test_parameter_server import whole
 
 OF: Any = {
     "dqn": {**of.DQN, "serial": True, "trace": True},
@@ -84,14 +85,6 @@ def test_two_replicas_stay_equal_and_draw_from_memories_of_their_own(tmp_path):
     steps = [json.loads((last / "replay" / name / "replay.json").read_text())["numbers"]["steps"] for name in kept]
     assert (made[0], steps[0]) == (made[1], steps[1])
     assert made[0] == (steps[0] - 250) * 8.0 // 32
-
-
-def test_the_ratio_is_kept_and_told(tmp_path):
-    run = trained("dqn", tmp_path / "run", steps=2_000)
-    told = [r["replay_ratio"] for r in read_lines(run.directory / "metrics.jsonl") if "replay_ratio" in r]
-    updates = len(losses(run.directory))
-    assert updates == pytest.approx((2_000 - 500) * 8.0 / 64, abs=2)
-    assert told[-1] == pytest.approx(8.0, rel=0.1)
 
 
 @pytest.mark.parametrize("system", ["dqn", "gorila"])
