@@ -181,7 +181,7 @@ def unscale(y: float, eps: float) -> float:
     return math.copysign(root * root - 1.0, y)
 
 
-def sequence(lane: Lane, gamma: float, n: int, eps: float | None, tail: str) -> tuple[list[float], list[bool]]:
+def sequence(lane: Lane, gamma: float, n: int, eps: float | None) -> tuple[list[float], list[bool]]:
     """R2D2's targets of rows 0..R-2 and which are learnt. lane: also "ahead", Q⁻(s, a*), and "valid", row by row."""
     h, inverse = (lambda x: x, lambda x: x) if eps is None else (lambda x: rescale(x, eps), lambda x: unscale(x, eps))
     rows = len(lane["first"])
@@ -195,7 +195,7 @@ def sequence(lane: Lane, gamma: float, n: int, eps: float | None, tail: str) -> 
             total += gamma**steps * lane["reward"][at]
             steps, ended = steps + 1, lane["terminated"][at]
         made.append(h(total + (0.0 if ended else gamma**steps * inverse(lane["ahead"][t + steps]))))
-        learnt.append(steps > 0 and (tail == "short" or t < rows - n))
+        learnt.append(steps > 0 and t < rows - n)
     return made, learnt
 
 

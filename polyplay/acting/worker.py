@@ -206,13 +206,10 @@ def act_at_table(
     envs: Envs,
     league: Tables | None = None,
     lag: int | None = None,
-    nice: int = 0,
 ) -> Iterator[None]:
     """An actor whose groups of lanes have a player each, whom the league draws; without, agents play in turn. lag:
     rounds that acting may be ahead of the learning of the same agent, whose batches then are one rollout each.
     """
-    if nice and multiprocessing.parent_process() is not None:
-        os.nice(nice)
     producer = out.producer(ctx.index)
     saved = load_actor(ctx) if between_rounds(ctx) is not None else {}
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:

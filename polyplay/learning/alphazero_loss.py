@@ -26,14 +26,12 @@ from polyplay.nets.policy import Policy
 
 @dataclass(frozen=True)
 class AlphaZeroLoss:
-    """Mean over the batch of value_cost·(z − v)² − Σ_a π(a) log p(a), where p is the softmax of the logits of legal
-    moves (Silver et al. 2017, eq. 1, with value_cost 1). Its c‖θ‖² is the optimiser's weight decay 2c.
+    """Mean over the batch of (z − v)² − Σ_a π(a) log p(a), where p is the softmax of the logits of legal
+    moves (Silver et al. 2017, eq. 1). Its c‖θ‖² is the optimiser's weight decay 2c.
 
     value_mse is (z − v)²/4, the mean squared error of outcomes scaled to [0, 1] as the paper's figure 3 has it;
     policy_kl is Σ π log(π/p).
     """
-
-    value_cost: float = 1.0
 
     metrics: ClassVar[tuple[str, ...]] = (
         *("loss", "policy_loss", "value_loss", "value_mse", "policy_kl", "target_entropy"),
@@ -46,7 +44,7 @@ class AlphaZeroLoss:
         weight = returns.importance_weight(batch, z)
         log_p = logits.masked_fill(~legal, -torch.inf).log_softmax(-1).masked_fill(~legal, 0.0)
         policy, error = -(target * log_p).sum(-1), (z - value).square()
-        loss = (weight * (policy + self.value_cost * error)).mean()
+        loss = (weight * (policy + error)).mean()
 
         def metrics() -> dict[str, Tensor]:
             entropy = -torch.xlogy(target, target).sum(-1).mean()

@@ -103,11 +103,9 @@ class UnrealReplay:
         behind them, all of one episode.
 
         Half of them, the odd one by chance, have a reward that is not zero and stand first; all or none where the
-        memory has but one kind. ValueError where it has no example.
+        memory has but one kind.
         """
         zero, rewarding = (np.flatnonzero(self._end == kind) for kind in (_ZERO, _REWARDING))
-        if not len(zero) + len(rewarding):
-            raise ValueError("no example to draw: counts is (0, 0)")
         half = (n + int(rng.integers(2))) // 2
         most = 0 if not len(rewarding) else half if len(zero) else n
         drawn = [kind[rng.integers(len(kind), size=k)] for kind, k in ((rewarding, most), (zero, n - most)) if k]
@@ -116,11 +114,7 @@ class UnrealReplay:
         return tree.at(self.rows["obs"], (before, column)), self.rows["reward"][row, column]
 
     def sample_columns(self, n: int, rng: np.random.Generator) -> tuple[Batch, Batch]:
-        """n columns, with replacement: rows [length, n, …], and the state before them [n, …]. ValueError where it has
-        none.
-        """
-        if not self.filled:
-            raise ValueError("no column to draw: nothing was added")
+        """n columns, with replacement: rows [length, n, …], and the state before them [n, …]."""
         column = rng.integers(self.filled, size=n)
         return tree.at(self.rows, (slice(None), column)), tree.at(self.state, (column,))
 

@@ -98,7 +98,6 @@ def sequence_targets(
     n: int,
     online: Tensor | None = None,
     eps: float | None = 1e-3,
-    tail: str = "extra",
 ) -> tuple[Tensor, Tensor]:
     """n-step targets [T, B] of the action chosen in each row, and whether there is something to learn from it, bool
     [T, B]; rows are in order (Kapturowski et al. 2019, R2D2): y_t = h(Σ_{k<m} γᵏ·r_{t+k+1} + D·h⁻¹(Q⁻(s_{t+m},
@@ -109,10 +108,8 @@ def sequence_targets(
     target, online: q [R, B, A]. eps: None leaves h out.
 
     m = n, or fewer where the episode ends before: windows end in its last row, so what was cut by truncation bootstraps
-    from its real last observation. `tail` is what becomes of the last n − 1 targets, whose windows leave the rows:
-    "extra": rows 0..R−n−1 are learnt, the last n serve their windows only (rlpyt);
-    "short": rows 0..R−2 are learnt, the last n − 1 with as many steps as there are (SEED).
-    Targets of later rows, and of rows without a transition, are not valid.
+    from its real last observation. Rows 0..R−n−1 are learnt, the last n serve their windows only, as in rlpyt: targets
+    of later rows, and of rows without a transition, are not valid.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
     if "valid" in batch:
@@ -122,8 +119,7 @@ def sequence_targets(
     steps = returns.transitions({"reward": reward, "terminated": batch["terminated"], "first": first}, gamma)
     goal = returns.n_step(steps, value if eps is None else unscale(value, eps), n)
     valid = steps.valid.clone()
-    if tail == "extra":
-        valid[len(reward) - n :] = False
+    valid[len(reward) - n :] = False
     return goal if eps is None else rescale(goal, eps), valid
 
 
@@ -154,14 +150,12 @@ class QLoss:
     """½δ² for |δ| ≤ clip, clip·(|δ| − clip/2) beyond, δ = y − Q(s, a): its gradient is δ limited to ±clip, which is all
     that Mnih et al. (2015) say of it. clip: 0 is ½δ² throughout. The priority is |δ|.
 
-    weighted: what importance weights w multiply. "loss": w times the above (Huber); "error": the gradient is w·δ
-    limited to ±clip, as DeepMind's dqn_zoo has it. Without weights they are one. replicas: whose gradients are
-    averaged: "sum" then is over all that they draw together.
+    Importance weights multiply it. replicas: whose gradients are averaged: "sum" then is over all that they draw
+    together.
     """
 
     reduction: str = "mean"
     clip: float = 1.0
-    weighted: str = "loss"
     replicas: int = 1
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
@@ -172,9 +166,7 @@ class QLoss:
         q = q_network.take_action(out["q"], batch["action"])
         error, weight = goal - q, returns.importance_weight(batch, goal)
         size = error.detach().abs()
-        bound = torch.full_like(weight, self.clip or torch.inf)
-        if self.weighted == "error":
-            bound = bound / weight  # what w·δ reaches at ±clip
+        bound = self.clip or torch.inf
         each = weight * huber(error, bound)
         loss = each.sum() * self.replicas if self.reduction == "sum" else each.mean()
 
@@ -223,14 +215,12 @@ class SequenceLoss:
     a sequence's rows, as SEED and Acme have it, then weighted, then the mean over sequences.
 
     rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over the rows learnt. The batch has
-    burn_in + m + n rows for m to be learnt with tail="extra", burn_in + m + 1 with "short"; those before `out`'s rows
-    are burn-in.
+    burn_in + m + n rows for m to be learnt; those before `out`'s rows are burn-in.
     Metrics: q_mean and target_mean without h, td_abs of |δ|.
     """
 
     gamma: float = 0.997
     n: int = 5
-    tail: str = "extra"
     rescale: float = 1e-3
     eta: float = 0.9
 
@@ -240,7 +230,7 @@ class SequenceLoss:
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         eps = self.rescale or None
-        target, valid = sequence_targets(rows, out["target"], self.gamma, self.n, out.get("online"), eps, self.tail)
+        target, valid = sequence_targets(rows, out["target"], self.gamma, self.n, out.get("online"), eps)
         over, action = returns.MaskedMean(valid), rows["action"][:-1]
         q = over.only(q_network.take_action(out["q"][:-1], action))
         goal = over.only(target)
@@ -257,10 +247,10 @@ class SequenceLoss:
         return returns.LossOutput(loss, returns.LazyMetrics(metrics), sequence_priority(size, valid, self.eta))
 
 
-def huber(error: Tensor, bound: Tensor) -> Tensor:
-    """½δ² up to |δ| = bound, linear with slope `bound` beyond; any shape, `bound` > 0 or inf, of a shape that fits."""
+def huber(error: Tensor, bound: float) -> Tensor:
+    """½δ² up to |δ| = bound, linear with slope `bound` beyond; any shape, `bound` > 0 or inf."""
     size = error.abs()
-    inner = torch.minimum(size, bound)
+    inner = size.clamp(max=bound)
     return inner * (size - 0.5 * inner)
 
 

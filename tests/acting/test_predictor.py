@@ -168,16 +168,3 @@ def test_a_killed_agent_is_replaced_and_told_and_nothing_is_lost_or_learnt_twice
         assert "restarted" in told[0]
     finally:
         crew.stop()
-
-
-def test_a_predictor_that_raises_ends_the_run_with_its_traceback():
-    envs = Envs("toy:catch", 4, batching=Greedy(4))
-    crew = Crew(seed=1)
-    agents, *_ = service(crew, envs)
-    agents.leaves = lambda numbers: 1 / 0
-    crew.start(("loss",))
-    try:
-        with pytest.raises(Exception, match="ZeroDivisionError"):
-            poll(crew, lambda: False)
-    finally:
-        crew.stop()

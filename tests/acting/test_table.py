@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections import defaultdict
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from polyplay.acting import worker
 from polyplay.acting.worker import act_at_table
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.files import read_lines
@@ -22,8 +18,7 @@ from polyplay.learning import policy_losses
 from polyplay.learning.agents import learn_agents
 from polyplay.learning.learner import LearnerSpec
 from polyplay.nets import factory
-from polyplay.nets.policy import Policy
-from polyplay.population.league import PAST, League
+from polyplay.population.league import League
 from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import NO_COPIES, Opponents, referee
 from polyplay.weights.params import AgentParams
@@ -93,72 +88,6 @@ def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_
     assert max(loss.seen) == 0.0, "the approximate KL divergence is exactly 0"
     assert crew.counters.column("lag_max").max() == 0
     assert (tables.hyper != 1e-2).any(), "hyperparameters have moved"
-
-
-def digest(flat: torch.Tensor) -> str:
-    return hashlib.sha256(flat.numpy().tobytes()).hexdigest()
-
-
-class Logged:
-    """A player's network that logs each of its choices, with the weights that made it."""
-
-    def __init__(self, policy: Policy, choices: dict[bytes, set[str]]):
-        self.policy, self.choices = policy, choices
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.policy, name)
-
-    def act(self, step, state):
-        out, after = self.policy.act(step, state)
-        weights = digest(torch.cat([p.detach().ravel() for p in self.parameters()]))
-        self.choices[out["logp"].numpy().tobytes()].add(weights)  # several: a small update may change no bit
-        return out, after
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("core", "copies"), [("none", NO_COPIES), ("gru", OFTEN)])
-def test_every_row_says_who_chose_with_which_weights_also_across_changes(core, copies, tmp_path, monkeypatch):
-    """By a log of all choices and one of all weights that were published, each by its bits."""
-    choices = defaultdict[bytes, set[str]](set)
-    published, checked = dict[tuple[int, int], str](), list[tuple[int, int]]()
-    monkeypatch.setattr(worker, "policy_from_cpu", lambda net: Logged(net, choices))
-    publish, step, sat = learning.AgentSource.publish, learning.AgentSource.step, list[int]()
-
-    def logged_publish(self):
-        published[self.agent, self.learner.version] = digest(self.learner.vector.flat)
-        publish(self)
-
-    def checked_step(self, batch):
-        rows, _ = batch
-        assert (rows["agent"] == self.agent).all()
-        for t in range(len(rows["logp"])):
-            version = int(rows["version"][t, 0])
-            assert (rows["version"][t] == version).all()
-            assert published[self.agent, version] in choices[rows["logp"][t].tobytes()]
-            checked.append((self.agent, version))
-        return step(self, batch)
-
-    def counted_sit(self, policy, pull, agent=-1):
-        if agent >= 0:
-            sat.append(agent)
-        return seat(self, policy, pull, agent)
-
-    seat = worker.Seat.sit
-    monkeypatch.setattr(learning.AgentSource, "publish", logged_publish)
-    monkeypatch.setattr(learning.AgentSource, "step", checked_step)
-    monkeypatch.setattr(worker.Seat, "sit", counted_sit)
-    loss = policy_losses.VTrace(reduction="mean")
-    more = {"actors": 2, "lag": None, "league": True, "directory": tmp_path, "learners": 2, "copies": copies}
-    crew, tables = _crew("toy:rps+rounds=3", loss, 6, 2, 6_000, core=core, **more)
-    _run(crew)
-    assert len(sat) > 30, "players changed often"
-    assert {agent for agent, _ in checked} == set(range(6))
-    assert len(checked) > 1000
-    assert (tables.kind == PAST).sum() > 6
-    lines = list(read_lines(tmp_path / "matches.jsonl"))
-    played = [name for line in lines for players, _ in line.get("of", []) for name in players]
-    assert sum("-" in name for name in played) > 20, "past agents have played"
-    assert (sum("copied" in line for line in lines) > 10) == bool(copies.every)
 
 
 def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them(tmp_path, monkeypatch):

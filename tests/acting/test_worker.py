@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import gymnasium
@@ -13,6 +14,7 @@ import pytest
 import torch
 
 from polyplay.acting import actor
+from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
@@ -97,31 +99,20 @@ LONG = pytest.mark.long
     [
         ("toy:catch", {}, 2),
         ("toy:memory", {"core": "gru", "core_size": 16, "previous": True}, 1),
+        (f"{TRAITS}+memory+mask+dict+hybrid", {"core": "gru", "core_size": 16, "previous": True}, 2),
         pytest.param("toy:memory", {"core": "lstm", "core_size": 16}, 2, marks=LONG),
-        pytest.param("toy:pendulum", {}, 2, marks=LONG),
+        pytest.param(f"{TRAITS}+mask+dict+hybrid+continuous", {}, 2, marks=LONG),
     ],
 )
 def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, net, groups):
-    assert _same_bits(Envs(env, lanes=8, groups=groups), **net) >= 25
-
-
-def _same_bits(envs: Envs, **net: Any) -> int:
-    """Updates in each of which what was stored is what the learner computes."""
+    envs = Envs(env, lanes=8, groups=groups)
     spec = _task(envs, steps=8 * 5 * 28, **net)
     crew = Crew(seed=3, serial=True)
     crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
     _run(crew)
     assert max(spec.loss.seen) == crew.counters.column("lag_max").max() == 0.0
     assert crew.counters.column("lag_count").sum() > 0
-    return len(spec.loss.seen)
-
-
-@pytest.mark.parametrize(
-    ("core", "switches", "groups"), [("gru", "hybrid", 2), pytest.param("lstm", "hybrid+continuous", 1, marks=LONG)]
-)
-def test_so_it_is_with_masks_and_actions_and_observations_of_several_parts(core, switches, groups):
-    envs = Envs(f"{TRAITS}+memory+mask+dict+{switches}", lanes=8, groups=groups)
-    assert _same_bits(envs, core=core, core_size=16, previous=True) >= 25
+    assert len(spec.loss.seen) >= 25
 
 
 @pytest.mark.parametrize(
@@ -163,18 +154,6 @@ def test_games_are_counted_whole_and_unclipped():
     assert set(np.unique(games[:, 0])) <= {-1.0, 1.0}
     assert len(np.unique(games[:, 1])) == 1  # every game of catch takes the ball's fall
     assert set(games[:, 2].astype(int)) == set(range(6))
-
-
-def test_the_same_seed_gives_the_same_losses_and_another_does_not():
-    def losses_of(seed: int, on: str) -> list[float]:
-        envs = Envs("toy:catch", lanes=4)
-        spec = _task(envs, 400)
-        crew = Crew(seed=seed, serial=on == "serial", on="thread")
-        crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
-        _run(crew)
-        return [float(x) for x in crew.counters.metrics[0].ravel()] + [float(crew.counters.column("episodes").sum())]
-
-    assert losses_of(1, "serial") == losses_of(1, "thread") != losses_of(2, "serial")
 
 
 def test_replicas_start_equal_whatever_threads_do():
@@ -236,3 +215,45 @@ def test_weights_are_kept_for_so_many_rollouts(keep, versions):
     other.load(saved)
     assert (other.age, other.version) == (1, -1)
     assert torch.equal(other.vector.flat, vector.flat)
+
+
+def at(explore, steps, lane=0):
+    return float(explore.at(np.array([steps]), np.array([lane]))[0])
+
+
+def test_dqns_falls_from_1_to_a_tenth_after_its_warm_up():
+    dqn = LinearEpsilon(1.0, 0.1, 1_000_000, 50_000)
+    told = [at(dqn, n) for n in (0, 50_000, 550_000, 1_050_000, 10_000_000)]
+    assert told == pytest.approx([1.0, 1.0, 0.55, 0.1, 0.1])
+    assert at(LinearEpsilon(1.0, 0.0, 1_000, 0, lanes=8), 50) == pytest.approx(1.0 - 8 * 50 / 1_000), "of all lanes"
+    assert at(LinearEpsilon(1.0, 0.25, 0, 0), 1) == pytest.approx(0.25), "over nothing it is at its end"
+
+
+def test_a_joint_schedule_is_at_what_all_did_together_whatever_a_lane_did():
+    counts = SimpleNamespace()
+    joint, alone = RunSchedule(1.0, 0.1, 1_000, 50, 8, counts), LinearEpsilon(1.0, 0.1, 1_000, 50)
+    assert joint.lanes == 8
+    for steps in (0, 50, 333, 1_050, 10**7):
+        counts.learnt = float(steps)
+        told = joint.at(np.array([0, 10**6, 7]), np.arange(3))
+        assert (told.shape, told.dtype) == ((3,), np.float32)
+        assert told == pytest.approx([at(alone, steps)] * 3)
+
+
+def test_the_ladder_has_the_fact_sheets_numbers():
+    lanes = np.arange(8)
+    found = EpsilonLadder(8).at(np.zeros(8), lanes)
+    twin = [0.4 ** (1 + i / 7 * 7) for i in range(8)]
+    assert found.dtype == np.float32
+    assert found == pytest.approx(twin)
+    assert (found[0], found[-1]) == pytest.approx((0.4, 6.5536e-4))
+    published = EpsilonLadder(360).at(np.zeros(360), np.arange(360))
+    assert float(published.mean()) == pytest.approx(0.0626, abs=1e-4)
+    assert float(np.median(published)) == pytest.approx(0.01619, rel=2e-2)
+    assert at(EpsilonLadder(1, 0.4), 0) == at(EpsilonLadder(1, 0.4), 10**9) == pytest.approx(0.4), "one lane alone"
+
+
+def test_normal_noise_has_one_deviation_for_every_lane_and_step():
+    found = GaussianNoise(0.3).at(np.array([0, 10**9, 5]), np.array([0, 1, 63]))
+    assert found.dtype == np.float32
+    assert found == pytest.approx([0.3, 0.3, 0.3])

@@ -82,8 +82,10 @@ def learners(
     own = {"source": queue.batches(1), "spec": spec, "params": params, "league": league, "snapshots": 10**6}
     crew.add(learn_agents, n=processes or 1, name="learn", learner=True, serves=2, **own)
     crew.start(("loss", "grad_norm", "delta"))
+    run = Learners(crew, league, params, policy)
     try:
-        yield Learners(crew, league, params, policy)
+        run.until(lambda: not np.isnan(league.hyper).any())
+        yield run
     finally:
         crew.stop()
 
@@ -95,6 +97,14 @@ def agent_of(path: Path, agent: int) -> tuple[dict[str, Any], dict[str, np.ndarr
     return (folder.json(f"agents/{agent}/learner"), *arrays)
 
 
+def save(run: Learners, directory: Path) -> Path:
+    """A whole checkpoint of its learners, which end."""
+    run.crew.control.finish()
+    run.until(lambda: (run.crew.counters.column("saved")[list(run.crew.roles[0].served)] >= 1).all())
+    (number,) = checkpoint.partial_versions(directory)
+    return checkpoint.complete(directory, number, {})
+
+
 def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
     return a.keys() == b.keys() and all(x.tobytes() == b[k].tobytes() for k, x in a.items())
 
@@ -103,7 +113,6 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 def test_the_agent_goes_on_with_weights_and_optimiser_of_one_version_of_the_donor(processes, saved, tmp_path):
     before = [agent_of(saved, agent)[0]["version"] for agent in (0, 1)]
     for run in learners(saved, tmp_path, processes):
-        run.until(lambda run=run: not np.isnan(run.league.hyper).any())
         assert run.published(0)[1] != run.published(1)[1]
         run.league.ask(CopyOrder(1, agent=1, donor=0), VALUES)
         run.until(lambda run=run: run.league.answer(1))
@@ -111,10 +120,7 @@ def test_the_agent_goes_on_with_weights_and_optimiser_of_one_version_of_the_dono
         assert run.published(1) == (before[1] + 1, run.published(0)[1])
         assert run.published(0)[0] == before[0]
         assert run.league.hyper.tolist() == [[1e-3, 0.01], VALUES]
-        run.crew.control.finish()
-        run.until(lambda run=run: (run.crew.counters.column("saved")[list(run.crew.roles[0].served)] >= 1).all())
-    (number,) = checkpoint.partial_versions(tmp_path)
-    path = checkpoint.partial(tmp_path, number)
+        path = save(run, tmp_path)
     donor, receiver = (agent_of(path, agent) for agent in (0, 1))
     assert same(donor[1], receiver[1])
     assert same(donor[2], receiver[2])
@@ -145,7 +151,6 @@ def test_who_is_killed_in_the_middle_leaves_the_old_agent_or_the_new_one(moment,
     """What is left of a process that was killed is what it shared, and the files."""
     where, what, new = MOMENTS[moment]
     for run in learners(saved, tmp_path, 0):
-        run.until(lambda run=run: not np.isnan(run.league.hyper).any())
         before, donor = run.published(1), run.published(0)
         run.league.ask(CopyOrder(1, agent=1, donor=0), VALUES)
         with monkeypatch.context() as m:
@@ -161,19 +166,9 @@ def test_who_is_killed_in_the_middle_leaves_the_old_agent_or_the_new_one(moment,
 OWN = [{"learning_rate": 3e-3}, {"learning_rate": 4e-3, "entropy_cost": 0.04}]
 
 
-def save(run: Learners, directory: Path) -> Path:
-    """A whole checkpoint of its learners, which end."""
-    run.crew.control.finish()
-    run.until(lambda: (run.crew.counters.column("saved")[list(run.crew.roles[0].served)] >= 1).all())
-    (number,) = checkpoint.partial_versions(directory)
-    return checkpoint.complete(directory, number, {})
-
-
-@pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.long)])
-def test_agents_begin_with_values_of_their_own_and_go_on_with_those_that_evolved(processes, saved, tmp_path):
+def test_agents_begin_with_values_of_their_own_and_go_on_with_those_that_evolved(saved, tmp_path):
     first, second = tmp_path / "first", tmp_path / "second"
-    for run in learners(saved, first, processes, OWN):
-        run.until(lambda run=run: not np.isnan(run.league.hyper).any())
+    for run in learners(saved, first, 0, OWN):
         assert run.league.hyper.tolist() == [[3e-3, 0.01], [4e-3, 0.04]], "not those of a run that had others"
         run.league.ask(CopyOrder(1, agent=1, donor=0), VALUES)
         run.until(lambda run=run: run.league.answer(1))
@@ -183,8 +178,7 @@ def test_agents_begin_with_values_of_their_own_and_go_on_with_those_that_evolved
         (3e-3, 5e-3): [[3e-3, 0.01], [5e-3, VALUES[1]]],  # what is configured anew is not what it was drawn as
     }.items():
         given = [{**values, "learning_rate": rate} for values, rate in zip(OWN, own, strict=True)]
-        for run in learners(path, second, processes, given):
-            run.until(lambda run=run: not np.isnan(run.league.hyper).any())
+        for run in learners(path, second, 0, given):
             assert run.league.hyper.tolist() == found
 
 
@@ -203,7 +197,6 @@ def test_rows_from_before_the_copy_count_as_learnt_but_are_not_learnt_from(saved
     monkeypatch.setattr(agents, "AgentSource", Seen)
     monkeypatch.setattr(Learner, "step", step)
     for run in learners(saved, tmp_path, 0):
-        run.until(lambda run=run: not np.isnan(run.league.hyper).any())
         run.league.ask(CopyOrder(1, agent=1, donor=0), VALUES)
         run.until(lambda run=run: run.league.answer(1))
         new, feed = run.published(1)[0], feeds[1]

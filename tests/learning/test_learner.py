@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import threading
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,18 +13,14 @@ import pytest
 import torch
 
 from polyplay.core import checkpoint
-from polyplay.core.errors import Closed, NotFinite
+from polyplay.core.errors import NotFinite
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import learner as save_marks
 from polyplay.learning import policy_losses, returns, value_losses
 from polyplay.learning.learner import Epochs, Learner, Minibatches, SaveMarks, shuffled_order, unroll_before_last
-from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
-from polyplay.weights.update import Local, OptimizerSpec
-from tests import twins
 from tests.weights.ends import SPEC, finish, me, some_rows, task
 
 
@@ -44,7 +38,10 @@ def test_counts_lag_and_annealing():
     for i in range(7):
         finish(learner.step(some_rows(i), {}))
     assert learner.done
-    assert Learner(me(), task(anneal="constant")).rate() == 1e-2
+    dropping = Learner(me(), task(anneal="constant", drops=(1, 3)))
+    for i, rate in enumerate((1e-2, 1e-3, 1e-3, 1e-4)):
+        assert dropping.rate() == pytest.approx(rate)
+        finish(dropping.step(some_rows(i), {}))
 
 
 @dataclass(frozen=True)
@@ -65,38 +62,6 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_un
 
     kept = load_file(tmp_path / "not-finite-0-0.safetensors")
     assert np.array_equal(kept["reward"], some_rows(1)["reward"])
-
-
-@pytest.mark.parametrize("name", ["rmsprop_tf", "adam"])
-def test_a_saved_learner_goes_on_to_the_bit(name, tmp_path):
-    spec = task(Local(OptimizerSpec(name, eps=1e-3, clip=0.5)))
-    learner = Learner(me(directory=tmp_path), spec)
-    for i in range(3):
-        finish(learner.step(some_rows(i), {}))
-    spec.hyperparameters.set("learning_rate", 2e-3)
-    learner.save(lambda part: part.arrays("workers/more", {"x": np.arange(3)}))
-    spec.hyperparameters.set("learning_rate", 1e-3)
-    path = checkpoint.complete(tmp_path, 3, {})
-    second = Learner(me(directory=tmp_path, resume=path), spec)
-    assert second.version == 3
-    assert second.learnt == learner.learnt
-    assert spec.hyperparameters.learning_rate == 2e-3
-    assert checkpoint.open_checkpoint(path).arrays("workers/more")["x"].tolist() == [0, 1, 2]
-    for i in range(3, 6):
-        finish(learner.step(some_rows(i), {}))
-        finish(second.step(some_rows(i), {}))
-    assert torch.equal(learner.vector.flat, second.vector.flat)
-
-
-def test_every_update_can_be_traced(tmp_path):
-    ctx = me(directory=tmp_path)
-    ctx.trace = True
-    learner = Learner(ctx, task())
-    for i in range(3):
-        finish(learner.step(some_rows(i), {}))
-    rows = [json.loads(line) for line in (tmp_path / "updates.jsonl").read_text().splitlines()]
-    assert [r["update"] for r in rows] == [1, 2, 3]
-    assert all(np.isfinite(r["loss"]) for r in rows)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -153,140 +118,39 @@ def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     assert (learner.version, learner.learnt) == (2, 6.0)
 
 
-# ---------------------------------------------------------------------------- rows that rewards are predicted from
 OWN = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3), events=("kill", "death"))
-HEARD: list[dict] = []
 
 
-@dataclass(frozen=True)
-class Listening:
-    """A loss that notes what it gets."""
-
-    metrics: ClassVar[tuple[str, ...]] = ()
-
-    def __call__(self, out, batch, hyperparameters):
-        HEARD.append({**out, **{k: batch[k] for k in ("recent", "recent_reward") if k in batch}})
-        return returns.LossOutput(out["value"].sum() * 0.0, {})
-
-
-def _predicting(seed: int = 4, **options) -> Learner:
-    policy = factory.NetworkFactory(
-        "mlp", OWN, {"hidden": (8,), "auxiliary": ("reward",), "rewards": OWN.events, **options}
-    )
-    ctx = me()
-    ctx.seed = seed
-    spec = task(policy=policy, loss=Listening())
-    hyperparameters = Hyperparameters(learning_rate=0.0, entropy_cost=0.0, reward_kill=0.5, reward_death=-0.25)
-    return Learner(ctx, replace(spec, hyperparameters=hyperparameters))
-
-
-def _own_rows(seed: int, T: int = 6, B: int = 6) -> dict:
-    """The environment's reward is 1 throughout, so that it would be seen."""
-    events = np.random.default_rng(seed).integers(0, 2, (T + 1, B, 2)).astype(np.float32)
-    return {**some_rows(seed, T, B), "events": events, "reward": np.ones((T + 1, B), np.float32)}
-
-
-def _inner(rows: dict) -> np.ndarray:
-    return 0.5 * rows["events"][..., 0] - 0.25 * rows["events"][..., 1]
-
-
-def test_rows_are_kept_and_examples_are_of_the_inner_reward():
-    HEARD.clear()
-    learner, given = _predicting(), [_own_rows(i) for i in range(3)]
-    for rows in given:
-        finish(learner.step(rows, {}))
-    kept = learner.auxiliary.recent.rows
-    for i, rows in enumerate(given):
-        assert np.array_equal(kept["obs"][:, 6 * i : 6 * i + 6], rows["obs"])
-        np.testing.assert_allclose(kept["reward"][:, 6 * i : 6 * i + 6], _inner(rows))
-    followed = {}  # of an observation: the three that it ends, and the reward behind them
-    for rows in given:
-        for t, lane in np.ndindex(4, 6):
-            seen = rows["obs"][t : t + 3, lane]
-            followed[seen.tobytes()] = _inner(rows)[t + 3, lane], rows["first"][t + 1 : t + 4, lane].any()
-    assert len(HEARD) == 3
-    for heard in HEARD:
-        assert heard["recent"].shape == (3, 6, 5)
-        assert heard["reward_logits"].shape == (6, 3)
-        for i, reward in enumerate(heard["recent_reward"].tolist()):
-            expected, begins = followed[heard["recent"][:, i].numpy().tobytes()]
-            assert reward == pytest.approx(expected)
-            assert not begins
-    assert {x for heard in HEARD for x in heard["recent_reward"].tolist()} >= {0.0, 0.5}
-
-
-def test_nothing_is_kept_where_no_reward_is_predicted_and_nothing_drawn_before_there_is_an_example():
-    HEARD.clear()
-    learner = _predicting(auxiliary=())
-    finish(learner.step(_own_rows(0), {}))
-    assert learner.auxiliary.recent is None
-    learner, rows = _predicting(), _own_rows(0)
-    rows["first"][:] = True
-    finish(learner.step(rows, {}))
-    assert learner.auxiliary.recent.counts == (0, 0)
-    assert all("recent" not in heard and "reward_logits" not in heard for heard in HEARD)
-    finish(learner.step(_own_rows(1), {}))
-    assert "reward_logits" in HEARD[-1]
-
-
-# -------------------------------------------------------------------------------------- rows whose values are replayed
-@dataclass(frozen=True)
-class Noted:
-    """A loss that notes what it gets and gives."""
-
-    inner: returns.Loss
-    seen: list
-    metrics: ClassVar[tuple[str, ...]] = ()
-
-    def __call__(self, out, batch, hyperparameters):
-        scored = self.inner(out, batch, hyperparameters)
-        self.seen.append((out, batch, scored.loss.item()))
-        return scored
-
-
-REPLAYING = {"hidden": (8,), "core": "lstm", "core_size": 6, "previous": True, "auxiliary": ("value",)}
-
-
-@pytest.mark.parametrize(("reduction", "core"), [("mean", "lstm"), ("sum", "lstm"), ("mean", "temporal")])
-def test_the_loss_of_replayed_values_joins_by_its_cost(reduction, core):
-    seen: list = []
-    inner = policy_losses.A2C(0.9, reduction=reduction)
-    loss = Noted(WithAuxiliary(inner, {"value_replay": 0.3}), seen)
-    policy = factory.NetworkFactory("mlp", SPEC, {**REPLAYING, "core": core})
-    hyperparameters = Hyperparameters(learning_rate=0.0, entropy_cost=0.01)
-    learner = Learner(me(), replace(task(policy=policy, loss=loss), hyperparameters=hyperparameters))
-    columns: list[tuple[dict, dict]] = []
-    for i in range(4):
-        rows, rng = some_rows(i, B=3), np.random.default_rng(50 + i)
-        if core == "temporal":
-            rows["latent_noise"] = rng.standard_normal((5, 3, 6)).astype(np.float32)
-        state = {
-            k: (2 * rng.random((3, *field.shape))).astype(field.dtype)
-            for k, field in learner.policy.state_spec().items()
-        }
-        finish(learner.step(rows, state))
-        for b in range(3):
-            lane = slice(b, b + 1)
-            columns.append(({k: v[:, lane] for k, v in rows.items()}, {k: v[lane] for k, v in state.items()}))
-        out, batch, found = seen[-1]
-        drawn = np.random.default_rng((4, 0, i)).integers(len(columns), size=3)
-        parts = [_replayed(learner.policy, *columns[c], gamma=0.9) for c in drawn]
-        term = sum(sum(errors) for errors in parts) / sum(len(errors) for errors in parts)
-        times = sum(len(errors) for errors in parts) if reduction == "sum" else 1
-        alone = inner(out, batch, hyperparameters).loss.item()
-        assert term > 0.01
-        assert found == pytest.approx(alone + 0.3 * times * term, rel=1e-5)
-    assert len({*drawn.tolist()}) > 1
-
-
-def _replayed(policy, rows: dict, state: dict, gamma: float) -> list[float]:
-    """½ (R − V)² of the transitions of one column [T+1, 1], by plain loops; rewards are clipped."""
-    with torch.no_grad():
-        given = ({k: torch.from_numpy(v.copy()) for k, v in x.items()} for x in (rows, state))
-        value = policy.unroll(*given)["value"][:, 0].tolist()
-    lane = {k: rows[k][:, 0].tolist() for k in ("first", "terminated")} | {"value": value}
-    target = twins.n_step({**lane, "reward": rows["reward"][:, 0].clip(-1, 1).tolist()}, gamma)
-    return [0.5 * (target[t] - value[t]) ** 2 for t in range(len(target)) if not lane["first"][t + 1]]
+def test_auxiliary_tasks_draw_from_rows_and_states_as_they_came_with_the_agent_s_own_rewards():
+    given = {"hidden": (8,), "core": "lstm", "core_size": 6, "auxiliary": ("reward", "value"), "rewards": OWN.events}
+    spec = task(policy=factory.NetworkFactory("mlp", OWN, given))
+    hyper = Hyperparameters(learning_rate=0.0, entropy_cost=0.0, reward_kill=0.5, reward_death=-0.25)
+    windows, columns = Learner(me(), replace(spec, hyperparameters=hyper)).auxiliary, []
+    for i in range(3):
+        rng = np.random.default_rng(i)
+        events = rng.integers(0, 2, (7, 6, 2)).astype(np.float32)
+        rows = {**some_rows(i, 6, 6), "events": events, "reward": np.ones((7, 6), np.float32)}
+        state = {k: rng.random((6, *f.shape)).astype(f.dtype) for k, f in windows.policy.state_spec().items()}
+        own = 0.5 * events[..., 0] - 0.25 * events[..., 1]
+        columns += [({**rows, "reward": own}, state, b) for b in range(6)]
+        drawn = windows.draw(rows, *({k: torch.from_numpy(v) for k, v in x.items()} for x in (rows, state)), (4, 0, i))
+        replayed = drawn["replayed"]
+        assert drawn["recent"].shape == (3, 6, 5)
+        for j in range(6):
+            seen = drawn["recent"][:, j].numpy()
+            ((r, b, t),) = [
+                (r, b, t) for r, _, b in columns for t in range(4) if (r["obs"][t : t + 3, b] == seen).all()
+            ]
+            assert float(drawn["recent_reward"][j]) == r["reward"][t + 3, b]
+            assert not r["first"][t + 1 : t + 4, b].any()
+            ((r, before, b),) = [x for x in columns if (x[0]["obs"][:, x[2]] == replayed["obs"][:, j].numpy()).all()]
+            assert all((replayed[k][:, j].numpy() == r[k][:, b]).all() for k in ("reward", "first", "action"))
+            assert all((replayed["state"][k][j].numpy() == before[k][b]).all() for k in before)
+    void = {**rows, "first": np.ones((7, 6), bool)}
+    other = Learner(me(), replace(spec, hyperparameters=hyper)).auxiliary
+    drawn = other.draw(void, *({k: torch.from_numpy(v) for k, v in x.items()} for x in (void, state)), (4, 0, 0))
+    assert set(drawn) == {"replayed"}, "there is no example yet"
+    assert Learner(me(), task()).auxiliary.draw(rows, {}, {}, (4, 0, 0)) == {}
 
 
 def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(tmp_path):
@@ -430,19 +294,3 @@ def test_a_save_of_the_same_update_waits_until_the_one_before_was_taken(first, t
     ctx.control.take(abs(ctx.counters.get("saved")))
     waiting.join(30.0)
     assert not waiting.is_alive()
-
-
-def test_nothing_else_waits_and_not_for_ever(monkeypatch):
-    ctx, began = learner(), time.monotonic()
-    marks = SaveMarks(ctx)
-    marks.wait(0)
-    marks.tell(3)
-    marks.wait(4)
-    SaveMarks(learner(serial=True)).wait(0)
-    monkeypatch.setattr(save_marks, "TAKE_TIMEOUT", 0.05)
-    marks.wait(3)
-    assert time.monotonic() - began < 5.0
-    ctx.control.halt()
-    monkeypatch.setattr(save_marks, "TAKE_TIMEOUT", 60.0)
-    with pytest.raises(Closed):
-        marks.wait(3)

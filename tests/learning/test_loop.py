@@ -152,13 +152,6 @@ def test_a_sample_drawn_ahead_is_saved(tmp_path):
     assert [item["id"].tolist() for item in one.items[-len(two.items) :]] == [x["id"].tolist() for x in two.items]
 
 
-def test_running_statistics_see_what_is_remembered():
-    learner = Learner()
-    rows = rollout(5, 4)
-    replay_learner(learner).insert(rows, {})
-    assert [x is rows["obs"] for x in learner.seen] == [True]
-
-
 def test_priorities_go_back_to_whom_they_belong():
     learner = Learner()
     made = replay_learner(learner, sampler=Proportional(alpha=1.0, beta=1.0), ratio=4.0)
@@ -177,16 +170,6 @@ def test_beta_moves_to_its_last_value_over_the_run(left, beta):
     assert made.buffer.metrics()["beta"] == pytest.approx(beta)
     for sampler in (Uniform(), Proportional(0.5, 0.4)):
         assert replay_worker.importance_exponent(replay_learner(Learner(), sampler=sampler).replay, left) is None
-
-
-def test_the_memory_is_told_of_now_and_then(monkeypatch):
-    monkeypatch.setattr("polyplay.buffers.replay_worker.REPORT", 5)
-    made = replay_learner(Learner())
-    for _ in range(8):
-        run(made.step(rollout(4, 4), {}))
-    assert len(made.told) == made.updates // 5
-    assert set(made.told[0]) <= set(replay_worker.NAMES)
-    assert made.told[0]["replay_size"] > 0
 
 
 def test_who_takes_a_lost_ones_place_draws_others():

@@ -252,21 +252,20 @@ def score(loss, out, batch, grad=False):
     return loss(heads, rows, PPO_KNOBS), heads
 
 
-def same(loss, out, batch):
-    scored, _ = score(loss, out, batch)
-    for found, expected in zip(("loss", "value_loss", "policy_loss"), twin(loss, out, batch), strict=True):
-        assert scored.metrics[found].item() == pytest.approx(expected, rel=1e-9), found
-    assert scored.loss.item() == scored.metrics["loss"].item()
-    return scored
+SURROGATES = [(policy_losses.PPO, 0.8, options) for options in OPTIONS]
+SURROGATES += [(policy_losses.APPO, lam, more) for lam in (0.0, 0.8, 1.0) for more in ({}, {"value_clip": True})]
 
 
-@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize(("make", "lam", "options"), SURROGATES, ids=str)
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_the_plain_twin(options, seed):
-    loss = policy_losses.PPO(0.9, 0.8, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **options)
-    scored = same(loss, *trajectory(seed))
-    assert 0.0 < scored.metrics["clip_fraction"].item() < 1.0
-    assert scored.metrics["clip_range"].item() == pytest.approx(0.18 if options["anneal_clip"] else 0.3)
+def test_surrogates_are_the_plain_twin(make, lam, options, seed):
+    loss = make(0.9, lam, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **options)
+    scored, _ = score(loss, *trajectory(seed))
+    for found, expected in zip(("loss", "value_loss", "policy_loss"), twin(loss, *trajectory(seed)), strict=True):
+        assert scored.metrics[found].item() == pytest.approx(expected, rel=1e-9), found
+    for name in {"clip_fraction", "rho_clipped"} & {*loss.metrics}:
+        assert 0.0 < scored.metrics[name].item() < 1.0
+    assert scored.metrics["clip_range"].item() == pytest.approx(0.18 if options.get("anneal_clip") else 0.3)
 
 
 @pytest.mark.parametrize("options", OPTIONS[::3], ids=str)
@@ -285,17 +284,6 @@ def test_its_gradient_is_that_of_finite_differences(options):
                 ends.append(score(loss, moved, batch)[0].loss.item())
             found[at] = (ends[0] - ends[1]) / 2e-6
         np.testing.assert_allclose(heads[name].grad.numpy(), found, atol=1e-7, err_msg=name)
-
-
-@pytest.mark.parametrize("lam", [0.0, 0.8, 1.0])
-@pytest.mark.parametrize("more", [{}, {"normalize_advantage": False}, {"value_clip": True}], ids=str)
-@pytest.mark.parametrize("seed", range(3))
-def test_appo_is_its_plain_twin(seed, more, lam):
-    loss = policy_losses.APPO(0.9, lam, 0.3, value_cost=0.7, reward="none", reward_scale=0.5, **more)
-    scored = same(loss, *trajectory(seed))
-    assert 0.0 < scored.metrics["clip_fraction"].item() < 1.0
-    assert 0.0 < scored.metrics["rho_clipped"].item() < 1.0
-    assert scored.metrics["clip_range"].item() == pytest.approx(0.3), "it does not fall"
 
 
 @pytest.mark.parametrize("fill", [math.nan, math.inf, 1e30])

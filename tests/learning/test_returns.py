@@ -149,15 +149,6 @@ def test_dtype_is_kept_inputs_untouched_and_no_gradient_passes(dtype: torch.dtyp
     assert all(torch.equal(batch[k], before[k]) for k in batch)
 
 
-def test_low_precision_values_are_carried_in_the_rewards_precision() -> None:
-    batch = one([0.0, 1, 1, 1], [1.0, 2, 3, 4], ["go", "go", "terminate"])
-    step = returns.transitions({**batch, "reward": batch["reward"].float()}, 0.9)
-    low = batch["value"].bfloat16()
-    results = [returns.n_step(step, low), returns.n_step(step, low, 1), *returns.gae(step, low, 1.0)]
-    results += [*returns.vtrace(step, low, torch.zeros(3, 1))]
-    assert {r.dtype for r in results} == {torch.float32}
-
-
 @pytest.mark.parametrize(
     ("call", "says"),
     [

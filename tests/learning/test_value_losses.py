@@ -1,7 +1,8 @@
-"""Losses of action values against plain twins: targets, priorities, DQN, C51, R2D2, DPG."""
+"""Losses of action values, and of AlphaGo Zero, against plain twins: targets, priorities, symmetries."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,9 +15,12 @@ from torch import Tensor
 from polyplay.core import numbers
 from polyplay.core.numbers import unscale
 from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
+from polyplay.games.boards import GAMES, Game
 from polyplay.learning import value_losses
+from polyplay.learning.alphazero_loss import AlphaZeroLoss, SymmetricOutputs
 from polyplay.learning.value_losses import DPGLoss
 from polyplay.nets import factory, q_network
 from tests import twins
@@ -64,27 +68,25 @@ def test_what_replicas_average_is_the_gradient_of_their_whole_batch(reduction: s
     st.integers(0, 10**6),
     st.sampled_from(["sum", "mean"]),
     st.sampled_from([0.0, 1.0, 0.25]),
-    st.sampled_from(["loss", "error"]),
     st.booleans(),
     st.booleans(),
 )
 def test_the_gradient_of_q_is_the_limited_error(
-    lanes: int, seed: int, reduction: str, clip: float, weighted: str, double: bool, weights: bool
+    lanes: int, seed: int, reduction: str, clip: float, double: bool, weights: bool
 ) -> None:
     out, batch = transitions(lanes, seed)
     if not double:
         out.pop("online")
     if not weights:
         batch.pop("weight")
-    result, grad = scored(value_losses.QLoss(reduction, clip, weighted), out, batch)
+    result, grad = scored(value_losses.QLoss(reduction, clip), out, batch)
     judge = out["online"] if double else out["target"]
     bound = clip or float("inf")
     for b in range(lanes):
         a, w = int(batch["action"][b]), float(batch["weight"][b]) if weights else 1.0
         goal = batch["return"][b] + batch["discount"][b] * out["target"][b, judge[b].argmax()]
         error = float(goal - out["q"][b, a])
-        inside, outside = (1.0, w) if weighted == "loss" else (w, 1.0)
-        expected = -outside * max(-bound, min(bound, inside * error))
+        expected = -w * max(-bound, min(bound, error))
         row = [0.0] * 3
         row[a] = expected / (lanes if reduction == "mean" else 1)
         assert grad[b].tolist() == pytest.approx(row, rel=1e-9, abs=1e-12)
@@ -159,14 +161,14 @@ def rows(length: int, width: int, seed: int = 0) -> dict[str, Tensor]:
 
 
 @QUICK
-@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from(["extra", "short"]), st.sampled_from([1e-3, 0.0]))
-def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: float) -> None:
+@given(st.integers(0, 10**6), st.integers(1, 4), st.sampled_from([1e-3, 0.0]))
+def test_sequences_equal_the_plain_twin(seed: int, n: int, rescale: float) -> None:
     burn, length, width = seed % 3, 8, 3
     batch = rows(burn + length, width, seed)
     batch["weight"] = torch.tensor(np.random.default_rng(seed).random(width))
     draw = np.random.default_rng(seed + 1)
     out = {k: torch.tensor(draw.normal(size=(length, width, 3)) * 2) for k in ("q", "target", "online")}
-    loss = value_losses.SequenceLoss(gamma=0.9, n=n, tail=tail, rescale=rescale)
+    loss = value_losses.SequenceLoss(gamma=0.9, n=n, rescale=rescale)
     result, grad = scored(loss, out, batch)
     best = out["online"].argmax(-1)
     ahead = q_network.take_action(out["target"], best).numpy()
@@ -175,7 +177,7 @@ def test_sequences_equal_the_plain_twin(seed: int, n: int, tail: str, rescale: f
         keys = ("terminated", "first", "valid")
         lane: dict[str, Any] = {k: batch[k][burn:, b].tolist() for k in keys}
         lane |= {"reward": batch["reward"][burn:, b].tolist(), "ahead": ahead[:, b].tolist()}
-        goal, learnt = twins.sequence(lane, 0.9, n, rescale or None, tail)
+        goal, learnt = twins.sequence(lane, 0.9, n, rescale or None)
         actions = batch["action"][burn:, b]
         errors = [goal[i] - float(out["q"][i, b, actions[i]]) for i in range(length - 1) if learnt[i]]
         weight = float(batch["weight"][b])
@@ -374,3 +376,90 @@ def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
     now = policy.unroll({"obs": batch["obs"][:1], "action": batch["action"][None]}, {})
     torch.testing.assert_close(out["q"], now["chosen"][0])
     torch.testing.assert_close(out["value"], now["value"][0])
+
+
+B, A = 5, 4
+
+
+def positions(seed: int = 0) -> dict[str, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    mask = rng.random((2, B, A)) < 0.6
+    mask[..., 1] = True
+    visits = rng.random((B, A)) * mask[0]
+    visits /= visits.sum(1, keepdims=True)
+    z = rng.integers(-1, 2, B)
+    made = {"mask": mask, "visits": visits.astype(np.float32), "return": z.astype(np.float32)}
+    return {k: torch.from_numpy(v) for k, v in made.items()}
+
+
+def equation_1(logits: torch.Tensor, value: torch.Tensor, rows: dict[str, torch.Tensor]) -> float:
+    """Equation 1 without c‖θ‖², one number at a time."""
+    total = 0.0
+    for b in range(B):
+        legal = [a for a in range(A) if rows["mask"][0, b, a]]
+        sum_ = math.fsum(math.exp(float(logits[b, a])) for a in legal)
+        log_p = {a: float(logits[b, a]) - math.log(sum_) for a in legal}
+        total += (float(rows["return"][b]) - float(value[b])) ** 2
+        total -= math.fsum(float(rows["visits"][b, a]) * log_p[a] for a in legal)
+    return total / B
+
+
+def test_it_is_equation_1():
+    torch.manual_seed(1)
+    logits, value, rows = torch.randn(B, A), torch.rand(B) * 2 - 1, positions()
+    scored = AlphaZeroLoss()({"logits": logits, "value": value}, rows, Hyperparameters())
+    assert float(scored.loss) == pytest.approx(equation_1(logits, value, rows), rel=1e-5)
+    assert set(scored.metrics) == set(AlphaZeroLoss.metrics)
+    assert float(scored.metrics["policy_kl"]) >= 0
+
+
+def test_its_gradient_is_that_of_a_cross_entropy_over_legal_moves():
+    torch.manual_seed(2)
+    rows = positions(3)
+    logits, value = torch.randn(B, A, requires_grad=True), torch.rand(B, requires_grad=True)
+    AlphaZeroLoss()({"logits": logits, "value": value}, rows, Hyperparameters()).loss.backward()
+    p = logits.detach().masked_fill(~rows["mask"][0], -torch.inf).softmax(1)
+    torch.testing.assert_close(logits.grad, (p - rows["visits"]) / B)
+    torch.testing.assert_close(value.grad, 2 * (value.detach() - rows["return"]) / B)
+
+
+class Cells:
+    """A network whose logit of an action is the mover's stone there, or in the top row of its column."""
+
+    def __init__(self, board: Game):
+        self.board = board
+
+    def unroll(self, rows: dict[str, torch.Tensor], state: object) -> dict[str, torch.Tensor]:
+        own = rows["obs"][0][:, 0]
+        self.shown = rows["obs"][0]
+        logits = own[:, 0] if self.board.gravity else own.flatten(1)
+        return {"logits": logits[None], "value": own.sum((1, 2))[None]}
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_logits_are_of_the_actions_as_they_were(name):
+    board, n = GAMES[name], 200
+    rng = np.random.default_rng(4)
+    bits = rng.random((2, n, *board.planes)) < 0.5
+    planes = torch.from_numpy(bits.astype(np.float32))
+    outputs, network = SymmetricOutputs(board, seed=7), Cells(board)
+    rows = {"obs": torch.from_numpy(np.packbits(bits.reshape(2, n, -1), axis=2)), "action": torch.zeros(n)}
+    out = outputs(network, None, rows, None, key=3)  # type: ignore[arg-type]
+    own = planes[0, :, 0]
+    torch.testing.assert_close(out["logits"], own[:, 0] if board.gravity else own.flatten(1))
+    changed = (network.shown != planes[0]).flatten(1).any(1)
+    assert 0 < int(changed.sum()) < n, "some are shown as they are, some are not"
+    assert torch.equal(network.shown.sum((2, 3)), network.shown.flatten(2).sum(2))
+    torch.testing.assert_close(network.shown.flatten(2).sort(2).values, planes[0].flatten(2).sort(2).values)
+
+
+def test_the_same_update_shows_the_same_images_and_every_symmetry_comes():
+    board = GAMES["tic_tac_toe"]
+    outputs = SymmetricOutputs(board, seed=7)
+    one, again, other = (outputs.images(400, key)[0] for key in (3, 3, 4))
+    assert torch.equal(one, again)
+    assert not torch.equal(one, other)
+    assert len(torch.unique(one, dim=0)) == len(board.symmetries) == 8
+    plain, actions = SymmetricOutputs(board, turned=False).images(50, 1)
+    assert (plain == torch.arange(board.cells)).all()
+    assert (actions == torch.arange(board.actions)).all()

@@ -2,45 +2,33 @@
 
 from __future__ import annotations
 
-import copy
 import importlib.util
 import json
-import signal
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from safetensors.numpy import load_file
 
 import polyplay
 from polyplay import systems
 from polyplay.acting import play
-from polyplay.cli import main
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import open_checkpoint
-from polyplay.core.errors import UserError
+from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
-from polyplay.core.tree import Batch
-from polyplay.envs import Envs
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game
-from polyplay.learning.learner import Learner, LearnerSpec
-from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs.options import RunOptions, parse
 from polyplay.runs.run import diagram
 from polyplay.search import evaluators, self_play
 from polyplay.search.search import SearchPolicy
 from polyplay.systems import _presets
-from polyplay.systems._alphago_zero import learner_spec_of
 from polyplay.workers.crew import Crew
 from tests.faults import injected
-from tests.runs.test_run import end, start, wait_for
 from tests.systems.settings import BOARD
 from tests.verbs import refused
-from tests.weights.ends import finish, me
 
 SMALL: Any = {**BOARD, "players": 2}
 
@@ -188,7 +176,6 @@ def test_presets_for_small_machines_take_the_fastest_there_is(words: str):
 @pytest.mark.parametrize("words", ["--preset paper", "--preset paper40", "--preset alphazero", "--env game:go"])
 def test_settings_of_a_paper_are_computed_as_before(words: str):
     assert chosen(words) == ("torch", "float32")
-    assert chosen(f"{words} --evaluator auto") == ("auto", "float32"), "a person's option says nothing of another"
 
 
 @pytest.mark.skipif(importlib.util.find_spec("openvino") is None, reason="the extra openvino")
@@ -223,23 +210,6 @@ def test_a_lost_player_is_replaced_and_the_run_goes_on(tmp_path):
 )
 def test_a_game_has_a_preset(env, preset):
     assert _presets.choose(systems.load("alphago_zero"), env) == preset
-
-
-def test_verbs_work_on_a_run(tmp_path, capfd):
-    """Of onnx itself tests/nets/test_onnx.py says more."""
-    run, file = tmp_path / "run", tmp_path / "policy.onnx"
-    words = [f"--{name.replace('_', '-')}={value}" for name, value in SMALL.items() if not isinstance(value, bool)]
-    command = ["train", "alphago_zero", *words, "--steps", "800", "--no-tensorboard", "--run", str(run), "--serial"]
-    assert main.main([*command, "--dry-run"]) == 0
-    assert not run.exists()
-    assert main.main(command) == 0
-    assert main.main(["evaluate", str(run), "--episodes", "4"]) == 0
-    assert main.main(["verify", str(run)]) == 0
-    assert main.main(["diagram", "alphago_zero", *words]) == 0
-    assert "self_play × 2" in capfd.readouterr().out
-    assert main.main(["export", str(run), "--onnx", str(file)]) == 0
-    assert "100 % of actions are the same" in capfd.readouterr().out
-    assert file.exists()
 
 
 def test_its_metrics_are_reported(tmp_path, capfd):
@@ -278,17 +248,6 @@ def test_what_it_cannot_play_is_one_line(words, said, tmp_path, monkeypatch, cap
     assert list(tmp_path.iterdir()) == []
 
 
-WORDS = "train alphago_zero --env game:tic_tac_toe --players 2 --games 16 --simulations 12 --temperature-plies 6"
-
-WORDS += " --noise-alpha 1"
-
-WORDS += (
-    " --blocks 1 --filters 8 --batch 64 --ratio 2 --capacity 100k --learning-starts 400 --steps 100M --no-tensorboard"
-)
-
-WORDS += " --evaluator torch --precision float32 --report-every 0.2 --checkpoint-every 1"
-
-
 def replayed(found: Path, player: int) -> np.ndarray:
     """[n, 2] number of the game and move of each row of a player in the replay, the oldest first."""
     folder = found / "replay/learn-0"
@@ -320,93 +279,23 @@ def hold_every_game_once(run: Path) -> Path:
     return found
 
 
-def steps(found: Path) -> int:
-    return int(found.name.rpartition("-")[2])  # old ones may be deleted meanwhile
-
-
 @pytest.mark.long
-@pytest.mark.parametrize("by", [signal.SIGTERM, signal.SIGKILL])
-def test_no_game_is_lost_or_learnt_from_twice(by: signal.Signals, tmp_path: Path):
-    run = tmp_path / "run"
-    process = start([*WORDS.split(), "--on", "process", "--run", str(run)])
-    wait_for(lambda: any(steps(found) > 1000 for found in checkpoint.everything(run)))
-    process.send_signal(by)
-    assert end(process)[0] == (-9 if by == signal.SIGKILL else 128 + by)
+@pytest.mark.parametrize("faults", ["hang=self_play:5:1", "kill=learn:3"])
+def test_no_game_is_lost_or_learnt_from_twice(faults: str, tmp_path: Path):
+    """Where a run ends, or its learner is killed, it goes on with every game that its players had begun."""
+    run, given = tmp_path / "run", {"capacity": 100_000, "checkpoint_every": 1.0, "on": "process"}
+    with injected(faults):
+        if faults.startswith("kill"):
+            with pytest.raises(WorkerLost):
+                trained(run, steps=10**7, **given)
+        else:
+            trained(run, steps=4_000, **given)
     before = hold_every_game_once(run)
     kept = [replayed(before, player) for player in range(2)]
-    again = start(["resume", str(run), "--steps", str(steps(before) + 2000)])
-    code, _, err = end(again)
-    assert code == 0, err
-    assert "begin anew" not in err
+    polyplay.resume(run, steps=int(before.name.rpartition("-")[2]) + 2_000)
     after = hold_every_game_once(run)
-    assert steps(after) >= steps(before) + 2000
     for player in range(2):
         assert np.array_equal(replayed(after, player)[: len(kept[player])], kept[player])
-
-
-BOARD, BATCH, UPDATES = GAMES["tic_tac_toe"], 16, 6
-
-CONFIG: Any = {"env": "game:tic_tac_toe", "blocks": 1, "filters": 8, "batch": BATCH, "drops": (3, 5)}
-
-
-def positions(update: int, n: int) -> Batch:
-    """As a replay draws them."""
-    rng = np.random.default_rng(update)
-    planes = rng.random((2, n, *BOARD.planes)) < 0.4
-    mask = rng.random((2, n, BOARD.actions)) < 0.6
-    mask[..., 0] = True
-    visits = rng.random((n, BOARD.actions)) * mask[0]
-    rows: Batch = {"obs": np.packbits(planes.reshape(2, n, -1), axis=2), "mask": mask, "action": np.zeros(n, np.int64)}
-    rows |= {"visits": (visits / visits.sum(1, keepdims=True)).astype(np.float32), "version": np.zeros(n, np.int64)}
-    return rows | {"return": rng.integers(-1, 2, n).astype(np.float32)}
-
-
-def part(rows: Batch, at: slice) -> Batch:
-    return {k: np.ascontiguousarray(v[:, at] if k in ("obs", "mask") else v[at]) for k, v in rows.items()}
-
-
-HALVES = slice(0, BATCH // 2), slice(BATCH // 2, BATCH)
-
-
-def learn(learner: Learner, at: slice) -> list[torch.Tensor]:
-    """The whole vector after each update."""
-    found = []
-    for update in range(UPDATES):
-        finish(learner.step_on_sample(part(positions(update, BATCH), at)))
-        found.append(learner.vector.flat.clone())
-    return found
-
-
-def plain_updates(net: Any, spec: LearnerSpec) -> list[torch.Tensor]:
-    """The parameters after each update by torch's own SGD, with the mean gradient of both halves of a batch."""
-    sgd, found = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9, weight_decay=2e-4), []
-    for update in range(UPDATES):
-        sgd.param_groups[0]["lr"] = 0.01 * 0.1 ** ((update >= 3) + (update >= 5))
-        losses = []
-        for half in HALVES:  # a forward pass each, normalised by its own statistics
-            rows = {k: torch.from_numpy(v) for k, v in part(positions(update, BATCH), half).items()}
-            out = spec.outputs(net, None, rows, None, key=update)
-            losses.append(spec.loss(out, rows, spec.hyperparameters).loss)
-        sgd.zero_grad()
-        (sum(losses) / 2).backward()
-        sgd.step()
-        found.append(torch.cat([p.detach().ravel() for p in net.parameters()]))
-    return found
-
-
-def test_two_learners_of_half_the_batch_make_the_updates_of_one():
-    page, envs = systems.load("alphago_zero"), Envs("game:tic_tac_toe", 1)
-    c = page.Config(**CONFIG, learners=2)
-    policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
-    spec = learner_spec_of(c, policy, BOARD, 1e6, seed=7)
-    learners = [Learner(me(i, 2), spec) for i in (0, 1)]
-    twin = copy.deepcopy(learners[0].policy)
-    with ThreadPoolExecutor(2) as pool:
-        one, two = pool.map(learn, learners, HALVES)
-    assert all(map(torch.equal, one, two)), "running statistics too"
-    weights = learners[0].vector.weights
-    for ours, expected in zip(one, plain_updates(twin, spec), strict=True):
-        torch.testing.assert_close(ours[:weights], expected, atol=1e-6, rtol=1e-5)
 
 
 @pytest.mark.parametrize("on", ["thread", pytest.param("process", marks=pytest.mark.long)])

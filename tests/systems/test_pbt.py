@@ -172,13 +172,6 @@ def test_no_option_of_a_population_is_named_as_one_of_a_system_or_of_a_run():
     assert not own & {f.name for f in fields(RunOptions)}
 
 
-def test_its_page_is_as_those_of_other_systems():
-    page = systems.load("pbt")
-    assert systems.names() == sorted([*systems.ordinary(), "pbt"])
-    assert (list(page.ROW), page.PRESETS["paper"]()) == (list(systems.load("a2c").ROW), page.Config())
-    assert len(Path(str(page.__file__)).read_text().splitlines()) <= 90
-
-
 def resolved(**given: Any) -> tuple[Any, Crew]:
     settings, options, _ = resolve(page_of("pbt", "a2c"), env="toy:catch", network="mlp", steps=1000, **given)
     return settings, crew_of(options)
