@@ -20,10 +20,8 @@ from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.nets import NetworkFactory
-from polyplay.runs import options, run
 from polyplay.weights.params import FlatParams, WeightsOnRequest, param_sizes
 from polyplay.workers import evaluator
-from polyplay.workers.crew import Crew
 from tests.reports import rows
 from tests.runs.test_run import meanwhile, wait_for
 
@@ -134,13 +132,6 @@ def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
     assert result["returns"] == best["returns"]
     assert (result["place"], result["chosen_by"]) == ("best", "evaluation")
     assert result["checkpoint"] == f"best-{best['updates']:012d}-steps-{best['steps']}"
-
-
-def test_without_the_option_there_is_none(tmp_path: Path):
-    crew = Crew()
-    assert run.add_evaluator(crew, None, options.RunOptions(), 0) == []
-    assert crew.control.show is None
-    assert crew.roles == []
 
 
 def test_mistakes_are_said_before_anything_is_made(tmp_path: Path):

@@ -14,11 +14,11 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.weights.parameter_server import HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
+from polyplay.weights.parameter_server import HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
 from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import AllReduce, OptimizerSpec
 from polyplay.workers.hosts.mirrors import RemoteSeat
-from polyplay.workers.hosts.weight_mirrors import AllReduceMirror, ServerMirror, _Kind
+from polyplay.workers.hosts.weight_mirrors import AllReduceMirror, ServerMirror
 from tests.weights.ends import PLAIN, finish, me
 from tests.weights.test_parameter_server import whole
 from tests.workers.hosts.by_hand import Pair, carry, forget
@@ -238,71 +238,6 @@ def test_wherever_learners_and_shards_are_all_is_as_on_one_machine(learners, sha
         here.sweep()
         there.sweep()
         assert np.array_equal(whole(here.server), whole(there.server))
-
-
-def kinds(frames: Any) -> list[str]:
-    return [f"{_Kind(part).name} {i}" for part, i, _ in frames]
-
-
-class TestFrames:
-    def test_who_only_reads_gets_weights_and_counts(self):
-        machines = Machines([0, 0], [0, 0])
-        pair = Pair(ServerMirror(machines.server))
-        seat(pair, actor(0))
-        machines.begin()
-        machines.server.counters[1, :2] = 2, 8
-        pair.out()
-        theirs, ours = FlatParams(nets(1)[0]), FlatParams(nets(1)[0])
-        assert pair.away.server.pull(theirs) == machines.server.pull(ours)
-        assert torch.equal(theirs.flat, ours.flat)
-        assert pair.away.server.learnt == 78.0
-        assert not list(pair.home.changes(0.0))
-        machines.server.shard[0, VERSION] += 1
-        assert kinds(pair.home.changes(0.0)) == ["VERSION 0", "PART 0"]  # of the first part alone
-
-
-class TestBegin:
-    def test_a_shard_that_begins_late_has_the_first_weights_and_the_gradients_so_far(self):
-        here, machines = Machines([0, 0], [0, 0]), Machines([0, 0], [0, 0])
-        for which in (here, machines):
-            which.begin()
-            which.leave(0, 5)
-        forget()
-        pair = Pair(ServerMirror(machines.server))
-        seat(pair, actor(0))  # that machine has had all but what shards need
-        pair.out()
-        carry(pair.home.begin(shard(1)), pair.away)
-        twin = pair.away.server
-        assert twin.ready
-        assert twin.shard[1, VERSION] == 4
-        part = machines.server.parts[1]
-        weights = slice(part.start, machines.server.weights)
-        assert np.array_equal(twin.statistics[:, weights], machines.server.statistics[:, weights])
-        for side in (pair.away, pair.home):
-            side.sit(shard(1))
-        machines.pairs, machines.shards[1] = [pair], ParameterShard(twin, 1)
-        assert here.sweep() == machines.sweep() == [1, 1]
-        assert np.array_equal(whole(here.server), whole(machines.server))
-
-
-class TestHold:
-    def test_a_late_answer_is_none_to_the_next_question(self):
-        machines = Machines([0, 0], [0, 1])
-        machines.begin()
-        pair, server = machines.pairs[0], machines.server
-        server.head[HOLD] = 1
-        pair.out()
-        assert server.held(1).tolist() == [True, False]
-        late = [(part, i, [np.array(x) for x in arrays]) for part, i, arrays in pair.away.changes(0.0)]
-        assert kinds(late) == ["STATISTICS 1", "SHARD 1"]
-        server.head[HOLD] = 3
-        carry(late, pair.home)
-        assert server.shard[1, HELD] == 1
-        assert server.held(3).tolist() == [True, False]
-        pair.out()
-        pair.back()
-        assert server.held(3).all()
-        assert not list(pair.away.changes(0.0)), "it is said once"
 
 
 class Chance(Machines):
