@@ -129,30 +129,6 @@ def test_a_past_self_that_sits_somewhere_stays(tmp_path):
     assert league.post(0, 3) == 1
 
 
-def test_a_referee_that_was_killed_before_it_said_so_enters_a_past_self_once(tmp_path, monkeypatch):
-    league = small()
-    office = employ(tmp_path, league)
-    player = league.post(1, 7)
-    for name in ("take", "enter", "put", "seat"):  # no memory is written: as if it were killed after the lines
-        monkeypatch.setattr(League, name, lambda *args: None)
-    office.turn()
-    monkeypatch.undo()
-    assert league.post(1, 8) is None
-    office = employ(tmp_path, league)
-    office.turn()
-    assert league.identity(player) == (PAST, 1, 7)
-    assert league.post(1, 8) not in (None, player)
-    office.turn()
-    real = league._agents.copy()
-    league.post(0, 9)
-    office.turn()
-    league._agents[:, 0] = real[:, 0]  # killed between the two cells: a place is in reserve, but the learner waits
-    assert league.post(0, 10) is None
-    employ(tmp_path, league)
-    assert league.post(0, 10) is not None
-    assert [row["post"] for row in read_lines(tmp_path / LOG) if "post" in row] == ["1-7", "1-8", "0-9"]
-
-
 def test_teams_of_several_players(tmp_path):
     league = small(agents=4, actors=1, teams=(0, 0, 1, 1), seated=4)
     assert league.sides == [[0, 1], [2, 3]]
@@ -197,14 +173,6 @@ def test_what_comes_too_fast_is_counted_and_said(tmp_path):
     assert league.games.sum() == 2 * RESULTS
     assert [row["lost"] for row in read_lines(tmp_path / LOG) if "lost" in row] == [7]
     assert [text for _, text in heard] == [f"actor 1: 7 matches came too fast to be rated; {LOG} counts them"]
-
-
-def test_a_player_who_is_not_there_is_never_written(tmp_path):
-    league, office = at_work(tmp_path)
-    play(league, 0, [(1, 0)], [0, 3])
-    with pytest.raises(RuntimeError, match="actor 0 reported a match of players"):
-        office.turn()
-    assert "of" not in (tmp_path / LOG).read_text().replace("of_", "")
 
 
 def test_while_the_disk_is_full_nothing_is_rated_and_nothing_lost(tmp_path, monkeypatch):

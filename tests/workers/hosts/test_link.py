@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import io
 import json
+import os
 import socket
 import struct
 import threading
@@ -137,68 +137,43 @@ class TestFrames:
         received(*ends(root=tmp_path), data)
         assert [(tmp_path / name).is_file() for name in names] == [True] * 4 + [False]
 
-    @pytest.mark.parametrize("when", ["in the middle", "before it begins"])
-    def test_a_part_whose_checkpoint_is_made_meanwhile_is_dropped_and_the_link_goes_on(self, when, tmp_path):
+    @pytest.mark.parametrize("how", ["late", "made meanwhile", "full", "full, and nobody listens"])
+    def test_a_part_that_cannot_be_written_is_dropped_whole_and_the_link_goes_on(self, how, tmp_path, monkeypatch):
+        """But where nobody can do without it."""
         link, theirs = ends(root=tmp_path)
-        said = list[str]()
-        link.dropped = said.append
+        said, real, replace = list[str](), open, os.replace
+        link.dropped = said.append if "nobody" not in how else None
+        monkeypatch.setattr(home_end, "CHUNK", 7)
         checkpoint.CheckpointPart(tmp_path, 5).arrays("agents/0/policy", {"w": np.zeros(3, np.float32)})
-        thread = threading.Thread(target=link.receive, daemon=True)
-        thread.start()
-        content, name = bytes(range(256)) * 9000, "checkpoints/.partial-000000000005/workers/act-1.safetensors"
-        head = frame(FILE, body=json.dumps({"name": name, "bytes": len(content)}).encode())
-        half = 0 if when == "before it begins" else len(content) // 2
-        theirs.sendall(head[: len(head) if half else 10] + content[:half])
-        until = time.monotonic() + 20.0
-        while half and not list(tmp_path.rglob(".act-1*.link")) and time.monotonic() < until:
-            time.sleep(0.005)
-        made = checkpoint.complete(tmp_path, 5, {"steps": 5})
-        theirs.sendall(head[len(head) if half else 10 :] + content[half:])
-        other = name.replace("5/", "6/")
-        theirs.sendall(frame(FILE, body=json.dumps({"name": other, "bytes": 2}).encode()) + b"ab")
-        while not (tmp_path / other).exists() and time.monotonic() < until:
-            time.sleep(0.005)
-        assert (tmp_path / other).read_bytes() == b"ab"
-        assert thread.is_alive()
-        assert not link.closed.is_set()
-        assert checkpoint.flaw(made) is None
-        assert [p.name for p in made.rglob("*act*")] + said == []
-        theirs.close()
-        thread.join(20.0)
 
-    @pytest.mark.parametrize("listens", [True, False])
-    def test_a_part_that_a_full_disk_does_not_take_is_dropped_whole(self, listens, tmp_path, monkeypatch):
-        """Where nobody can do without it, the link ends."""
-        link, theirs = ends(root=tmp_path)
-        said, real = list[str](), open
-        link.dropped = said.append if listens else None
+        def make(*of: Any) -> None:
+            monkeypatch.setattr(os, "replace", replace)
+            checkpoint.complete(tmp_path, 5, {"steps": 5})
+            if of:
+                replace(*of)
 
         class Full(io.BytesIO):
             def write(self, data: object) -> int:
                 raise OSError(errno.ENOSPC, "No space left on device")
 
-        monkeypatch.setattr(home_end, "open", lambda *a: Full() if "act-1" in str(a[0]) else real(*a), raising=False)
-        names = [f"checkpoints/.partial-000000000005/workers/act-{i}.json" for i in (1, 2)]
-        heads = [frame(FILE, body=json.dumps({"name": name, "bytes": 3 << 20}).encode()) for name in names]
-
-        def send() -> None:
-            with contextlib.suppress(OSError):  # the other end may close
-                theirs.sendall(b"".join(head + bytes(3 << 20) for head in heads))
-
-        sending = threading.Thread(target=send)
-        sending.start()
-        receiving = threading.Thread(target=link.receive, daemon=True)
-        receiving.start()
-        if listens:
-            sending.join(20.0)
-            theirs.close()
-        receiving.join(20.0)
-        link.sock.close()
-        sending.join(20.0)
-        assert (tmp_path / names[1]).exists() == listens
-        assert said == [f"{names[0]} could not be written: No space left on device"] * listens
-        assert listens or link.why == f"{names[0]}: No space left on device"
+        if how == "late":
+            make()
+        elif how == "made meanwhile":
+            monkeypatch.setattr(os, "replace", make)
+        else:
+            monkeypatch.setattr(
+                home_end, "open", lambda *a: Full() if "act-1" in str(a[0]) else real(*a), raising=False
+            )
+        names = [f"checkpoints/.partial-00000000000{i}/workers/act-1.json" for i in (5, 6)]
+        names[1] = names[1].replace("act-1", "act-2")
+        heads = [frame(FILE, body=json.dumps({"name": name, "bytes": 99}).encode()) for name in names]
+        why = received(link, theirs, b"".join(head + bytes(99) for head in heads))
+        assert (tmp_path / names[1]).exists() == ("nobody" not in how)
         assert [p.name for p in tmp_path.rglob("*act-1*")] == []
+        wanted = f"{names[0]} could not be written: No space left on device"
+        assert said == [wanted] * (how == "full")
+        assert (why == f"{names[0]}: No space left on device") == ("nobody" in how)
+        assert not checkpoint.everything(tmp_path) or checkpoint.flaw(checkpoint.everything(tmp_path)[-1]) is None
 
 
 class TestFailingThreads:
