@@ -322,17 +322,6 @@ def test_a_rater_that_is_lost_anywhere_plays_the_same_again(rated_run, tmp_path)
     assert (run.directory / REFERENCES).read_bytes() == (rated_run.directory / REFERENCES).read_bytes()
 
 
-def test_references_are_the_same_in_a_run_of_another_seed(rated_run, tmp_path):
-    other = Run(tmp_path / "other", seed=8)
-    other.publish(0)
-    other.work(until=1)
-    assert (other.directory / REFERENCES).read_bytes() == (rated_run.directory / REFERENCES).read_bytes()
-    assert other.lines[0]["points"] != rated_run.lines[0]["points"]
-    found = ratings.read_references(rated_run.directory)
-    assert found["random"] == 0
-    assert found["focus"] > 0
-
-
 def test_a_version_that_was_left_half_rated_is_left_where_newer_weights_are_there(tmp_path):
     run = Run(tmp_path / "run")
     run.publish(4)

@@ -153,16 +153,6 @@ def test_each_against_each_other_where_there_are_more_teams(tmp_path):
     assert league.points[:3, :3].tolist() == [[0, 0.5, 0], [0.5, 0, 0], [1, 1, 0]]
 
 
-def test_bots_play_where_the_rule_has_anybody(tmp_path):
-    league, office = at_work(tmp_path, rule="uniform", agents=1, actors=1, past=2, bots=("scripted",))
-    bot = league.players - 1
-    assert (league.identity(bot), league.identity(0)) == ((BOT, 0, 0), (AGENT, 0, 0))
-    assert league.table(0)[1].tolist() == [0, bot]
-    play(league, 0, [(1, 0)])
-    office.turn()
-    assert '"bot:scripted"' in (tmp_path / LOG).read_text()
-
-
 # ---------------------------------------------------------------------------------------------------- too fast, wrong
 def test_what_comes_too_fast_is_counted_and_said(tmp_path):
     heard: list[tuple[str, str]] = []
@@ -243,14 +233,6 @@ def test_each_rule_draws_as_it_says():
     weights = {p: match_weight(win_probability(1000, six().elo[p])) for p in (1, 2, 3, 4, 6)}
     expected = {p: weight / sum(weights.values()) for p, weight in weights.items()}
     assert opponents("elo") == pytest.approx(expected, abs=6e-3)
-
-
-def test_a_match_is_wanted_most_at_even_odds_and_0_049_of_it_at_400_elo():
-    weights = [match_weight(p) for p in np.linspace(0, 1, 101)]
-    assert int(np.argmax(weights)) == 50
-    assert match_weight(0.5) == 1
-    for apart in (400, -400):
-        assert match_weight(win_probability(1000, 1000 + apart)) == pytest.approx(0.049, abs=5e-4)
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=30))

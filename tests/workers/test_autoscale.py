@@ -7,7 +7,6 @@ import random
 import time
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from hypothesis import strategies as st
 
 from polyplay.core.errors import UserError
 from polyplay.core.worker import Adjustable, Counters, RunControl, WorkerContext
-from polyplay.runs.session import Session
 from polyplay.workers.autoscale import describe_decision, schedule
 from polyplay.workers.crew import Crew
 from tests.victims import until
@@ -91,6 +89,7 @@ def test_one_number_changes_by_one_within_its_bounds_and_what_rose_is_kept(dials
 
 
 def test_what_fell_is_kept_ever_less_often():
+    assert World(lambda numbers: 0.0, agents=(2, 1, 8)).run(100.0, interval=1.0) == [], "nothing was trained"
     falls = World(lambda numbers: 1000 * 0.98 ** numbers["n"], n=(1, 1, 99), seed=1)
     kept = [row["why"] == "annealing" for row in falls.run(300.0, interval=1.0, temperature=0.05, cooling=0.97)]
     assert any(kept[:10])
@@ -110,18 +109,10 @@ def test_it_finds_the_best_number_or_goes_on_with_what_it_gets(delay):
         assert said[0]["late"] == ["agents"]
 
 
-def test_a_run_writes_a_decision_down_and_says_it():
-    rows, lines = [], []
+def test_a_decision_is_said():
     decision = {"from": {"act": 1, "learn": 2}, "to": {"act": 2, "learn": 2}, "before": 10.0, "after": 30.0}
     decision |= {"kept": True, "why": "rose", "late": []}
-    session = SimpleNamespace(
-        reporter=SimpleNamespace(decision=lambda *told: rows.append(told) or told[0]),
-        terminal=SimpleNamespace(note=lines.append),
-        metrics=SimpleNamespace(steps=40, updates=2),
-    )
-    Session.log(session, "decision", json.dumps(decision))
-    assert rows == [(decision, 40, 2)]
-    assert lines == ["schedule: act 1 → 2: 10 → 30, kept (rose)"]
+    assert describe_decision(decision) == "schedule: act 1 → 2: 10 → 30, kept (rose)"
     worse = {**decision, "after": 1.0, "kept": False, "why": "fell", "late": ["act"]}
     assert describe_decision(worse) == "schedule: act 1 → 2: 10 → 1, taken back (fell); act had not arrived"
 
@@ -157,8 +148,3 @@ def test_dials_share_the_places_of_a_crew():
     crew.dial(one, 1, 2024)
     with pytest.raises(UserError, match="30 given, allowed: at most 24; a run has at most 2048 workers"):
         crew.dial(two, 1, 30)
-
-
-def test_it_waits_until_something_was_trained():
-    world = World(lambda numbers: 0.0, agents=(2, 1, 8))
-    assert world.run(100.0, interval=1.0) == []

@@ -8,10 +8,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
@@ -19,9 +17,9 @@ import pytest
 from polyplay.core.errors import EnvFailure, UserError, WorkerLost
 from polyplay.core.processes import ForkedProcess
 from polyplay.core.shared_memory import SharedBlock
-from polyplay.core.worker import RunControl, next_incarnation
+from polyplay.core.worker import next_incarnation
 from polyplay.workers import process
-from polyplay.workers.crew import Crew, take_turns
+from polyplay.workers.crew import Crew
 from tests.victims import crew_of, turns, until
 
 
@@ -223,45 +221,3 @@ def test_the_death_of_the_fork_server_is_told_as_what_it_is():
     with pytest.raises(WorkerLost, match=r"^the fork server of the workers was killed by SIGKILL, and they with it"):
         ends(crew)
     crew.stop()
-
-
-def worker(name: str, log: list[str], learner: bool = False, meets: tuple[int, ...] = ()) -> Any:
-    """Takes turns for ever; meets: rounds at whose end it waits for others."""
-    ctx = SimpleNamespace(meeting=0, turn=lambda: None, number=(lambda: 7) if learner else None)
-    ctx.write_part = lambda number: log.append(f"{name} writes {number}")
-
-    def runs() -> Iterator[None]:
-        number = 0
-        while True:
-            number += 1
-            log.append(name)
-            ctx.meeting = int(number in meets)
-            yield
-
-    role = SimpleNamespace(name=name, learner=learner, source=None)
-    return SimpleNamespace(ctx=ctx, role=role, runs=runs(), done=False)
-
-
-def test_all_write_their_parts_between_two_rounds_once_for_each_save():
-    log, control = list[str](), RunControl()
-    crew = [worker("act", log), worker("learn", log, learner=True), worker("referee", log)]
-    round_ = ["act", "learn", "referee"]
-    parts = ["act writes 7", "learn writes 7", "referee writes 7"]
-    take_turns(crew, control)
-    control.save()
-    take_turns(crew, control)
-    take_turns(crew, control)
-    assert log == [*round_, *round_, *parts, *round_]
-    control.finish()
-    take_turns(crew, control)
-    assert log[12:] == [*round_, *parts]
-    assert [w.done for w in crew] == [False, True, False], "nobody learns after the last one"
-
-
-def test_nobody_writes_while_learners_wait_for_each_other():
-    log, control = list[str](), RunControl()
-    crew = [worker("act", log), worker("learn", log, learner=True, meets=(1, 2))]
-    control.save()
-    for _ in range(3):
-        take_turns(crew, control)
-    assert log == ["act", "learn"] * 3 + ["act writes 7", "learn writes 7"]

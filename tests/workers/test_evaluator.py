@@ -82,16 +82,6 @@ def test_games_are_played_when_they_are_due_with_the_weights_that_were_shown(tmp
     bench.turns.close()
 
 
-def test_a_resumed_run_counts_on(tmp_path: Path):
-    bench = Bench(tmp_path, steps=950)
-    bench.train(49)
-    next(bench.turns)
-    assert not bench.show.asked
-    bench.train(51)
-    assert bench.until_told(1, version=3)["steps"] == 1001
-    bench.turns.close()
-
-
 def test_only_better_weights_are_kept(tmp_path: Path):
     net = Bench(None).policy()
     ctx = WorkerContext("evaluator", 0, 1, 1, 0, Counters(2), RunControl(), directory=tmp_path)

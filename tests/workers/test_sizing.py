@@ -95,15 +95,6 @@ def test_each_machine_has_its_own_cores(monkeypatch, away, roles, threads):
     assert max(threads_in(crew).values()) <= 8
 
 
-@given(COSTS, st.integers(3, 32), st.integers(1, 500))
-def test_actors_on_other_machines_have_the_cores_there(costs, cores, away):
-    n = best_actors(costs, cores, 1, away)
-    assert sizing.FEW <= n <= max(away, sizing.FEW)
-    here = 1 / costs.learning(cores)
-    assert actor_rate(costs, n, cores, 1, away) >= sizing.NEAR * min(away / costs.act, here)
-    assert actor_rate(costs, n, cores, 1, away) <= min(n / costs.act, here) * (1 + 1e-9)
-
-
 def test_small_networks_have_one_thread_and_large_ones_more(monkeypatch):
     monkeypatch.setattr(sizing, "cores", lambda: 8)
     for network, threads in (("mlp", 1), ("mlp(512,512)", 4)):
@@ -138,10 +129,6 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
         ({"learners": 5, "batch": 40}, {}, 5),
     ):
         assert build(system, {"unroll": 5, **more}, **options)[0].resolved == ({"actors": n} if n else {})
-    crew = load.crew_of(RunOptions())
-    page = systems.load(system)
-    made = page.build(page.Config(env="toy:catch", network="mlp", actors=0, lanes=4, batch=16, unroll=5), crew)
-    assert made.resolved == {"actors": 2}, "not a run's beginning"
     assert not asked
     wired, crew = build(system, {"unroll": 5, "learners": 2})
     assert asked == [(4, 5, 8, "float32")]

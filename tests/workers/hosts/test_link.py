@@ -176,31 +176,19 @@ class TestFrames:
         assert not checkpoint.everything(tmp_path) or checkpoint.flaw(checkpoint.everything(tmp_path)[-1]) is None
 
 
-class TestFailingThreads:
-    """Whatever ends a thread of a link, the link ends, so that its machine counts as lost."""
+@pytest.mark.parametrize("fault", [ValueError("of a mirror"), OSError(28, "No space left"), KeyError("number")])
+def test_a_thread_that_fails_closes_the_link_so_that_its_machine_counts_as_lost(fault):
+    def fail(*of: object) -> None:
+        raise fault
 
-    @pytest.mark.parametrize("fault", [ValueError("of a mirror"), OSError(28, "No space left"), KeyError("number")])
-    def test_a_receiving_thread_that_fails_closes_the_link(self, fault):
-        link, theirs = ends()
-
-        def fail(value: object) -> None:
-            raise fault
-
-        link.on[WORD] = fail
-        assert repr(fault) in received(link, theirs, frame(WORD, body=b"{}"))
-        assert link.closed.is_set()
-
-    @pytest.mark.parametrize("fault", [ValueError("of a mirror"), FileNotFoundError(2, "gone"), RuntimeError("a beat")])
-    def test_a_sending_thread_that_fails_closes_the_link(self, fault):
-        link, theirs = ends()
-
-        def tell() -> None:
-            raise fault
-
-        link.each_beat = tell
-        assert repr(fault) in link.run()
-        assert theirs.recv(1 << 16)
-        theirs.close()
+    link, theirs = ends()
+    link.on[WORD] = fail
+    assert repr(fault) in received(link, theirs, frame(WORD, body=b"{}"))
+    assert link.closed.is_set()
+    link, theirs = ends()
+    link.each_beat = fail
+    assert repr(fault) in link.run()
+    theirs.close()
 
 
 class TestStrangers:

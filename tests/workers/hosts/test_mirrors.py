@@ -12,7 +12,7 @@ from polyplay.weights.params import Params
 from polyplay.workers.hosts import agent, weight_mirrors
 from polyplay.workers.hosts.mirrors import COUNTS, GAME, CellsMirror, CountersMirror, HyperparametersMirror, RemoteSeat
 from polyplay.workers.hosts.weight_mirrors import ParamsMirror
-from tests.workers.hosts.by_hand import Pair, Vector, forget, queue_of
+from tests.workers.hosts.by_hand import Pair, Vector, forget
 
 
 @pytest.fixture(autouse=True)
@@ -22,22 +22,6 @@ def _machine():
 
 
 class TestParams:
-    def test_the_newest_version_arrives_whole_with_its_round(self):
-        params = Params(5, readers=2)
-        pair = Pair(ParamsMirror(params))
-        there = pair.away.params
-        pair.seat(1, end="params")
-        pair.out()
-        assert there.round == -1
-        for version in (3, 4, 9):
-            params.publish(Vector([float(version)] * 5), version - 1, version)
-            params.publish(Vector([version + 0.5] * 5), version, version + 1, np.array([0, version]))
-            pair.out()
-            into = Vector([0.0] * 5)
-            assert there.wait(version + 1, 1, 0.0, learnt=version)
-            assert there.pull(into) == version
-            assert into.flat.tolist() == [version + 0.5] * 5
-
     def test_no_more_weights_go_out_than_a_line_carries_but_to_who_waits(self):
         params = Params(5)
         pair = Pair(ParamsMirror(params))
@@ -134,15 +118,6 @@ class TestCounters:
         theirs.set("saved", 7.0)
         assert sent() == ["act-5"]
 
-    def test_more_games_than_there_is_room_for_keep_the_newest(self):
-        pair = Pair(CountersMirror(Counters(1)))
-        pair.seat(0)
-        there = pair.away.counters.row(0)
-        for i in range(EPISODES + 100):
-            there.episode(float(i), 1.0, 0)
-        pair.back()
-        assert sorted(pair.home.counters.games[0, :, 0]) == list(map(float, range(100, EPISODES + 100)))
-
 
 def test_cells_go_out_when_they_change():
     control = RunControl()
@@ -153,17 +128,6 @@ def test_cells_go_out_when_they_change():
     pair.out()
     with pytest.raises(Closed):
         pair.away.thing.check()
-
-
-def test_a_twin_is_one_block_however_often_it_comes():
-    numbers, queue = agent.TwinNumbers(), queue_of()
-    first, again = (agent.load(agent.dump(queue, numbers)[0]) for _ in range(2))
-    assert first.block is again.block
-    assert first.block is not queue.block
-    assert first.nbytes == queue.nbytes
-    first.rows["obs"][0] = 5
-    assert (again.rows["obs"][0] == 5).all()
-    assert not queue.rows["obs"].any()
 
 
 def test_a_bell_of_who_waits_elsewhere_rings_the_link():

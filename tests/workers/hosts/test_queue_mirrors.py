@@ -128,20 +128,6 @@ def there_of(pair: Pair) -> SampleQueue:
     return twin
 
 
-def test_what_memories_have_got_comes_and_how_far_learning_is_goes():
-    pair = pair_of(memories=2)
-    pair.seat(0)
-    here, there = pair.home.samples, there_of(pair)
-    there.writer(0).inserted(40.0)
-    here.writer(1).inserted(2.0)
-    pair.back()
-    assert here.news
-    assert here.fresh() == 42.0
-    here.learnt(0.25, 17)
-    pair.out()
-    assert (there.left, there.version) == (0.25, 17)
-
-
 def test_a_memory_elsewhere_is_asked_for_its_part_and_its_answer_names_it():
     pair = pair_of(memories=2)
     pair.seat(1)

@@ -80,14 +80,6 @@ class Machines:
         self.carry()
         return taken
 
-    def leave(self, w: int, number: int) -> None:
-        """A gradient, for which the slots are free."""
-        self.ends[w].newest()
-        vector, draw = self.vectors[w], torch.Generator().manual_seed(number)
-        vector.grad[: vector.weights] = torch.randn(vector.weights, generator=draw)
-        finish(self.ends[w](0.1, np.zeros(5)))
-        self.ends[w].add(4.0)
-
 
 @pytest.fixture(autouse=True)
 def _machine():
@@ -161,45 +153,6 @@ def test_replicas_on_two_machines_get_what_those_on_one_get(n, away):
             assert torch.equal(here.vectors[i].flat, there.vectors[i].flat)
     assert np.array_equal(here.reduce.state, there.reduce.state)  # statistics too: anyone can save them
     assert not torch.equal(here.vectors[0].flat[:37], torch.full((37,), 0.5))
-
-
-LAYOUTS = [
-    ([0, 0], [1, 1]),  # shards elsewhere
-    ([0, 1], [0, 0]),  # a learner
-    ([0, 1], [1, 1]),  # beside its shards
-    ([0, 1], [0, 1]),
-    ([0, 1], [2, 2]),  # two links from each other
-    ([0, 1, 2], [0, 1, 2]),
-    ([1, 0], [0, 1]),  # learner 0 elsewhere
-    ([1, 2], [2, 0]),
-]
-
-
-@pytest.mark.parametrize(("learners", "shards"), LAYOUTS)
-def test_wherever_learners_and_shards_are_all_is_as_on_one_machine(learners, shards):
-    n = len(learners)
-    here, there = Machines([0] * n, [0] * len(shards)), Machines(learners, shards)
-    for machines in (here, there):
-        machines.begin()
-    for i in range(9):
-        told = []
-        for machines in (here, there):
-            machines.leave(i % n, i)
-            if i % 4:  # else it waits for the next one's
-                assert set(machines.sweep()) <= {1, 2}
-            told.append([machines.ends[w].newest() for w in range(n)])
-        assert told[0] == told[1]
-        for one, two in zip(here.vectors, there.vectors, strict=True):
-            assert torch.equal(one.flat, two.flat)
-    here.sweep()
-    there.sweep()
-    assert there.server.shard[:, VERSION].tolist() == [12 + k for k in range(len(shards))]
-    one, two = here.server.totals(), there.server.totals()
-    assert all(np.array_equal(one[name], two[name]) for name in one)
-    assert [there.sides[machine].learnt for machine in learners] == [70.0 + 36.0] * n
-    assert np.array_equal(here.server.slot[:, :, :2], there.server.slot[:, :, :2])
-    assert np.array_equal(here.server.slot[:, :, TAKEN], there.server.slot[:, :, TAKEN])
-    assert np.array_equal(whole(here.server), whole(there.server))
 
 
 class Chance(Machines):
