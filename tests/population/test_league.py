@@ -10,18 +10,6 @@ from polyplay.core.errors import Closed, UserError
 from polyplay.population.league import League
 
 
-def test_tables_are_seen_whole_and_in_turn():
-    league = League(agents=3, actors=2, teams=(0, 0, 1, 1))
-    assert league.table(1)[0] == 0
-    assert league.wait(1) is False
-    league.seat(1, 1, [2, 0])
-    assert league.wait(1) is True
-    draw, players = league.table(1)
-    league.seat(1, 2, [1, 1])
-    assert (draw, players.tolist()) == (1, [2, 0]), "a copy"
-    assert (league.table(1)[1].tolist(), league.table(0)[0]) == ([1, 1], 0)
-
-
 def test_every_wait_ends_when_it_is_closed():
     league = League(agents=1, actors=1, teams=(0, 1))
     league.close()

@@ -109,26 +109,6 @@ def test_the_worst_past_self_leaves_and_history_has_it(tmp_path):
     assert [row["leave"] for row in read_lines(tmp_path / LOG) if "leave" in row][:1] == [f"0-{left}"]
 
 
-def test_a_past_self_that_sits_somewhere_stays(tmp_path):
-    league = small(agents=1, actors=1, past=1)
-    office = employ(tmp_path, league, rule="past:1", matches=1)
-    league.post(0, 1)
-    office.turn()
-    assert league.table(0)[1].tolist() == [0, 1]
-    assert league.post(0, 2) == 2
-    office.turn()
-    assert league.post(0, 3) is None, "no place is free"
-    play(league, 0, [(1, 0)] * 300)  # the worse one is drawn hardly any more
-    office.turn()
-    office.turn()
-    assert league.table(0)[1].tolist() == [0, 2]
-    assert league.post(0, 3) is None, "the actor still plays with the first"
-    league.acknowledge(0, 2)
-    office.turn()
-    assert league.identity(1).kind == NOBODY
-    assert league.post(0, 3) == 1
-
-
 def test_teams_of_several_players(tmp_path):
     league = small(agents=4, actors=1, teams=(0, 0, 1, 1), seated=4)
     assert league.sides == [[0, 1], [2, 3]]

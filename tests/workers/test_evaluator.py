@@ -90,19 +90,15 @@ def test_only_better_weights_are_kept(tmp_path: Path):
         at = {"frames": 9, "steps": 9, "updates": updates, "protocol": protocol, "episodic_return_mean": mean}
         return evaluator._best(ctx, net, {**at, "returns": [mean], "interval": None})
 
-    assert score(0.5, 3)
-    assert not score(0.5, 4)
-    assert not score(0.4, 5)
-    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == ["best-000000000003-steps-9"]
-    assert score(0.6, 6)
-    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == ["best-000000000006-steps-9"]
-    assert score(0.1, 7, "sticky")  # another protocol's score says nothing
-    best = checkpoint.best(tmp_path)
-    assert best is not None
-    assert best.name == "best-000000000007-steps-9"
-    assert checkpoint.flaw(best) is None
-    assert checkpoint.everything(tmp_path) == []  # nothing to go on from
-    assert not evaluator._best(WorkerContext("evaluator", 0, 1, 1, 0, Counters(2), RunControl()), net, {})
+    def kept() -> list[str]:
+        return [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()]
+
+    assert [score(0.5, 3), score(0.5, 4), score(0.4, 5)] == [True, False, False]
+    assert kept() == ["best-000000000003-steps-9"]
+    assert [score(0.6, 6), score(0.1, 7, "sticky")] == [True, True], "another protocol's score says nothing"
+    assert kept() == ["best-000000000007-steps-9"]
+    assert checkpoint.flaw(checkpoint.checkpoints_dir(tmp_path) / kept()[0]) is None
+    assert checkpoint.everything(tmp_path) == [], "nothing to go on from"
 
 
 def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):

@@ -54,7 +54,6 @@ def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the
     ("system", "options", "said"),
     [
         ("impala", {"hosts": "pretend:0"}, "--hosts: pretend:0 given, allowed: none, ray, ray:HOST:PORT, or pretend:N"),
-        ("impala", {"hosts": "two"}, "--hosts: two given, allowed"),
         ("impala", {"hosts": "pretend:2", "serial": True}, "leave out --serial"),
         ("impala", {"hosts": "pretend:2", "on": "thread"}, "leave out --on thread"),
         ("impala", {"hosts": "ray:127.0.0.1:1"}, "no Ray cluster at 127.0.0.1:1: .*refused"),

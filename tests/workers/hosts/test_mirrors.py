@@ -9,7 +9,7 @@ from polyplay.core.errors import Closed
 from polyplay.core.shared_memory import Semaphores
 from polyplay.core.worker import EPISODES, Counters, Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.weights.params import Params
-from polyplay.workers.hosts import agent, weight_mirrors
+from polyplay.workers.hosts import weight_mirrors
 from polyplay.workers.hosts.mirrors import COUNTS, GAME, CellsMirror, CountersMirror, HyperparametersMirror, RemoteSeat
 from polyplay.workers.hosts.weight_mirrors import ParamsMirror
 from tests.workers.hosts.by_hand import Pair, Vector, forget
@@ -47,25 +47,6 @@ class TestParams:
         assert not there.wait(0, 0, 0.001)
         assert bell.wait(0.0)
         assert not params._bells[1].wait(0.0)
-
-    def test_a_publisher_elsewhere_is_read_here_and_on_a_third_machine(self):
-        params, numbers = Params(5, readers=2), agent.TwinNumbers()
-        learning = Pair(ParamsMirror(params), numbers)
-        forget()
-        acting = Pair(ParamsMirror(params), numbers)
-        learning.seat(0, end="publish")
-        acting.seat(1, end="params")
-        there = learning.away.params
-        assert not list(learning.away.changes(0.0))
-        for version in (0, 3, 4):
-            there.publish(Vector([float(version)] * 5), version, version, np.array([version, 2 * version]))
-            learning.back()
-            acting.out()
-            for params_, reader in ((params, 0), (acting.away.params, 1)):
-                into = Vector([-1.0] * 5)
-                assert params_.wait(version, reader, 0.0, learnt=version)
-                assert params_.pull(into) == version
-                assert into.flat.tolist() == [float(version)] * 5
 
 
 def test_what_is_scheduled_is_its_learners_own_and_what_remains_of_the_run_comes_from_there():

@@ -128,23 +128,6 @@ def there_of(pair: Pair) -> SampleQueue:
     return twin
 
 
-def test_a_memory_elsewhere_is_asked_for_its_part_and_its_answer_names_it():
-    pair = pair_of(memories=2)
-    pair.seat(1)
-    here, there = pair.home.samples, there_of(pair)
-    here.ask(0, 9, last=True)
-    pair.out()
-    assert there.asked(1) == 9
-    writer = there.writer(1)
-    writer.inserted(8.0)
-    writer.answer(9)
-    frames = [(part, i, [np.array(x) for x in arrays]) for part, i, arrays in pair.away.changes(0.0)]
-    assert [pair.away.answers(part, i) for part, i, _ in frames] == [None, "act-1"]
-    carry(frames, pair.home)
-    assert here.late(0, 9) == [0]
-    assert here.fresh(kept=True) == 8.0
-
-
 def test_losses_at_any_time_lose_no_tray_and_tear_none():
     """A memory, its machine or the learner is lost at any point; each batch is whole and judged at most once."""
     rng, samples = random.Random(0), slots_of(memories=2)

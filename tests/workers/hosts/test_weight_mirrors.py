@@ -1,4 +1,4 @@
-"""Mirrors of an all-reduce and of a parameter server, driven by hand, by chance and by threads."""
+"""Mirrors of a parameter server, driven by chance. Replicas on several machines are in test_fleet."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from torch import nn
 
 from polyplay.weights.parameter_server import HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
 from polyplay.weights.params import FlatParams, param_sizes
-from polyplay.weights.update import AllReduce, OptimizerSpec
+from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.hosts.mirrors import RemoteSeat
-from polyplay.workers.hosts.weight_mirrors import AllReduceMirror, ServerMirror
+from polyplay.workers.hosts.weight_mirrors import ServerMirror
 from tests.weights.ends import PLAIN, finish, me
 from tests.weights.test_parameter_server import whole
 from tests.workers.hosts.by_hand import Pair, carry, forget
-
-ADAM = OptimizerSpec("adam", clip=0.5)
 
 
 def learner(w: int) -> RemoteSeat:
@@ -30,14 +28,10 @@ def shard(k: int) -> RemoteSeat:
     return RemoteSeat(k, 10 + k, role="serve_parameters", end="server")
 
 
-def actor(index: int) -> RemoteSeat:
-    return RemoteSeat(index, 20 + index, role="act", end="params")
-
-
 class Machines:
     """A server whose learners and shards are on these machines: 0 is home, others have a link each."""
 
-    def __init__(self, learners: list[int], shards: list[int], optim: OptimizerSpec = ADAM):
+    def __init__(self, learners: list[int], shards: list[int], optim: OptimizerSpec = PLAIN):
         self.server = ParameterServer(optim, *param_sizes(nets(1)[0]), len(learners), len(shards))
         self.of_learners, self.of_shards, self.pairs = [*learners], shards, list[Pair]()
         for number in range(max(learners + shards)):
@@ -100,66 +94,28 @@ def nets(n: int) -> list[nn.Module]:
     return made
 
 
-class Replicas:
-    """So many replicas of one AllReduce, `away` of them by its twin; or all by it alone."""
-
-    def __init__(self, n: int, away: tuple[int, ...] = ()):
-        modules = nets(n)
-        weights, size = param_sizes(modules[0])
-        self.reduce, self.pair = AllReduce(ADAM, n, size, weights), None
-        sides = [self.reduce] * n
-        if away:
-            self.pair = Pair(AllReduceMirror(self.reduce))
-            twin = self.pair.away.reduce
-            assert twin.gradients is not self.reduce.gradients
-            seat(self.pair, RemoteSeat(away[0], away[0], away))
-            sides = [twin if i in away else self.reduce for i in range(n)]
-        self.vectors = [side.vector(me(i, n), net) for i, (side, net) in enumerate(zip(sides, modules, strict=True))]
-        for vector in self.vectors:
-            vector.flat[: vector.weights] = 0.5
-        self.ends = [s.bind(me(i, n), v) for i, (s, v) in enumerate(zip(sides, self.vectors, strict=True))]
-
-    def update(self, k: int) -> list[Any]:
-        """One update by all, who take turns; what each returns."""
-        for i, vector in enumerate(self.vectors):
-            vector.grad[: vector.weights] = torch.randn(
-                vector.weights, generator=torch.Generator().manual_seed(10 * k + i)
-            )
-        running = {i: end(0.1, np.array([i, 1.0, k])) for i, end in enumerate(self.ends)}
-        results: list[Any] = [None] * len(self.ends)
-        for _ in range(100):
-            for i, steps in list(running.items()):
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    results[i] = end.value
-                    del running[i]
-            if self.pair is not None:
-                self.pair.out()
-                self.pair.back()
-            if not running:
-                return results
-        raise AssertionError("they never met")
-
-
-@pytest.mark.parametrize(("n", "away"), [(2, (1,)), (3, (1, 2)), (4, (2, 3)), (4, (3,))])
-def test_replicas_on_two_machines_get_what_those_on_one_get(n, away):
-    here, there = Replicas(n), Replicas(n, away)
-    for k in range(6):
-        one, two = here.update(k), there.update(k)
-        for i in range(n):
-            assert one[i][0] == two[i][0]
-            assert one[i][1].tolist() == two[i][1].tolist()
-            assert torch.equal(here.vectors[i].flat, there.vectors[i].flat)
-    assert np.array_equal(here.reduce.state, there.reduce.state)  # statistics too: anyone can save them
-    assert not torch.equal(here.vectors[0].flat[:37], torch.full((37,), 0.5))
+@pytest.mark.parametrize(("learners", "shards"), [([0, 1], [1, 1]), ([0, 1, 2], [0, 1, 2]), ([1, 2], [2, 0])])
+def test_wherever_learners_and_shards_are_the_weights_are_as_on_one_machine(learners, shards):
+    """To the bit, with the statistics that they begin with."""
+    found = []
+    for where in ((learners, shards), ([0] * len(learners), [0] * len(shards))):
+        machines, draw = Machines(*where, OptimizerSpec("adam", clip=0.5)), torch.Generator().manual_seed(1)
+        machines.begin()
+        for i in range(9):
+            end, vector = machines.ends[i % len(learners)], machines.vectors[i % len(learners)]
+            end.newest()
+            vector.grad[: vector.weights] = torch.randn(vector.weights, generator=draw)
+            finish(end(0.1, np.zeros(5)))
+            machines.sweep()
+        found.append((whole(machines.server).tolist(), machines.server.slot[:, :, :2].tolist()))
+    assert found[0] == found[1]
 
 
 class Chance(Machines):
     """Gradients of -1, each of which adds 1 to every weight, and anything at any time. The last machine may be lost."""
 
     def __init__(self, seed: int, learners: list[int], shards: list[int]):
-        super().__init__(learners, shards, PLAIN)
+        super().__init__(learners, shards)
         self.draw = random.Random(seed)
         self.begin()
         self.first = whole(self.server)
