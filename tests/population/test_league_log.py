@@ -239,8 +239,7 @@ def rebuilt(directory: Path, league: League) -> dict[str, Any]:
 
 def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, monkeypatch):
     """250 events drawn by a seed: matches, answers of learners, kills of the referee, runs that go on."""
-    monkeypatch.setattr(league_log, "SURE", 0.5)
-    rng, rule = np.random.default_rng(7), CopyRule(5, HYPER)
+    rng, rule = np.random.default_rng(7), CopyRule(5, HYPER, sure=0.5)
     kill, league, resume, office = Kill(monkeypatch), small(), None, None
     versions, answered, sessions = {"0": 0, "1": 0}, set[tuple[int, int]](), 1
     for _ in range(250):
