@@ -66,28 +66,6 @@ def parse_faults(text: str) -> list[FaultRule]:
     return rules
 
 
-class FaultSchedule:
-    """When each rule strikes next, and whom: a pure function of seed, resumptions, and when it was asked."""
-
-    def __init__(self, rules: Sequence[FaultRule], seed: int, resumes: int = 0):
-        self.rules = rules
-        self._draws = [random.Random(f"{seed} {resumes} {rule}") for rule in rules]
-        self.at = [self._gap(i) for i in range(len(rules))]
-
-    def _gap(self, i: int) -> float:
-        return self._draws[i].expovariate(1.0 / self.rules[i].period)
-
-    def due(self, seconds: float) -> list[int]:
-        """Rules whose time has come, `seconds` after the beginning. One that finds nobody stays due."""
-        return [i for i, at in enumerate(self.at) if at <= seconds]
-
-    def strike(self, i: int, victims: int, seconds: float) -> int:
-        """Which of so many victims rule `i` takes; its next time is a gap later."""
-        chosen = self._draws[i].randrange(victims)
-        self.at[i] = seconds + self._gap(i)
-        return chosen
-
-
 @dataclass
 class Fault:
     """One fault. Seconds are those of the clock."""
@@ -106,7 +84,8 @@ class FaultInjector:
 
     def __init__(self, rules: Sequence[FaultRule], crew: Crew, directory: Path):
         self.crew, self.rules, self.begun = crew, rules, time.monotonic()
-        self.schedule = FaultSchedule(rules, crew.seed, crew.resumes)
+        self._draws = [random.Random(f"{crew.seed} {crew.resumes} {rule}") for rule in rules]
+        self._at = [self._gap(i) for i in range(len(rules))]  # when each strikes next, in seconds from the beginning
         self.events, self.open = list[Fault](), list[Fault]()  # open: those that are not over
         self._file = JsonLines(directory / "chaos.jsonl")
         self._write({"rules": ",".join(map(str, rules)), "resumes": crew.resumes, "seed": crew.seed})
@@ -115,13 +94,18 @@ class FaultInjector:
         """saved: there is a checkpoint of this run, so that workers may be killed whose loss ends it."""
         self._settle()
         now = time.monotonic() - self.begun
-        for i in self.schedule.due(now):
-            if victims := self._victims(self.rules[i], saved):
-                self._strike(self.rules[i], victims[self.schedule.strike(i, len(victims), now)])
+        for i, at in enumerate(self._at):
+            if at <= now and (victims := self._victims(self.rules[i], saved)):  # one that finds nobody stays due
+                chosen = self._draws[i].randrange(len(victims))
+                self._at[i] = now + self._gap(i)
+                self._strike(self.rules[i], victims[chosen])
+
+    def _gap(self, i: int) -> float:
+        return self._draws[i].expovariate(1.0 / self.rules[i].period)
 
     def release(self) -> None:
         """The run is ending: whoever is stopped goes on, nothing more is done to anybody."""
-        self.schedule.at = [math.inf] * len(self.schedule.at)
+        self._at = [math.inf] * len(self._at)
         for event in self.open:
             event.until = min(event.until, time.monotonic())
         self._settle()

@@ -61,11 +61,9 @@ class MadePopulation:
         explore: str = "perturb",
         seed: int = 0,
         vary: dict[str, str] | None = None,
-        every: int = EVERY,
-        total: int = 8 * EVERY,
     ):
         self.rng, self.exploit, self.explore = np.random.default_rng(seed), exploit, explore
-        self.every, self.total = every, total
+        self.total = 8 * EVERY
         self.vary = vary or VARY
         self.priors = {k: parse_prior(f"{k}={text}", _read) for k, text in self.vary.items()}
         self.rows: list[dict[str, Any]] = []
@@ -77,7 +75,7 @@ class MadePopulation:
     def turn(self) -> None:
         """Train the member with the fewest steps, and decide about it."""
         member = min(self.members, key=lambda m: (m.steps, m.number))
-        member.train(self.rng, self.every)
+        member.train(self.rng, EVERY)
         standings = [Standing(m.score, tuple(m.games[-10:])) for m in self.members]
         choice = exploit(self.exploit, standings, member.number, self.rng)
         old, score, donor = member.values, member.score, None
@@ -91,7 +89,7 @@ class MadePopulation:
 
     def contents(self, state: str = "waiting") -> dict[str, Any]:
         """Of population.json. state: of every member."""
-        about = {"schema": 1, "over": "a2c", "every": self.every, "total": self.total, "exploit": self.exploit}
+        about = {"schema": 1, "over": "a2c", "every": EVERY, "total": self.total, "exploit": self.exploit}
         about |= {"explore": self.explore, "score": "games", "seed": 0, "vary": self.vary, "decisions": len(self.rows)}
         return about | {"wall_seconds": 0.0, "members": [member.row(state) for member in self.members]}
 

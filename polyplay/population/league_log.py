@@ -181,12 +181,13 @@ SKILLS = "elo", "mu", "sigma"  # of an agent, which become those of whom it copi
 @dataclass(frozen=True)
 class CopyRule:
     """every: matches of an agent between two looks, 0: there are none. configured: hyperparameters of a run; one that
-    is 0 and has no prior stays. priors: ranges by name.
+    is 0 and has no prior stays. sure: the probability to win from which on one is copied. priors: ranges by name.
     chance: with which each value of a copy is perturbed, by itself. drawn: what every copy draws anew instead.
     """
 
     every: int = 0
     configured: Mapping[str, float] = field(default_factory=dict)
+    sure: float = SURE
     priors: Mapping[str, Prior] = field(default_factory=dict)
     chance: float = 1.0
     drawn: tuple[str, ...] = ()
@@ -213,8 +214,7 @@ class CopyRule:
 
     def describe(self) -> list[str]:
         """A line for the diagram."""
-        rows = [f"copies  who wins {SURE:.0%}, every {self.every:,} matches of an agent"]
-        return rows if self.every else []
+        return [f"copies  who wins {self.sure:.0%}, every {self.every:,} matches of an agent"] if self.every else []
 
     def due(self, history: CopyHistory, agents: int) -> int | None:
         """An agent that is to look now; None: there is none, or a copy is being made."""
@@ -225,7 +225,7 @@ class CopyRule:
 
     def decide(self, agent: int, history: CopyHistory, elo: np.ndarray, hyper: np.ndarray, seed: int) -> Row:
         """The line of the look of an agent that is due: it copies a peer drawn at random that beats it with probability
-        0.7 or more. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in use, in the order of
+        `sure` or more. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in use, in the order of
         `configured`.
         """
         rng = np.random.default_rng([seed, agent, history.looks])
@@ -235,7 +235,7 @@ class CopyRule:
         donor = peers[rng.integers(len(peers))]
         chance = win_probability(float(elo[donor]), float(elo[agent]))
         line = {"look": agent, "why": f"agent {donor} beats it with probability {chance:.2f}"}
-        if chance < SURE:
+        if chance < self.sure:
             return line
         old, copied = (dict(zip(self.configured, hyper[a].tolist(), strict=True)) for a in (agent, donor))
         return {"copy": history.copies + 1, **line, "donor": donor, "old": old, "values": self.explore(copied, rng)}

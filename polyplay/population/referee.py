@@ -125,8 +125,7 @@ def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[
     places: list[int | None] = [None] * len(players)
     rest = []
     for i, player in enumerate(players):
-        free = (at for at, p in enumerate(before) if p == player and places[at] is None)
-        at = next(free, None)
+        at = next((at for at, p in enumerate(before) if p == player and places[at] is None), None)
         if at is None:
             rest.append(i)
         else:

@@ -19,7 +19,6 @@ from polyplay.envs.build import autoreset_mode, build_vector
 from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import lane_seeds
 from polyplay.runs.plan import episodes
-from tests.acting.test_play import Still
 from tests.envs import faulty, vectors
 from tests.envs.faulty import FINE, RAISE
 from tests.envs.vectors import NEXT, OFF, SAME, Counting

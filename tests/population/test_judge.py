@@ -322,27 +322,6 @@ def test_a_rater_that_is_lost_anywhere_plays_the_same_again(rated_run, tmp_path)
     assert (run.directory / REFERENCES).read_bytes() == (rated_run.directory / REFERENCES).read_bytes()
 
 
-def test_a_rater_that_is_replaced_knows_the_steps_of_a_checkpoint_that_was_removed(tmp_path):
-    run = Run(tmp_path / "run")
-    run.ctx.resume = tmp_path / checkpoint.directory_name(40, {"steps": 900})
-    run.ctx.incarnation = 1001
-    run.publish(41)
-    run.employ()
-    run.work(until=1)
-    assert run.lines[0]["steps"] == 900 + 4100
-
-
-def test_references_are_the_same_in_a_run_of_another_seed(rated_run, tmp_path):
-    other = Run(tmp_path / "other", seed=8)
-    other.publish(0)
-    other.work(until=1)
-    assert (other.directory / REFERENCES).read_bytes() == (rated_run.directory / REFERENCES).read_bytes()
-    assert other.lines[0]["points"] != rated_run.lines[0]["points"]
-    found = ratings.read_references(rated_run.directory)
-    assert found["random"] == 0
-    assert found["focus"] > 0
-
-
 def test_a_version_that_was_left_half_rated_is_left_where_newer_weights_are_there(tmp_path):
     run = Run(tmp_path / "run")
     run.publish(4)
@@ -353,8 +332,10 @@ def test_a_version_that_was_left_half_rated_is_left_where_newer_weights_are_ther
     run.work(60)
     assert [line["version"] for line in run.lines] == [4]
     run.publish(14)
+    run.ctx.resume = tmp_path / checkpoint.directory_name(40, {"steps": 900})  # which was removed since
+    run.employ()
     run.work(until=2)
-    assert [line["version"] for line in run.lines] == [4, 14]
+    assert [(line["version"], line["steps"]) for line in run.lines] == [(4, 400), (14, 900 + 1400)]
 
 
 def test_while_the_disk_is_full_nothing_is_lost_and_it_is_said_once(rated_run, tmp_path, monkeypatch):

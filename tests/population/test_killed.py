@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
 from polyplay.core import checkpoint
-from polyplay.core.errors import UserError
 from polyplay.core.files import Row
-from polyplay.population.store import DONE, TRAINING, Store, ancestry, read_lineage
+from polyplay.population.store import DONE, Store, ancestry, read_lineage
 from polyplay.runs.load import weights_digest
 from tests.population.fake_members import CLOCKS
 from tests.reports import rows
@@ -27,7 +22,6 @@ OPTIONS: dict[str, Any] = {"over": "a2c", "env": "toy:catch", "network": "mlp", 
 OPTIONS |= {"tensorboard": False, "quiet": True, "seed": 1, "checkpoint_every": 0.1, "report_every": 0.2, "trace": True}
 OPTIONS |= {"population": 3, "every": 400, "steps": 1200, "vary": ["learning_rate=log:1e-4:1e-2"]}
 SERIAL = {**OPTIONS, "serial": True, "at_once": 1, "population": 2, "every": 240, "steps": 720}
-PROCESSES = {**OPTIONS, "at_once": 2}
 PATIENCE = 240.0  # seconds for anything to happen
 
 
@@ -102,52 +96,3 @@ def test_in_turns_it_becomes_the_same_to_the_bit_wherever_it_is_cut(tmp_path):
     assert status == 0, said
     is_whole(cut, 2)
     assert known(cut) == known(whole)
-
-
-def below(process: subprocess.Popen[str], title: str = "") -> list[psutil.Process]:
-    """The processes below it whose titles have that in them."""
-    found = []
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.Error):
-                found += [child] if title in " ".join(child.cmdline()) else []
-    return found
-
-
-def until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
-    stop = time.monotonic() + PATIENCE
-    while not (found := condition()):
-        assert process.poll() is None, end(process)
-        assert time.monotonic() < stop, "it did not come to that"
-        time.sleep(0.02)
-    return found
-
-
-@pytest.mark.long
-def test_a_trainer_and_the_main_process_are_killed(tmp_path):
-    """Members are threads of their trainers here."""
-    run, options = tmp_path / "run", {**PROCESSES, "every": 240, "steps": 960, "on": "thread"}
-    process = begin(run, options)
-    trainer = until(lambda: below(process, "trainer 0"), process)[0]
-    until(lambda: any(m["state"] == TRAINING for m in population_of(run)), process)
-    trainer.kill()
-    until(lambda: [p for p in below(process, "trainer 0") if p != trainer], process)
-    until(lambda: len(read_lineage(run)) > 4, process)
-    left = below(process)
-    process.kill()
-    status, said = end(process)
-    assert status == -signal.SIGKILL
-    assert "worker trainer 0 was killed by SIGKILL; a new one takes its place" in said
-    psutil.wait_procs(left, timeout=20)
-    assert not [p for p in left if p.is_running() and p.status() != psutil.STATUS_ZOMBIE]
-    status, said = end(begin(run, options))
-    assert status == 0, said
-    is_whole(run)
-
-
-def population_of(run: Path) -> list[Row]:
-    try:
-        found: list[Row] = Store(run).read()["members"]
-    except UserError:  # it has not begun
-        return []
-    return found

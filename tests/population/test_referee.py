@@ -109,50 +109,6 @@ def test_the_worst_past_self_leaves_and_history_has_it(tmp_path):
     assert [row["leave"] for row in read_lines(tmp_path / LOG) if "leave" in row][:1] == [f"0-{left}"]
 
 
-def test_a_past_self_that_sits_somewhere_stays(tmp_path):
-    league = small(agents=1, actors=1, past=1)
-    office = employ(tmp_path, league, rule="past:1", matches=1)
-    league.post(0, 1)
-    office.turn()
-    assert league.table(0)[1].tolist() == [0, 1]
-    assert league.post(0, 2) == 2
-    office.turn()
-    assert league.post(0, 3) is None, "no place is free"
-    play(league, 0, [(1, 0)] * 300)  # the worse one is drawn hardly any more
-    office.turn()
-    office.turn()
-    assert league.table(0)[1].tolist() == [0, 2]
-    assert league.post(0, 3) is None, "the actor still plays with the first"
-    league.acknowledge(0, 2)
-    office.turn()
-    assert league.identity(1).kind == NOBODY
-    assert league.post(0, 3) == 1
-
-
-def test_a_referee_that_was_killed_before_it_said_so_enters_a_past_self_once(tmp_path, monkeypatch):
-    league = small()
-    office = employ(tmp_path, league)
-    player = league.post(1, 7)
-    for name in ("take", "enter", "put", "seat"):  # no memory is written: as if it were killed after the lines
-        monkeypatch.setattr(League, name, lambda *args: None)
-    office.turn()
-    monkeypatch.undo()
-    assert league.post(1, 8) is None
-    office = employ(tmp_path, league)
-    office.turn()
-    assert league.identity(player) == (PAST, 1, 7)
-    assert league.post(1, 8) not in (None, player)
-    office.turn()
-    real = league._agents.copy()
-    league.post(0, 9)
-    office.turn()
-    league._agents[:, 0] = real[:, 0]  # killed between the two cells: a place is in reserve, but the learner waits
-    assert league.post(0, 10) is None
-    employ(tmp_path, league)
-    assert league.post(0, 10) is not None
-    assert [row["post"] for row in read_lines(tmp_path / LOG) if "post" in row] == ["1-7", "1-8", "0-9"]
-
-
 def test_teams_of_several_players(tmp_path):
     league = small(agents=4, actors=1, teams=(0, 0, 1, 1), seated=4)
     assert league.sides == [[0, 1], [2, 3]]
@@ -177,16 +133,6 @@ def test_each_against_each_other_where_there_are_more_teams(tmp_path):
     assert league.points[:3, :3].tolist() == [[0, 0.5, 0], [0.5, 0, 0], [1, 1, 0]]
 
 
-def test_bots_play_where_the_rule_has_anybody(tmp_path):
-    league, office = at_work(tmp_path, rule="uniform", agents=1, actors=1, past=2, bots=("scripted",))
-    bot = league.players - 1
-    assert (league.identity(bot), league.identity(0)) == ((BOT, 0, 0), (AGENT, 0, 0))
-    assert league.table(0)[1].tolist() == [0, bot]
-    play(league, 0, [(1, 0)])
-    office.turn()
-    assert '"bot:scripted"' in (tmp_path / LOG).read_text()
-
-
 # ---------------------------------------------------------------------------------------------------- too fast, wrong
 def test_what_comes_too_fast_is_counted_and_said(tmp_path):
     heard: list[tuple[str, str]] = []
@@ -197,14 +143,6 @@ def test_what_comes_too_fast_is_counted_and_said(tmp_path):
     assert league.games.sum() == 2 * RESULTS
     assert [row["lost"] for row in read_lines(tmp_path / LOG) if "lost" in row] == [7]
     assert [text for _, text in heard] == [f"actor 1: 7 matches came too fast to be rated; {LOG} counts them"]
-
-
-def test_a_player_who_is_not_there_is_never_written(tmp_path):
-    league, office = at_work(tmp_path)
-    play(league, 0, [(1, 0)], [0, 3])
-    with pytest.raises(RuntimeError, match="actor 0 reported a match of players"):
-        office.turn()
-    assert "of" not in (tmp_path / LOG).read_text().replace("of_", "")
 
 
 def test_while_the_disk_is_full_nothing_is_rated_and_nothing_lost(tmp_path, monkeypatch):
@@ -275,14 +213,6 @@ def test_each_rule_draws_as_it_says():
     weights = {p: match_weight(win_probability(1000, six().elo[p])) for p in (1, 2, 3, 4, 6)}
     expected = {p: weight / sum(weights.values()) for p, weight in weights.items()}
     assert opponents("elo") == pytest.approx(expected, abs=6e-3)
-
-
-def test_a_match_is_wanted_most_at_even_odds_and_0_049_of_it_at_400_elo():
-    weights = [match_weight(p) for p in np.linspace(0, 1, 101)]
-    assert int(np.argmax(weights)) == 50
-    assert match_weight(0.5) == 1
-    for apart in (400, -400):
-        assert match_weight(win_probability(1000, 1000 + apart)) == pytest.approx(0.049, abs=5e-4)
 
 
 @given(st.lists(st.floats(-20, 20), min_size=1, max_size=30))

@@ -26,7 +26,6 @@ from polyplay.population.store import (
     Store,
     ancestry,
     best_member,
-    founder,
     line_of,
     rank_members,
     read_lineage,
@@ -49,15 +48,6 @@ def decide(store: Store, i: int = 0, why: str = "no member is better") -> None:
 
 def numbers(store: Store) -> list[int]:
     return [row["decision"] for row in read_lineage(store.directory)]
-
-
-def test_founders_have_the_first_lines(store):
-    population, rows = store.read(), read_lineage(store.directory)
-    assert numbers(store) == [0, 1, 2]
-    assert population["decisions"] == 3
-    assert [row["new"] for row in rows] == [m["values"] for m in population["members"]]
-    assert all(row["old"] == {} and row["donor"] is None and row["why"] == "drawn from the prior" for row in rows)
-    assert founder(1, {"rate": 0.5}).keys() == population["members"][1].keys()
 
 
 def test_it_may_be_begun_again_where_it_was_killed_before_it_was_a_run(store):

@@ -16,6 +16,7 @@ from polyplay.core.errors import WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.workers.autoscale import schedule
 from polyplay.workers.crew import Crew
+from tests.reports import rows
 from tests.systems import settings as of
 from tests.systems.trained import kill_one_by_one, same_weights, until, updates, wired
 
@@ -247,7 +248,7 @@ def fails(out, batch, hyperparameters):
 def test_reports_say_what_was_served_and_learnt_at_once(tmp_path):
     settings = {"predict_batch": 4, "predictors": 1, "trainers": 1, "min_batch": 0}
     run = polyplay.train("ga3c", env="toy:catch", steps=2_000, run=str(tmp_path / "run"), **{**of.GA3C, **settings})
-    found = [row for row in rows(run.directory) if row["predict_batch"] is not None]
+    found = [row for row in rows(run.directory / "metrics.jsonl") if row["predict_batch"] is not None]
     assert {row[f"predict_batch_p{q}"] for row in found for q in (10, 90)} == {4.0}
     assert all(1.0 <= row["train_batch_p10"] <= row["train_batch_p90"] <= 5.0 for row in found if row["train_batch"])
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-import threading
 import time
 from collections.abc import Callable
 from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +15,6 @@ from hypothesis import strategies as st
 
 from polyplay.core.errors import UserError
 from polyplay.core.worker import Adjustable, Counters, RunControl, WorkerContext
-from polyplay.runs.session import Session
 from polyplay.workers.autoscale import describe_decision, schedule
 from polyplay.workers.crew import Crew
 from tests.victims import until
@@ -92,6 +89,7 @@ def test_one_number_changes_by_one_within_its_bounds_and_what_rose_is_kept(dials
 
 
 def test_what_fell_is_kept_ever_less_often():
+    assert World(lambda numbers: 0.0, agents=(2, 1, 8)).run(100.0, interval=1.0) == [], "nothing was trained"
     falls = World(lambda numbers: 1000 * 0.98 ** numbers["n"], n=(1, 1, 99), seed=1)
     kept = [row["why"] == "annealing" for row in falls.run(300.0, interval=1.0, temperature=0.05, cooling=0.97)]
     assert any(kept[:10])
@@ -111,50 +109,12 @@ def test_it_finds_the_best_number_or_goes_on_with_what_it_gets(delay):
         assert said[0]["late"] == ["agents"]
 
 
-def test_a_run_writes_a_decision_down_and_says_it():
-    rows, lines = [], []
+def test_a_decision_is_said():
     decision = {"from": {"act": 1, "learn": 2}, "to": {"act": 2, "learn": 2}, "before": 10.0, "after": 30.0}
     decision |= {"kept": True, "why": "rose", "late": []}
-    session = SimpleNamespace(
-        reporter=SimpleNamespace(decision=lambda *told: rows.append(told) or told[0]),
-        terminal=SimpleNamespace(note=lines.append),
-        metrics=SimpleNamespace(steps=40, updates=2),
-    )
-    Session.log(session, "decision", json.dumps(decision))
-    assert rows == [(decision, 40, 2)]
-    assert lines == ["schedule: act 1 → 2: 10 → 30, kept (rose)"]
+    assert describe_decision(decision) == "schedule: act 1 → 2: 10 → 30, kept (rose)"
     worse = {**decision, "after": 1.0, "kept": False, "why": "fell", "late": ["act"]}
     assert describe_decision(worse) == "schedule: act 1 → 2: 10 → 1, taken back (fell); act had not arrived"
-
-
-# ------------------------------------------------------------------------------------------------- roles as dials
-def busy(ctx):
-    while True:
-        ctx.counters.add("updates", 1.0)
-        time.sleep(ctx.patience / 100.0)
-        yield
-
-
-def test_a_role_is_scheduled_in_one_thread():
-    """Time is a number of turns here, so this is the same every time."""
-    turns = iter(range(10**9))
-    made, said = [0.0], list[dict]()
-
-    def together(ctx):
-        """Each of up to four brings 100 updates a turn, more are in each other's way."""
-        while True:
-            made[0] += 100.0 if ctx.index < 4 else -30.0
-            ctx.counters.set("updates", made[0])
-            yield
-
-    crew = Crew(serial=True, log=lambda kind, text: said.append(json.loads(text)))
-    role = crew.add(together, n=1)
-    how = {"interval": 40.0, "temperature": 0.0, "arrive": 1e12, "clock": lambda: float(next(turns))}
-    crew.add(schedule, dials=[crew.dial(role, 1, 8)], **how)
-    crew.start()
-    until(crew, None, lambda: len(said) > 12)
-    crew.stop()
-    assert [d["to"] for d in said if d["kept"]][-1] == {"together": 4}
 
 
 def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
@@ -179,49 +139,12 @@ def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
     crew.stop()
 
 
-def test_hundreds_of_changes_leave_nothing_behind():
-    """Seats and rows of the meter are used again; a seat that is not empty yet is waited for."""
-    began: list = []
-
-    def lives(ctx):
-        began.append((ctx.index, ctx.row, ctx.incarnation))
-        while True:
-            time.sleep(0.001)
-            yield
-
-    crew = Crew(on="thread")
-    before = set(threading.enumerate())  # some of an earlier test may still be about to end
-    role = crew.add(lives, n=2)
-    crew.dial(role, 1, 8)
-    crew.start()
-    rng = random.Random(0)
-    for _ in range(300):
-        role.size.ask(rng.randint(1, 8))
-        crew.poll(0.001)
-    role.size.ask(3)
-    until(crew, None, lambda: role.size.get() == 3)
-    until(crew, None, lambda: len(set(threading.enumerate()) - before) == 3)  # those that left have ended
-    crew.stop()
-    assert len({row for _, row, _ in began}) == len({index for index, _, _ in began}) <= 8
-    assert len(set(began)) == len(began), "nobody repeats another one's past"
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 4), (3, 4), (1, 1), (1, 2049)])
-def test_a_dial_has_room_for_what_the_role_has(low, high):
-    crew = Crew()
-    role = crew.add(busy, n=2)
-    with pytest.raises(UserError, match=f"dial of busy: {low} to {high} given for 2 workers"):
-        crew.dial(role, low, high)
-
-
 def test_dials_share_the_places_of_a_crew():
     crew = Crew()
-    one, two = crew.add(busy, n=2, name="one"), crew.add(busy, n=2, name="two")
+    one, two = (crew.add(schedule, n=2, name=name) for name in ("one", "two"))
+    for low, high in ((0, 4), (3, 4), (1, 1), (1, 2049)):
+        with pytest.raises(UserError, match=f"dial of one: {low} to {high} given for 2 workers"):
+            crew.dial(one, low, high)
     crew.dial(one, 1, 2024)
     with pytest.raises(UserError, match="30 given, allowed: at most 24; a run has at most 2048 workers"):
         crew.dial(two, 1, 30)
-
-
-def test_it_waits_until_something_was_trained():
-    world = World(lambda numbers: 0.0, agents=(2, 1, 8))
-    assert world.run(100.0, interval=1.0) == []

@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import errno
 import inspect
-import multiprocessing
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
 
 import psutil
 import pytest
 
-from polyplay.core import processes
 from polyplay.core.errors import EnvFailure, UserError, WorkerLost
 from polyplay.core.processes import ForkedProcess
 from polyplay.core.shared_memory import SharedBlock
-from polyplay.core.worker import RunControl, next_incarnation
+from polyplay.core.worker import next_incarnation
 from polyplay.workers import process
-from polyplay.workers.crew import Crew, take_turns
-from polyplay.workers.role import each
+from polyplay.workers.crew import Crew
 from tests.victims import crew_of, turns, until
 
 
-def count(ctx, *, block, until, slot=None):
+def count(ctx, *, block, until):
     cell = block.array(64, "int64")
     while cell[ctx.index] < until:
         cell[ctx.index] += 1
@@ -74,7 +69,7 @@ def seen_off(crew: Crew) -> bool:
 def test_workers_run_to_their_end(how):
     block = SharedBlock(512)
     crew = Crew(**how)
-    crew.add(count, n=3, learner=True, block=block, until=10, slot=each(lambda i: i))
+    crew.add(count, n=3, learner=True, block=block, until=10)
     crew.start()
     assert ends(crew)
     assert crew.counters.column("steps").sum() == 30
@@ -141,36 +136,23 @@ def test_a_killed_worker_fails_the_run_where_it_must():
     assert seen_off(crew)
 
 
-class Gone:
-    """A process that was killed, and its pipe."""
-
-    closed, exitcode = True, -signal.SIGKILL
-
-    def close(self):
-        pass
-
-    def ending(self):
-        return "was killed by SIGKILL"
-
-
 def test_only_losses_of_the_last_hour_count_towards_the_limit():
     crew = Crew(serial=True, log=lambda kind, text: None)
     role = crew.add(count, learner=True, on_loss="replace", block=SharedBlock(512), until=5)
     crew.start()
     role.recent_losses = [time.monotonic() - 3601.0] * 30
+    gone = SimpleNamespace(closed=True, exitcode=-9, close=lambda: None, ending=lambda: "was killed by SIGKILL")
 
-    def lose(times: int) -> None:
-        for _ in range(times):
-            worker = role.workers[0]
-            worker.pipe, worker.runs = Gone(), Gone()
-            crew._ended(worker)
+    def lose() -> None:
+        worker = role.workers[0]
+        worker.pipe = worker.runs = gone
+        crew._ended(worker)
 
-    lose(20)
+    for _ in range(20):
+        lose()
     assert (role.lost, len(role.recent_losses)) == (20, 20)
-    with pytest.raises(
-        WorkerLost, match=r"count 0 was killed by SIGKILL \(20 of its role were replaced within an hour"
-    ):
-        lose(1)
+    with pytest.raises(WorkerLost, match=r"count 0 was killed by SIGKILL \(20 of its role were replaced within an"):
+        lose()
     crew.stop()
 
 
@@ -180,9 +162,7 @@ def test_nobody_who_takes_a_seat_is_taken_for_one_that_was_there_from_the_start(
     for _ in range(2_500):
         lives.append(next_incarnation(lives[-1], 2))
     assert lives[:3] == [2_000, 2_001, 2_002]
-    assert all(life // 1000 == 2 for life in lives)
-    assert all(life % 1000 for life in lives[1:])
-    assert all(a != b for a, b in pairwise(lives))
+    assert all(life // 1000 == 2 and life % 1000 and a != life for a, life in pairwise(lives))
 
 
 def test_a_role_grows_and_shrinks_while_it_runs():
@@ -202,7 +182,6 @@ def test_a_role_grows_and_shrinks_while_it_runs():
     ("why", "said"),
     [
         (OSError(errno.EMFILE, "Too many open files"), r"^--actors: .*Too many open files; let there be fewer workers"),
-        (OSError("the fork server ended with exit status 1: RuntimeError: no"), r"^starting act 1 .*RuntimeError: no$"),
         (OSError(28, "full"), r"^starting act 1 of 3 failed: full$"),
     ],
 )
@@ -225,26 +204,10 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(why, sa
     crew.stop()
 
 
-def test_what_fails_before_a_worker_begins_is_its_error_too(monkeypatch):
-    def tune(threads):
-        raise RuntimeError("no such library")
-
-    monkeypatch.setattr(process, "tune", tune)
-    here, there = multiprocessing.Pipe(duplex=False)
-    monkeypatch.setattr(processes, "label", "")
-    monkeypatch.setattr(processes, "on_compile", [])
-    process.as_process((SimpleNamespace(threads=1), count, {}), there)  # type: ignore[arg-type]
-    kind, text = here.recv()
-    assert kind == "error"
-    assert text.endswith("RuntimeError: no such library\n")
-
-
 def test_more_workers_than_there_is_room_for_name_the_option():
     crew = Crew()
     crew.add(count, 4, name="learn")
-    with pytest.raises(
-        UserError, match=r"^--actors: 3000 given, allowed: at most 2044; a run has at most 2048 workers"
-    ):
+    with pytest.raises(UserError, match=r"^--actors: 3000 given, allowed: at most 2044; a run has at most 2048 wor"):
         crew.add(count, 3000, name="act")
     with pytest.raises(UserError, match=r"^--predictors: 2045 given"):
         crew.add(count, 2045, name="act", drain=True)
@@ -258,45 +221,3 @@ def test_the_death_of_the_fork_server_is_told_as_what_it_is():
     with pytest.raises(WorkerLost, match=r"^the fork server of the workers was killed by SIGKILL, and they with it"):
         ends(crew)
     crew.stop()
-
-
-def worker(name: str, log: list[str], learner: bool = False, meets: tuple[int, ...] = ()) -> Any:
-    """Takes turns for ever; meets: rounds at whose end it waits for others."""
-    ctx = SimpleNamespace(meeting=0, turn=lambda: None, number=(lambda: 7) if learner else None)
-    ctx.write_part = lambda number: log.append(f"{name} writes {number}")
-
-    def runs() -> Iterator[None]:
-        number = 0
-        while True:
-            number += 1
-            log.append(name)
-            ctx.meeting = int(number in meets)
-            yield
-
-    role = SimpleNamespace(name=name, learner=learner, source=None)
-    return SimpleNamespace(ctx=ctx, role=role, runs=runs(), done=False)
-
-
-def test_all_write_their_parts_between_two_rounds_once_for_each_save():
-    log, control = list[str](), RunControl()
-    crew = [worker("act", log), worker("learn", log, learner=True), worker("referee", log)]
-    round_ = ["act", "learn", "referee"]
-    parts = ["act writes 7", "learn writes 7", "referee writes 7"]
-    take_turns(crew, control)
-    control.save()
-    take_turns(crew, control)
-    take_turns(crew, control)
-    assert log == [*round_, *round_, *parts, *round_]
-    control.finish()
-    take_turns(crew, control)
-    assert log[12:] == [*round_, *parts]
-    assert [w.done for w in crew] == [False, True, False], "nobody learns after the last one"
-
-
-def test_nobody_writes_while_learners_wait_for_each_other():
-    log, control = list[str](), RunControl()
-    crew = [worker("act", log), worker("learn", log, learner=True, meets=(1, 2))]
-    control.save()
-    for _ in range(3):
-        take_turns(crew, control)
-    assert log == ["act", "learn"] * 3 + ["act writes 7", "learn writes 7"]

@@ -20,10 +20,8 @@ from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.nets import NetworkFactory
-from polyplay.runs import options, run
 from polyplay.weights.params import FlatParams, WeightsOnRequest, param_sizes
 from polyplay.workers import evaluator
-from polyplay.workers.crew import Crew
 from tests.reports import rows
 from tests.runs.test_run import meanwhile, wait_for
 
@@ -84,16 +82,6 @@ def test_games_are_played_when_they_are_due_with_the_weights_that_were_shown(tmp
     bench.turns.close()
 
 
-def test_a_resumed_run_counts_on(tmp_path: Path):
-    bench = Bench(tmp_path, steps=950)
-    bench.train(49)
-    next(bench.turns)
-    assert not bench.show.asked
-    bench.train(51)
-    assert bench.until_told(1, version=3)["steps"] == 1001
-    bench.turns.close()
-
-
 def test_only_better_weights_are_kept(tmp_path: Path):
     net = Bench(None).policy()
     ctx = WorkerContext("evaluator", 0, 1, 1, 0, Counters(2), RunControl(), directory=tmp_path)
@@ -102,19 +90,15 @@ def test_only_better_weights_are_kept(tmp_path: Path):
         at = {"frames": 9, "steps": 9, "updates": updates, "protocol": protocol, "episodic_return_mean": mean}
         return evaluator._best(ctx, net, {**at, "returns": [mean], "interval": None})
 
-    assert score(0.5, 3)
-    assert not score(0.5, 4)
-    assert not score(0.4, 5)
-    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == ["best-000000000003-steps-9"]
-    assert score(0.6, 6)
-    assert [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()] == ["best-000000000006-steps-9"]
-    assert score(0.1, 7, "sticky")  # another protocol's score says nothing
-    best = checkpoint.best(tmp_path)
-    assert best is not None
-    assert best.name == "best-000000000007-steps-9"
-    assert checkpoint.flaw(best) is None
-    assert checkpoint.everything(tmp_path) == []  # nothing to go on from
-    assert not evaluator._best(WorkerContext("evaluator", 0, 1, 1, 0, Counters(2), RunControl()), net, {})
+    def kept() -> list[str]:
+        return [p.name for p in checkpoint.checkpoints_dir(tmp_path).iterdir()]
+
+    assert [score(0.5, 3), score(0.5, 4), score(0.4, 5)] == [True, False, False]
+    assert kept() == ["best-000000000003-steps-9"]
+    assert [score(0.6, 6), score(0.1, 7, "sticky")] == [True, True], "another protocol's score says nothing"
+    assert kept() == ["best-000000000007-steps-9"]
+    assert checkpoint.flaw(checkpoint.checkpoints_dir(tmp_path) / kept()[0]) is None
+    assert checkpoint.everything(tmp_path) == [], "nothing to go on from"
 
 
 def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
@@ -134,13 +118,6 @@ def test_the_best_weights_have_the_score_that_was_told(tmp_path: Path):
     assert result["returns"] == best["returns"]
     assert (result["place"], result["chosen_by"]) == ("best", "evaluation")
     assert result["checkpoint"] == f"best-{best['updates']:012d}-steps-{best['steps']}"
-
-
-def test_without_the_option_there_is_none(tmp_path: Path):
-    crew = Crew()
-    assert run.add_evaluator(crew, None, options.RunOptions(), 0) == []
-    assert crew.control.show is None
-    assert crew.roles == []
 
 
 def test_mistakes_are_said_before_anything_is_made(tmp_path: Path):

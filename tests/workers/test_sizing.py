@@ -9,14 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import polyplay
 from polyplay import systems
-from polyplay.core.errors import UserError
 from polyplay.runs import load, plan
 from polyplay.runs.options import RunOptions
 from polyplay.workers import row_costs, sizing
 from polyplay.workers.sizing import RowCosts, actor_rate, best_actors, threads_of
-from tests.bench.test_measure import keywords, measure
 
 COSTS = st.builds(RowCosts, st.floats(1e-5, 1e-1), st.floats(1e-5, 1e-1), st.floats(0.5, 3.0))
 
@@ -46,12 +43,6 @@ def test_no_other_number_is_much_better_nor_a_smaller_one_as_good(costs, cores, 
     assert all(
         r < sizing.NEAR * max(rates.values()) for m, r in rates.items() if sizing.fewest_actors(learners) <= m < n
     )
-
-
-@given(COSTS, st.integers(1, 64), st.integers(3, 64))
-def test_no_rate_is_above_what_the_cores_can_do(costs, n, cores):
-    assert actor_rate(costs, n, cores) <= cores / (costs.act + costs.learn) * (1 + 1e-9)
-    assert actor_rate(costs, n, cores) <= n / costs.act * (1 + 1e-9)
 
 
 def crew_of(roles: dict[str, tuple[int, int]], fleet: Any = None) -> Any:
@@ -88,10 +79,8 @@ def test_roles_that_say_no_threads_share_what_is_left(monkeypatch, cores, roles,
     [
         ({"act": 10}, {"act": (10, 1), "learn": (1, 0)}, {"act": 1, "learn": 8}),
         ({"act": 4}, {"act": (4, 0), "learn": (1, 0)}, {"act": 8, "learn": 8}),
-        ({"act": 40}, {"act": (44, 0), "learn": (1, 0)}, {"act": 1, "learn": 1}),
         ({"replica": 4}, {"replica": (5, 0)}, {"replica": 8}),
         ({"learn": 1}, {"act": (4, 1), "learn": (1, 0)}, {"act": 1, "learn": 16}),
-        ({"act": 2, "learn": 1}, {"act": (2, 1), "learn": (1, 0)}, {"act": 1, "learn": 16}),
     ],
 )
 def test_each_machine_has_its_own_cores(monkeypatch, away, roles, threads):
@@ -105,29 +94,12 @@ def test_each_machine_has_its_own_cores(monkeypatch, away, roles, threads):
     assert max(threads_in(crew).values()) <= 8
 
 
-@given(COSTS, st.integers(3, 32), st.integers(1, 500))
-def test_actors_on_other_machines_have_the_cores_there(costs, cores, away):
-    n = best_actors(costs, cores, 1, away)
-    assert sizing.FEW <= n <= max(away, sizing.FEW)
-    here = 1 / costs.learning(cores)
-    assert actor_rate(costs, n, cores, 1, away) >= sizing.NEAR * min(away / costs.act, here)
-    assert actor_rate(costs, n, cores, 1, away) <= min(n / costs.act, here) * (1 + 1e-9)
-
-
 def test_small_networks_have_one_thread_and_large_ones_more(monkeypatch):
     monkeypatch.setattr(sizing, "cores", lambda: 8)
     for network, threads in (("mlp", 1), ("mlp(512,512)", 4)):
         _, crew = build("impala", {"network": network, "actors": 4})
         learner = next(role for role in crew.roles if role.name == "learn")
         assert threads_of(learner, crew) == threads, learner.parameters
-
-
-@given(st.integers(2, 60), st.integers(3, 64), st.integers(1, 4))
-def test_what_is_counted_with_is_what_workers_have(n, cores, learners):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sizing, "cores", lambda: cores)
-        found = threads_in(crew_of({"act": (n, 1), "learn": (learners, 0)}))["learn"]
-    assert found == sizing.threads_beside(n, cores, learners)
 
 
 def build(system: str, more: dict[str, Any], **options: Any) -> tuple[Any, Any]:
@@ -150,17 +122,12 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
     monkeypatch.setattr(sizing, "cores", lambda: 6)
     for more, options, n in (
         ({}, {"serial": True}, 2),
-        ({}, {"on": "thread"}, 2),
         ({"actors": 3}, {}, None),
         ({"lag": 0, "batch": 8}, {}, 2),
         ({"learners": 5, "actors": 5, "batch": 40}, {}, None),
         ({"learners": 5, "batch": 40}, {}, 5),
     ):
         assert build(system, {"unroll": 5, **more}, **options)[0].resolved == ({"actors": n} if n else {})
-    crew = load.crew_of(RunOptions())
-    page = systems.load(system)
-    made = page.build(page.Config(env="toy:catch", network="mlp", actors=0, lanes=4, batch=16, unroll=5), crew)
-    assert made.resolved == {"actors": 2}, "not a run's beginning"
     assert not asked
     wired, crew = build(system, {"unroll": 5, "learners": 2})
     assert asked == [(4, 5, 8, "float32")]
@@ -196,38 +163,3 @@ def test_a_network_that_fails_is_left_to_its_worker(monkeypatch):
     wired, crew = build("impala", {"unroll": 5})
     assert wired.resolved == {"actors": 2}
     assert crew.divided == "not measured, RuntimeError: shapes do not fit"
-
-
-def test_settings_that_are_too_large_are_measured_once(monkeypatch, tmp_path):
-    """Smaller ones are planned with the actors that were found."""
-    asked = []
-    monkeypatch.setattr(row_costs, "measure_costs", lambda *a: asked.append(a) or RowCosts(1e-3, 1e-3, 2.0))
-    monkeypatch.setattr(sizing, "cores", lambda: 6)
-    monkeypatch.setattr(plan, "memory_limit", lambda: 6_000_000_000)
-    with pytest.raises(UserError, match="lower --"):
-        polyplay.train("impala", env="ALE/Pong-v5", network="a3c", lanes=2048, batch=2048, run=str(tmp_path / "run"))
-    assert len(asked) == 1
-
-
-@pytest.mark.parametrize(("seconds", "blocks"), [(0.09, 5), (0.05, 5), (0.01, 3), (0.2, 11)])
-def test_a_cost_is_the_median_of_blocks_of_turns(monkeypatch: pytest.MonkeyPatch, seconds: float, blocks: int):
-    """Five blocks or more, but three where these take longer than was allowed."""
-    turns: list[None] = []
-
-    def clock() -> float:
-        return len(turns) * 2e-6
-
-    monkeypatch.setattr(row_costs, "perf_counter", clock)
-    assert row_costs.cpu_cost(lambda: turns.append(None), seconds, clock) == pytest.approx(2.0)
-    assert len(turns) == 6 + blocks * round(row_costs.BLOCK / 2e-6)
-
-
-def test_learning_changes_the_weights():
-    wired = measure.wire("ppo", keywords("ppo"))
-    found = row_costs.CostProfile(wired.envs, wired.spec)
-    before, heard = found.vector.parameter.detach().clone(), []
-    apply_gradient = found.apply_gradient
-    found.apply_gradient = lambda *a: (heard.append(1), apply_gradient(*a))[1]  # type: ignore[assignment,method-assign]
-    found.learn(wired.T, wired.B, 0.0)
-    assert not before.equal(found.vector.parameter.detach())
-    assert len(heard) % (3 * 4) == 0  # epochs × minibatches

@@ -104,9 +104,8 @@ class AgentProcess:
         command = [sys.executable, "-c", CODE, json.dumps(sys.path), ROOM]
         started = subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         started.wait()
-        assert started.stdin is not None
-        assert started.stdout is not None
-        self._calls, self._said, ship = started.stdin, started.stdout, config.get("ship", b"")
+        pipes: Any = started.stdin, started.stdout
+        (self._calls, self._said), ship = pipes, config.get("ship", b"")
         self.give(0, json.dumps({**config, "ship": bool(ship)}).encode())
         if ship:
             self.give(0, ship)

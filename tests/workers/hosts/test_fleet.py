@@ -22,24 +22,13 @@ from tests.workers.hosts.runs import TOY, events, processes_of, updates
 EXACT = {**TOY, "quiet": True, "lag": 0, "trace": True, "tensorboard": False, "anneal": "constant"}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("system", ["appo", "r2d2", "apex", "gorila"])
-def test_other_systems_learn_with_actors_elsewhere(system, tmp_path):
-    few = {"learning_starts": 1000, "actors": 2}
-    more = {"appo": {"learning_rate": 1e-3}, "r2d2": few, "apex": few, "gorila": few}
-    settings = {"env": "toy:catch", "network": "mlp", "steps": 60_000, "quiet": True, **more[system]}
-    result = polyplay.train(system, **settings, hosts="pretend:2", run=str(tmp_path / "run"))
-    assert result.summary["updates"] > 3
-    assert {row["event"] for row in events(tmp_path / "run")} == {"opened"}
-
-
 def policy_of(run: Path) -> bytes:
     newest = max(path for path in (run / "checkpoints").iterdir() if path.name[:1].isdigit())
     return (newest / "agents/0/policy.safetensors").read_bytes()
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", ["learn=others,act=here", "learn=pretend-1,act=pretend-2", "learn=pretend-1"])
+@pytest.mark.parametrize("place", ["learn=others,act=here", "learn=pretend-1,act=pretend-2"])
 def test_a_learner_elsewhere_learns_the_same_to_the_bit(tmp_path, place):
     exact = {**EXACT, "trace": False, "steps": 8000}
     polyplay.train("impala", **exact, run=str(tmp_path / "here"))
@@ -65,23 +54,27 @@ def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the
     ("system", "options", "said"),
     [
         ("impala", {"hosts": "pretend:0"}, "--hosts: pretend:0 given, allowed: none, ray, ray:HOST:PORT, or pretend:N"),
-        ("impala", {"hosts": "two"}, "--hosts: two given, allowed"),
         ("impala", {"hosts": "pretend:2", "serial": True}, "leave out --serial"),
         ("impala", {"hosts": "pretend:2", "on": "thread"}, "leave out --on thread"),
         ("impala", {"hosts": "ray:127.0.0.1:1"}, "no Ray cluster at 127.0.0.1:1: .*refused"),
         ("impala", {"hosts": "ray:nowhere"}, "no Ray cluster at nowhere: .*allowed: ray:HOST:PORT"),
-        ("impala", {"place": "act=others"}, "--place: act=others given, but it takes other machines: give --hosts too"),
+        ("impala", {"place": "act=others"}, "--place: act=others given, but it takes other machines"),
         ("impala", {"ship": "."}, "--ship: . given, but it takes other machines: give --hosts too"),
         ("impala", {"hosts": "pretend:2", "ship": "nowhere"}, "--ship: nowhere given, but there is no such folder"),
         ("impala", {"hosts": "pretend:2", "place": "act"}, "--place: act given, allowed: ROLE=WHERE"),
-        ("impala", {"hosts": "pretend:2", "place": "act=prtend-1"}, "nearest: pretend-1.; there are: pretend-1, pre"),
-        ("impala", {"hosts": "pretend:2", "place": "act=here"}, "--place leaves all workers on this machine"),
+        (
+            "impala",
+            {"hosts": "pretend:2", "place": "act=prtend-1"},
+            "no machine is called prtend-1; there are: pretend-1, pre",
+        ),
+        ("impala", {"hosts": "pretend:2", "place": "act=here"}, "all workers of this run stay here, by --place or"),
         ("impala", {"hosts": "pretend:2", "place": "learn=others", "trace": True}, "learn is elsewhere, but --trace"),
         (
             "impala",
-            {"hosts": "pretend:2", "place": "learn=others", "eval_every": 100},
-            "learn is elsewhere, but --eval-every asks it here",
+            {"hosts": "pretend:2", "place": "learn=others", "eval_every": 9},
+            "elsewhere, but --eval-every asks",
         ),
+        ("a2c", {"hosts": "pretend:2", "replicas": 1}, "--hosts: .* is alone; .*take --replicas 2 or more"),
         ("a3c", {"hosts": "pretend:2", "workers": 2}, "episodic_replica shares a Hogwild with others"),
         ("accel", {"hosts": "pretend:2", "replicas": 2, "sync": "chunked"}, "replica shares a Chunked with others"),
         ("league", {"hosts": "pretend:2", "env": "toy:rps", "network": "mlp"}, "act shares a .* does not cross"),
@@ -134,14 +127,6 @@ def test_a_module_that_is_missing_elsewhere_is_named_with_the_machine(tmp_path, 
         polyplay.train("impala", **given, run=str(tmp_path / "run"))
 
 
-@pytest.mark.long
-def test_a_dry_run_measures_on_other_machines_and_writes_nothing(tmp_path, monkeypatch, capfd):
-    monkeypatch.chdir(tmp_path)
-    polyplay.train("impala", **{**TOY, "quiet": False}, steps=1000, hosts="pretend:1", dry_run=True)
-    assert "here: learn 0; pretend-1 (2 cores): act 0-1" in " ".join(capfd.readouterr().out.split())
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_diagram_says_who_works_elsewhere(capsys):
     assert main(["diagram", "impala", "--env", "toy:catch", "--network", "mlp", "--hosts", "pretend:2"]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -176,9 +161,8 @@ def test_they_learn_the_same_to_the_bit_and_modules_are_taken_along(tmp_path, mo
     given = {**REPLICAS_TOY, "env": "ownenv:make", "preset": "paper", "replicas": 2, "steps": 1000}
     polyplay.train("a2c", **given, run=str(tmp_path / "here"))
     polyplay.train("a2c", **given, hosts="pretend:1", ship=str(tmp_path / "mine"), run=str(tmp_path / "there"))
-    there = [line for line in seen.read_text().splitlines() if "/polyplay-" in line]
-    assert there
-    assert all(line.endswith("/shipped/ownenv.py") for line in there)
+    there = {Path(line).parts[-2:] for line in seen.read_text().splitlines() if "/polyplay-" in line}
+    assert there == {("shipped", "ownenv.py")}
     assert len(updates(tmp_path / "here")) > 5
     assert updates(tmp_path / "there") == updates(tmp_path / "here")
     assert [row["event"] for row in events(tmp_path / "there")] == ["opened"]
@@ -196,7 +180,7 @@ def test_they_learn_the_same_to_the_bit_and_modules_are_taken_along(tmp_path, mo
         ("dqn", {"epsilon_decay_steps": 1, "epsilon": 0.1}),
     ],
 )
-@pytest.mark.parametrize(("first", "then"), [("pretend:2", "none"), ("none", "pretend:2"), ("pretend:1", "pretend:2")])
+@pytest.mark.parametrize(("first", "then"), [("none", "pretend:2"), ("pretend:2", "pretend:1")])
 def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, system, more, first, then):
     own = {} if system == "impala" else {"replicas": 2}
     settings = {**REPLICAS_TOY, **own, **SYSTEMS[system], **more}
@@ -205,11 +189,6 @@ def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, system, more, firs
     polyplay.train(system, **settings, steps=steps // 2, hosts=first, run=str(tmp_path / "parts"))
     polyplay.resume(str(tmp_path / "parts"), steps=steps, hosts=then)
     assert updates(tmp_path / "parts") == updates(tmp_path / "whole")
-
-
-def test_one_replica_alone_has_nothing_to_put_elsewhere(tmp_path):
-    with pytest.raises(UserError, match=r"--hosts: .* is alone; take --replicas 2 or more"):
-        polyplay.train("a2c", **REPLICAS_TOY, replicas=1, steps=1000, hosts="pretend:1", run=str(tmp_path / "run"))
 
 
 class Machines:
@@ -281,15 +260,8 @@ def test_lost_machines_get_new_agents_after_pauses_that_grow_and_others_join(mon
     assert machines.look() == [], "the run ends"
 
 
-@pytest.mark.parametrize(
-    ("nodes", "before", "names"),
-    [
-        ({"id1111x": "m", "id2222x": "n"}, {}, ["m", "n"]),
-        ({"id1111x": "m", "id2222x": "m"}, {}, ["m-id1111", "m-id2222"]),
-        ({"id1111x": "m", "id2222x": "m"}, {"id1111x": "m"}, ["m", "m-id2222"]),
-        ({"id2222x": "m"}, {"id1111x": "m"}, ["m"]),
-    ],
-    ids=["alone", "alike", "one joins", "one begins anew"],
-)
-def test_nodes_keep_their_names(nodes, before, names):
-    assert list(node_names(nodes, before).values()) == names
+def test_nodes_keep_their_names():
+    alike = {"id1111x": "m", "id2222x": "m"}
+    assert [*node_names({"id1111x": "m", "id2222x": "n"}, {}).values()] == ["m", "n"]
+    assert [*node_names(alike, {}).values()] == ["m-id1111", "m-id2222"]
+    assert [*node_names(alike, {"id1111x": "m"}).values()] == ["m", "m-id2222"], "one joins"

@@ -9,10 +9,10 @@ from polyplay.core.errors import Closed
 from polyplay.core.shared_memory import Semaphores
 from polyplay.core.worker import EPISODES, Counters, Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.weights.params import Params
-from polyplay.workers.hosts import agent, weight_mirrors
+from polyplay.workers.hosts import weight_mirrors
 from polyplay.workers.hosts.mirrors import COUNTS, GAME, CellsMirror, CountersMirror, HyperparametersMirror, RemoteSeat
 from polyplay.workers.hosts.weight_mirrors import ParamsMirror
-from tests.workers.hosts.by_hand import Pair, Vector, forget, queue_of
+from tests.workers.hosts.by_hand import Pair, Vector, forget
 
 
 @pytest.fixture(autouse=True)
@@ -22,22 +22,6 @@ def _machine():
 
 
 class TestParams:
-    def test_the_newest_version_arrives_whole_with_its_round(self):
-        params = Params(5, readers=2)
-        pair = Pair(ParamsMirror(params))
-        there = pair.away.params
-        pair.seat(1, end="params")
-        pair.out()
-        assert there.round == -1
-        for version in (3, 4, 9):
-            params.publish(Vector([float(version)] * 5), version - 1, version)
-            params.publish(Vector([version + 0.5] * 5), version, version + 1, np.array([0, version]))
-            pair.out()
-            into = Vector([0.0] * 5)
-            assert there.wait(version + 1, 1, 0.0, learnt=version)
-            assert there.pull(into) == version
-            assert into.flat.tolist() == [version + 0.5] * 5
-
     def test_no_more_weights_go_out_than_a_line_carries_but_to_who_waits(self):
         params = Params(5)
         pair = Pair(ParamsMirror(params))
@@ -63,25 +47,6 @@ class TestParams:
         assert not there.wait(0, 0, 0.001)
         assert bell.wait(0.0)
         assert not params._bells[1].wait(0.0)
-
-    def test_a_publisher_elsewhere_is_read_here_and_on_a_third_machine(self):
-        params, numbers = Params(5, readers=2), agent.TwinNumbers()
-        learning = Pair(ParamsMirror(params), numbers)
-        forget()
-        acting = Pair(ParamsMirror(params), numbers)
-        learning.seat(0, end="publish")
-        acting.seat(1, end="params")
-        there = learning.away.params
-        assert not list(learning.away.changes(0.0))
-        for version in (0, 3, 4):
-            there.publish(Vector([float(version)] * 5), version, version, np.array([version, 2 * version]))
-            learning.back()
-            acting.out()
-            for params_, reader in ((params, 0), (acting.away.params, 1)):
-                into = Vector([-1.0] * 5)
-                assert params_.wait(version, reader, 0.0, learnt=version)
-                assert params_.pull(into) == version
-                assert into.flat.tolist() == [float(version)] * 5
 
 
 def test_what_is_scheduled_is_its_learners_own_and_what_remains_of_the_run_comes_from_there():
@@ -134,15 +99,6 @@ class TestCounters:
         theirs.set("saved", 7.0)
         assert sent() == ["act-5"]
 
-    def test_more_games_than_there_is_room_for_keep_the_newest(self):
-        pair = Pair(CountersMirror(Counters(1)))
-        pair.seat(0)
-        there = pair.away.counters.row(0)
-        for i in range(EPISODES + 100):
-            there.episode(float(i), 1.0, 0)
-        pair.back()
-        assert sorted(pair.home.counters.games[0, :, 0]) == list(map(float, range(100, EPISODES + 100)))
-
 
 def test_cells_go_out_when_they_change():
     control = RunControl()
@@ -153,17 +109,6 @@ def test_cells_go_out_when_they_change():
     pair.out()
     with pytest.raises(Closed):
         pair.away.thing.check()
-
-
-def test_a_twin_is_one_block_however_often_it_comes():
-    numbers, queue = agent.TwinNumbers(), queue_of()
-    first, again = (agent.load(agent.dump(queue, numbers)[0]) for _ in range(2))
-    assert first.block is again.block
-    assert first.block is not queue.block
-    assert first.nbytes == queue.nbytes
-    first.rows["obs"][0] = 5
-    assert (again.rows["obs"][0] == 5).all()
-    assert not queue.rows["obs"].any()
 
 
 def test_a_bell_of_who_waits_elsewhere_rings_the_link():

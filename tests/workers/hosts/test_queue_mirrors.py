@@ -8,14 +8,11 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
-from polyplay.workers.hosts import agent, queue_mirrors
+from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.queue_mirrors import QueueMirror, SampleMirror
 from tests.buffers.test_replay_worker import draw, slots_of
 from tests.workers.hosts.by_hand import Pair, carry, fill, forget, queue_of
@@ -118,36 +115,6 @@ class TestQueue:
         pair.back()
         assert queue.late(0, 12) == [1]
 
-    def test_who_takes_elsewhere_asks_for_parts_and_hears_the_answers(self):
-        queue, numbers = queue_of(), agent.TwinNumbers()
-        acting = Pair(QueueMirror(queue), numbers)
-        forget()
-        taking = Pair(QueueMirror(queue), numbers)
-        acting.seat(0)
-        taking.seat(0, end="source")
-        there = taking.away.queue
-        there.base[:] = 4, 5
-        there.ask(0, 12, last=True)
-        taking.back()
-        acting.out()
-        assert acting.away.queue.asked(0) == 12
-        assert acting.away.queue.last(0)
-        assert acting.away.queue.made(0) == 4
-        acting.away.queue.answer(0, 12)
-        frames = list(acting.away.changes(0.0))
-        assert [acting.away.answers(part, i) for part, i, _ in frames] == ["act-0"]
-        carry(frames, acting.home)
-        queue.answer(1, 12)  # who acts here
-        taking.out()
-        assert there.late(0, 12) == []
-
-    def test_closing_ends_every_wait(self):
-        pair = Pair(QueueMirror(queue_of()))
-        pair.seat(0)
-        pair.away.close()
-        with pytest.raises(Closed):
-            pair.away.queue.producer(0).slot()
-
 
 def pair_of(**kinds: int) -> Pair:
     samples = slots_of(**kinds)
@@ -159,60 +126,6 @@ def there_of(pair: Pair) -> SampleQueue:
     twin: SampleQueue = pair.away.samples
     twin.patience = 0.0
     return twin
-
-
-def test_what_memories_have_got_comes_and_how_far_learning_is_goes():
-    pair = pair_of(memories=2)
-    pair.seat(0)
-    here, there = pair.home.samples, there_of(pair)
-    there.writer(0).inserted(40.0)
-    here.writer(1).inserted(2.0)
-    pair.back()
-    assert here.news
-    assert here.fresh() == 42.0
-    here.learnt(0.25, 17)
-    pair.out()
-    assert (there.left, there.version) == (0.25, 17)
-
-
-def test_a_memory_elsewhere_is_asked_for_its_part_and_its_answer_names_it():
-    pair = pair_of(memories=2)
-    pair.seat(1)
-    here, there = pair.home.samples, there_of(pair)
-    here.ask(0, 9, last=True)
-    pair.out()
-    assert there.asked(1) == 9
-    writer = there.writer(1)
-    writer.inserted(8.0)
-    writer.answer(9)
-    frames = [(part, i, [np.array(x) for x in arrays]) for part, i, arrays in pair.away.changes(0.0)]
-    assert [pair.away.answers(part, i) for part, i, _ in frames] == [None, "act-1"]
-    carry(frames, pair.home)
-    assert here.late(0, 9) == [0]
-    assert here.fresh(kept=True) == 8.0
-
-
-def test_a_learner_elsewhere_gets_batches_of_memories_here():
-    pair = pair_of(memories=2)
-    pair.seat(0, end="source")
-    here, there = pair.home.samples, there_of(pair)
-    writers = [here.writer(m) for m in range(2)]
-    reader = there.reader(0)
-    batches = reader.batches()
-    for number in range(10):
-        for m, writer in enumerate(writers):
-            assert len(list(writer.back())) == (number > 0)
-            writer.fill(draw(2 * number + m))
-            writer.inserted(4.0)
-        pair.out()
-        for _ in range(2):
-            slot = next(batches)
-            assert set(there.item(slot)["id"].tolist()) <= {2 * number, 2 * number + 1}
-            reader.give(slot, np.full(4, 0.5))
-        assert there.fresh() == 8.0
-        there.learnt(0.5, number)
-        pair.back()
-        assert here.version == number
 
 
 def test_losses_at_any_time_lose_no_tray_and_tear_none():
@@ -281,23 +194,6 @@ def stacks(T: int, B: int, size: int, resets: np.ndarray, rng: np.random.Generat
             else:
                 rows[t, b, :-1], rows[t, b, -1] = rows[t - 1, b, 1:], new
     return rows
-
-
-@settings(deadline=None)  # the first call compiles
-@given(T=st.integers(1, 6), B=st.integers(1, 4), size=st.sampled_from([3, 4]), seed=st.integers(0, 1000))
-def test_packed_and_unpacked_is_the_same(T, B, size, seed):
-    rng = np.random.default_rng(seed)
-    resets = rng.random((T, B)) < 0.3
-    rows = stacks(T, B, size, resets, rng)
-    numbers = queue_mirrors.words(rows)
-    whole, packed = np.zeros((T, B), np.uint8), np.empty((T * B * K, numbers.shape[-1]), numbers.dtype)
-    n = queue_mirrors.pack_planes(numbers, whole, packed)
-    resets[0] = True
-    assert (whole == resets).all()
-    assert n == resets.sum() * K + (~resets).sum()
-    back = np.full_like(rows, 77)
-    queue_mirrors.unpack_planes(queue_mirrors.words(back), whole, packed[:n].copy())
-    assert (back == rows).all()
 
 
 def queue_of_pictures() -> RolloutQueue:

@@ -1,12 +1,8 @@
-"""Mirrors of an all-reduce and of a parameter server, driven by hand, by chance and by threads."""
+"""Mirrors of a parameter server, driven by chance. Replicas on several machines are in test_fleet."""
 
 from __future__ import annotations
 
-import contextlib
 import random
-import threading
-import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,16 +10,14 @@ import pytest
 import torch
 from torch import nn
 
-from polyplay.weights.parameter_server import HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
+from polyplay.weights.parameter_server import HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
 from polyplay.weights.params import FlatParams, param_sizes
-from polyplay.weights.update import AllReduce, OptimizerSpec
+from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.hosts.mirrors import RemoteSeat
-from polyplay.workers.hosts.weight_mirrors import AllReduceMirror, ServerMirror, _Kind
+from polyplay.workers.hosts.weight_mirrors import ServerMirror
 from tests.weights.ends import PLAIN, finish, me
 from tests.weights.test_parameter_server import whole
 from tests.workers.hosts.by_hand import Pair, carry, forget
-
-ADAM = OptimizerSpec("adam", clip=0.5)
 
 
 def learner(w: int) -> RemoteSeat:
@@ -34,14 +28,10 @@ def shard(k: int) -> RemoteSeat:
     return RemoteSeat(k, 10 + k, role="serve_parameters", end="server")
 
 
-def actor(index: int) -> RemoteSeat:
-    return RemoteSeat(index, 20 + index, role="act", end="params")
-
-
 class Machines:
     """A server whose learners and shards are on these machines: 0 is home, others have a link each."""
 
-    def __init__(self, learners: list[int], shards: list[int], optim: OptimizerSpec = ADAM):
+    def __init__(self, learners: list[int], shards: list[int], optim: OptimizerSpec = PLAIN):
         self.server = ParameterServer(optim, *param_sizes(nets(1)[0]), len(learners), len(shards))
         self.of_learners, self.of_shards, self.pairs = [*learners], shards, list[Pair]()
         for number in range(max(learners + shards)):
@@ -84,32 +74,6 @@ class Machines:
         self.carry()
         return taken
 
-    def leave(self, w: int, number: int) -> None:
-        """A gradient, for which the slots are free."""
-        self.ends[w].newest()
-        vector, draw = self.vectors[w], torch.Generator().manual_seed(number)
-        vector.grad[: vector.weights] = torch.randn(vector.weights, generator=draw)
-        finish(self.ends[w](0.1, np.zeros(5)))
-        self.ends[w].add(4.0)
-
-    @contextlib.contextmanager
-    def writers_paused(self) -> Iterator[None]:
-        """Links and shards are at work while learner 0 waits for them, and while it saves."""
-        stop = threading.Event()
-
-        def work() -> None:
-            while not stop.wait(0.001):
-                self.sweep()
-
-        worker = threading.Thread(target=work)
-        worker.start()
-        try:
-            with self.ends[0].writers_paused():
-                yield
-        finally:
-            stop.set()
-            worker.join(30)
-
 
 @pytest.fixture(autouse=True)
 def _machine():
@@ -130,186 +94,28 @@ def nets(n: int) -> list[nn.Module]:
     return made
 
 
-class Replicas:
-    """So many replicas of one AllReduce, `away` of them by its twin; or all by it alone."""
-
-    def __init__(self, n: int, away: tuple[int, ...] = ()):
-        modules = nets(n)
-        weights, size = param_sizes(modules[0])
-        self.reduce, self.pair = AllReduce(ADAM, n, size, weights), None
-        sides = [self.reduce] * n
-        if away:
-            self.pair = Pair(AllReduceMirror(self.reduce))
-            twin = self.pair.away.reduce
-            assert twin.gradients is not self.reduce.gradients
-            seat(self.pair, RemoteSeat(away[0], away[0], away))
-            sides = [twin if i in away else self.reduce for i in range(n)]
-        self.vectors = [side.vector(me(i, n), net) for i, (side, net) in enumerate(zip(sides, modules, strict=True))]
-        for vector in self.vectors:
-            vector.flat[: vector.weights] = 0.5
-        self.ends = [s.bind(me(i, n), v) for i, (s, v) in enumerate(zip(sides, self.vectors, strict=True))]
-
-    def update(self, k: int) -> list[Any]:
-        """One update by all, who take turns; what each returns."""
-        for i, vector in enumerate(self.vectors):
-            vector.grad[: vector.weights] = torch.randn(
-                vector.weights, generator=torch.Generator().manual_seed(10 * k + i)
-            )
-        running = {i: end(0.1, np.array([i, 1.0, k])) for i, end in enumerate(self.ends)}
-        results: list[Any] = [None] * len(self.ends)
-        for _ in range(100):
-            for i, steps in list(running.items()):
-                try:
-                    next(steps)
-                except StopIteration as end:
-                    results[i] = end.value
-                    del running[i]
-            if self.pair is not None:
-                self.pair.out()
-                self.pair.back()
-            if not running:
-                return results
-        raise AssertionError("they never met")
-
-
-@pytest.mark.parametrize(("n", "away"), [(2, (1,)), (3, (1, 2)), (4, (2, 3)), (4, (3,))])
-def test_replicas_on_two_machines_get_what_those_on_one_get(n, away):
-    here, there = Replicas(n), Replicas(n, away)
-    for k in range(6):
-        one, two = here.update(k), there.update(k)
-        for i in range(n):
-            assert one[i][0] == two[i][0]
-            assert one[i][1].tolist() == two[i][1].tolist()
-            assert torch.equal(here.vectors[i].flat, there.vectors[i].flat)
-    assert np.array_equal(here.reduce.state, there.reduce.state)  # statistics too: anyone can save them
-    assert not torch.equal(here.vectors[0].flat[:37], torch.full((37,), 0.5))
-
-
-LAYOUTS = [
-    ([0, 0], [1, 1]),  # shards elsewhere
-    ([0, 1], [0, 0]),  # a learner
-    ([0, 1], [1, 1]),  # beside its shards
-    ([0, 1], [0, 1]),
-    ([0, 1], [2, 2]),  # two links from each other
-    ([0, 1, 2], [0, 1, 2]),
-    ([1, 0], [0, 1]),  # learner 0 elsewhere
-    ([1, 2], [2, 0]),
-]
-
-
-@pytest.mark.parametrize(("learners", "shards"), LAYOUTS)
-def test_wherever_learners_and_shards_are_all_is_as_on_one_machine(learners, shards):
-    n = len(learners)
-    here, there = Machines([0] * n, [0] * len(shards)), Machines(learners, shards)
-    for machines in (here, there):
+@pytest.mark.parametrize(("learners", "shards"), [([0, 1], [1, 1]), ([0, 1, 2], [0, 1, 2]), ([1, 2], [2, 0])])
+def test_wherever_learners_and_shards_are_the_weights_are_as_on_one_machine(learners, shards):
+    """To the bit, with the statistics that they begin with."""
+    found = []
+    for where in ((learners, shards), ([0] * len(learners), [0] * len(shards))):
+        machines, draw = Machines(*where, OptimizerSpec("adam", clip=0.5)), torch.Generator().manual_seed(1)
         machines.begin()
-    for i in range(9):
-        told = []
-        for machines in (here, there):
-            machines.leave(i % n, i)
-            if i % 4:  # else it waits for the next one's
-                assert set(machines.sweep()) <= {1, 2}
-            told.append([machines.ends[w].newest() for w in range(n)])
-        assert told[0] == told[1]
-        for one, two in zip(here.vectors, there.vectors, strict=True):
-            assert torch.equal(one.flat, two.flat)
-    here.sweep()
-    there.sweep()
-    assert there.server.shard[:, VERSION].tolist() == [12 + k for k in range(len(shards))]
-    one, two = here.server.totals(), there.server.totals()
-    assert all(np.array_equal(one[name], two[name]) for name in one)
-    assert [there.sides[machine].learnt for machine in learners] == [70.0 + 36.0] * n
-    assert np.array_equal(here.server.slot[:, :, :2], there.server.slot[:, :, :2])
-    assert np.array_equal(here.server.slot[:, :, TAKEN], there.server.slot[:, :, TAKEN])
-    assert np.array_equal(whole(here.server), whole(there.server))
-    for again in range(2):  # learner 0 saves: shards stand still
-        with there.writers_paused(), here.ends[0].writers_paused():
-            there.leave(1, 9 + again)
-            mine, side = there.ends[0], there.sides[learners[0]]
-            kept = side.statistics.copy()
-            assert np.array_equal(kept, here.server.statistics)
-            assert torch.equal(there.vectors[0].flat, here.vectors[0].flat)
-            assert mine.state() == here.ends[0].state()
-            assert np.array_equal(side.totals()["applied"], here.server.totals()["applied"])
-            time.sleep(0.02)
-            assert np.array_equal(side.statistics, kept)
-            assert mine.state()["shards"] == side.shard[:, VERSION].tolist(), "no shard went on"
-        here.leave(1, 9 + again)
-        here.sweep()
-        there.sweep()
-        assert np.array_equal(whole(here.server), whole(there.server))
-
-
-def kinds(frames: Any) -> list[str]:
-    return [f"{_Kind(part).name} {i}" for part, i, _ in frames]
-
-
-class TestFrames:
-    def test_who_only_reads_gets_weights_and_counts(self):
-        machines = Machines([0, 0], [0, 0])
-        pair = Pair(ServerMirror(machines.server))
-        seat(pair, actor(0))
-        machines.begin()
-        machines.server.counters[1, :2] = 2, 8
-        pair.out()
-        theirs, ours = FlatParams(nets(1)[0]), FlatParams(nets(1)[0])
-        assert pair.away.server.pull(theirs) == machines.server.pull(ours)
-        assert torch.equal(theirs.flat, ours.flat)
-        assert pair.away.server.learnt == 78.0
-        assert not list(pair.home.changes(0.0))
-        machines.server.shard[0, VERSION] += 1
-        assert kinds(pair.home.changes(0.0)) == ["VERSION 0", "PART 0"]  # of the first part alone
-
-
-class TestBegin:
-    def test_a_shard_that_begins_late_has_the_first_weights_and_the_gradients_so_far(self):
-        here, machines = Machines([0, 0], [0, 0]), Machines([0, 0], [0, 0])
-        for which in (here, machines):
-            which.begin()
-            which.leave(0, 5)
-        forget()
-        pair = Pair(ServerMirror(machines.server))
-        seat(pair, actor(0))  # that machine has had all but what shards need
-        pair.out()
-        carry(pair.home.begin(shard(1)), pair.away)
-        twin = pair.away.server
-        assert twin.ready
-        assert twin.shard[1, VERSION] == 4
-        part = machines.server.parts[1]
-        weights = slice(part.start, machines.server.weights)
-        assert np.array_equal(twin.statistics[:, weights], machines.server.statistics[:, weights])
-        for side in (pair.away, pair.home):
-            side.sit(shard(1))
-        machines.pairs, machines.shards[1] = [pair], ParameterShard(twin, 1)
-        assert here.sweep() == machines.sweep() == [1, 1]
-        assert np.array_equal(whole(here.server), whole(machines.server))
-
-
-class TestHold:
-    def test_a_late_answer_is_none_to_the_next_question(self):
-        machines = Machines([0, 0], [0, 1])
-        machines.begin()
-        pair, server = machines.pairs[0], machines.server
-        server.head[HOLD] = 1
-        pair.out()
-        assert server.held(1).tolist() == [True, False]
-        late = [(part, i, [np.array(x) for x in arrays]) for part, i, arrays in pair.away.changes(0.0)]
-        assert kinds(late) == ["STATISTICS 1", "SHARD 1"]
-        server.head[HOLD] = 3
-        carry(late, pair.home)
-        assert server.shard[1, HELD] == 1
-        assert server.held(3).tolist() == [True, False]
-        pair.out()
-        pair.back()
-        assert server.held(3).all()
-        assert not list(pair.away.changes(0.0)), "it is said once"
+        for i in range(9):
+            end, vector = machines.ends[i % len(learners)], machines.vectors[i % len(learners)]
+            end.newest()
+            vector.grad[: vector.weights] = torch.randn(vector.weights, generator=draw)
+            finish(end(0.1, np.zeros(5)))
+            machines.sweep()
+        found.append((whole(machines.server).tolist(), machines.server.slot[:, :, :2].tolist()))
+    assert found[0] == found[1]
 
 
 class Chance(Machines):
     """Gradients of -1, each of which adds 1 to every weight, and anything at any time. The last machine may be lost."""
 
     def __init__(self, seed: int, learners: list[int], shards: list[int]):
-        super().__init__(learners, shards, PLAIN)
+        super().__init__(learners, shards)
         self.draw = random.Random(seed)
         self.begin()
         self.first = whole(self.server)
