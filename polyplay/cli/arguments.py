@@ -5,7 +5,6 @@ The words after a verb: what it is about (runs, a system, an environment) comes 
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import socket
 from collections.abc import Mapping, Sequence
@@ -165,8 +164,8 @@ def listen(port: int) -> socket.socket:
         listener.listen()
     except OSError as e:
         listener.close()
-        why = "is in use" if e.errno == errno.EADDRINUSE else f"cannot be used ({e.strerror})"
-        raise UserError(f"--port: {port} {why}; name another, such as --port {port % 65535 + 1}") from None
+        another = f"name another, such as --port {port % 65535 + 1}"
+        raise UserError(f"--port: {port} cannot be used ({e.strerror}); {another}") from None
     return listener
 
 

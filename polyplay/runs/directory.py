@@ -83,8 +83,8 @@ class DirectoryLock:
         if not _lock(fd, fcntl.LOCK_EX) and not _lock(fd, fcntl.LOCK_EX, MOMENT):
             who = parse_json(os.pread(fd, 4096, 0))
             os.close(fd)
-            told = isinstance(who, dict) and {"pid", "host", "since"} <= who.keys()
-            holder = "process {pid} on {host}, since {since}".format_map(who) if told else "another process"
+            who = who if isinstance(who, dict) else {}
+            holder = f"process {who.get('pid', '?')} on {who.get('host', '?')}, since {who.get('since', '?')}"
             raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd

@@ -236,5 +236,5 @@ def test_a_port_in_use_names_the_option():
     with arguments.listen(0) as first:
         host, port = first.getsockname()
         assert host == "127.0.0.1"
-        with pytest.raises(UserError, match=rf"^--port: {port} is in use; name another, such as --port"):
+        with pytest.raises(UserError, match=rf"^--port: {port} cannot be used .*; name another, such as --port"):
             arguments.listen(port)
