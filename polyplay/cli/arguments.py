@@ -96,8 +96,8 @@ def _show_general_help(verb: str) -> NoReturn:
 # What a verb prints: findings as a table, a result as lines.
 
 
-STYLES = {"ok": "green", "warning": "bold yellow", "failed": "bold red", "unseen": "bright_black"}
-WORDS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "unseen": "–"}
+LEVELS = {"ok": ("ok", "green"), "warning": ("warning", "bold yellow")}
+LEVELS |= {"failed": ("FAILED", "bold red"), "unseen": ("–", "bright_black")}
 
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
@@ -114,16 +114,11 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
     table.add_column(heading, no_wrap=True, style="bold")
     table.add_column("", no_wrap=True)
     table.add_column("seen", overflow="fold")
-    unseen: dict[str, list[str]] = {}  # by the reason
     for f in findings:
-        if f.level == "unseen":
-            unseen.setdefault(f.seen, []).append(f.name)
-    together = [Finding("unseen", "unseen", f"{why}: {', '.join(names)}") for why, names in unseen.items()]
-    for f in [*(f for f in findings if f.level != "unseen"), *together]:
         seen = Text(f.seen)
         if f.fix and f.level in ("warning", "failed"):
             seen.append("\nfix: ", style="bold").append(f.fix)
-        table.add_row(f.name, Text(WORDS[f.level], style=STYLES[f.level]), seen)
+        table.add_row(f.name, Text(*LEVELS[f.level]), seen)
     console.print(table)
     width = max(map(len, card), default=0)
     for key, value in card.items():
