@@ -243,7 +243,6 @@ def test_a_signal_saves_and_nothing_outlives_the_run(how, tmp_path):
         os.close(ours)
 
 
-CASES = 100
 FILES = ("config.json", "MANIFEST", "metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl")
 FILES += ("decisions.jsonl", "deliveries-0.jsonl", "summary.json", "scores.json")
 READ = ("config.json", "MANIFEST", "episodes.jsonl", "scores.json")  # by those who only read, too
@@ -261,8 +260,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     polyplay.evaluate(run, episodes=1)
     (run / "decisions.jsonl").write_text('{"steps": 10, "updates": 1, "kept": true}\n' * 2)
     (run / "deliveries-0.jsonl").write_text('{"from":0,"threads":1,"length":0}\n[1,[0,0]]\n')
-    assert len(checkpoint.everything(run)) == 2
-    assert all(rows(run / name) for name in ("metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl"))
     return run
 
 
@@ -297,7 +294,7 @@ def test_mangled_json_is_one_line_or_the_checkpoint_before(
         return RunResult(setup.directory)
 
     monkeypatch.setattr(run_module, "_go", go)
-    for case in range(CASES // len(FILES)):
+    for case in range(10):
         rng, run = random.Random(f"{name} {case}"), shutil.copytree(whole, tmp_path / str(case))
         old, new = checkpoint.everything(run)
         file = new / "manifest.json" if name == "MANIFEST" else run / name
