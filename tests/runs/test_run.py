@@ -138,11 +138,10 @@ def test_a_run_leaves_what_was_promised_and_can_be_evaluated(tmp_path, capfd):
     "how",
     [
         "--serial",
-        pytest.param("--on thread --replicas 2 --groups 2", marks=pytest.mark.long),
         "--env CartPole-v1 --replicas 2",
         pytest.param("--env CartPole-v1 --replicas 1 --core gru --core-size 16", marks=pytest.mark.long),
     ],
-    ids=["serial", "threads", "CartPole, replicas", "CartPole, gru"],
+    ids=["serial", "CartPole, replicas", "CartPole, gru"],
 )
 def test_sigterm_and_resume_give_the_uninterrupted_losses_to_the_bit(how, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"

@@ -217,7 +217,7 @@ def test_what_a_system_cannot_change_is_refused(system: str, change: str, says: 
 def kept(directory: Path) -> dict[str, float]:
     """Hyperparameters of the last checkpoint."""
     saved = json.loads(max((directory / "checkpoints").glob("*/agents/0/learner.json")).read_text())
-    return {name: value for name, value in saved["hyperparameters"].items() if name != "left"}
+    return {name: value for name, value in saved["hyperparameters"].items() if name != "remaining"}
 
 
 def test_a_run_keeps_to_its_schedule_and_goes_on_with_it(tmp_path: Path, capfd: pytest.CaptureFixture) -> None:
