@@ -5,7 +5,6 @@ The words after a verb: what it is about (runs, a system, an environment) comes 
 
 from __future__ import annotations
 
-import errno
 import importlib.util
 import socket
 from collections.abc import Mapping, Sequence
@@ -97,8 +96,8 @@ def _show_general_help(verb: str) -> NoReturn:
 # What a verb prints: findings as a table, a result as lines.
 
 
-STYLES = {"ok": "green", "warning": "bold yellow", "failed": "bold red", "unseen": "bright_black"}
-WORDS = {"ok": "ok", "warning": "warning", "failed": "FAILED", "unseen": "–"}
+LEVELS = {"ok": ("ok", "green"), "warning": ("warning", "bold yellow")}
+LEVELS |= {"failed": ("FAILED", "bold red"), "unseen": ("–", "bright_black")}
 
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
@@ -115,16 +114,11 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
     table.add_column(heading, no_wrap=True, style="bold")
     table.add_column("", no_wrap=True)
     table.add_column("seen", overflow="fold")
-    unseen: dict[str, list[str]] = {}  # by the reason
     for f in findings:
-        if f.level == "unseen":
-            unseen.setdefault(f.seen, []).append(f.name)
-    together = [Finding("unseen", "unseen", f"{why}: {', '.join(names)}") for why, names in unseen.items()]
-    for f in [*(f for f in findings if f.level != "unseen"), *together]:
         seen = Text(f.seen)
         if f.fix and f.level in ("warning", "failed"):
             seen.append("\nfix: ", style="bold").append(f.fix)
-        table.add_row(f.name, Text(WORDS[f.level], style=STYLES[f.level]), seen)
+        table.add_row(f.name, Text(*LEVELS[f.level]), seen)
     console.print(table)
     width = max(map(len, card), default=0)
     for key, value in card.items():
@@ -165,8 +159,8 @@ def listen(port: int) -> socket.socket:
         listener.listen()
     except OSError as e:
         listener.close()
-        why = "is in use" if e.errno == errno.EADDRINUSE else f"cannot be used ({e.strerror})"
-        raise UserError(f"--port: {port} {why}; name another, such as --port {port % 65535 + 1}") from None
+        another = f"name another, such as --port {port % 65535 + 1}"
+        raise UserError(f"--port: {port} cannot be used ({e.strerror}); {another}") from None
     return listener
 
 

@@ -49,8 +49,6 @@ FILES = {  # verbs whose function, command_VERB, stands in the file of another o
     **dict.fromkeys(("verify", "starts", "scores", "export"), "evaluate"),
     **dict.fromkeys(("diagram", "runs", "check", "new"), "systems"),
 }
-RUNNING = ("train", "resume")  # verbs that see to signals themselves
-INDENT = 24  # columns of what a verb takes
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,13 +94,14 @@ def _dispatch(words: list[str]) -> int:
         raise UserError(f"unknown verb {verb}; {hint}")
     file = importlib.import_module(f"polyplay.cli.{FILES.get(verb, verb)}")
     command = getattr(file, f"command_{verb}" if verb in FILES else "command")
-    with contextlib.nullcontext() if verb in RUNNING else processes.handled(processes.stop):
+    own = verb in ("train", "resume")  # they see to signals themselves
+    with contextlib.nullcontext() if own else processes.handled(processes.stop):
         return command(rest) or 0
 
 
 def usage() -> str:
     """What `polyplay --help` prints. A line has at most 80 columns."""
-    lines = [f"  {f'{verb} {takes}':<{INDENT}}{what}" for verb, (takes, what) in VERBS.items()]
+    lines = [f"  {f'{verb} {takes}':<24}{what}" for verb, (takes, what) in VERBS.items()]
     examples = [f"  polyplay train {example}" for example in EXAMPLES]
     rest = ["", "`polyplay VERB --help` lists a verb's options; --version prints the version.", "", "examples:"]
     return "\n".join(["usage: polyplay VERB …", "", *lines, *rest, *examples])

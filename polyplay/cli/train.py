@@ -93,8 +93,7 @@ def command(words: list[str]) -> int:
         return run.train(system, settings, chosen, sources).exit_code
 
     if sources["seed"] == "command line":
-        both = f"--seed {chosen.seed} and --seeds {' '.join(seeds)}"
-        raise errors.UserError(f"{both} contradict each other: give one of them")
+        raise errors.UserError(f"--seed and --seeds {' '.join(seeds)} contradict each other: give one of them")
     several = parse_seeds(seeds)
 
     def train(seed: int) -> RunResult:

@@ -67,7 +67,6 @@ def read_table(file: Path) -> Any:
 
 
 LOCK_FILE = ".lock"  # in the run's directory; what it says is for people, the lock itself is the system's
-MOMENT = 0.05  # seconds until a lock that was taken is tried again
 
 
 class DirectoryLock:
@@ -80,11 +79,11 @@ class DirectoryLock:
     def take(self) -> None:
         """Also where the directory was deleted and made again."""
         fd = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o644)
-        if not _lock(fd, fcntl.LOCK_EX) and not _lock(fd, fcntl.LOCK_EX, MOMENT):
+        if not _lock(fd, fcntl.LOCK_EX) and not _lock(fd, fcntl.LOCK_EX, after=0.05):
             who = parse_json(os.pread(fd, 4096, 0))
             os.close(fd)
-            told = isinstance(who, dict) and {"pid", "host", "since"} <= who.keys()
-            holder = "process {pid} on {host}, since {since}".format_map(who) if told else "another process"
+            who = who if isinstance(who, dict) else {}
+            holder = f"process {who.get('pid', '?')} on {who.get('host', '?')}, since {who.get('since', '?')}"
             raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd
@@ -265,7 +264,6 @@ def _sign(what: list[Any], make: bool = True) -> str | None:
 SCHEMA = 1
 READ_ONLY = "READ_ONLY"  # a file in a run's directory, or in the folder around it: nothing is added to the run
 WIRING = "wiring.json"  # roles and arrows, as `polyplay diagram` draws them
-SHOWN = 3  # members of a population that a message names
 # the numbers that a line has at least
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
@@ -449,12 +447,11 @@ def has_members(config: Row) -> bool:
 
 
 def _best_members(directory: Path) -> str:
-    """Their directories, the best first."""
+    """The directories of three, the best first."""
     with contextlib.suppress(UserError, KeyError, TypeError):
         store = Store(directory)
         members = rank_members(store.read()["members"])
-        named = [str(store.member(m["member"])) for m in members[:SHOWN]]
-        return "the best first, " + ", ".join([*named, *["…"] * (len(members) > SHOWN)])
+        return "the best first, " + ", ".join(str(store.member(m["member"])) for m in members[:3])
     return f"those in {directory / MEMBERS}"
 
 

@@ -55,9 +55,8 @@ ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs"
 ELSEWHERE = {  # names in other libraries: only to suggest, never accepted
     "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
-    "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_dir": "run",
-    "train_for_env_steps": "steps", "experiment": "run", "serial_mode": "serial", "discount": "gamma",
-    "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity",
+    "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_for_env_steps": "steps",
+    "discount": "gamma", "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity",
 }  # fmt: skip
 HELP = ("-h", "--help")
 ADDED = ("change",)  # options whose values add up, if they are given several times
@@ -153,9 +152,7 @@ class Word(str):
         return [Word(part) for part in re.split(ASSIGNED if "=" in self else ",", self) if part]
 
     def read(self, hint: object) -> object:
-        """A value of a type that is no union, or text that does not fit it. Raises ValueError."""
-        if get_origin(hint) is tuple:
-            return self.parts()
+        """A value of a type that is no union and no tuple, or text that does not fit it. Raises ValueError."""
         if get_origin(hint) is Literal:
             return next((choice for choice in get_args(hint) if str(choice) == self), str(self))
         if hint is bool:
@@ -212,16 +209,16 @@ def _fit(value: object, hint: object) -> object:
         if fitted not in numbers:
             raise ValueError
         return fitted
-    value = value.read(hint) if isinstance(value, Word) else value
     if origin is tuple:
-        return _items(value, hint)
+        return _items(value.parts() if isinstance(value, Word) else value, hint)
+    value = value.read(hint) if isinstance(value, Word) else value
     if origin is Literal:
         fits = any(type(choice) is type(value) and choice == value for choice in get_args(hint))
     elif hint is int or hint is float:
         if isinstance(value, bool | str):
             raise TypeError
         whole = hint is int and not (isinstance(value, float) and value.is_integer())  # 3e2 is one
-        value = number = operator.index(value) if whole else hint(value)  # type: ignore
+        value = number = operator.index(value) if whole else hint(value)  # type: ignore[arg-type, call-overload]
         fits = math.isfinite(number)
     else:
         value = os.fspath(value) if hint is str and isinstance(value, os.PathLike) else value

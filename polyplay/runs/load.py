@@ -6,7 +6,6 @@ A run's directory, opened again: page and options, one of its checkpoints, an em
 from __future__ import annotations
 
 import contextlib
-import errno
 import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -216,15 +215,13 @@ def engine_of(hosts: str) -> Engine:
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
-    """The page's system. Raises UserError, also where the crew's shared memory cannot be had."""
+    """The page's system. Raises UserError, also where its memory cannot be had."""
     from polyplay.nets.layers import outlines
 
     try:
         with outlines():  # pages ask for sizes alone
             return page.build(settings, crew)
-    except (MemoryError, OSError) as e:
-        if isinstance(e, OSError) and e.errno != errno.ENOMEM:
-            raise
+    except MemoryError:
         usual = vars(page.Config())
         changed = [f"{flag(k)} {v}" for k, v in vars(settings).items() if type(v) is int and v > usual[k]]
         raise UserError(f"memory: there is too little for {' '.join(changed) or 'these settings'}: lower it") from None

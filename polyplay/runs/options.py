@@ -385,8 +385,7 @@ def _preset(page: Page, given: Mapping[str, object]) -> tuple[str, Settings]:
 
 def how_made(options: RunOptions) -> dict[str, Any]:
     """What Envs takes besides an environment's name."""
-    kwargs = flags.read_assignments("env_kwargs", options.env_kwargs)
-    return {"kwargs": kwargs, "wrappers": options.wrapper}
+    return {"kwargs": flags.read_assignments("env_kwargs", options.env_kwargs), "wrappers": options.wrapper}
 
 
 def override(options: RunOptions, changes: Mapping[str, object]) -> RunOptions:

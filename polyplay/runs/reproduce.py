@@ -142,8 +142,9 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
         ]
         kw = {**learning.arguments(), "params": history}
         replica = replace(ctx, role="learn", n=learning.n, directory=scratch)
-        contexts = [replace(replica, index=c, row=queue.producers + c) for c in range(learning.n)]
-        learners = [cast(Worker, learn(context, **kw)) for context in contexts]
+        learners = [
+            cast(Worker, learn(replace(replica, index=c, row=queue.producers + c), **kw)) for c in range(learning.n)
+        ]
         for close in (*(a.close for a in actors), *(w.close for w in learners)):
             stack.callback(close)
 

@@ -100,12 +100,6 @@ def stopped(words: list[str], run: Path, updates: int, by: signal.Signals = sign
         return main.main(words)
 
 
-def family(number: int | None = None, also: str = "") -> list[psutil.Process]:
-    """The processes below a main process; `also`: only workers of that role."""
-    found = psutil.Process(number).children(recursive=True)
-    return [p for p in found if _role(p) == also] if also else found
-
-
 def gone(processes: list[psutil.Process], seconds: float = 30.0) -> bool:
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -113,14 +107,6 @@ def gone(processes: list[psutil.Process], seconds: float = 30.0) -> bool:
             return True
         time.sleep(0.02)
     return False
-
-
-def _role(p: psutil.Process) -> str:
-    """The first word of its title."""
-    try:
-        return Path(f"/proc/{p.pid}/cmdline").read_text().removeprefix("polyplay: ").split()[0]
-    except (OSError, IndexError):
-        return ""
 
 
 def test_a_run_leaves_what_was_promised_and_can_be_evaluated(tmp_path, capfd):
@@ -152,11 +138,10 @@ def test_a_run_leaves_what_was_promised_and_can_be_evaluated(tmp_path, capfd):
     "how",
     [
         "--serial",
-        pytest.param("--on thread --replicas 2 --groups 2", marks=pytest.mark.long),
         "--env CartPole-v1 --replicas 2",
         pytest.param("--env CartPole-v1 --replicas 1 --core gru --core-size 16", marks=pytest.mark.long),
     ],
-    ids=["serial", "threads", "CartPole, replicas", "CartPole, gru"],
+    ids=["serial", "CartPole, replicas", "CartPole, gru"],
 )
 def test_sigterm_and_resume_give_the_uninterrupted_losses_to_the_bit(how, tmp_path):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
@@ -236,7 +221,7 @@ def test_a_signal_saves_and_nothing_outlives_the_run(how, tmp_path):
         return any(row["updates"] for row in rows(run / "metrics.jsonl"))
 
     wait_for(learnt)
-    everybody = family(process.pid)
+    everybody = psutil.Process(process.pid).children(recursive=True)
     assert len(everybody) >= 3
     if how == "a closed terminal":
         os.close(ours)
@@ -257,28 +242,6 @@ def test_a_signal_saves_and_nothing_outlives_the_run(how, tmp_path):
         os.close(ours)
 
 
-def test_a_killed_actor_is_replaced_and_a_killed_learner_ends_the_run(tmp_path, capfd):
-    run, workers = tmp_path / "run", []
-
-    def kill() -> None:
-        wait_for(lambda: family(also="act"))[0].kill()  # either: they come up in any order
-        wait_for(lambda: any(row["restarts"] >= 1 for row in rows(run / "metrics.jsonl")))
-        steps = rows(run / "metrics.jsonl")[-1]["steps"]
-        wait_for(lambda: rows(run / "metrics.jsonl")[-1]["steps"] > steps + 2000)
-        workers.extend(wait_for(lambda: len(family(also="act")) == 2 and family(also="act") + family(also="learn")))
-        family(also="learn")[0].kill()
-
-    with meanwhile(kill):
-        assert main.main(training("impala", run, *ENDLESS)) == 1
-    out, err = capfd.readouterr()
-    assert "worker learn 0 was killed by SIGKILL" in err
-    assert re.search("worker act [01] was killed by SIGKILL; a new one takes its place", out + err)
-    assert len(workers) == 3
-    assert gone(workers)
-    assert json.loads((run / "summary.json").read_text())["exit_code"] == 1
-
-
-CASES = 100
 FILES = ("config.json", "MANIFEST", "metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl")
 FILES += ("decisions.jsonl", "deliveries-0.jsonl", "summary.json", "scores.json")
 READ = ("config.json", "MANIFEST", "episodes.jsonl", "scores.json")  # by those who only read, too
@@ -296,8 +259,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     polyplay.evaluate(run, episodes=1)
     (run / "decisions.jsonl").write_text('{"steps": 10, "updates": 1, "kept": true}\n' * 2)
     (run / "deliveries-0.jsonl").write_text('{"from":0,"threads":1,"length":0}\n[1,[0,0]]\n')
-    assert len(checkpoint.everything(run)) == 2
-    assert all(rows(run / name) for name in ("metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl"))
     return run
 
 
@@ -332,7 +293,7 @@ def test_mangled_json_is_one_line_or_the_checkpoint_before(
         return RunResult(setup.directory)
 
     monkeypatch.setattr(run_module, "_go", go)
-    for case in range(CASES // len(FILES)):
+    for case in range(10):
         rng, run = random.Random(f"{name} {case}"), shutil.copytree(whole, tmp_path / str(case))
         old, new = checkpoint.everything(run)
         file = new / "manifest.json" if name == "MANIFEST" else run / name
