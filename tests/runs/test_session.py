@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import polyplay
 from polyplay import systems
@@ -196,13 +197,16 @@ def enough(run: Any, row: dict[str, Any]) -> Any:
     return np.bool_(not row["updates"])
 
 
-@pytest.mark.parametrize("answer", [True, None, 0, 0.0, "", [], np.True_, np.zeros(2, bool), np.float64(0.0)])
+OTHERS = [True, None, 0, 0.0, "", [], np.True_, torch.tensor(True), np.zeros(2, bool), np.float64(0.0), torch.tensor(0)]
+
+
+@pytest.mark.parametrize("answer", [False, np.False_, np.array(False), torch.tensor(False), *OTHERS])
 def test_nothing_but_false_stops(answer: Any):
     ends: list[str] = []
     found = Callbacks([lambda run, row: answer], Path("run"), ends.append)
     found.add("metrics", {})
     found.call()
-    assert ends == []
+    assert bool(ends) == (not any(answer is other for other in OTHERS))
 
 
 @pytest.mark.parametrize(("callback", "name"), [(Stopper(), "Stopper: enough"), (enough, "enough")])
