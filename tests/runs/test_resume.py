@@ -552,7 +552,6 @@ def test_a_run_with_a_thinned_log_is_killed_and_goes_on(bound, tmp_path, capfd, 
     whole = polyplay.train("a2c", run=tmp_path / "whole", **CATCH_KW)
     copied = Copied(tmp_path / "cut")
     thin = polyplay.train("a2c", run=tmp_path / "thin", callbacks=[copied], log_games=bound, **CATCH_KW)
-    assert "".join(capfd.readouterr()).count("(--log-games)") == (bound > 0)
     assert 300 < copied.saved < 900
     killed = len(rows(copied.to / "episodes.jsonl"))
     again = polyplay.resume(copied.to)
