@@ -22,8 +22,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
-
 from polyplay.buffers import actor_checkpoint
 from polyplay.core import checkpoint, processes
 from polyplay.core.errors import Closed, UserError
@@ -115,7 +113,9 @@ class Callbacks:
                 if (function := _functions(callback).get(method)) is not None:
                     stop = partial(self._stop, _name(callback))
                     answer = function(CurrentRun(self.directory, stop), what)
-                    if isinstance(answer, (bool, np.bool_)) and not answer:
+                    # comparisons of NumPy and torch give no `bool`
+                    scalar = getattr(answer, "ndim", 1) == 0 and str(getattr(answer, "dtype", "")).endswith("bool")
+                    if (isinstance(answer, bool) or scalar) and not answer:
                         stop()
 
     def _stop(self, name: str, why: str = "") -> None:

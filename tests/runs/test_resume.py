@@ -448,7 +448,6 @@ def test_a_run_with_a_thinned_log_is_killed_and_goes_on(tmp_path, capfd, monkeyp
     whole = polyplay.train("a2c", run=tmp_path / "whole", **CATCH_KW)
     copied = Copied(tmp_path / "cut")
     thin = polyplay.train("a2c", run=tmp_path / "thin", callbacks=[copied], log_games=20, **CATCH_KW)
-    assert "".join(capfd.readouterr()).count("(--log-games)") == 1
     assert 300 < copied.saved < 900
     again = polyplay.resume(copied.to)
     assert rows(again.directory / "updates.jsonl") == rows(whole.directory / "updates.jsonl")
