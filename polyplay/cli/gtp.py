@@ -352,8 +352,8 @@ class GtpEngine:
             },
         }
         for name, form in (("lz", LEELA), ("kata", KATA)):
-            self.commands[f"{name}-analyze"] = partial(self._analysis, partial(self._lines, form))
-            self.commands[f"{name}-genmove_analyze"] = partial(self._analysis, partial(self._lines_of_move, form))
+            for what, plays in (("analyze", False), ("genmove_analyze", True)):
+                self.commands[f"{name}-{what}"] = partial(self._analyze, form, plays)
 
     def answer(self, line: str) -> Iterator[str]:
         """Pieces of the answer to a line; none to a line without a command. An analysis goes on until nobody asks for
@@ -491,9 +491,6 @@ class GtpEngine:
         cells = np.flatnonzero(self.game.stones()).tolist() if words[0] == "alive" else []
         return "\n".join(map(self.game.name, cells))
 
-    def _analysis(self, lines: Callable[[int, float], Iterator[str]], words: list[str]) -> Iterator[str]:
-        return lines(*self._asked(words))
-
     def _asked(self, words: list[str]) -> tuple[int, float]:
         """The color and the seconds between two lines that an analysis' words name: COLOR, INTERVAL, and pairs of a key
         and a value, of which `interval` counts. Raises GtpError.
@@ -507,31 +504,29 @@ class GtpEngine:
             every = _integer(rest[0]) if rest and rest[0].isdecimal() else 50
         return colour, max(every, 5) / 100
 
-    def _lines_of_move(self, form: Form, colour: int, every: float) -> Iterator[str]:
-        """A line whenever the interval is over and at the end, then the move."""
-        begun = shown = time.monotonic()
-        for search in self._think(colour):
-            if time.monotonic() >= shown + every:
-                shown = time.monotonic()
-                yield analysis_line(search, self.game.name, form)
-        yield analysis_line(search, self.game.name, form)
-        yield f"play {self._make(colour, self._decide(colour, search), begun)}\n\n"
+    def _analyze(self, form: Form, plays: bool, words: list[str]) -> Iterator[str]:
+        return self._lines(form, plays, *self._asked(words))
 
-    def _lines(self, form: Form, colour: int, every: float) -> Iterator[str]:
-        """A line whenever the interval is over, and an empty piece in between; without end."""
-        simulate(self.policy, ANALYSED)
-        searches, shown = self.policy.grow(self.game.position(colour)[None]), time.monotonic()
-        search = next(searches)
-        while True:
+    def _lines(self, form: Form, plays: bool, colour: int, every: float) -> Iterator[str]:
+        """A line whenever the interval is over, and an empty piece in between; without end, or until the move."""
+        begun = shown = time.monotonic()
+        for search in self._think(colour) if plays else self._ponder(colour):
             if time.monotonic() < shown + every:
                 yield ""
             else:
                 shown = time.monotonic()
                 yield analysis_line(search, self.game.name, form)
-            further = next(searches, None)
-            search = further or search
-            if further is None:
-                time.sleep(min(every, 0.05))
+        yield analysis_line(search, self.game.name, form)
+        yield f"play {self._make(colour, self._decide(colour, search), begun)}\n\n"
+
+    def _ponder(self, colour: int) -> Iterator[Search]:
+        """A large search, after each of its steps; without end."""
+        simulate(self.policy, ANALYSED)
+        for search in self.policy.grow(self.game.position(colour)[None]):
+            yield search
+        while True:
+            time.sleep(0.05)
+            yield search
 
 
 def _read_words(words: list[str], *kinds: Callable[[str], Any]) -> list[Any]:

@@ -205,8 +205,6 @@ def command_new(words: list[str]) -> None:
     try:
         with path.open("x", encoding="utf-8") as file:
             file.write(SCRIPT)
-    except FileExistsError:
-        raise UserError(f"FILE: {path} is there already and stays as it is: name another") from None
-    except OSError as e:
-        raise UserError(f"FILE: {path} cannot be written: {e.strerror}") from None
+    except OSError as e:  # what is there already stays as it is
+        raise UserError(f"FILE: {path} cannot be written: {e.strerror}; name another") from None
     print(f"{path}: run it with `python {shlex.quote(str(path))}`")

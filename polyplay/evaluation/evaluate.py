@@ -130,12 +130,11 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
         return np.stack([plane] * 3, -1), ATARI_RATE
     try:
         rendered, rate = pool.picture(0)
-    except DependencyNotInstalled as e:
-        if "pygame" in str(e):
-            raise UserError(f"{option}: needs the package pygame; `pip install 'polyplay[{option[2:]}]'`") from None
-        raise UserError(f"{option}: this environment cannot render: {' '.join(str(e).split())}") from None
     except Exception as e:
-        raise UserError(f"{option}: rendering failed: {type(e).__name__}: {' '.join(str(e).split())}") from e
+        why = " ".join(str(e).split())
+        if isinstance(e, DependencyNotInstalled) and "pygame" in why:
+            raise UserError(f"{option}: needs the package pygame; `pip install 'polyplay[{option[2:]}]'`") from None
+        raise UserError(f"{option}: rendering failed: {type(e).__name__}: {why}") from e
     array = np.asarray(rendered)
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
         raise UserError(f"{option}: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")

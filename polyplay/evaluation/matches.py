@@ -97,7 +97,6 @@ class PlayerOptions:
     greedy: bool = False
     epsilon: float = 0.0
     device: str = "cpu"
-    trust: bool = False
 
 
 def player_of(wired: System, policy: Policy, about: Row, options: PlayerOptions, name: str = "") -> BoardPlayer:
@@ -157,9 +156,7 @@ def play_versus(
     """What a record says of a run's games against an opponent. step: gets the games that ended, and the number of moves
     made. Raises UserError.
     """
-    how = PlayerOptions(
-        options.simulations, options.seed, options.greedy, options.epsilon or 0.0, device, options.trust
-    )
+    how = PlayerOptions(options.simulations, options.seed, options.greedy, options.epsilon or 0.0, device)
     player, against = player_of(wired, policy, {}, how, name), str(options.against)
     plies = PLIES if options.opening_plies is None else options.opening_plies
     if is_run(against):

@@ -82,7 +82,7 @@ def test_mistakes_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture):
     path = tmp_path / "mine.py"
     path.write_text("mine")
     for words, message in (
-        ([str(path)], "is there already and stays as it is"),
+        ([str(path)], "cannot be written: File exists; name another"),
         ([str(tmp_path / "absent/x.py")], "cannot be written: No such file"),
         (["name"], "new takes the file to write, 'name' given"),
         ([], "new takes the file to write, nothing given"),
