@@ -12,7 +12,6 @@ from polyplay.core import tree
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs, Greedy
-from polyplay.envs.check import check_env
 from polyplay.envs.spaces import action_sampler
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES
@@ -190,11 +189,3 @@ def test_mistakes(name, options, says, monkeypatch):
         Envs(f"game:{name}", 1, options=options).spec  # noqa: B018
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.long
-def test_check_passes():
-    report = check_env("game:tic_tac_toe", steps=60, measure=0.05)
-    assert report.status == 0
-    assert {f.name for f in report.findings if f.level in ("failed", "warning")} == set()
-    assert report.card["opponent"] == "random"

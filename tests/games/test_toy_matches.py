@@ -70,7 +70,7 @@ def test_rows_are_those_they_always_were_also_while_matches_are_held(name, lanes
         ({}, (8, 8, 1, 0), 0, (0, 1, 1, 0), (8, 7, 0, 0), (0.5, 0, -0.5, 0),
          {"hit": (1, 0, 1, 0), "kill": (1, 0, 0, 0), "death": (0, 0, 1, 0)}, (0, 1, 2, 3)),
         ({"steps": 5}, (8, 8, 8, 8), 4, (0, 1, 0, 1), (7, 7, 7, 7), (0, 0, 0, 0), {"hit": (1, 1, 1, 1)}, (0, 1, 2, 3)),
-    ],
+    ]
 )  # fmt: skip
 def test_a_step_of_a_skirmish(options, health, age, action, after, reward, events, over):
     game = Skirmish(accuracy=1.0, **options)

@@ -13,12 +13,12 @@ import pytest
 
 from polyplay.core import tree
 from polyplay.core.files import Row
-from polyplay.games import board_rules, records
+from polyplay.games import board_rules
 from polyplay.games.boards import Game
 from polyplay.games.boards import game as game_of
 from polyplay.games.records import ResignOptions
 from polyplay.search.search import Finished
-from polyplay.search.self_play import GameNotes, SelfPlay, is_sampled
+from polyplay.search.self_play import SelfPlay, is_sampled
 from tests.search.test_self_play import BOARD, Sure, context, games_in, player, take
 
 
@@ -92,36 +92,3 @@ def test_a_resigned_game_has_no_margin(loser: int, moves: int, outcome: int):
     for line in told:
         assert (line["resigned"], line["margin"], line["outcome"]) == (True, None, outcome)
         assert len(line["moves"]) == moves
-
-
-@pytest.mark.parametrize("name", ["go+size=3+komi=2.5", "go+size=3+komi=0", "othello+size=4", "three_in_a_row"])
-def test_results_are_those_of_the_rules(name: str):
-    """Random games, moved one by one beside the notes."""
-    board, random, results = game_of(name), np.random.default_rng(1), set[float]()
-    for _ in range(30):
-        notes, record, result = GameNotes(board, 2), board.new(), records.GOES_ON
-        room, n = np.zeros(board.actions, np.int16), 0
-        while result == records.GOES_ON:
-            action = int(random.choice(room[: board_rules.legal(board.numbers, record, room)]))
-            result = board_rules.play(board.numbers, record, action)
-            searched = np.zeros((1, board.actions), np.int32)
-            searched[0, action] = n
-            notes.add(np.array([1]), np.array([action]), found(searched, n / 100))
-            n += 1
-        outcome = {records.WON: 1, records.DRAWN: 0, records.LOST: -1}[result] * (-1) ** (n - 1)
-        line = notes.row(1, outcome)
-        results.add(outcome)
-        assert line["visits"] == line["searched"] == list(range(n))
-        assert line["values"] == [round(i / 100, 4) for i in range(n)]
-        assert (line["outcome"], line["resigned"], len(line["moves"])) == (outcome, False, n)
-        margin = board.margin(record)
-        assert line["margin"] == margin
-        assert margin is None or (margin > 0) == (outcome != 0)
-        assert notes.row(0, 0)["moves"] == []
-    assert {-1, 1} <= results
-
-
-def found(visits: np.ndarray, value: float) -> Finished:
-    """A search of one game of which nothing else is asked."""
-    given = {"visits": visits, "value": np.array([value])}
-    return Finished(**{name: given.get(name, np.zeros(1)) for name in Finished._fields})

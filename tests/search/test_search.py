@@ -115,18 +115,6 @@ def test_the_principal_variation_is_the_twins(more: dict[str, Any]):
         assert (len(found) > 1) == (search.options.simulations > 0)
 
 
-def test_a_search_is_looked_at_between_its_steps():
-    search, games = search_of(FOUR, {"simulations": 50, "leaves": 4}), np.array([2, 0])
-    done = np.array([-1, -1])
-    while not len(search.step().games):
-        found = search.look(games)
-        assert found.games.tolist() == [2, 0]
-        assert (found.visits.sum(1) == search.tree.plays["done"][games]).all(), "no virtual visits are left"
-        assert (found.visits.sum(1) > done).all()
-        done = found.visits.sum(1)
-    assert (done > 0).all()
-
-
 @pytest.mark.parametrize("leaves", [1, 4])
 def test_no_terminal_leaf_is_evaluated_and_no_virtual_loss_is_left(leaves: int):
     search = search_of(THREE, {"simulations": 60, "leaves": leaves})
