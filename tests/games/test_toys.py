@@ -9,7 +9,7 @@ import pytest
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.envs import Discrete, Envs, Greedy, spaces
+from polyplay.envs import Discrete, Envs, spaces
 from polyplay.envs.spaces import Conditional
 from polyplay.games.toys import TOYS, Skirmish
 
@@ -182,36 +182,6 @@ def test_catch_lasts_rows_and_comes_as_bytes():
     seen = play(pool, 9, np.random.default_rng(0))
     assert [bool(row["over"][0]) for _, row in seen] == [False, False, False, True] * 2 + [False]
     assert sorted(set(seen[0][1]["obs"][0])) == [0, 255]
-
-
-@pytest.mark.parametrize(
-    ("name", "kw"), [*((name, {}) for name in ALONE), ("cartpole", {"groups": 2}), ("catch", {"batching": Greedy(2)})]
-)
-def test_state_and_load_go_on_to_the_bit(name, kw):
-    """Saved between a recv and its send, loaded into a pool with another seed and past."""
-    envs = Envs(f"toy:{name}", 6, **kw)
-    pool, other = envs.open(1), envs.open(99)
-    play(pool, 37, np.random.default_rng(0))
-    lanes, _ = pool.recv()
-    state = pool.state()
-    play(other, 11, np.random.default_rng(5))
-    other.load(state)
-    ends = []
-    for one in (pool, other):
-        rng = np.random.default_rng(7)
-        one.send(lanes, policy(one, rng, width(one, lanes)))
-        ends.append(play(one, 120, rng))
-    for (a, x), (b, y) in zip(*ends, strict=True):
-        assert (a == b).all()
-        tree.map(np.testing.assert_array_equal, x, y)
-
-
-def test_lanes_have_streams_of_their_own_wherever_they_live():
-    whole = Envs("toy:cartpole", 4).open(1).recv()[1]["obs"]
-    part = Envs("toy:cartpole", 2).open(1, lane=2).recv()[1]["obs"]
-    assert (whole[2:] == part).all()
-    assert len(np.unique(whole[:, 0])) == 4
-    assert (Envs("toy:cartpole", 4).open(2).recv()[1]["obs"] != whole).all()
 
 
 def test_the_best_answer_beats_the_bot():

@@ -161,14 +161,6 @@ def test_rows_that_are_left_over_lead_nowhere():
     assert rows["first"][-1]
 
 
-def test_games_are_counted_with_the_first_player_s_return():
-    made = player()
-    played = [game for rows in take(made, 6) for game in games_in(rows)]
-    returns = made.ctx.counters.games[: len(played), 0].tolist()
-    assert returns == [float(game["reward"][1]) for game in played]
-    assert {-1.0, 1.0} <= set(returns)
-
-
 def test_it_goes_on_to_the_bit_from_the_middle_of_searches():
     made = player()
     take(made, 2)
@@ -312,13 +304,6 @@ def test_lines_are_the_rows_of_self_play():
         assert (line["said"], line["kind"], line["black"], line["white"]) == ("game", "self_play", 5, 5)
         assert line["game"] == "tic_tac_toe"
     assert len({line["name"] for line in told}) == len(told)
-
-
-def test_only_the_first_player_tells():
-    made, told, _ = noted()
-    made.ctx.index = 1
-    take(made, 2)
-    assert told == []
 
 
 def test_a_saved_player_tells_of_the_same_games():
