@@ -249,21 +249,6 @@ class Shards:
                 self.version[shard] += 1
 
 
-def batch(there: list[int], n: int, turn: int, in_turn: bool) -> tuple[list[int], int]:
-    """Whose slots are a stream's next batch: each ring that has some, one after the other from `turn` on."""
-    there, chosen = list(there), list[int]()
-    while len(chosen) < n:
-        for k in range(1 if in_turn else len(there)):
-            if there[(turn + k) % len(there)]:
-                break
-        else:
-            break
-        chosen.append((turn + k) % len(there))
-        there[chosen[-1]] -= 1
-        turn += k + 1
-    return chosen, turn
-
-
 def clipped_adam(
     grads: list[float], rates: list[float], eps: float, beta1: float, beta2: float
 ) -> tuple[list[float], bool]:

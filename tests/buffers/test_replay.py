@@ -30,7 +30,7 @@ def limited(ratio: float | None, start: int = 10, lanes: int = 1, batch: int = 4
 @settings(max_examples=12, deadline=None)
 @given(
     ratio=st.floats(0.05, 40), start=st.integers(1, 60), T=st.integers(1, 20), lanes=st.integers(1, 3),
-    slack=st.integers(1, 3),
+    slack=st.integers(1, 3)
 )  # fmt: skip
 def test_one_side_may_always_go_on_and_neither_runs_away(ratio, start, T, lanes, slack):
     world, buffer = limited(ratio, start, lanes, slack=slack)

@@ -14,8 +14,8 @@ from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_buffer import ReplayBuffer
 from polyplay.buffers.replay_worker import ReplayShard, SampleQueue
-from polyplay.buffers.rollout_queue import READING, RolloutQueue
 from polyplay.buffers.rollout_queue import ROWS as samples_ROWS
+from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import checkpoint, tree
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext
@@ -131,28 +131,6 @@ def test_a_soft_memory_is_trimmed_by_the_learners_updates_the_oldest_first():
         assert index.size == size
     assert sorted(index.arrival[live_slots(index)].tolist()) == ages[-48:]
     assert shard.trimmed == 1
-
-
-def test_a_lost_memory_is_replaced_by_an_empty_one_and_nobody_waits_for_it():
-    shop = Shop(memories=1, actors=1, slots=2)
-    shard = shop.shard(0)
-    shop.play(0)
-    while shard.step():
-        pass
-    shop.play(0)
-    held = next(shard.rollouts)  # it is lost while it reads
-    assert held is not None
-    assert (shop.queue.use == READING).any()
-    before = shop.samples.depth
-    assert before
-    new = shop.shard(0, incarnation=1)
-    assert "starts empty" in new.ctx.warnings[0]  # type: ignore[attr-defined]
-    assert new.buffer.index.size == 0
-    assert shop.samples.depth == before, "what was drawn is learnt"
-    assert len(shop.queue._empty[0]) == 2, "its slots went back to the actor"
-    assert shop.play(0) is not None
-    assert new.step()
-    assert taken(new) == T * LANES
 
 
 def finish(turns: Any) -> None:

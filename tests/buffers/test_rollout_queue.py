@@ -14,7 +14,6 @@ from polyplay.buffers.rollout_queue import ROWS, Collator, RolloutQueue
 from polyplay.core import tree
 from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
-from tests import twins
 
 SPEC = {"obs": {"x": Field((2,), "float32")}, "action": Field((), "int64"), **ROWS}
 STATE = {"h": Field((3,), "float32")}
@@ -46,19 +45,6 @@ def test_one_slot_is_handed_over_as_a_view():
     assert np.shares_memory(rows["obs"]["x"], queue.rows["obs"]["x"][slot])
     assert rows["obs"]["x"].shape == (5, 2, 2)
     assert state["h"].tolist() == [[5, 5, 5]] * 2
-
-
-def test_slots_return_when_the_next_batch_is_asked_for():
-    queue = _stream(slots=2)
-    producer, taken = queue.producer(0), queue.batches(2).consumer(0)
-    _fill(queue, producer, 1)
-    _fill(queue, producer, 2)
-    assert producer.slot() is None
-    rows, _ = next(taken)
-    assert rows["version"][0].tolist() == [1, 1, 2, 2]
-    assert producer.slot() is None
-    assert next(taken) is None
-    assert producer.slot() is not None
 
 
 def test_a_row_that_nobody_wrote_is_noticed():
@@ -125,21 +111,23 @@ def test_nothing_is_lost_or_doubled_or_out_of_order(producers, share, n, data):
         assert mine == sent[p][: len(mine)]
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(1, 9), st.integers(1, 3), st.integers(1, 6), st.booleans(), st.integers(0, 30), st.data())
-def test_whose_slots_are_a_batch_is_what_looking_at_one_after_the_other_says(each, consumers, n, in_turn, turn, data):
-    queue = _stream(slots=3 * each * consumers, producers=each * consumers, consumers=consumers)
-    counts = data.draw(st.lists(st.integers(0, 3), min_size=each * consumers, max_size=each * consumers))
-    for p, count in enumerate(counts):
-        end = queue.producer(p)
+@pytest.mark.parametrize(
+    ("there", "in_turn", "turn", "chosen", "after"),
+    [
+        ((2, 0, 1), False, 0, [0, 2, 0], 4),  # the next one that has some
+        ((2, 0, 1), False, 1, [2, 0, 0], 7),
+        ((2, 0, 1), True, 0, [0], 1),  # strictly one after another: the second has none
+        ((1, 1, 1), True, 2, [2, 0, 1], 5),
+        ((0, 0, 0), False, 5, [], 5),
+    ],
+)
+def test_whose_slots_are_a_batch(there, in_turn, turn, chosen, after):
+    queue = _stream(slots=9, producers=3)
+    for p, count in enumerate(there):
         for number in range(count):
-            _fill(queue, end, number + 1)
-    batches = queue.batches(n, in_turn)
-    assert queue.depth == sum(counts)
-    for c in range(consumers):
-        found = batches._choose(c, turn)
-        chosen, after = twins.batch(counts[c::consumers], n, turn, in_turn)
-        assert found == ([c + i * consumers for i in chosen], after)
+            _fill(queue, queue.producer(p), number + 1)
+    assert queue.depth == sum(there)
+    assert queue.batches(3, in_turn)._choose(0, turn) == (chosen, after)
 
 
 def test_where_consumers_learn_apart_each_goes_on_with_what_it_had():

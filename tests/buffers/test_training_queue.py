@@ -55,23 +55,6 @@ def test_a_full_queue_gives_no_slot_until_a_batch_was_taken():
     assert q.slot() is not None
 
 
-def test_lanes_that_hold_slots_do_not_count_towards_the_capacity():
-    q = queue(agents=3, capacity=1)
-    held = [q.slot() for _ in range(4)]
-    assert len(set(held)) == 4
-    assert None not in held
-    q.commit(held[0], 5)
-    assert q.slot() is None
-
-
-def test_a_chunk_without_a_transition_is_an_empty_slot_again():
-    q = queue(agents=1, capacity=1)
-    slot = q.slot()
-    q.commit(slot, 0)
-    assert q.depth == 0
-    assert q.slot() == slot
-
-
 def test_closing_ends_every_wait():
     for wait in (TrainingQueue.slot, lambda q: q.take(100)):
         q = queue()

@@ -18,7 +18,7 @@ from polyplay.games.boards import Game, Go
 from polyplay.games.boards import game as game_of
 from polyplay.search.self_play import GameNotes
 from tests.runs.test_directory import make_run
-from tests.search.test_game_records import found
+from tests.search.twins import found
 from tests.verbs import refused
 
 GO = {"wall_seconds": 9.5, "steps": 123_456_789, "updates": 700_001, "kind": "gate", "game": "go+size=9+komi=7"}

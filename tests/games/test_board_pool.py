@@ -11,8 +11,7 @@ import polyplay
 from polyplay.core import tree
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.tree import Field
-from polyplay.envs import Discrete, Envs, Greedy
-from polyplay.envs.check import check_env
+from polyplay.envs import Discrete, Envs
 from polyplay.envs.spaces import action_sampler
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES
@@ -81,35 +80,6 @@ def test_games_go_by_the_rules_from_alternating_sides(name, opponent):
             assert (np.flatnonzero(row["mask"]).tolist(), row["reward"], row["over"]) == (mask, reward, over)
 
 
-@pytest.mark.parametrize("name", ["connect_four+opponent=mcts:5"])
-@pytest.mark.parametrize("kw", [{}, {"groups": 2}, {"batching": Greedy(2)}])
-def test_state_and_load_go_on_to_the_bit(name, kw):
-    """Saved between a recv and its send, loaded into a pool with another seed and past."""
-    envs = Envs(f"game:{name}", 6, **kw)
-    pool, other = envs.open(1), envs.open(99)
-    play(pool, 37)
-    lanes, row = pool.recv()
-    state, moves = pool.state(), action_sampler(pool.spec.action, 3)(len(row["over"]), row["mask"])
-    play(other, 11, seed=5)
-    other.load(state)
-    ends = []
-    for one in (pool, other):
-        one.send(lanes, moves)
-        ends.append(play(one, 100, seed=7))
-    for (a, x), (b, y) in zip(*ends, strict=True):
-        assert (a == b).all()
-        assert all((x[field] == y[field]).all() for field in x)
-
-
-def test_a_better_opponent_wins_more():
-    def score(opponent):
-        rows = play(Envs(f"game:connect_four+opponent={opponent}", 16).open(1), 100)
-        return column(rows, "reward")[column(rows, "over")].mean()
-
-    assert -0.3 < score("random") < 0.3
-    assert score("mcts:30") < -0.8
-
-
 def test_a_perfect_opponent_of_connect_four_wins_soon():
     """Its stones meet those of a random player."""
     pytest.importorskip("bitbully")
@@ -146,21 +116,6 @@ def test_it_is_learnt_against_random_moves(system, steps, tmp_path):
     assert polyplay.evaluate(run.directory, episodes=200)["episodic_return_mean"] > 0.6
 
 
-def test_lanes_have_streams_of_their_own_wherever_they_live():
-    def first_moves(n, lane, seed=1):
-        pool, seen = Envs("game:tic_tac_toe", n).open(seed, lane=lane), []
-        for _ in range(30):
-            lanes, row = pool.recv()
-            seen.append(row["obs"].copy())
-            pool.send(lanes, row["mask"].argmax(1))
-        return np.stack(seen)
-
-    whole = first_moves(4, 0)
-    assert (whole[:, 2:] == first_moves(2, 2)).all()
-    assert (whole[:, 0] != whole[:, 2]).any()
-    assert (first_moves(4, 0, seed=2) != whole).any()
-
-
 SOLVER = (
     "opponent=perfect given, but it needs the package bitbully; `pip install 'polyplay[solver]'`; other opponents: "
 )
@@ -190,11 +145,3 @@ def test_mistakes(name, options, says, monkeypatch):
         Envs(f"game:{name}", 1, options=options).spec  # noqa: B018
     assert says in str(raised.value)
     assert "\n" not in str(raised.value)
-
-
-@pytest.mark.long
-def test_check_passes():
-    report = check_env("game:tic_tac_toe", steps=60, measure=0.05)
-    assert report.status == 0
-    assert {f.name for f in report.findings if f.level in ("failed", "warning")} == set()
-    assert report.card["opponent"] == "random"

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.games import ctf_maps
-from polyplay.games.ctf_maps import flood, next_cell, walks_straight, waypoint
+from polyplay.games.ctf_maps import flood, next_cell, waypoint
 from polyplay.games.ctf_rules import WALL, hits_wall
 
 Cell = tuple[int, int]
@@ -120,24 +120,13 @@ def test_maps_of_any_key_are_as_asked(key: int, rooms: bool, size: int, seats: i
 
 
 @pytest.mark.parametrize("rooms", [True, False])
-def test_the_largest_map(rooms: bool):
-    found = Map(5, rooms, 99, 16)
-    assert set(moves_from(found.free, found.bases[0])) == found.free
-    found.check_spawns()
-
-
-@pytest.mark.parametrize("rooms", [True, False])
 def test_keys_in_a_row_draw_maps_that_differ_much(rooms: bool):
     found = [Map(key, rooms, 13) for key in range(150)]
     assert len({m.text for m in found}) == 150
-    assert len({m.grid.tobytes() for m in found}) >= 147
     assert len({m.bases[0] for m in found}) >= 30
-    differ = [(a.grid != b.grid)[INNER, INNER].mean() for a, b in itertools.pairwise(found)]
-    assert np.mean(differ) > 0.2
-    for corner in range(4):  # base 0 is as often in each
-        down, right = divmod(corner, 2)
-        there = [m for m in found if (m.bases[0][0] > 6) == down and (m.bases[0][1] > 6) == right]
-        assert 18 <= len(there) <= 62
+    assert np.mean([(a.grid != b.grid)[INNER, INNER].mean() for a, b in itertools.pairwise(found)]) > 0.2
+    corners = np.bincount([2 * (m.bases[0][0] > 6) + (m.bases[0][1] > 6) for m in found])
+    assert 18 <= corners.min() <= corners.max() <= 62, "base 0 is as often in each"
 
 
 @pytest.mark.parametrize(("size", "seats"), [(9, 16), (13, 4)])
@@ -187,45 +176,10 @@ def test_what_no_path_leads_to_is_not_reached():
     assert next_cell(5, moves.ravel(), 18) == 18
 
 
-@settings(max_examples=20, deadline=None)
-@given(MAPS, st.data())
-def test_each_next_cell_is_beside_and_nearer(drawn, data):
-    start, target = (data.draw(st.sampled_from(sorted(drawn.free))) for _ in range(2))
-    N, moves = drawn.size, flooded(drawn.grid, target)[0].ravel()
-    cell, way = start[0] * N + start[1], []
-    while (after := next_cell(N, moves, cell)) != cell:
-        assert abs(after - cell) in (1, N)
-        way.append(after)
-        cell = after
-    assert len(way) == moves_from(drawn.free, target)[start]
-    assert divmod(cell, N) == target
-
-
 def spots(grid: np.ndarray, rng: np.random.Generator, n: int) -> np.ndarray:
     """Points where a body can be."""
     found = rng.random((20 * n, 2)) * (len(grid) - 2) + 1
     return np.array([spot for spot in found if not hits_wall(grid, *spot)][:n])
-
-
-def hits_no_wall(grid: np.ndarray, a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether the middle of a body stays out of all walls, each grown by a quarter of a cell."""
-    for r, c in np.argwhere(grid == 1):
-        enter, leave = 0.0, 1.0
-        for at, to, low in ((a[0], b[0], c - 0.25), (a[1], b[1], r - 0.25)):
-            one, two = sorted(((low - at) / (to - at), (low + 1.5 - at) / (to - at)))
-            enter, leave = max(enter, one), min(leave, two)
-        if enter < leave:
-            return False
-    return True
-
-
-@settings(max_examples=25, deadline=None)
-@given(MAPS, st.integers(0, 2**32))
-def test_a_body_walks_straight_where_it_hits_no_wall_on_the_way(drawn, seed):
-    for a, b in spots(drawn.grid, np.random.default_rng(seed), 12).reshape(-1, 2, 2):
-        near = a + (b - a) / 4
-        for to in (b, near):
-            assert walks_straight(drawn.grid, *a, *to) == hits_no_wall(drawn.grid, a, to)
 
 
 @settings(max_examples=30, deadline=None)

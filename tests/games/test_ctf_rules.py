@@ -104,7 +104,7 @@ def test_a_tag_sends_the_nearest_opponent_in_its_way_back_and_drops_what_it_carr
         ((2.4, 6.5), 0, False),  # behind
         ((11.4, 6.5), 0, True), ((11.6, 6.5), 0, False),  # out of range
         ((6.5, 6.5), 50, False), ((4.5, 6.5), 50, True), ((6.5, 6.5), -50, True), ((8.5, 6.5), -150, False),
-    ],
+    ]
 )  # fmt: skip
 def test_what_a_tag_hits(at, pitch, hits):
     room = Room(s0=(3.5, 6.5), s2=at)

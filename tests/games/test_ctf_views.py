@@ -211,14 +211,3 @@ def test_the_map_shows_walls_players_and_flags():
     assert colour(picture, 10.5, 10.5) == blue
     assert colour(picture, 10.5, 10.25) == tuple(v.COLOURS[v.WHITE].tolist())
     assert colour(picture, 2.5, 2.5) not in (red, blue)  # the flag is away
-
-
-def test_views_are_the_players_own_in_the_order_of_teams():
-    s = scene()
-    picture, seen = v.draw_match(s, 1), np.empty((2, 4, 3, v.PIXELS, v.PIXELS), np.uint8)
-    v.draw_first_person(FlagMatches.of(s), seen)
-    for seat, (row, column) in enumerate(((0, 0), (0, 1), (1, 0), (1, 1))):
-        top, left = row * (v.VIEW + 2 * v.FRAME), v.SIDE + column * (v.VIEW + 2 * v.FRAME)
-        assert picture[top, left].tolist() == v.COLOURS[(v.RED, v.BLUE)[row]].tolist()
-        inside = picture[top + v.FRAME : top + v.FRAME + v.VIEW : 2, left + v.FRAME : left + v.FRAME + v.VIEW : 2]
-        assert (inside == seen[1, seat].transpose(1, 2, 0)).all()

@@ -70,7 +70,7 @@ def test_rows_are_those_they_always_were_also_while_matches_are_held(name, lanes
         ({}, (8, 8, 1, 0), 0, (0, 1, 1, 0), (8, 7, 0, 0), (0.5, 0, -0.5, 0),
          {"hit": (1, 0, 1, 0), "kill": (1, 0, 0, 0), "death": (0, 0, 1, 0)}, (0, 1, 2, 3)),
         ({"steps": 5}, (8, 8, 8, 8), 4, (0, 1, 0, 1), (7, 7, 7, 7), (0, 0, 0, 0), {"hit": (1, 1, 1, 1)}, (0, 1, 2, 3)),
-    ],
+    ]
 )  # fmt: skip
 def test_a_step_of_a_skirmish(options, health, age, action, after, reward, events, over):
     game = Skirmish(accuracy=1.0, **options)
@@ -132,36 +132,3 @@ def test_lanes_may_be_answered_one_by_one():
             one.send(lanes, (counts[lanes] + lanes) // 2 % 2)
             counts[lanes] += 1
     assert rows[0][:30] == rows[1][:30]
-
-
-@pytest.mark.parametrize(("kw", "held"), [({}, False), ({"groups": 2}, True), ({"agents": 4, "groups": 4}, True)])
-def test_state_and_load_go_on_to_the_bit(kw, held):
-    """Saved in the middle of a turn, loaded into a pool with another seed and past."""
-    envs = Envs("toy:skirmish", 16, options={**SHORT, "late": 1}, **kw)
-    pool, other = envs.open(1), envs.open(99)
-
-    def turns(one, n, rng):
-        rows = []
-        for _ in range(n):
-            lanes, row = one.recv()
-            rows.append(({**tree.map(np.copy, row), "seats": one.seating.lanes.copy()}, one.resting))
-            one.send(lanes, rng.integers(0, 2, one.lanes // one.groups))
-        return rows
-
-    pool.pause_matches(held)
-    turns(pool, 37, np.random.default_rng(0))
-    lanes, _ = pool.recv()
-    state = pool.state()
-    turns(other, 11, np.random.default_rng(5))
-    other.load(state)
-    ends = []
-    for one in (pool, other):
-        rng = np.random.default_rng(7)
-        one.send(lanes, rng.integers(0, 2, 16 // one.groups))
-        ends.append(turns(one, 30, rng))
-        one.pause_matches(False)
-        ends[-1] += turns(one, 90, rng)
-    for (a, x), (b, y) in zip(*ends, strict=True):
-        tree.map(np.testing.assert_array_equal, a, b)
-        assert x == y
-    assert any(a["over"].any() for a, _ in ends[0])

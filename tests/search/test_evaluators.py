@@ -15,8 +15,8 @@ from polyplay.games.boards import GAMES
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import Search, SearchOptions, evaluators
-from polyplay.search.evaluators import NetworkEvaluator, choose_backend, computing_threads
-from polyplay.weights.params import FlatParams, Params
+from polyplay.search.evaluators import NetworkEvaluator, choose_backend
+from polyplay.weights.params import FlatParams
 from tests.search.twins import UniformEvaluator
 
 SPEC = Envs("game:connect_four", 1).spec
@@ -72,41 +72,6 @@ def test_it_answers_as_the_network_that_acts_with_the_newest_weights(backend: st
         for mine, theirs in zip(asked.evaluate(planes), network.predict(torch.from_numpy(planes)), strict=True):
             assert np.abs(mine - theirs.numpy()).max() < most
     assert asked.title == "residual, 2 blocks of 16 filters, version 1"
-
-
-def test_what_a_learner_publishes_is_what_a_player_computes_with():
-    """Statistics included: they come with the weights, and a step of the optimiser is no part of them."""
-    learner, planes = build_network(SMALL, 5), positions(16)
-    flat = FlatParams(learner)
-    params, pulled = Params.of(SMALL), FlatParams(build_network(SMALL, 6))
-    asked, obs = NetworkEvaluator(SMALL, 16), torch.from_numpy(planes)
-    for version in range(3):
-        flat.zero_grad()
-        out = learner.unroll({"obs": obs.unsqueeze(0)}, {})
-        (out["value"].square().mean() - out["logits"].log_softmax(-1)[..., 3].mean()).backward()
-        torch.optim.SGD([flat.parameter], 0.05).step()
-        params.publish(flat, version, version)
-        assert params.pull(pulled, version - 1) == version
-        asked.load(pulled.read(), version)
-        for mine, theirs in zip(asked.evaluate(planes), learner.predict(obs), strict=True):
-            np.testing.assert_allclose(mine, theirs.numpy(), atol=1e-5)
-
-
-def test_nothing_is_answered_without_weights_or_with_those_of_another_network():
-    asked = NetworkEvaluator(SMALL, 4)
-    with pytest.raises(RuntimeError, match="load comes before evaluate"):
-        asked.evaluate(positions(4))
-    with pytest.raises(ValueError, match="for a network of"):
-        asked.load(np.zeros(5, np.float32), 0)
-
-
-def test_one_thread_computes_and_the_others_come_back():
-    before = torch.get_num_threads()
-    with computing_threads(before + 1):
-        assert torch.get_num_threads() == before + 1
-        with computing_threads(0):
-            assert torch.get_num_threads() == before + 1
-    assert torch.get_num_threads() == before
 
 
 def test_an_answer_that_is_no_number_names_network_and_position():

@@ -169,18 +169,3 @@ def test_a_position_has_the_same_move_in_whatever_company():
     assert eight.choose(records).tolist() == alone, "in parts of eight"
     assert eight.choose(records[:3]).tolist() == alone[:3], "fewer than before"
     assert eight.choose(records[10:18]).tolist() == alone[10:18]
-
-
-def test_without_simulations_moves_are_drawn_from_the_policy():
-    drawing = SearchOptions(0, noise=0.0, temperature=((0, 1.0),), reuse=False)
-    records = np.repeat(FOUR.new()[None], 700, 0)
-    found = np.bincount(searching(100, drawing, seed=5).choose(records), minlength=7)
-    assert found.min() > 60, "each of seven moves about a hundred times"
-    again = searching(100, drawing, seed=5).choose(records)
-    assert np.bincount(again, minlength=7).tolist() == found.tolist()
-
-
-def test_every_evaluation_is_a_turn():
-    turns = []
-    searching(4).choose(openings(4, 2), lambda: turns.append(1))
-    assert len(turns) >= 30

@@ -115,32 +115,6 @@ def test_the_principal_variation_is_the_twins(more: dict[str, Any]):
         assert (len(found) > 1) == (search.options.simulations > 0)
 
 
-def test_a_search_is_looked_at_between_its_steps():
-    search, games = search_of(FOUR, {"simulations": 50, "leaves": 4}), np.array([2, 0])
-    done = np.array([-1, -1])
-    while not len(search.step().games):
-        found = search.look(games)
-        assert found.games.tolist() == [2, 0]
-        assert (found.visits.sum(1) == search.tree.plays["done"][games]).all(), "no virtual visits are left"
-        assert (found.visits.sum(1) > done).all()
-        done = found.visits.sum(1)
-    assert (done > 0).all()
-
-
-@pytest.mark.parametrize("leaves", [1, 4])
-def test_no_terminal_leaf_is_evaluated_and_no_virtual_loss_is_left(leaves: int):
-    search = search_of(THREE, {"simulations": 60, "leaves": leaves})
-    while (search.tree.plays["status"] != ENDED).any():
-        for board in search.round():
-            assert not won(board[1])  # the mover's opponent moved last
-            assert board[:2].sum() < 9
-        if search.count:
-            search.answer(*search.evaluator.evaluate(search.planes[: search.count]))
-        done = search.finished()
-        assert not search.tree.sums["pending"][done.games].any()
-        search.advance(done.games, search.choose(done))
-
-
 def test_a_batch_is_topped_up_with_the_leaves_of_games_that_move_in_the_meantime():
     search = search_of(THREE, {"simulations": 40, "reuse": False})
     finished = search.step()
@@ -166,11 +140,6 @@ def test_a_tree_has_room_for_the_moves_of_every_position(board: str):
     nodes = search.tree.nodes[0, : search.tree.plays["nodes"][0]]
     assert len(nodes) > 140
     assert (nodes["status"] == EXPANDED).all()
-
-
-def won(stones: np.ndarray) -> bool:
-    lines = [*stones, *stones.T, stones.diagonal(), stones[::-1].diagonal()]
-    return any(line.all() for line in lines)
 
 
 def go_on(search: Search, steps: int) -> list[list[int]]:

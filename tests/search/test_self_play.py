@@ -1,8 +1,11 @@
-"""Self-play: whole games, one behind another, with outcomes of the right sign; it goes on to the bit."""
+"""Self-play: whole games with outcomes of the right sign; resignation; notes of games; what is counted."""
 
 from __future__ import annotations
 
+import json
+from collections import defaultdict
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,13 +13,25 @@ import pytest
 
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import tree
+from polyplay.core.checkpoint import write_arrays
+from polyplay.core.files import Row
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game
 from polyplay.games.boards import game as game_of
-from polyplay.games.records import ResignOptions
-from polyplay.search import SearchOptions
-from polyplay.search.self_play import SearchMetrics, SelfPlay, game_rows
+from polyplay.games.records import NEVER, ResignOptions
+from polyplay.search import SearchOptions, self_play
+from polyplay.search.search import Finished
+from polyplay.search.self_play import (
+    ENOUGH,
+    GRID,
+    Resignation,
+    SearchMetrics,
+    SelfPlay,
+    game_rows,
+    is_sampled,
+    learned_value,
+)
 from tests.games.test_board_rules import legal_of as legal
 from tests.search.test_policy import shown
 from tests.search.twins import UniformEvaluator
@@ -146,14 +161,6 @@ def test_rows_that_are_left_over_lead_nowhere():
     assert rows["first"][-1]
 
 
-def test_games_are_counted_with_the_first_player_s_return():
-    made = player()
-    played = [game for rows in take(made, 6) for game in games_in(rows)]
-    returns = made.ctx.counters.games[: len(played), 0].tolist()
-    assert returns == [float(game["reward"][1]) for game in played]
-    assert {-1.0, 1.0} <= set(returns)
-
-
 def test_it_goes_on_to_the_bit_from_the_middle_of_searches():
     made = player()
     take(made, 2)
@@ -169,3 +176,258 @@ def test_it_goes_on_to_the_bit_from_the_middle_of_searches():
 def test_a_slot_has_room_for_the_longest_game():
     with pytest.raises(ValueError, match="no room for a game of 9 moves"):
         player(T=9)
+
+
+# When a player gives a game up, with games whose values are made up.
+
+MOVES = 20
+
+
+def resign_game(made: Resignation, rng: np.random.Generator, lie: float) -> tuple[bool, bool]:
+    """A game in lane 0, whose loser's values fall to −1; with the chance `lie` it is the winner's that fall. Whether
+    somebody resigned, and was not the loser.
+    """
+    loser, liar = int(rng.integers(2)), rng.random() < lie
+    falls, at = 1 - loser if liar else loser, np.array([0])
+    for ply in range(MOVES):
+        value = -ply / MOVES if ply % 2 == falls else ply / MOVES
+        if made.decide(at, np.array([ply]), np.array([value]), np.array([value - 0.01]))[0]:
+            made.begin(at)
+            return True, liar
+    made.ended(0, MOVES, -1.0 if loser == 0 else 1.0)
+    made.begin(at)
+    return False, False
+
+
+def resigner(**options: object) -> Resignation:
+    return Resignation(ResignOptions(**options), 1, MOVES, seed=3, first_lane=0)  # type: ignore[arg-type]
+
+
+def test_a_tenth_is_played_on_and_nobody_resigns_before_enough_is_known():
+    made, rng, first = resigner(), np.random.default_rng(0), 0
+    played_on = 0
+    for game in range(4000):
+        resigned, _ = resign_game(made, rng, lie=0.0)
+        first = first or (game if resigned else 0)
+        played_on += made.played_on[0]
+        if made.known < ENOUGH:
+            assert not resigned
+            assert made.v == NEVER
+    assert abs(played_on / 4000 - 0.1) < 4 * (0.1 * 0.9 / 4000) ** 0.5
+    assert first > 5 * ENOUGH
+    assert made.v > -0.2, "where values never lie, one may resign early"
+    assert made.rate == (0.0, pytest.approx(0.0, abs=0.03))
+
+
+def test_v_is_the_greatest_with_fewer_wrong_than_asked():
+    made, rng = resigner(played_on=1.0), np.random.default_rng(2)
+    for _ in range(300):  # a winner's value dips to −0.5 in one game of five
+        dips, worth = rng.random() < 0.2, 1.0 if rng.random() < 0.5 else -1.0
+        values = np.where(np.arange(MOVES) % 2 == (0 if worth < 0 else 1), -np.linspace(0, 1, MOVES), 0.5)
+        if dips:
+            values[1 if worth < 0 else 0] = -0.5
+        made.values[0, :MOVES] = values
+        made.ended(0, MOVES, worth)
+    would, wrong = made.would.sum(0), made.wrong.sum(0)
+    at = int(np.flatnonzero(made.v == GRID)[0])
+    assert wrong[at] < 0.05 * would[at]
+    assert wrong[at + 1] >= 0.05 * would[at + 1]
+    assert made.v == pytest.approx(-0.5)
+
+
+def test_a_fixed_value_and_none_at_all():
+    at, ply, low = np.array([0]), np.array([3]), np.array([-0.95])
+    fixed, off = resigner(v=-0.9, played_on=0.0), resigner(played_on=1.0)
+    assert fixed.decide(at, ply, low, low)[0]
+    assert not fixed.decide(at, ply, low, low + 0.2)[0], "its best child is better"
+    assert not fixed.decide(at, ply * 0, low, low)[0], "not before the first move"
+    assert not off.decide(at, ply, low, low)[0]
+
+
+@pytest.mark.parametrize(("given", "v", "share"), [("auto", None, 0.1), ("off", None, 1.0), ("-0.9", -0.9, 0.1)])
+def test_what_is_said_of_it(given, v, share):
+    assert ResignOptions.parse(given) == ResignOptions(v, share)
+
+
+@pytest.mark.parametrize(
+    ("learned", "value"), [([-0.86, -0.83], -0.86), ([NEVER, -0.83], -0.83), ([NEVER, NEVER], NEVER), ([], NEVER)]
+)
+def test_what_players_learned_is_in_their_checkpoint(tmp_path: Path, learned: list[float], value: float):
+    """The most careful of those that know enough."""
+    found = tmp_path / "checkpoints/000000000007-steps-70"
+    found.mkdir(parents=True)
+    for i, v in enumerate(learned):
+        made = resigner()
+        made.v[...] = v
+        (found / "workers").mkdir(exist_ok=True)
+        write_arrays(
+            found / f"workers/self_play-{i}.safetensors", {f"resignation/{k}": x for k, x in made.arrays.items()}
+        )
+    assert learned_value(found) == value
+    alone = tmp_path / "checkpoints/champion-000000000005-steps-50"
+    alone.mkdir()
+    assert learned_value(alone) == value, "weights alone: as in the run's newest checkpoint"
+
+
+# Games that are written down.
+
+
+def noted(board: Game = BOARD, **more: Any) -> tuple[SelfPlay, list[Row], list[Finished]]:
+    """A player, what it tells of its games, and the searches that it moves by."""
+    told, searches, ctx = list[Row](), list[Finished](), context()
+    ctx.log = lambda kind, text: told.append({"said": kind, **json.loads(text)})
+    made = player(board, ctx=ctx, **more)
+    moved = made.metrics.moved
+    made.metrics.moved = lambda done: (searches.append(done), moved(done))[1]  # type: ignore[method-assign]
+    return made, told, searches
+
+
+def test_lines_are_the_rows_of_self_play():
+    made, told, searches = noted()
+    played = {int(game["game"][0]): game for rows in take(made, 6) for game in games_in(rows)}
+    assert len(told) >= len(played) > 20
+    found = defaultdict[bytes, list[tuple[float, list[int]]]](list)  # by position
+    for done in searches:
+        for record, value, visits in zip(done.records, done.value, done.visits.tolist(), strict=True):
+            found[record.tobytes()].append((round(float(value), 4), visits))
+    for line in told[: len(played)]:
+        number = int(line["name"].removeprefix("self_play-0-"))
+        rows = played[number]
+        assert line["moves"] == [BOARD.move_name(a) for a in rows["action"][:-1]]
+        assert (line["outcome"], line["resigned"]) == (int(rows["reward"][1]), False)
+        record = BOARD.new()
+        for t, action in enumerate(rows["action"][:-1]):
+            value, visits, searched = (line[name][t] for name in ("values", "visits", "searched"))
+            assert visits / searched == pytest.approx(float(rows["visits"][t][action]))
+            assert any(v == value and (n[action], sum(n)) == (visits, searched) for v, n in found[record.tobytes()])
+            board_rules.play(BOARD.numbers, record, action)
+        assert (line["said"], line["kind"], line["black"], line["white"]) == ("game", "self_play", 5, 5)
+        assert line["game"] == "tic_tac_toe"
+    assert len({line["name"] for line in told}) == len(told)
+
+
+def test_a_saved_player_tells_of_the_same_games():
+    made, told, _ = noted()
+    take(made, 2)
+    for _ in range(5):
+        made._step()
+    saved, before = tree.map(np.array, made.save()), len(told)
+    again, told_again, _ = noted()
+    again.load(saved)
+    take(made, 4)
+    take(again, 4)
+    assert told_again == told[before:] != []
+
+
+def test_the_sample_is_of_all_ages_and_small():
+    numbers = [n for n in range(65_536) if is_sampled(n)]
+    assert numbers[:130] == [*range(128), 128, 130]
+    for n in (256, 4_096, 65_536):
+        assert sum(n // 2 <= number < n for number in numbers) == 64
+    assert len(numbers) == 128 + 64 * 9
+
+
+@pytest.mark.parametrize(("loser", "moves", "outcome"), [(0, 2, -1), (1, 1, 1)])
+def test_a_resigned_game_has_no_margin(loser: int, moves: int, outcome: int):
+    board, resign = game_of("go+size=5"), ResignOptions(-0.9, played_on=0.0)
+    made, told, _ = noted(board, T=board.longest + 1, evaluator=Sure(board, loser), resign=resign)
+    take(made, 1)
+    for line in told:
+        assert (line["resigned"], line["margin"], line["outcome"]) == (True, None, outcome)
+        assert len(line["moves"]) == moves
+
+
+# What a player counts equals what a plain count over its rounds and games says.
+
+GAMES_AT_ONCE = 6
+
+
+class Lopsided(UniformEvaluator):
+    """Prefers low actions, and takes every position for a small win of its mover."""
+
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        logits, values = super().evaluate(planes)
+        return logits - np.arange(logits.shape[1], dtype=np.float32) / 4, values + np.float32(0.25)
+
+
+def counting(simulations: int = 12, reuse: bool = True) -> SelfPlay:
+    ctx = WorkerContext("self_play", 0, 1, 0, 3, Counters(1, self_play.SEARCH_METRICS), RunControl())
+    options = SearchOptions(simulations, noise=0.0, temperature=((0, 1.0),), reuse=reuse)
+    queue, network = RolloutQueue(game_rows(BOARD), {}, 30, 1, 4), Lopsided(BOARD.actions)
+    evaluator: Any = network
+    return SelfPlay(ctx, BOARD, GAMES_AT_ONCE, options, evaluator, queue.producer(0))
+
+
+def mean(made: SelfPlay, name: str) -> float:
+    total, n = made.ctx.counters.metrics[self_play.SEARCH_METRICS.index(name)]
+    return float(total / n)
+
+
+def all_games(made: SelfPlay, games: int) -> list[dict[str, np.ndarray]]:
+    """All games so far, at least so many."""
+    found: list[dict[str, np.ndarray]] = []
+    while len(found) < games:
+        found += [game for rows in take(made, 1) for game in games_in(rows)]
+    return found + [{k: v.copy() for k, v in game.items()} for game in made.finished]
+
+
+def test_simulations_and_what_was_saved():
+    """Each search is 12 simulations; without a kept tree it makes all of them, and one evaluation for its root."""
+    made = counting(reuse=False)
+    for _ in range(400):
+        made._step()
+    get = made.ctx.counters.get
+    plays = made.search.tree.plays
+    moves, unfinished = get("steps"), int(plays["done"].sum())
+    assert get("simulations") == 12 * moves + unfinished
+    roots = moves + GAMES_AT_ONCE - np.count_nonzero(made.search.tree.nodes[:, 0]["status"] == 0)
+    terminal = get("simulations") - (get("served") - roots)
+    assert terminal > 0
+    assert mean(made, "saved_by_terminal") == pytest.approx(terminal / get("simulations"))
+    assert mean(made, "saved_by_reuse") == 0.0
+    assert mean(made, "batch_occupancy") == pytest.approx(get("served") / (GAMES_AT_ONCE * get("calls")))
+
+
+def test_what_a_kept_tree_saves():
+    made = counting()
+    for _ in range(400):
+        made._step()
+    total, n = made.ctx.counters.metrics[self_play.SEARCH_METRICS.index("saved_by_reuse")]
+    assert n == made.ctx.counters.get("simulations") + total
+    assert 0.2 < total / n < 0.8
+    # all simulations of searches that ended, and of those that go on
+    assert n >= 12 * made.ctx.counters.get("steps")
+
+
+def test_games_and_values_by_stage():
+    made = counting()
+    games = all_games(made, 40)
+    first = np.array([game["reward"][1] for game in games])
+    assert len(games) == made.number
+    assert mean(made, "first_player_wins") == pytest.approx((first > 0).mean())
+    assert mean(made, "draws") == pytest.approx((first == 0).mean())
+    visits = np.concatenate([game["visits"][:-1] for game in games]).astype(np.float64)
+    legal = np.concatenate([game["mask"][:-1] for game in games])
+    entropy = [-sum(p * np.log(p) for p in row if p) for row in visits]
+    assert mean(made, "visits_entropy") == pytest.approx(np.mean(entropy), rel=1e-5)
+    prior = np.exp(-np.arange(9) / 4) * legal
+    prior /= prior.sum(1, keepdims=True)
+    kl = [sum(p * np.log(p / q) for p, q in zip(*pair, strict=True) if p) for pair in zip(visits, prior, strict=True)]
+    assert mean(made, "visits_kl") == pytest.approx(np.mean(kl), rel=1e-4)
+    z = np.concatenate([game["reward"][1:] for game in games])
+    assert mean(made, "fresh_value_loss") == pytest.approx(np.mean((z - 0.25) ** 2), rel=1e-5)
+    decisive = [game["reward"][1:] for game in games if game["reward"][1]]
+    for i, name in enumerate(self_play.ACCURACY):
+        right = [z > 0 for game in decisive for t, z in enumerate(game) if 3 * t // len(game) == i]
+        assert mean(made, name) == pytest.approx(np.mean(right))
+
+
+def test_games_are_numbered_and_a_replacement_numbers_anew():
+    made = counting()
+    numbers = [int(n) for rows in take(made, 6) for game in games_in(rows) for n in set(game["game"].tolist())]
+    assert numbers == list(range(len(numbers)))
+    assert all((rows["game"][rows["version"].size - 1] == -1) for rows in take(made, 1))
+    other = counting()
+    other.ctx.incarnation = 2
+    (rows,) = take(other, 1)
+    assert games_in(rows)[0]["game"][0] == 2 << 32
