@@ -108,8 +108,8 @@ class BoundUpdate(Counts, ABC):
     def add(self, rows: float, updates: int = 1) -> int:
         """Count an update, of `rows` agent steps, or steps without one; the version it was applied to."""
         at = self.version
-        cells = self.counted[: STEPS + 1]
-        np.add(cells, (updates, rows), out=cells, casting="unsafe")
+        self.counted[UPDATES] += updates
+        self.counted[STEPS] += rows
         return at
 
     def state(self) -> dict[str, list[int]]:
