@@ -211,23 +211,14 @@ POLICIES = {"impala": {**FEW, "actors": 1, "batch": 2}, "ppo": {**FEW, "replicas
 ENV = "tests.envs.drawn:make"
 
 
-def trained(system: str, settings: dict[str, Any], seed: int, taken: str, directory: Any) -> None:
-    """Some updates, in this process; a refusal would be told in one line."""
-    made = {"env": ENV, "env_kwargs": {"seed": seed, "taken": taken}, "preset": "paper", "network": "mlp"}
-    where = {"run": str(directory / f"{system}-{seed}"), "serial": True, "tensorboard": False, "steps": 40}
-    run = polyplay.train(system, **made, **where, **settings)
-    assert run.exit_code == 0, (system, seed, taken)
-
-
-def checked(seed: int, taken: str) -> None:
-    found = check.check_env(ENV, options={"seed": seed, "taken": taken}, steps=12, measure=0.01)
-    assert found.status == 0, [f for f in found.findings if f.level == "failed"]
-
-
 @pytest.mark.parametrize(("seed", "system"), [(0, "ppo"), (13, "impala")])
 def test_what_check_accepts_trains(seed: int, system: str, tmp_path: Any):
-    checked(seed, "drawn")
-    trained(system, POLICIES[system], seed, "drawn", tmp_path)
+    made = {"seed": seed, "taken": "drawn"}
+    found = check.check_env(ENV, options=made, steps=12, measure=0.01)
+    assert found.status == 0, [f for f in found.findings if f.level == "failed"]
+    given = {"env": ENV, "env_kwargs": made, "preset": "paper", "network": "mlp", **POLICIES[system]}
+    run = polyplay.train(system, run=str(tmp_path / "run"), serial=True, tensorboard=False, steps=40, **given)
+    assert run.exit_code == 0
 
 
 def test_what_check_refuses_does_not_train(tmp_path: Any):
