@@ -426,7 +426,8 @@ def play_and_score(
 
         return {**told, **play_board_protocol(wired, policy, found, options, where, watch)}
     episodes = options.episodes or atari.protocol(options.protocol).episodes
-    epsilon = float(wired.test_epsilon if options.epsilon is None else options.epsilon)
+    epsilon = wired.test_epsilon if options.epsilon is None else options.epsilon
+    how = play.PlayOptions(episodes, options.seed, options.greedy, float(epsilon))
     before, mine = time.monotonic(), watch or GamesWatch()
     mine.max_steps = options.max_steps
     screen = on_screen(mine, episodes) if watch else nullcontext(mine.step)
@@ -439,7 +440,7 @@ def play_and_score(
         stack.enter_context(nullcontext() if options.render else without_a_screen())
         for viewer in viewers:
             envs = viewer.shown(envs)
-        games = play.play_games(envs, policy, episodes, options.seed, options.greedy, viewers, epsilon, step)
+        games = play.play_games(envs, policy, how, viewers, step)
     if not games:
         raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
     result = play.summarize_games(games, envs.spec.frames_per_step, time.monotonic() - before)
@@ -448,7 +449,7 @@ def play_and_score(
         "seed": options.seed,
         "lanes": play.lanes_of(envs, episodes),
         **told,
-        "epsilon": epsilon,
+        "epsilon": how.epsilon,
         "actions": "greedy" if options.greedy else "sampled",
         **result,
         "interval": mean_interval(result["returns"]),

@@ -76,7 +76,7 @@ def envs(name: Any, **options: Any) -> Envs:
 def film(path: Path, of: Envs, episodes: int = 3) -> list[tuple[float, int]]:
     policy = factory.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
     with closing(film_module.Film(path)) as made:
-        return play.play_games(made.shown(of), policy, episodes, 0, viewers=[made])
+        return play.play_games(made.shown(of), policy, play.PlayOptions(episodes), [made])
 
 
 def watch(path: Path) -> tuple[list[np.ndarray], float]:
@@ -208,7 +208,7 @@ class Counts(gymnasium.Env):
 
 
 def mean_reward(epsilon: float, seed: int = 0) -> float:
-    games = play.play_games(Envs(Counts, 4, inline=True), Constant(3), 32, seed, epsilon=epsilon)
+    games = play.play_games(Envs(Counts, 4, inline=True), Constant(3), play.PlayOptions(32, seed, epsilon=epsilon))
     assert [length for _, length in games] == [8] * 32
     return sum(ret for ret, _ in games) / (32 * 8)
 
@@ -223,7 +223,7 @@ def test_epsilon_mixes_uniform_actions_with_the_policys_own():
 
 def test_a_policy_that_hears_its_last_action_hears_the_one_that_was_done():
     policy = Constant(3)
-    play.play_games(Envs(Counts, 4, inline=True), policy, 8, 0, epsilon=1.0)
+    play.play_games(Envs(Counts, 4, inline=True), policy, play.PlayOptions(8, epsilon=1.0))
     assert {int(a) for heard in policy.heard[1:] for a in heard} == {0, 1, 2, 3}
 
 

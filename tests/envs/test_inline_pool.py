@@ -12,7 +12,7 @@ import pytest
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 
 import polyplay
-from polyplay.acting.play import play_games
+from polyplay.acting.play import PlayOptions, play_games
 from polyplay.core import tree
 from polyplay.core.errors import Closed, EnvFailure, UserError
 from polyplay.envs import Discrete, Envs, Greedy
@@ -164,7 +164,7 @@ def test_systems_train_and_play_with_them(tmp_path):
 
 
 def test_games_are_played_in_as_many_lanes_as_there_must_be():
-    games = play_games(Envs(vectors.three, 6, 2, inline=True), Still(), 5, seed=0)
+    games = play_games(Envs(vectors.three, 6, 2, inline=True), Still(), PlayOptions(5))
     assert sorted(games) == [(3.0, 2), (3.0, 2), (6.0, 3), (6.0, 3), (10.0, 4)]
 
 

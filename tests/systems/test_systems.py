@@ -103,7 +103,7 @@ def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_p
     mean = kept["inputs.moments.0.mean"]
     assert mean[:2].tolist() == [pytest.approx(100, abs=1), pytest.approx(-50, abs=5)]
     assert kept["returns.count"] > 10_000
-    games = play.play_games(spec, policy, 4, seed=1)
+    games = play.play_games(spec, policy, play.PlayOptions(4, 1))
     assert np.mean([g[0] for g in games]) >= 60_000, "evaluation normalises as training did"
     assert all(bool((v == kept[k]).all()) for k, v in policy.named_buffers()), "and learns nothing"
 
