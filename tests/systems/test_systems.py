@@ -282,12 +282,3 @@ def test_they_train_go_on_and_are_read_again(system, given, tmp_path):
     assert first.summary["updates"] > 0
     assert load_run(tmp_path / "run")[1].actions == "scale"
     assert polyplay.resume(tmp_path / "run", steps=800).summary["updates"] > first.summary["updates"]
-
-
-def test_pixel_control_is_left_out_of_real_actions_and_refused_where_it_was_given():
-    given = {k: v for k, v in FTW.items() if k != "auxiliary"}
-    settings, _, left = wired("ftw", given)
-    assert settings.auxiliary == "reward"
-    assert len(left) == 1
-    with pytest.raises(UserError, match=r"^--auxiliary pixel: takes "):
-        wired("ftw", {**given, "auxiliary": "pixel"})
