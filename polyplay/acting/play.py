@@ -67,23 +67,16 @@ class PlayOptions:
 
 
 def play_games(
-    envs: Envs,
-    policy: Policy,
-    episodes: int,
-    seed: int,
-    greedy: bool = False,
-    viewers: Sequence[Viewer] = (),
-    epsilon: float = 0,
-    watch: Watch = lambda found, lanes: True,
+    envs: Envs, policy: Policy, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
 ) -> list[tuple[float, int]]:
-    """(return, length) of `episodes` full games, by their numbers. Every lane has its quota, so short games don't
+    """(return, length) of full games, by their numbers. Every lane has its quota, so short games don't
     crowd in. `watch` says after every step whether to go on: where it does not, fewer games are over.
     """
-    games, lanes = list[PlayedGame](), lanes_of(envs, episodes)
-    with closing(play_steps(envs, policy, PlayOptions(episodes, seed, greedy, epsilon), viewers)) as steps:
+    games, lanes = list[PlayedGame](), lanes_of(envs, how.episodes)
+    with closing(play_steps(envs, policy, how, viewers)) as steps:
         for found in steps:
             games += found
-            if not watch(found, lanes):
+            if watch is not None and not watch(found, lanes):
                 break
     return [(g.ret, g.length) for g in sorted(games, key=lambda g: g.number)]
 

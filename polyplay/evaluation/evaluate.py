@@ -392,6 +392,7 @@ def play_and_score(
     protocol, mine, film = atari.protocol(options.protocol), watch or GamesWatch(), Film(video) if video else None
     episodes, mine.max_steps = options.episodes or protocol.episodes, options.max_steps
     epsilon = float(wired.test_epsilon if options.epsilon is None else options.epsilon)
+    how = play.PlayOptions(episodes, options.seed, options.greedy, epsilon)
     before, name = time.monotonic(), found.parents[1].name
     with ExitStack() as stack:
         stack.enter_context(mine.on_screen(episodes) if watch else nullcontext())
@@ -406,7 +407,7 @@ def play_and_score(
             stack.enter_context(nullcontext() if options.render else without_a_screen())
             for viewer in viewers:
                 envs = viewer.shown(envs)
-            games = play.play_games(envs, policy, episodes, options.seed, options.greedy, viewers, epsilon, mine.step)
+            games = play.play_games(envs, policy, how, viewers, mine.step)
             result = play.summarize_games(games, envs.spec.frames_per_step, 0.0) if games else {"returns": []}
     if not result["returns"]:
         raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
@@ -415,7 +416,7 @@ def play_and_score(
         "seed": options.seed,
         "lanes": episodes if protocol.board else play.lanes_of(envs, episodes),
         **told,
-        "epsilon": epsilon,
+        "epsilon": how.epsilon,
         "actions": "greedy" if options.greedy else "sampled",
         **result,
         "seconds": round(time.monotonic() - before, 3),

@@ -162,8 +162,7 @@ def learn_agents(
     updates of an agent from one past agent to the next.
     """
     own = range(ctx.index, params.agents, ctx.n)
-    wait = len(own) == 1
-    feeds = {agent: AgentSource(ctx, agent, source, spec, params, league, snapshots, wait) for agent in own}
+    feeds = {agent: AgentSource(ctx, agent, source, spec, params, league, snapshots) for agent in own}
     turns = {agent: learn_from(feed, feed.ctx, feed.learner) for agent, feed in feeds.items()}
 
     def write_part(number: int) -> None:
@@ -176,7 +175,7 @@ def learn_agents(
         for agent, turn in list(turns.items()):
             if next(turn, turns) is turns:
                 del turns[agent]
-        if not wait and not any(source.queue.waiting(agent).any() for agent in turns):
+        if len(own) > 1 and not any(source.queue.waiting(agent).any() for agent in turns):
             time.sleep(min(ctx.patience, REST))
         yield
 
@@ -191,18 +190,17 @@ class AgentSource(OpenSource):
         source: RolloutBatches,
         spec: LearnerSpec,
         params: AgentParams,
-        league: LearnersLeague | None = None,
-        snapshots: int = 0,
-        wait: bool = True,
+        league: LearnersLeague | None,
+        snapshots: int,
     ):
-        """wait: for a rollout, before another agent has its turn."""
+        self.wait = ctx.index + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
         ctx = replace(ctx, index=0, n=1, row=ctx.served[agent], seed=ctx.seed + APART * agent)
         own = spec.initial[agent] if spec.initial else {}
         hyper = Hyperparameters(**{**spec.hyperparameters.configured, **own})
         hyper.schedules = spec.hyperparameters.schedules
         learner = Learner(ctx, replace(spec, agent=agent, population=params, hyperparameters=hyper))
         super().__init__(source, ctx, learner, params.each[agent])
-        self.queue, self.agent, self.among, self.wait = source.queue, agent, params, wait
+        self.queue, self.agent, self.among = source.queue, agent, params
         self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # that it goes on from
         self.number = self.first_save  # of the last save
         self.rounds = 0

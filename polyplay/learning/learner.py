@@ -307,11 +307,11 @@ class Learner:
 
     def _freeze_until(self) -> float:
         """As the checkpoint has it that the run goes on from; where that was removed since, as the newest has it."""
-        path, directory = self.ctx.resume, self.ctx.directory
+        path = self.ctx.resume
         if path is None:
             return 0.0
-        if not path.exists() and directory is not None:
-            path = checkpoint.everything(directory)[-1]
+        if not path.exists():
+            path = checkpoint.everything(cast("Path", self.ctx.directory))[-1]
         saved = checkpoint.OpenCheckpoint(path).json(f"{self.folder}/learner")
         return float(saved.get("freeze_until", 0.0))
 

@@ -250,7 +250,9 @@ class ActorCriticLoss:
         and said while acting; made: without gradient; reach: the ratio of both is clipped to 1 ± it (PPO), None: there
         is no ratio; more: metrics beyond these.
         """
-        advantage = normalize_advantages(made.advantage, over) if self.normalize_advantage else made.advantage
+        advantage = made.advantage
+        if self.normalize_advantage:
+            advantage = (advantage - over.mean(advantage)) / (over.variance(advantage).sqrt() + 1e-8)
         heads = (at_least_float32(out[k], advantage) for k in ("logp", "value", "entropy"))
         advantage, target, logp, value, entropy = map(over.only, (advantage, made.target, *heads))
         if reach is None:
@@ -309,11 +311,6 @@ class MaskedMean:
 def at_least_float32(x: Tensor, like: Tensor) -> Tensor:
     """At least the precision of `like`: bf16 outputs are summed in fp32."""
     return x.to(torch.promote_types(x.dtype, like.dtype))
-
-
-def normalize_advantages(advantage: Tensor, over: MaskedMean) -> Tensor:
-    centred = advantage - over.mean(advantage)
-    return centred / (over.variance(advantage).sqrt() + 1e-8)
 
 
 def explained_variance(target: Tensor, value: Tensor, over: MaskedMean) -> Tensor:

@@ -49,8 +49,7 @@ def scalar(
 
     ret, discount: G, D float [B]; target: Q⁻(s', ·) [B, A]; online: Q(s', ·) [B, A]; mask: legal at s', bool [B, A].
     """
-    ahead = take_action(target, greedy_action(target if online is None else online, mask))
-    return ret + torch.where(discount == 0, 0.0, discount * ahead)
+    return targeted(ret, discount, take_action(target, greedy_action(target if online is None else online, mask)))
 
 
 @torch.no_grad()
@@ -126,16 +125,6 @@ def sequence_targets(
 # ------------------------------------------------------------------------------------------------ priorities
 
 
-def cross_entropy(target: Tensor, logits: Tensor) -> Tensor:
-    """−Σ m·log p [...] of target masses m and logits [..., K], with its gradient. Its least is m's entropy, not 0."""
-    return -(target * logits.log_softmax(-1)).sum(-1)
-
-
-def entropy(chances: Tensor) -> Tensor:
-    """−Σ p·log p [...] of [..., K]; 0·log 0 = 0."""
-    return -torch.special.xlogy(chances, chances).sum(-1)
-
-
 def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
     """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 where none is."""
     size = torch.where(valid, error.abs(), 0.0)
@@ -196,8 +185,8 @@ class CategoricalLoss:
         where = self.low, self.high
         goal = categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
         logits = q_network.take_action(out["q"], batch["action"])
-        each, weight = cross_entropy(goal, logits), returns.importance_weight(batch, goal[:, 0])
-        floor = entropy(goal)
+        each, weight = -(goal * logits.log_softmax(-1)).sum(-1), returns.importance_weight(batch, goal[:, 0])
+        floor = -torch.special.xlogy(goal, goal).sum(-1)  # the least that it can be: the target's entropy
         apart = (each.detach() - floor).clamp(min=0.0)
         loss = (weight * each).mean()
 

@@ -23,7 +23,6 @@ from polyplay.acting.worker import MatchResults
 from polyplay.core.tree import Batch, Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Discrete, Envs
-from polyplay.envs.lane import Seats
 from polyplay.evaluation import evaluate as film_module
 from polyplay.evaluation.evaluate import ATARI_RATE
 from polyplay.games import board_rules
@@ -76,7 +75,7 @@ def envs(name: Any, **options: Any) -> Envs:
 def film(path: Path, of: Envs, episodes: int = 3) -> list[tuple[float, int]]:
     policy = factory.make("auto" if of.title.startswith("ALE") else "mlp", replace(of, inline=True).spec)
     with closing(film_module.Film(path)) as made:
-        return play.play_games(made.shown(of), policy, episodes, 0, viewers=[made])
+        return play.play_games(made.shown(of), policy, play.PlayOptions(episodes), [made])
 
 
 def watch(path: Path) -> tuple[list[np.ndarray], float]:
@@ -208,7 +207,7 @@ class Counts(gymnasium.Env):
 
 
 def mean_reward(epsilon: float, seed: int = 0) -> float:
-    games = play.play_games(Envs(Counts, 4, inline=True), Constant(3), 32, seed, epsilon=epsilon)
+    games = play.play_games(Envs(Counts, 4, inline=True), Constant(3), play.PlayOptions(32, seed, epsilon=epsilon))
     assert [length for _, length in games] == [8] * 32
     return sum(ret for ret, _ in games) / (32 * 8)
 
@@ -223,7 +222,7 @@ def test_epsilon_mixes_uniform_actions_with_the_policys_own():
 
 def test_a_policy_that_hears_its_last_action_hears_the_one_that_was_done():
     policy = Constant(3)
-    play.play_games(Envs(Counts, 4, inline=True), policy, 8, 0, epsilon=1.0)
+    play.play_games(Envs(Counts, 4, inline=True), policy, play.PlayOptions(8, epsilon=1.0))
     assert {int(a) for heard in policy.heard[1:] for a in heard} == {0, 1, 2, 3}
 
 
@@ -266,20 +265,6 @@ def test_matches_equal_those_played_one_by_one(name: str):
     assert len(set(points)) > 1
 
 
-def by_state(obs: np.ndarray, mask: None, at: Seats) -> np.ndarray:
-    return Skirmish.focus(at.game.see(at.states)[at.match, at.seat])
-
-
-by_state.plays_state = True  # type: ignore[attr-defined]
-
-
-def test_a_bot_of_the_state_plays_as_one_that_sees_it():
-    envs = Envs("toy:skirmish", 4)
-    seen, known = (play.play_both_sides(envs, BOT, other, 60, 3) for other in (BEST, play.scripted_player(by_state)))
-    assert (seen == known).all()
-    assert 0 < seen.sum() < 60
-
-
 def test_sides_are_swapped_exactly():
     envs = Envs("toy:skirmish+health=2", 4)
     mine, theirs = play.play_both_sides(envs, BOT, BEST, 40, 3), play.play_both_sides(envs, BEST, BOT, 40, 3)
@@ -317,16 +302,6 @@ def test_a_memory_begins_anew_with_every_match():
     counting: Any = Counting()
     found = play.play_both_sides(envs, play.policy_player(counting, play.PlayOptions(1)), rock, 80, 0)
     assert found.tolist() == [1.0] * 80  # rock and paper; paper and scissors had lost
-
-
-def test_random_players_are_others_on_the_other_side_and_the_same_again():
-    envs = Envs("toy:rps", 2)
-    rock = play.scripted_player(lambda obs, mask: np.zeros(len(obs), np.int64))
-    found = play.play_both_sides(envs, play.random_player(0), rock, 200, 0)
-    assert (found == play.play_both_sides(envs, play.random_player(0), rock, 200, 0)).all()
-    assert (found != play.play_both_sides(envs, play.random_player(1), rock, 200, 0)).any()
-    assert (found[:100] != found[100:]).any()
-    assert 0.35 < found.mean() < 0.65
 
 
 @dataclass(frozen=True)

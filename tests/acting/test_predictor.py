@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import collections
 import os
-import random
 import signal
 import time
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import psutil
 import pytest
 import torch
 
@@ -115,37 +113,6 @@ def test_every_transition_is_learnt_exactly_once(core):
         poll(crew, lambda: steps(crew) > 600)
         check(crew, drain(crew, agents, loss, batches))
         assert max(loss.off) < 1e-4, "a chunk begins with the state that its lane had there"
-    finally:
-        crew.stop()
-
-
-def test_agents_predictors_and_trainers_come_and_go_hundreds_of_times():
-    envs = Envs(census, ROOM, workers=ROOM, batching=Greedy(4), active=2)
-    crew, draw = Crew(seed=2), random.Random(3)
-    agents, predictors, trainers, loss, batches = service(crew, envs, rows=7)
-    crew.start(("loss",))
-    here = psutil.Process()
-    try:
-        poll(crew, lambda: steps(crew) > 50)
-        before = len(here.children(recursive=True))
-        for turn in range(300):
-            what = draw.choice(["agents", "predictors", "trainers"])
-            if what == "agents":
-                agents.pool.scale(draw.randint(1, ROOM))
-            else:
-                (predictors if what == "predictors" else trainers).size.ask(draw.randint(1, 4))
-            crew.poll(0.01)
-            if turn % 50 == 49:
-                now = steps(crew)
-                poll(crew, lambda now=now: steps(crew) > now + 50)
-        trainers.size.ask(1)
-        crew._resize(trainers)
-        check(crew, drain(crew, agents, loss, batches))
-        poll(crew, lambda: not predictors.leaving and not trainers.leaving)
-        threads = [t for t in crew._workers() if t.runs.is_alive()]
-        assert len(threads) == predictors.n + trainers.n
-        poll(crew, lambda: not agents.pool._leaving)
-        assert len(here.children(recursive=True)) == before - 2
     finally:
         crew.stop()
 

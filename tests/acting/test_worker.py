@@ -143,19 +143,6 @@ def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on, learne
     assert lag is None or crew.counters.column("lag_max").max() <= lag
 
 
-def test_games_are_counted_whole_and_unclipped():
-    envs = Envs("toy:catch", lanes=6)
-    crew = Crew(seed=0, serial=True)
-    crew.add(replica, learner=True, envs=envs, T=7, spec=_task(envs, 1200))
-    _run(crew)
-    n = int(crew.counters.column("episodes").sum())
-    games = crew.counters.games[0, :n]
-    assert n > 40
-    assert set(np.unique(games[:, 0])) <= {-1.0, 1.0}
-    assert len(np.unique(games[:, 1])) == 1  # every game of catch takes the ball's fall
-    assert set(games[:, 2].astype(int)) == set(range(6))
-
-
 def test_replicas_start_equal_whatever_threads_do():
     factory = nets.NetworkFactory("auto", Envs("toy:catch", lanes=1).spec, {"hidden": (64, 64)})
     made: list = []

@@ -125,6 +125,8 @@ def test_terms_and_gradients_equal_the_plain_twin(case: Any, loss: Any) -> None:
         entropy_cost=KNOBS.entropy_cost,
     )
     assert scored.loss.item() == pytest.approx(terms["loss"], rel=1e-6, abs=1e-8)
+    assert tuple(scored.metrics) == loss.metrics
+    assert all(v.ndim == 0 and not v.requires_grad for v in scored.metrics.values())
     for name, value in terms.items():
         assert scored.metrics[name].item() == pytest.approx(value, rel=1e-6, abs=1e-8), name
     for name in HEADS:
@@ -162,17 +164,6 @@ def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_targets()
     assert policy_losses.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 1.0
     batch |= {"reward": np.zeros_like(batch["reward"]), "value": np.zeros_like(batch["value"])}
     assert policy_losses.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 0.0
-
-
-@pytest.mark.parametrize("loss", [policy_losses.A2C(), policy_losses.VTrace()])
-def test_metrics_are_named_beforehand_detached_scalars(loss: Any) -> None:
-    out, batch = example()
-    heads, rows = tensors(out, grad=True), tensors(batch)
-    scored = loss(heads, rows, KNOBS)
-    assert tuple(scored.metrics) == loss.metrics
-    assert all(v.ndim == 0 and not v.requires_grad for v in scored.metrics.values())
-    assert scored.loss.requires_grad
-    assert scored.loss.item() == scored.metrics["loss"].item()
 
 
 @pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])

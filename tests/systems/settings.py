@@ -42,12 +42,7 @@ AIM: Any = {**APART, "env": f"{TRAITS}+continuous+questions=2", "batch": 64, "ca
 AIM |= {"gamma": 0.5}
 AIM |= {"learning_rate": 3e-3, "target_update": 50, "ratio": 24.0, "learning_starts": 300, "width": 64, "noise": 0.5}
 GORILA: Any = {**REPLAY, "lanes": 4, "capacity": 10_000, "learning_starts": 250, "learners": 2, "shards": 2}
-GORILA |= {
-    "n_step": 3,
-    "optimizer": "adam",
-    "optimizer_eps": 1e-5,
-    "report_every": 60.0,
-}  # the last report is always there
+GORILA |= {"n_step": 3, "optimizer": "adam", "optimizer_eps": 1e-5, "report_every": 60.0}  # the last one always comes
 FREE: Any = {**GORILA, "unroll": 5, "actors": 2, "replay_workers": 2}
 R2D2: Any = {**QUIET, "env": "toy:memory", "unroll": 8, "pull": 8, "sequence": 8, "burn_in": 4, "n_step": 2}
 R2D2 |= {"core_size": 32, "gamma": 0.97, "actors": 1, "lanes": 8, "batch": 16, "ratio": 2.0, "capacity": 40_000}

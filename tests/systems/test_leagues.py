@@ -178,12 +178,8 @@ def _evaluate(directory: Path, agent: str) -> dict[str, Any]:
     return evaluate(directory, EvaluateOptions(episodes=4, agent=agent, device="cpu"))
 
 
-TEAMS: dict[str, Any] = {
-    "env": "toy:skirmish",
-    "event_rewards": ("kill=1", "death=-0.5"),
-    "network": "mlp",
-    "core_size": 16,
-}
+TEAMS: dict[str, Any] = {"env": "toy:skirmish", "event_rewards": ("kill=1", "death=-0.5"), "network": "mlp"}
+TEAMS["core_size"] = 16
 TEAMS |= {"lanes": 16, "batch": 4, "unroll": 8, "memory": 0, "auxiliary": "reward", "optimizer": "adam"}
 TEAMS |= {"tensorboard": False}
 PAIR: dict[str, Any] = {**TEAMS, "agents": 2, "players": 2, "batch": 8, "evolve": False, "serial": True}
@@ -241,12 +237,8 @@ class Recall:
         return np.stack([cue == 0, cue == 1, phase == 4], 2).astype(np.float32)
 
 
-RECALL: dict[str, Any] = {
-    **TEAMS,
-    "env": f"toy:{__name__}:Recall",
-    "event_rewards": ("right=1", "wrong=-1"),
-    "agents": 2,
-}
+RECALL: dict[str, Any] = {**TEAMS, "env": f"toy:{__name__}:Recall", "event_rewards": ("right=1", "wrong=-1")}
+RECALL["agents"] = 2
 RECALL |= {"players": 2, "lanes": 32, "batch": 16, "unroll": 19}
 FAST = ("learning_rate=3e-3", "period=3", "kl_posterior_cost=1e-4", "kl_prior_cost=1e-5", "entropy_cost=1e-2")
 

@@ -156,14 +156,6 @@ def test_lanes_begin_anew_only_where_their_number_or_their_rollouts_change(vary,
     assert anew_of(settings, crew, priors, flags.option_types(type(settings))) == anew
 
 
-def test_a_member_that_goes_beyond_its_end_at_once_is_done_without_a_decision(tmp_path, capfd):
-    """A rollout has 800 agent steps, a decision is due after 300, and the end after 310 learned ones."""
-    run = train("a2c", tmp_path, **EXACT, unroll=200, every=300, steps=310)
-    assert [(m["steps"] >= 310, m["turns"], m["state"]) for m in members(run)] == [(True, 0, DONE)] * 3
-    assert len(read_lineage(run.directory)) == 3
-    assert "is finished" not in capfd.readouterr().err
-
-
 def test_no_option_of_a_population_is_named_as_one_of_a_system_or_of_a_run():
     own = {f.name for f in fields(systems.load("pbt").Config)}
     assert "over" in own

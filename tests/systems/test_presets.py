@@ -242,12 +242,6 @@ def test_a_preset_for_other_environments_is_told():
     )
 
 
-def test_settings_that_are_taken_for_want_of_better_ones_are_told(monkeypatch):
-    monkeypatch.setattr(_presets, "domain", lambda env: "mujoco")  # as if: it is an extra
-    text = _presets.warning(PAGES["a2c"], "classic", "Pendulum-v1")
-    assert text == "a2c has no settings for mujoco environments such as Pendulum-v1: it uses those for classic"
-
-
 @pytest.mark.parametrize(
     ("given", "network"),
     [

@@ -103,7 +103,7 @@ def test_normalised_inputs_and_scaled_rewards_learn_and_go_with_the_policy(tmp_p
     mean = kept["inputs.moments.0.mean"]
     assert mean[:2].tolist() == [pytest.approx(100, abs=1), pytest.approx(-50, abs=5)]
     assert kept["returns.count"] > 10_000
-    games = play.play_games(spec, policy, 4, seed=1)
+    games = play.play_games(spec, policy, play.PlayOptions(4, 1))
     assert np.mean([g[0] for g in games]) >= 60_000, "evaluation normalises as training did"
     assert all(bool((v == kept[k]).all()) for k, v in policy.named_buffers()), "and learns nothing"
 
@@ -211,23 +211,14 @@ POLICIES = {"impala": {**FEW, "actors": 1, "batch": 2}, "ppo": {**FEW, "replicas
 ENV = "tests.envs.drawn:make"
 
 
-def trained(system: str, settings: dict[str, Any], seed: int, taken: str, directory: Any) -> None:
-    """Some updates, in this process; a refusal would be told in one line."""
-    made = {"env": ENV, "env_kwargs": {"seed": seed, "taken": taken}, "preset": "paper", "network": "mlp"}
-    where = {"run": str(directory / f"{system}-{seed}"), "serial": True, "tensorboard": False, "steps": 40}
-    run = polyplay.train(system, **made, **where, **settings)
-    assert run.exit_code == 0, (system, seed, taken)
-
-
-def checked(seed: int, taken: str) -> None:
-    found = check.check_env(ENV, options={"seed": seed, "taken": taken}, steps=12, measure=0.01)
-    assert found.status == 0, [f for f in found.findings if f.level == "failed"]
-
-
 @pytest.mark.parametrize(("seed", "system"), [(0, "ppo"), (13, "impala")])
 def test_what_check_accepts_trains(seed: int, system: str, tmp_path: Any):
-    checked(seed, "drawn")
-    trained(system, POLICIES[system], seed, "drawn", tmp_path)
+    made = {"seed": seed, "taken": "drawn"}
+    found = check.check_env(ENV, options=made, steps=12, measure=0.01)
+    assert found.status == 0, [f for f in found.findings if f.level == "failed"]
+    given = {"env": ENV, "env_kwargs": made, "preset": "paper", "network": "mlp", **POLICIES[system]}
+    run = polyplay.train(system, run=str(tmp_path / "run"), serial=True, tensorboard=False, steps=40, **given)
+    assert run.exit_code == 0
 
 
 def test_what_check_refuses_does_not_train(tmp_path: Any):
@@ -291,12 +282,3 @@ def test_they_train_go_on_and_are_read_again(system, given, tmp_path):
     assert first.summary["updates"] > 0
     assert load_run(tmp_path / "run")[1].actions == "scale"
     assert polyplay.resume(tmp_path / "run", steps=800).summary["updates"] > first.summary["updates"]
-
-
-def test_pixel_control_is_left_out_of_real_actions_and_refused_where_it_was_given():
-    given = {k: v for k, v in FTW.items() if k != "auxiliary"}
-    settings, _, left = wired("ftw", given)
-    assert settings.auxiliary == "reward"
-    assert len(left) == 1
-    with pytest.raises(UserError, match=r"^--auxiliary pixel: takes "):
-        wired("ftw", {**given, "auxiliary": "pixel"})

@@ -197,7 +197,8 @@ def test_evaluation_plays_without_noise(tmp_path):
     system = wired("apex_dpg", Crew(), **of.AIM)
     policy = play.load_policy(system, checkpoint.newest(run.directory, print))
     assert system.epsilon == 0.0
-    games = [play.play_games(Envs(of.AIM["env"], 1), policy, 4, seed=1, greedy=greedy) for greedy in (False, True)]
+    envs = Envs(of.AIM["env"], 1)
+    games = [play.play_games(envs, policy, play.PlayOptions(4, 1, greedy)) for greedy in (False, True)]
     assert games[0] == games[1], "whether noise is offered or not"
 
 

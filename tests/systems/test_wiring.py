@@ -64,10 +64,6 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
         ("replay  1,000,000 agent steps, soft", "draws   512 transitions of 3 steps: free, proportional",
          "trims   every 100 updates", "batch   512 transitions of 3 steps, 16 ready from each"),
     ),
-    "apex_dpg": (
-        {**PENDULUM, "replay_workers": 2},
-        ("noise   normal, deviation 0.3", "draws   256 transitions of 5 steps: free, proportional", "loss    DPG"),
-    ),
     "dqn": (
         CATCH,
         ("replay  1,000,000 agent steps", "draws   32 transitions: 8 per agent step, uniform",

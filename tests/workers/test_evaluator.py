@@ -70,7 +70,7 @@ def test_games_are_played_when_they_are_due_with_the_weights_that_were_shown(tmp
     assert {k: row[k] for k in want} == want
     net = bench.policy()
     FlatParams(net).flat[:] = 0.1
-    plain = [ret for ret, _ in play.play_games(Envs("toy:catch", 2), net, 5, 3)]
+    plain = [ret for ret, _ in play.play_games(Envs("toy:catch", 2), net, play.PlayOptions(5, 3))]
     assert row["returns"] == plain
     assert row["episodic_return_mean"] == np.mean(plain)
     bench.train(199)
