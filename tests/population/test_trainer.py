@@ -74,7 +74,7 @@ def test_members_take_turns_and_decide_between(tmp_path):
     is_whole(store)
 
 
-@pytest.mark.parametrize("step", [131, pytest.param(1, marks=pytest.mark.long)])
+@pytest.mark.parametrize("step", [173, pytest.param(1, marks=pytest.mark.long)])
 def test_killed_at_any_moment_it_becomes_the_same(step, tmp_path, monkeypatch):
     """At every change of a file, or at some, and gone on with."""
     evolution = evolution_of()

@@ -281,9 +281,12 @@ class MachineAgent:
     def _attend(self, number: int, runs: ForkedProcess, pipe: connection.Connection) -> None:
         """The thread of a worker, which passes on what it says and how it ends. The link ends where that fails."""
         try:
-            with contextlib.suppress(EOFError, OSError):
-                while pipe.poll() or runs.sentinel not in connection.wait([pipe, runs.sentinel]) or pipe.poll():
-                    self._pass_on(number, *pipe.recv())
+            while pipe.poll() or runs.sentinel not in connection.wait([pipe, runs.sentinel]) or pipe.poll():
+                try:
+                    kind, text = pipe.recv()
+                except (EOFError, OSError):
+                    break
+                self._pass_on(number, kind, text)
             runs.join()
             del self.workers[number]
             self._send_last(ENDED, {"number": number, "how": runs.ending(), "code": runs.exitcode})
@@ -295,10 +298,8 @@ class MachineAgent:
     def _pass_on(self, number: int, kind: str, text: str) -> None:
         self._send_files("not-finite-*")  # that the word is about
         value = {"number": number, "kind": kind, "text": text[-MOST_TEXT:]}
-        if kind == "done":
-            self._send_last(WORD, value)
-        else:
-            self.link.send_json(WORD, value)
+        send = self._send_last if kind == "done" else self.link.send_json
+        send(WORD, value)
 
     def _send_last(self, kind: int, value: dict[str, Any]) -> None:
         """After all that the worker wrote."""

@@ -90,7 +90,7 @@ class Machine(Spot):
     workers: dict[int, RemoteWorker] = field(default_factory=dict)  # by number
     seats: set[tuple[str, int]] = field(default_factory=set)  # that began there
     load: dict[str, Any] = field(default_factory=dict)  # of its processor and memory, the newest
-    reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # bytes in and out then
+    reported: tuple[float, int, int] = field(default_factory=lambda: (time.monotonic(), 0, 0))  # when; bytes in, out
 
     def report(self) -> dict[str, float]:
         """How it and its link do, since the last report."""
@@ -300,9 +300,8 @@ class Fleet:
             mirror.prepare()
         link = Link(sock, here, self.bells[number], self.timeout, self.directory)
         machine = Machine(info, handle=handle, link=link, number=number)
-        machine.link.on |= {WORD: partial(self._hear, machine), ENDED: partial(self._ended, machine)}
-        machine.link.on[LOAD] = machine.load.update
-        machine.link.dropped = lambda text: self._lines.put(f"machine {info.name}: {text}")
+        link.on |= {WORD: partial(self._hear, machine), ENDED: partial(self._ended, machine), LOAD: machine.load.update}
+        link.dropped = lambda text: self._lines.put(f"machine {info.name}: {text}")
         return machine
 
     def _serve(self, machine: Machine) -> None:

@@ -30,8 +30,8 @@ RATE = 50e6  # bytes a second of weights that go to a machine where no reader wa
 
 class ParamsMirror(ObjectMirror):
     """From the publisher's side: version, round and rollouts learnt from, and then that version's vector where it is
-    another. Home passes on what it got from a publisher elsewhere. From the readers': whether one waits, who gets the
-    next version at once; others must not fill the line.
+    another. Home passes on what it got from a publisher elsewhere. From the readers': whether one waits. Then the next
+    version goes at once; else versions take a part of the line.
     """
 
     last = True  # a learner that goes on writes first how far it was
