@@ -110,11 +110,12 @@ ROW = (
 def _start(row: Any, where: str) -> Start:
     try:
         (form,) = {"actions", "state"} & row.keys()
-        more = int(row.get("seed", 0)), str(row.get("ram", ""))
+        more = row.get("seed", 0), row.get("ram", "")
         presses = tuple(_press(str(word), where) for word in row.get("actions", ()))
         state = base64.b64decode(row.get("state", ""), validate=True)
-        frames = sum(n for _, n in presses) if form == "actions" else int(row["frames"])
-        if min(frames, more[0]) < 0:
+        frames = sum(n for _, n in presses) if form == "actions" else row["frames"]
+        kinds = list(map(type, (frames, *more, row.get("actions", []))))
+        if kinds != [int, int, str, list] or min(frames, more[0]) < 0:
             raise ValueError
     except (AttributeError, KeyError, TypeError, ValueError):  # binascii's is one
         raise UserError(f"{where}: given {str(row)[:80]}, must be {ROW}") from None
@@ -288,11 +289,12 @@ def replacement(name: str, shown: bool) -> str:
     if id_ not in gymnasium.registry and ":" not in id_:
         with contextlib.suppress(ImportError):
             import ale_py  # noqa: F401 - importing it registers them
-    old = gymnasium.registry.get(id_)
-    if shown or old is None or not _is_ales(id_) or old.version not in OLD_PRESETS:
+    old = gymnasium.registry.get(id_) or gymnasium.registry.get(f"{id_}-v4")  # Gymnasium adds a version itself
+    if shown or old is None or not _is_ales(old.id) or old.version not in OLD_PRESETS:
         return ""
     game = next(title for title, found in native_games().items() if found == old.kwargs["game"])
-    return f"which shows the whole screen: write --env ALE/{game}-v5 --atari {OLD_PRESETS[old.version]}"
+    preset = f" --atari {OLD_PRESETS[old.version]}" if old.id == id_ else ""
+    return f"which shows the whole screen: write --env ALE/{game}-v5{preset}"
 
 
 def current_names() -> list[str]:

@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import re
+import time
 import traceback
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -351,15 +352,20 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     """Build one environment, describe it, reset it for its info, close it. Raises UserError."""
     title = title_of(name)
     make = factory(name, options)
+    begun = time.perf_counter()
     try:
         env = build_env(make, title)
     except UserError as e:
         raise _unknown_keyword(e.__cause__, name, options) or e from None
+    took = time.perf_counter() - begun
     try:
-        return _described(env, make, title)
+        spec = _described(env, make, title)
     finally:
         with contextlib.suppress(Exception, SystemExit):
             env.close()
+    if took < rules.QUICK:
+        rules.check_second(lambda: build_env(make, title), env, title)
+    return spec
 
 
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:

@@ -9,31 +9,37 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import multiprocessing
+import pickle
 import re
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+import cloudpickle
 import gymnasium
 import numpy as np
 from gymnasium.utils.env_checker import data_equivalence
 
-from polyplay.core import tree
+from polyplay.core import tree, user_modules
 from polyplay.core.errors import EnvFailure, Finding, Level, UserError, status
 from polyplay.core.machine import cores
 from polyplay.core.processes import ForkServer
+from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch, Spec
 from polyplay.envs import rules
 from polyplay.envs.base_pool import UnitPool
 from polyplay.envs.build import factory
 from polyplay.envs.inline_pool import InlinePool
+from polyplay.envs.lane import START
 from polyplay.envs.make import POOLS, whole_matches
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Pool, box_parts
-from polyplay.envs.process_pool import REORDERED, SERVER, ProcessPool
+from polyplay.envs.process_pool import REORDERED, SERVER, TRACE, EnvProcess, ProcessPool, exit_text, settle
 from polyplay.envs.rules import RULES
 from polyplay.envs.saved_state import wrappers_of
 from polyplay.envs.spaces import SpaceViolation, action_sampler, describe_scaling
@@ -120,17 +126,24 @@ class Trial:
     reset_most: float = 0.0
     length: int = 0  # steps of this episode
 
-    def play(self, open_pool: Callable[[], Pool], beside: Iterator[Batch] = iter(())) -> Trial:
-        """Play until the steps or the time are over, or a rule is broken; beside: goes on before each step."""
+    def play(
+        self,
+        open_pool: Callable[[], Pool],
+        beside: Iterator[Batch] = iter(()),
+        report: Callable[[int], None] = lambda steps: None,
+    ) -> Trial:
+        """Play until the steps or the time are over, or a rule is broken; beside: goes on before each step; report:
+        called before each with the steps so far.
+        """
         try:
             with closing(open_pool()) as pool:
-                self._play(pool, beside)
+                self._play(pool, beside, report)
         except (EnvFailure, UserError) as e:
             rule, text = broken_rule(e, "step" if self.resets else "build")
             self.broke[rule] = f"step {self.steps + 1}: {text}" if self.resets else text
         return self
 
-    def _play(self, pool: Pool, beside: Iterator[Batch]) -> None:
+    def _play(self, pool: Pool, beside: Iterator[Batch], report: Callable[[int], None]) -> None:
         rows, boxes, seats = random_rows(pool, self.seed), box_parts(pool.spec), pool.spec.seats
         row, ended, until = next(rows), np.ones(seats, bool), time.monotonic() + self.seconds
         while True:
@@ -147,6 +160,7 @@ class Trial:
             self._look(pool, mine, boxes)
             if self.steps >= self.most_steps or time.monotonic() > until:
                 return
+            report(self.steps)
             with contextlib.suppress(EnvFailure, UserError):  # the other one's own affair
                 next(beside, None)
             start = time.perf_counter()
@@ -169,7 +183,7 @@ class Trial:
             if leaf.dtype == np.float64 and (most := float(np.abs(leaf).max(initial=0.0))) > rules.MOST:
                 text = f"an observation holds {most:g}, which float32, in which networks compute, can't hold"
                 self._warn("finite", f"{text}: train with --inputs normalize")
-            for one in leaf if path in boxes else ():
+            for one in leaf[~row["first"]] if path in boxes else ():  # pools check what a reset shows
                 try:
                     rules.near_bounds(boxes[path], one, path)
                 except SpaceViolation as e:
@@ -266,6 +280,8 @@ def _seed(a: Trial, b: Trial) -> tuple[Level, str]:
     if not b.prints:
         return "unseen", "not tested: no second lane was played"
     alike = differ(a.prints, b.prints) is None
+    if a.generator == b.generator >= 0:
+        return "failed", "lanes 0 and 1 got different seeds but draw from the same generator"
     if a.generator < 0 and alike:
         return "warning", "lanes 0 and 1 got different seeds but play the same: right if nothing in it is random"
     return "ok", "two lanes play the same: nothing in it is random" if alike else "two lanes play different episodes"
@@ -335,12 +351,12 @@ def check_env(
     """
     envs = Envs(env, 1, options=options or {}, wrappers=wrappers, workers=1, step_timeout=step_timeout, max_restarts=0)
     much = seed, steps or STEPS, float("inf") if steps else SECONDS
-    first, again, other = trials = Trial(*much), Trial(*much), Trial(*much)
+    first, again, other = Trial(*much), Trial(*much), Trial(*much)
     card, several, broke = dict[str, str](), False, dict[str, str]()
     try:
         envs = whole_matches(envs)  # one is built, in a process of its own
         several = envs.spec.seats > 1
-        first.play(lambda: open_lane(envs, seed, 0))
+        first = play_lane(first, envs, 0)
         first.look_at_images(envs.spec.obs)
         card = card_of(envs, first)
     except UserError as e:
@@ -349,10 +365,9 @@ def check_env(
         rule, text = broken_rule(e, "build")
         first.broke[rule], several = text, RULES[rule].players
     if first.steps and not first.broke:
-        again.play(lambda: open_lane(envs, seed, 0, REORDERED))
-        other.play(lambda: open_lane(envs, seed, 1))
-        broke |= shared_state(envs, first, again)
-    broke |= other.broke | again.broke | first.broke
+        again, other = play_lane(again, envs, 0, REORDERED), play_lane(other, envs, 1)
+        broke |= other.broke | again.broke or shared_state(envs, first, again)
+    broke |= first.broke
     if first.steps and not broke:
         card["one lane"] = f"{first.steps / max(first.step_sum, 1e-9):,.0f} steps/s"
         lanes = envs.spec.width or LANES * cores() * envs.spec.seats
@@ -362,6 +377,7 @@ def check_env(
         except (EnvFailure, UserError) as e:
             rule, text = broken_rule(e, "step")
             broke[rule] = f"in a pool of {lanes} lanes: {text}"
+    trials = first, again, other
     findings = [finding(name, broke, trials, step_timeout) for name in RULES if several or not RULES[name].players]
     return CheckReport(envs.title, findings, card)
 
@@ -371,12 +387,12 @@ def is_own(envs: Envs) -> bool:
     return envs.title.startswith(tuple(POOLS)) or envs.spec.vector
 
 
-def open_lane(envs: Envs, seed: int, lane: int, server: ForkServer = SERVER) -> Pool:
-    """A pool of one lane, or match, that reports resets of its own where it is one environment."""
+def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) -> Trial:
+    """Play one lane, or match, in a pool that reports resets of its own where it is one environment."""
     if is_own(envs):
-        return envs.open(seed, lane)
+        return play_apart(trial, envs, lane)
     observed = envs.share(name=watching(envs), options={}, wrappers=())
-    return ProcessPool(observed, seed, lane, server)
+    return trial.play(lambda: ProcessPool(observed, trial.seed, lane, server))
 
 
 def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
@@ -384,13 +400,51 @@ def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
     if is_own(envs) or differ(first.prints, again.prints) is not None:
         return {}
     steps, seconds = min(first.most_steps, BESIDE[0]), min(first.seconds, BESIDE[1])
-    beside, mine = Trial(first.seed, steps, seconds), envs.share(inline=True)
-    try:
-        with closing(InlinePool(mine, first.seed, 1)) as other:  # each has its own global generators
-            beside.play(lambda: InlinePool(mine, first.seed, 0), random_rows(other, first.seed + 1))
-    except UserError:
-        return {}
+    beside = play_apart(Trial(first.seed, steps, seconds), envs, 0, beside=True)
     at = differ(first.prints, beside.prints)
     shows = f"from row {at} on it shows something else where another one is stepped beside it: they share state"
     found = beside.broke if at is None else {"copies": shows} | beside.broke
-    return {rule: text for rule, text in found.items() if rule == "copies"}
+    return {rule: text for rule, text in found.items() if rule in ("copies", "hang", "crash")}
+
+
+def play_apart(trial: Trial, envs: Envs, lane: int, beside: bool = False) -> Trial:
+    """Play a pool that steps its lanes itself, in a process of its own: it may hang, crash, or change its process.
+    beside: another lane steps there, too.
+    """
+    here, there = multiprocessing.Pipe(duplex=False)
+    trace, given = SharedBlock(TRACE), cloudpickle.dumps((trial, envs))
+    process = EnvProcess(_play_there, (there, trace, given, lane, beside), "env check")
+    process.start()
+    there.close()
+    limit, begun = max(START, envs.step_timeout), False
+    try:
+        while here.poll(limit):
+            if isinstance(found := here.recv(), Trial):
+                return found
+            trial.steps, limit, begun = found, envs.step_timeout, True
+        process.dump()
+        time.sleep(0.1)
+        rule, text = "hang" if begun else "build", f"took longer than {limit:g} s"
+    except EOFError:
+        process.join(1.0)
+        rule, text = "crash", f"ended its process: {exit_text(process)}"
+    finally:
+        here.close()
+        process.end()
+    code = bytes(trace.memory).split(b"\0", 1)[0].decode(errors="replace")
+    trial.broke[rule] = f"{f'step {trial.steps + 1}: ' if begun else ''}{text}{_place(code.splitlines())}"
+    return trial
+
+
+def _play_there(answer: Connection, trace: SharedBlock, given: bytes, lane: int, beside: bool) -> None:
+    """In that process: the steps so far, again and again, and the trial go to `answer`."""
+    settle(trace)
+    with user_modules.importing():
+        trial, envs = pickle.loads(given)
+    if not beside:
+        return answer.send(trial.play(lambda: envs.open(trial.seed, lane), report=answer.send))
+    mine = envs.share(inline=True)
+    with contextlib.suppress(EnvFailure, UserError), closing(InlinePool(mine, trial.seed, 1)) as other:
+        # each has its own global generators
+        trial.play(lambda: InlinePool(mine, trial.seed, 0), random_rows(other, trial.seed + 1), answer.send)
+    answer.send(trial)

@@ -44,7 +44,8 @@ class InlinePool(UnitPool):
         numbers = self._ready.numbers.tolist()
         try:
             self._random.enter()
-            make = factory(envs.name, envs.options)  # it may import a module, which may draw
+            with seeding_torch():
+                make = factory(envs.name, envs.options)  # it may import a module, which may draw
             self._units |= {i: make_unit(job, make, self._board, i) for i in numbers}
             self._turn(numbers)
         except BaseException:
@@ -211,7 +212,7 @@ class VectorLanes:
         reward, *ends = lane_flags(self.n, *given)
         over = (ends[0] | ends[1]).astype(bool)
         self.see(obs)
-        self._show(~ended & ~over)
+        self._show(ended == over)
         self._show_last(info, over & ~ended)
         if self.undone and ended.any():
             self.see(self._reset(ended))

@@ -210,7 +210,7 @@ def _flat(action: Leaf, given: ArrayLike, values: int = 0) -> np.ndarray:
     except (TypeError, ValueError):
         raise SpaceViolation(f"given {type(given).__name__} that makes no array") from None
     either = isinstance(action, MultiBinary) and array.shape == action.shape
-    if not either and array.shape not in ((total,), (values, total)):
+    if not either and array.shape not in ((total,), (values or -1, total)):
         raise SpaceViolation(f"declared {want}, given {list(array.shape)}")
     numbers = (0, 1, 2) if either else (0, 1)
     if array.dtype.kind != "b" and (array.dtype.kind not in "iuf" or not np.isin(array, numbers).all()):

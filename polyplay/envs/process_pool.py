@@ -36,7 +36,7 @@ from polyplay.envs.build import describe as describe_
 from polyplay.envs.build import factory, one_line
 from polyplay.envs.lane import START, LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Lanes
-from polyplay.envs.process_state import load_generators, save_generators, seed_process
+from polyplay.envs.process_state import load_generators, save_generators, seed_process, seeding_torch
 from polyplay.envs.saved_state import reason_of
 from polyplay.envs.spaces import check_action
 
@@ -166,7 +166,8 @@ def _lanes(job: LaneJob, board: SharedRows, ctx: int, lanes: list[int]) -> dict[
 
     make: Factory = fail
     try:
-        make = factory(*unpack(job.maker, job.title))
+        with seeding_torch():
+            make = factory(*unpack(job.maker, job.title))
     except BaseException as e:
         failure = _text_of(e, f"{job.title}: ")
     return {lane: make_unit(job, make, board, lane, allow) for lane in lanes}

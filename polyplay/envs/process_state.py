@@ -38,11 +38,13 @@ def seed_process(seed: int) -> None:
 
 @contextlib.contextmanager
 def seeding_torch() -> Iterator[None]:
-    """An environment that is built meanwhile may load torch: it is seeded as the others are."""
+    """A module or an environment that is loaded meanwhile may load torch: it is seeded as the others are."""
     loaded = "torch" in sys.modules
-    yield
-    if not loaded and _seed is not None and (torch := sys.modules.get("torch")) is not None:
-        torch.manual_seed(_seed)
+    try:
+        yield
+    finally:
+        if not loaded and _seed is not None and (torch := sys.modules.get("torch")) is not None:
+            torch.manual_seed(_seed)
 
 
 def _count_fork() -> None:
