@@ -95,7 +95,15 @@ class Range:
         """With the bound that nobody needs to know who is within it."""
         return f"{self}, at most {LARGEST:g}".replace("+", "") if self.high == LARGEST else str(self)
 
+    @property
+    def in_short(self) -> str:
+        """As help shows it: a bound that nobody reaches is left out."""
+        if self.high < VAST:
+            return str(self)
+        return f"above {self.low}" if self.but == "low" else f"at least {self.low}"
 
+
+VAST = 10**9  # what only a slip of the finger gives
 SEATS = 2048  # workers at once: of a role, and of a run, on all machines
 PLAYERS = 64  # of a match, and agents that learn in one run
 MATCH = 10_000  # games of a match, all played at once

@@ -19,7 +19,6 @@ import shutil
 import textwrap
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
 from typing import Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -52,11 +51,17 @@ T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
 ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs": "lanes"}
-ELSEWHERE = {  # names in other libraries: only to suggest, never accepted
+ELSEWHERE = {  # names in other libraries, and before 0.1.0: only to suggest, never accepted
     "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_for_env_steps": "steps",
     "discount": "gamma", "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity",
+    "start": "learning_starts", "target": "target_update", "weighting": "beta", "epsilon_over": "epsilon_decay_steps",
+    "warm": "temperature_plies", "cheap": "fast_simulations", "considered": "gumbel_actions",
+    "rein": "saturation_cost", "slope": "dqda_clip", "bound": "v_max", "trim": "evict_every",
+    "code": "variant", "rated": "rate_every", "points": "event_rewards", "matches": "games_per_matchup",
+    "selves": "snapshot_every", "copies": "exploit_every", "memories": "replay_workers",
+    "priority": "alpha", "alpha": "decay", "budget": "frames",
 }  # fmt: skip
 HELP = ("-h", "--help")
 ADDED = ("change",)  # options whose values add up, if they are given several times
@@ -280,23 +285,34 @@ def show_help(
     defaults: Sequence[object], groups: Mapping[str, Sequence[str]], command: str, about: str = ""
 ) -> NoReturn:
     """Print the options of instances of dataclasses, which stand in groups, and raise SystemExit(0)."""
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+
     values, types, texts = dict[str, object](), dict[str, object](), dict[str, str]()
     for instance in defaults:
         values |= vars(instance)
         types |= option_types(type(instance))
         texts |= meanings(type(instance))
-    columns = min(shutil.get_terminal_size().columns, 100)
-    fill = partial(textwrap.fill, width=columns, subsequent_indent=" " * 6, break_on_hyphens=False)
-    print(f"usage: {command} [--OPTION VALUE …]\n", *map(fill, about.splitlines()), sep="\n")
+    console = Console(width=min(shutil.get_terminal_size().columns, 110), highlight=False, markup=False)
+    console.print(f"usage: {command} [--OPTION VALUE …]\n\n{about}\n", soft_wrap=not console.is_terminal)
     for title, names in groups.items():
-        print(f"\n{title} options")
+        table = Table.grid(padding=(0, 2))
+        table.add_column(style="bold", no_wrap=True)
         for name in names:
-            value = values[name]
-            default = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-            default = {"": "none", "None": "none", "True": "on", "False": "off"}.get(default, default)
-            print(fill(f"{flag(name)}: {allowed(types[name])}", initial_indent="  "))
-            print(fill(f"{texts.get(name, '')} (default: {default})", initial_indent=" " * 6))
+            table.add_row(flag(name), f"{texts.get(name, '')} ({_default(values[name], types[name])})")
+        console.print(Panel(table, title=f"{title} options", title_align="left"))
     raise SystemExit(0)
+
+
+def _default(value: object, hint: object) -> str:
+    """default: VALUE; the choices, or the range of numbers"""
+    shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    shown = {"": "none", "None": "none", "True": "on", "False": "off"}.get(shown, shown)
+    numbers = range_of(hint)
+    kinds = [kind for kind in (hint, *get_args(hint)) if get_origin(kind) is Literal]
+    limits = numbers.in_short if numbers else f"one of {allowed(kinds[0])}" if kinds else ""
+    return f"default: {shown}; {limits}" if limits else f"default: {shown}"
 
 
 def range_of(hint: object) -> Range | None:
