@@ -6,7 +6,6 @@ import errno
 import json
 import math
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -201,22 +200,6 @@ def test_a_second_writer_is_told_who_holds_it_until_that_is_killed(tmp_path: Pat
             DirectoryLock(tmp_path)
     assert not lock.held
     assert not is_locked(tmp_path)
-
-
-def test_a_directory_that_was_deleted_and_made_again_is_locked_anew(tmp_path: Path):
-    place = tmp_path / "run"
-    place.mkdir()
-    lock = DirectoryLock(place)
-    shutil.rmtree(place)
-    assert not lock.held
-    place.mkdir()
-    lock.take()
-    assert lock.held
-    shutil.rmtree(place)
-    place.mkdir()
-    with closing(DirectoryLock(place)), pytest.raises(UserError, match="is being written by process"):
-        lock.take()
-    assert not lock.held
 
 
 def test_train_and_resume_take_it_and_readers_need_none(tmp_path: Path):
