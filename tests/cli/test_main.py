@@ -42,9 +42,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     listen(runs, "train", types.SimpleNamespace(exit_code=0))
     listen(runs, "resume", types.SimpleNamespace(exit_code=143))
-    listen(runs, "diagram", "a ─► b")
     listen(evaluate, "evaluate", SCORE)
-    listen(evaluate, "export", {"file": "p.onnx", "bytes": 9})
     monkeypatch.setattr(systems, "names", lambda: ["fake"])
     load = systems.load
     monkeypatch.setattr(systems, "load", lambda name: page() if name == "fake" else load(name))

@@ -286,7 +286,6 @@ WRONG = {
     "system.toml": ("system = 3\n", "SYSTEM: '3' given, allowed: a2c, "),
     "schema.json": ('{"schema": 99, "system": "a2c"}', "has not schema 1, which this version reads"),
     "damaged.json": ('{"schema": 1, "system": "a2c"}', "is damaged: no config, environment, machine, options"),
-    "hidden.json": ('{"schema": 0, "system": "a2c", "env": "strange:make"}', "has not schema 1"),
 }
 
 
