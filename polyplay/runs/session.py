@@ -165,9 +165,8 @@ def lock_holder(directory: Path) -> int | None:
     who = None
     with contextlib.suppress(OSError):
         who = parse_json((directory / run_files.LOCK_FILE).read_bytes()) if run_files.is_locked(directory) else None
-    if not isinstance(who, dict) or who.get("host") != socket.gethostname() or not isinstance(who.get("pid"), int):
-        return None
-    return who["pid"] if who["pid"] > 1 and who["pid"] != os.getpid() else None
+    pid = who.get("pid") if isinstance(who, dict) and who.get("host") == socket.gethostname() else None
+    return pid if isinstance(pid, int) and pid > 1 and pid != os.getpid() else None
 
 
 # Checkpoints of a run as its main process sees them: it completes, rescues and prunes what learners save.

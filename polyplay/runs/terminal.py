@@ -152,7 +152,7 @@ def opening_lines(
     title, where = f"polyplay {run['system']} on {run['config'].get('env')}", f"  in {directory}"
     yield Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
     told = settings_by_source(run)
-    named, chosen = f"preset {run['options']['preset']}", told.get("chosen for this machine")
+    named, chosen = f"preset {run['options']['preset']}", told.get("chosen")
     if whole:
         environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
         facts = [*told.items(), ("playing", environment), *plan]
@@ -167,8 +167,8 @@ def settings_by_source(run: RunDescription) -> dict[str, str]:
     values, preset = {**run["config"], **run["options"]}, f"preset {run['options']['preset']}"
     idle = {"env", "run", "preset", *(("frames",) if values.get("steps") is not None else ())}
     idle |= {"atari"} if not str(values.get("env")).startswith("ALE/") else set()
-    heads = {"default": "default", "preset": preset, "chosen": "chosen for this machine"}
-    found = {head: list[str]() for head in ("default", preset, "given", "chosen for this machine")}
+    heads = {"default": "default", "preset": preset, "chosen": "chosen"}
+    found = {head: list[str]() for head in ("default", preset, "given", "chosen")}
     for name, value in values.items():
         kind = run["sources"].get(name, "default").partition(" ")[0]
         if name not in idle and (name in run["config"] or kind != "default" or name == "seed"):

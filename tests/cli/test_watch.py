@@ -51,7 +51,7 @@ def make_run(root: Path, name: str = "run", rows: int = 3) -> Path:
 JUNK = [b'{"steps": 350}\n', b"[1]\n", b"\xff\xfe\n", b'{"ste\n\n', b"x" * 5000 + b"\n"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(["lines", "junk", "begun", "cut", "anew"]), st.integers(0, 4)), max_size=12))
 def test_what_is_read_bit_by_bit_is_what_is_read_at_once(changes: list[tuple[str, int]]):
     """Of a file that grows by lines, some damaged or not whole yet, is cut by a resumption, or made anew."""

@@ -399,11 +399,9 @@ LONG = pytest.mark.long
     ("system", "kw"),
     [
         ("a2c", {"replicas": 1, "serial": True}),
-        pytest.param("a2c", {"replicas": 2, "on": "thread"}, marks=LONG),
         pytest.param("impala", {"actors": 2, "batch": 2, "on": "thread"}, marks=LONG),
         pytest.param("impala", {"actors": 2, "learners": 2, "batch": 4, "on": "thread"}, marks=LONG),
         pytest.param("a3c", {"replicas": 2, "on": "thread"}, marks=LONG),
-        pytest.param("ppo", {"replicas": 2, "serial": True}, marks=LONG),
         pytest.param("dqn", {"replicas": 1, "learning_starts": 400, "capacity": 2000, "serial": True}, marks=LONG),
         pytest.param("apex", {"actors": 2, "replay_workers": 1, "learning_starts": 100, "on": "thread"}, marks=LONG),
     ],
