@@ -69,7 +69,7 @@ class ItemIndex:
         return (self.generation[slots].astype(np.int64) << replay_kernels.SHIFT) | slots
 
     def live_items(self, ids: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and priorities of those ids whose items may still be drawn.
+        """Slots and priorities of the ids whose items may still be drawn.
 
         Raises BadPriority, naming the first that is NaN, negative or infinite.
         """

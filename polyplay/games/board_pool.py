@@ -104,15 +104,15 @@ class BoardPool(ArrayPool):
 
     def _answer(self, at: np.ndarray) -> np.ndarray:
         """The opponents move; what that leads to."""
-        moves = self._opponent(self._records, self._random, at)
-        return play_all(self._game, self._records, at, moves)
+        return play_all(self._game, self._records, at, self._opponent(self._records, self._random, at))
 
     def _write(self, at: np.ndarray, row: Batch) -> None:
         tree.write(self._rows, at, row)
         show_all(self._game, self._records, at, self._side, self._rows["obs"], self._rows["mask"], self._rows["over"])
 
 
-# A pool of a board game; raises UserError.
+# As envs.make asks for a pool:
+# of lanes of a seed, from a lane on; raises UserError.
 connect = BoardPool
 
 

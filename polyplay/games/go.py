@@ -52,9 +52,8 @@ def _beside(n: int, cell: int, side: int) -> int:
     return cell + n if cell + n < n * n else -1
 
 
-# Of a padded board, by place: the stones; the number of a stone's group, the place of its first one; at that number
-# where
-# the group's only liberty is, −1 if it has several, and the sum of its stones' numbers.
+# Of a padded board, by place: the stones; the number of a stone's group, the place of its first one. At that number:
+# where the group's only liberty is, −1 if it has several, and the sum of its stones' numbers.
 Groups = namedtuple("Groups", "board group liberty sums")
 
 

@@ -31,8 +31,8 @@ EXPLORATION = 1.4  # UCT's constant, for values in [0, 1]
 _32 = np.uint64(32)
 
 
-# Of one search: by node its children's numbers by action (-1: none), visits, summed values for who moved into it, and
-# what that move led to; the nodes of a descent; room for legal moves.
+# Of one search: by node its children's numbers by action (-1: none), visits, summed values for the player that moved
+# into it, and what that move led to; the nodes of a descent; room for legal moves.
 Nodes = namedtuple("Nodes", "child visits values results path moves")
 
 

@@ -152,10 +152,10 @@ def _asked(draw: Draw) -> Arrays:
 
 
 # A game of several players, over arrays [n, …]: n of the pool's matches, picked by the pool. As a toy of one player
-# (below) it has obs and action, those of a player; besides `seats`, how many there are.
+# (below) it has obs and action, the spaces of a player; besides `seats`, the number of players.
 #
-#   reset(draw, n)          states of n new matches; a draw is [n]. They have the array `here`, bool [n, seats]: who is
-#                           playing
+#   reset(draw, n)          states of n new matches; a draw is [n]. They have the array `here`, bool [n, seats]: which
+#                           seats play
 #   step(s, action, draw)   new states; and a dict of [n, seats]: each reward, terminated, truncated, and where the game
 #                           has them `events` [n, seats, E] and `team_reward`. The actions and what is said of seats
 #                           that are not here are ignored

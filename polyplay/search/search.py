@@ -121,7 +121,7 @@ class Search:
 
     def advance(self, games: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Make a legal move in each of these games, of which none has leaves that wait; int8 [n]: GOES_ON, or WON,
-        DRAWN or LOST for who moved. A game that goes on is searched on; one that ended stands still until it is
+        DRAWN or LOST for the mover. A game that goes on is searched on; one that ended stands still until it is
         restarted.
         """
         results = np.zeros(len(games), np.int8)

@@ -47,15 +47,6 @@ def test_one_slot_is_handed_over_as_a_view():
     assert state["h"].tolist() == [[5, 5, 5]] * 2
 
 
-def test_a_row_that_nobody_wrote_is_noticed():
-    queue = _stream(slots=1)
-    producer = queue.producer(0)
-    slot = producer.slot()
-    tree.at(producer.rows, slot)["version"][:3] = 0
-    with pytest.raises(RuntimeError, match="nobody wrote"):
-        producer.commit(slot)
-
-
 def test_a_successor_gets_back_what_the_dead_one_held():
     queue = _stream(slots=3)
     dead, taken = queue.producer(0), queue.batches(1).consumer(0)

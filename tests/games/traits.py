@@ -45,9 +45,7 @@ class Traits:
     memory: bool = False  # the cue is shown only in the row before the one that answers it
     mask: bool = False  # some wrong actions are illegal, others in every row: one ends the episode with reward -1
     dict: bool = False  # half of the cue is a Discrete observation, the other half lies in a vector in a dict
-    hybrid: bool = (
-        False  # actions are a Tuple of MultiDiscrete and MultiBinary, with `continuous` a Dict: Discrete, Box
-    )
+    hybrid: bool = False  # actions are a Tuple of MultiDiscrete and MultiBinary, or a Dict of Discrete and Box
     continuous: bool = False  # actions are a Box
 
     def __post_init__(self) -> None:

@@ -101,20 +101,6 @@ def test_without_simulations_it_is_the_bare_network():
     torch.testing.assert_close(searched["value"], bare["value"], atol=1e-5, rtol=0)
 
 
-def test_it_grows_to_what_it_chooses_by_whatever_leaves():
-    board = GAMES["connect_four"]
-    record, policy = board.new()[None], policy_of(board, SearchOptions(40))
-    for leaves in (1, 4):
-        policy.simulate(40, leaves)
-        sums = [int(search.look(np.array([0])).visits.sum()) for search in policy.grow(record)]
-        assert sums == sorted(sums)
-        assert (sums[0], sums[-1], len(sums) > 5) == (0, 40, True)
-        *_, search = policy.grow(record)
-        assert policy.choose(record)[0] == search.choose(search.finished())
-    policy.simulate(20)
-    assert (policy.options.simulations, policy.options.leaves) == (20, 1), "leaves are as configured"
-
-
 @pytest.mark.parametrize(("root", "before"), [("puct", [0]), ("gumbel", [400, 0, 2]), ("gumbel_mctx", [1, 4])])
 def test_what_was_asked_for_before_does_not_weaken_a_search(root, before):
     board = game("othello+size=6")

@@ -115,22 +115,6 @@ def test_the_principal_variation_is_the_twins(more: dict[str, Any]):
         assert (len(found) > 1) == (search.options.simulations > 0)
 
 
-def test_a_batch_is_topped_up_with_the_leaves_of_games_that_move_in_the_meantime():
-    search = search_of(THREE, {"simulations": 40, "reuse": False})
-    finished = search.step()
-    while len(finished.games) != 1:  # the one that ends sooner, by leaves that are terminal
-        if len(finished.games):
-            search.advance(finished.games, search.choose(finished))
-        finished = search.step()
-    assert len(search.round()) == GAMES_AT_ONCE - 1
-    before = search.planes[: search.count].copy()
-    search.advance(finished.games, search.choose(finished))
-    assert len(search.round()) == GAMES_AT_ONCE
-    assert np.array_equal(search.planes[: GAMES_AT_ONCE - 1], before)
-    assert search.tree.leaves["game"].tolist()[-1] == finished.games[0]
-    search.answer(*search.evaluator.evaluate(search.planes))
-
-
 @pytest.mark.parametrize("board", ["go+size=9", "othello+size=8"])
 def test_a_tree_has_room_for_the_moves_of_every_position(board: str):
     """Where it has none, a position is evaluated again at each visit, and nothing below it is searched."""
