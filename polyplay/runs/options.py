@@ -324,13 +324,28 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
     return _choose(page, flags.parse_values(words, types), "command line", file)
 
 
+def made_from(env: Any) -> tuple[str, dict[str, Any]]:
+    """Of an environment that was made already: the id that Gymnasium made it by, and the keyword arguments. Workers
+    make their own by these. Raises UserError: it was not made so, or has been wrapped since.
+    """
+    import gymnasium
+
+    spec = env.spec if isinstance(env, gymnasium.Env) else None
+    if spec is None or spec.additional_wrappers or spec.id not in gymnasium.registry:
+        cure = "give a function that makes one: env=lambda: …, or an id with wrapper=(…,)"
+        raise UserError(f"env: an instance of {type(env).__name__} given, which workers cannot make again; {cure}")
+    usual = gymnasium.registry[spec.id].max_episode_steps
+    limit = {} if spec.max_episode_steps == usual else {"max_episode_steps": spec.max_episode_steps}
+    return spec.id, {**{k: v for k, v in spec.kwargs.items() if k != "render_mode"}, **limit}
+
+
 def resolve(page: Page, file: OptionFile | None = None, **overrides: object) -> Choice:
     """The same from Python keywords; a callable may stand where the command line takes `module:callable`."""
     types = flags.option_types(page.Config, RunOptions)
     overrides = {k: v for k, v in overrides.items() if (k, v) != ("frames", None)}
     if not isinstance(env := overrides.get("env"), str | type) and hasattr(env, "reset"):
-        cure = "give its id and env_kwargs=, or a function that makes one: env=lambda: …"
-        raise UserError(f"env: an instance of {type(env).__name__} given, which workers cannot make again; {cure}")
+        overrides["env"], own = made_from(env)
+        overrides["env_kwargs"] = own | dict(overrides.get("env_kwargs", {}))  # type: ignore[call-overload]
     if isinstance(given := overrides.get("env_kwargs"), Mapping):
         overrides["env_kwargs"] = tuple(f"{k}={v!r}" for k, v in given.items())
     return _choose(page, flags.check_keywords(overrides, types, spoken_name(page)), "keyword", file)

@@ -295,3 +295,17 @@ def test_mistakes_in_a_file_are_one_line(tmp_path: Path, name: str, capsys: pyte
     (tmp_path / name).write_text(text)
     assert message in refused(capsys, "train", "--config", tmp_path / name)
     assert "cannot be read: No such file" in refused(capsys, "train", "--config", tmp_path / "absent.toml")
+
+
+def test_workers_make_their_own_by_the_same_arguments():
+    env = gymnasium.make("CartPole-v1", max_episode_steps=5, render_mode="rgb_array", sutton_barto_reward=True)
+    assert run_options.made_from(env) == ("CartPole-v1", {"sutton_barto_reward": True, "max_episode_steps": 5})
+    settings, _, _ = run_options.resolve(PAGE, env=env)
+    assert settings.env == "CartPole-v1"
+
+
+def test_one_that_cannot_be_made_again_is_a_line():
+    wrapped = gymnasium.wrappers.TransformReward(gymnasium.make("CartPole-v1"), lambda r: r)
+    for env in (wrapped, wrapped.unwrapped):
+        with pytest.raises(UserError, match="which workers cannot make again; give a function that makes one"):
+            run_options.resolve(PAGE, env=env)

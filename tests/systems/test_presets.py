@@ -160,12 +160,10 @@ def test_what_differs_from_the_code_that_a_preset_is_named_after_is_told(name, d
 
 
 def test_no_other_preset_names_code_that_it_is_after():
-    named = {(name, domain) for name, domain in SECTIONS if "tuned here" not in _source(name, domain)}
+    named = {
+        (name, domain) for name, domain in SECTIONS if "tuned here" not in _presets.tuned(PAGES[name])[domain]["source"]
+    }
     assert named == {*THEIRS, ("dqn", "atari"), ("apex_dpg", "classic")}  # those two are presets of their pages
-
-
-def _source(name, domain):
-    return _presets.tuned(PAGES[name])[domain]["source"]
 
 
 @pytest.mark.parametrize("name", CLASSIC)

@@ -254,16 +254,12 @@ FIVE: dict[str, Any] = {**GIVEN, "env": f"toy:{__name__}:RealShared"}
 BOTH = pytest.mark.parametrize(("system", "given"), [("ftw", FTW), ("five", FIVE)])
 
 
-def wired(system: str, given: dict[str, Any]) -> tuple[Any, Any, list[tuple[str, str]]]:
-    page = systems.load(system)
-    settings, how, sources = options.resolve(page, serial=True, **given)
-    return fitted(settings, sources, partial(run._wire, page, how))
-
-
 @BOTH
 @pytest.mark.parametrize("actions", ["scale", "clip"])
 def test_a_new_policy_s_actions_are_scaled_or_taken_as_they_are(system, given, actions):
-    _, (_, made), _ = wired(system, {**given, **({} if actions == "scale" else {"actions": "clip"})})
+    page, more = systems.load(system), {} if actions == "scale" else {"actions": "clip"}
+    settings, how, sources = options.resolve(page, serial=True, **given, **more)
+    _, (_, made), _ = fitted(settings, sources, partial(run._wire, page, how, sources))
     torch.manual_seed(0)
     head = made.policy().head
     with torch.no_grad():
