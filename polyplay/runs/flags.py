@@ -295,7 +295,7 @@ def show_help(
         types |= option_types(type(instance))
         texts |= meanings(type(instance))
     console = Console(width=min(shutil.get_terminal_size().columns, 110), highlight=False, markup=False)
-    console.print(f"usage: {command} [--OPTION VALUE …]\n\n{about}\n", soft_wrap=not console.is_terminal)
+    console.print(f"usage: {command} [--OPTION VALUE …]\n\n{about}\n")
     for title, names in groups.items():
         table = Table.grid(padding=(0, 2))
         table.add_column(style="bold", no_wrap=True)
