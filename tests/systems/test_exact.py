@@ -32,7 +32,6 @@ LONG = pytest.mark.long
 CASES: list[Any] = [
     pytest.param("ppo", 2_048, {**of.PPO, "replicas": 1}, id="ppo"),
     pytest.param("accel", 1_024, of.ACCEL, id="accel"),
-    pytest.param("accel", 2_048, of.ACCEL_PPO, id="accel ppo", marks=LONG),
     pytest.param("appo", 2_000, {**of.APPO, "lag": 0}, id="appo", marks=LONG),
     pytest.param("dqn", 1_500, {**of.DQN, "double": True, "alpha": 0.6, "beta": 1.0}, id="dqn"),
     pytest.param("accel_dqn", 1_500, of.ACCEL_DQN, id="accel_dqn", marks=LONG),

@@ -160,9 +160,8 @@ def test_what_differs_from_the_code_that_a_preset_is_named_after_is_told(name, d
 
 
 def test_no_other_preset_names_code_that_it_is_after():
-    named = {
-        (name, domain) for name, domain in SECTIONS if "tuned here" not in _presets.tuned(PAGES[name])[domain]["source"]
-    }
+    sources = {(name, domain): _presets.tuned(PAGES[name])[domain]["source"] for name, domain in SECTIONS}
+    named = {key for key, source in sources.items() if "tuned here" not in source}
     assert named == {*THEIRS, ("dqn", "atari"), ("apex_dpg", "classic")}  # those two are presets of their pages
 
 

@@ -75,11 +75,6 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
          "act ──► RolloutQueue: 16 slots × 2 rows × 1 lanes ──► serve_replay", "──► act + learn",
          "serve_replay ──► SampleQueue: 6 batches of 32 ──► learn"),
     ),
-    "r2d2": (
-        {**CATCH, "env": "toy:memory", "actors": 2},
-        ("draws   64 sequences of 80 after 40 of 5 steps: 0.4 per agent step, proportional",
-         "ε       EpsilonLadder to 0.000655", "learn ──► Params: "),
-    ),
 }  # fmt: skip
 
 
