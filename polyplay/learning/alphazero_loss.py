@@ -30,7 +30,7 @@ class AlphaZeroLoss:
     moves (Silver et al. 2017, eq. 1). Its c‖θ‖² is the optimiser's weight decay 2c.
 
     value_mse is (z − v)²/4, the mean squared error of outcomes scaled to [0, 1] as the paper's figure 3 has it;
-    policy_kl is Σ π log(π/p).
+    policy_kl is Σ π log(π/p). Raises ValueError for shapes that do not fit.
     """
 
     metrics: ClassVar[tuple[str, ...]] = (
@@ -41,6 +41,8 @@ class AlphaZeroLoss:
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         logits, value, target, z = out["logits"], out["value"], batch["visits"], batch["return"]
         legal = batch["mask"][0]
+        returns.check_one_shape("[B, A] shape", {"logits": logits, "visits": target, "mask": legal})
+        returns.check_one_shape("[B] shape", {"value": value, "return": z})
         weight = returns.importance_weight(batch, z)
         log_p = logits.masked_fill(~legal, -torch.inf).log_softmax(-1).masked_fill(~legal, 0.0)
         policy, error = -(target * log_p).sum(-1), (z - value).square()

@@ -118,6 +118,8 @@ class PPO(returns.ActorCriticLoss):
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
+        rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
+        returns.check_one_shape("shape", rows | {f"out {k}": out[k] for k in ("logp", "value")})
         over = returns.MaskedMean(batch["valid"])
         reach = self.clip_range * (hyperparameters.remaining if self.anneal_clip else 1.0)
         made = returns.Advantages(batch["advantage"], batch["target"])

@@ -116,6 +116,7 @@ def vtrace(
     """
     _check(steps, value)
     reward, discount, valid = steps
+    check_shapes(log_rho.shape == reward.shape, f"log_rho must be [T, B] = {list(reward.shape)}", log_rho)
     ratio = log_rho.exp()
     delta = ratio.clamp(max=rho) * (reward + _discounted(discount, value[1:]) - value[:-1])
     trace = ratio.clamp(max=c) * (discount * lam)
@@ -147,10 +148,16 @@ def _check(steps: Transitions, value: Tensor) -> None:
     check_shapes(fit and reward.ndim == 2, names, reward, discount, valid, value)
 
 
-def check_shapes(fit: bool, wanted: str, *given: Tensor) -> None:
+def check_shapes(fit: bool, wanted: str, *given: Tensor | None) -> None:
     """Raises ValueError, with the shapes given, unless they `fit`."""
     if not fit:
-        raise ValueError(f"{wanted}; got {', '.join(str(list(x.shape)) for x in given)}")
+        raise ValueError(f"{wanted}; got {', '.join('None' if x is None else str(list(x.shape)) for x in given)}")
+
+
+def check_one_shape(name: str, given: Mapping[str, Tensor]) -> None:
+    """Raises ValueError, with all shapes, where they differ."""
+    if len({x.shape for x in given.values()}) > 1:
+        raise ValueError(f"all must be one {name}; got {', '.join(f'{k} {list(x.shape)}' for k, x in given.items())}")
 
 
 # What every loss shares: its outputs, masked means, normalisation.
@@ -221,10 +228,7 @@ class ActorCriticLoss:
         """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
         steps = transitions(batch, self.gamma)
         rows = {f"out {k}": out[k] for k in ("logp", "value", "entropy")}
-        rows |= {f"batch {k}": batch[k] for k in ("logp", "value", "reward")}
-        if len({x.shape for x in rows.values()}) > 1:
-            shapes = ", ".join(f"{k} {list(x.shape)}" for k, x in rows.items())
-            raise ValueError(f"all must be one [T+1, B] shape; got {shapes}")
+        check_one_shape("[T+1, B] shape", rows | {f"batch {k}": batch[k] for k in ("logp", "value", "reward")})
         return steps._replace(reward=self.squashed(steps.reward, out))
 
     def squashed(self, reward: Tensor, out: Batch) -> Tensor:

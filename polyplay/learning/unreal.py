@@ -170,8 +170,10 @@ def pixel_change(view: Tensor) -> Tensor:
 
     view: uint8 [T+1, B, C, H, W]. Of 84 × 84 pixels: mean |difference| / 255 over channels and 4 × 4 pixels of the
     middle 80 × 80 (§3.1). Of a smaller picture, made of planes: the share of planes that changed in a cell, whichever
-    number marks them. Across the begin of an episode it means nothing.
+    number marks them. Across the begin of an episode it means nothing. ValueError for what is not such rows.
     """
+    fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
+    returns.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
     pixels = control_cells(tuple(view.shape[2:])) != tuple(view.shape[3:])
     change = _picture_change if pixels else lambda before, after: (before != after).float().mean(1)
     return torch.stack([change(*pair) for pair in pairwise(view.unbind())])  # row by row: it fits caches
@@ -196,9 +198,13 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
 
     The sum over cells and the ½ are those of trfl and miyosuda/unreal, who also sum over time. So published costs (0.01
     to 0.1 in Lab and capture the flag) hold beside losses that are means over transitions; beside sums this is to be
-    multiplied with their number.
+    multiplied with their number. ValueError for shapes that do not fit.
     """
     steps, cells = returns.transitions(batch, gamma), chosen.shape[2:]
+    lead = steps.reward.shape
+    fit = chosen.ndim == 4 and chosen.shape[:2] == lead and best.shape == (lead[0] + 1, lead[1], *cells)
+    names = f"chosen and change must be [T, B, h, w] with [T, B] = {list(lead)}, best [T+1, B, h, w]"
+    returns.check_shapes(fit and chosen.shape == change.shape, names, chosen, change, best)
 
     def each(x: Tensor) -> Tensor:
         return x.repeat_interleave(cells.numel(), 1)
@@ -216,6 +222,8 @@ def reward_classes(reward: Tensor) -> Tensor:
 
 def reward_prediction_loss(logits: Tensor, reward: Tensor) -> Tensor:
     """Cross-entropy of the next reward's class, the mean over examples: logits [N, 3], reward [N] (§3.2)."""
+    fit = reward.ndim == 1 and logits.shape == (len(reward), 3)
+    returns.check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
     return F.cross_entropy(returns.at_least_float32(logits, reward), reward_classes(reward))
 
 

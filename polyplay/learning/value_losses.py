@@ -25,7 +25,7 @@ from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
-from polyplay.learning.returns import LazyMetrics, LossOutput, importance_weight
+from polyplay.learning.returns import LazyMetrics, LossOutput, check_shapes, importance_weight
 from polyplay.nets import q_network
 from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
@@ -48,7 +48,9 @@ def scalar(
     Q-learning (van Hasselt et al. 2016).
 
     ret, discount: G, D float [B]; target: Q⁻(s', ·) [B, A]; online: Q(s', ·) [B, A]; mask: legal at s', bool [B, A].
+    Raises ValueError for shapes that do not fit.
     """
+    _check(ret, discount, target, online, 2)
     return targeted(ret, discount, take_action(target, greedy_action(target if online is None else online, mask)))
 
 
@@ -66,6 +68,7 @@ def categorical(
 
     a* has the highest mean by target⁻'s logits [B, A, K], or by `online`'s (double). The rest as in `scalar`.
     """
+    _check(ret, discount, target, online, 3)
     judge = expected_value(target if online is None else online, low, high)
     return project(take_action(target, greedy_action(judge, mask)).softmax(-1), ret, discount, low, high)
 
@@ -76,8 +79,11 @@ def project(chances: Tensor, ret: Tensor, discount: Tensor, low: float, high: fl
     m_i = Σ_j clip(1 − |Tz_j − z_i|/Δz, 0, 1)·p_j, in time O(K).
 
     chances: p [B, K], K ≥ 2; ret, discount: G, D float [B]. Where D = 0 all mass is around clip(G), whatever p is.
+    Raises ValueError for shapes that do not fit.
     """
     size = chances.shape[-1]
+    fit = chances.ndim == 2 and size >= 2 and ret.shape == discount.shape == chances.shape[:1]
+    check_shapes(fit, "chances must be [B, K] with K >= 2, ret and discount [B]", chances, ret, discount)
     p = torch.where((discount == 0).unsqueeze(1), 1.0 / size, chances)
     z = support(low, high, chances)
     moved = torch.addcmul(ret.unsqueeze(1), discount.unsqueeze(1), z).clamp(low, high)
@@ -108,9 +114,13 @@ def sequence_targets(
 
     m = n, or fewer where the episode ends before: windows end in its last row, so what was cut by truncation bootstraps
     from its real last observation. Rows 0..R−n−1 are learnt, the last n serve their windows only, as in rlpyt: targets
-    of later rows, and of rows without a transition, are not valid.
+    of later rows, and of rows without a transition, are not valid. Raises ValueError for shapes that do not fit.
     """
     reward, mask, first = batch["reward"], batch.get("mask"), batch["first"]
+    fit = target.ndim == 3 and target.shape[:2] == reward.shape and (online is None or online.shape == target.shape)
+    check_shapes(fit, f"target and online must be [R, B, A] with [R, B] = {list(reward.shape)}", target, online)
+    if len(reward) <= n:
+        raise ValueError(f"{len(reward)} rows are too few for n = {n}")
     if "valid" in batch:
         first = first | torch.cat([torch.zeros_like(first[:1]), ~batch["valid"][:-1]])
     value = take_action(target, greedy_action(target if online is None else online, mask))
@@ -127,8 +137,16 @@ def sequence_targets(
 
 def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
     """R2D2's priority of a sequence, η·max|δ| + (1 − η)·mean|δ| over valid rows [T, B] → [B]; 0 where none is."""
+    fit = error.shape == valid.shape and error.ndim == 2
+    check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
     size = torch.where(valid, error.abs(), 0.0)
     return eta * size.amax(0) + (1.0 - eta) * size.sum(0) / valid.sum(0).clamp(min=1)
+
+
+def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None, dims: int) -> None:
+    fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == dims
+    names = f"ret and discount must be [B], target and online {'[B, A]' if dims == 2 else '[B, A, K]'}"
+    check_shapes(fit and (online is None or online.shape == target.shape), names, ret, discount, target, online)
 
 
 COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
@@ -365,7 +383,11 @@ class DPGLoss:
 
 @torch.no_grad()
 def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
-    """y = G + D·Q⁻(s', μ⁻(s')) [B]; where D = 0 the network's output is not used, even if it is NaN."""
+    """y = G + D·Q⁻(s', μ⁻(s')) [B]; where D = 0 the network's output is not used, even if it is NaN.
+    Raises ValueError for shapes that do not fit.
+    """
+    fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
+    check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
     return ret + torch.where(discount == 0, 0.0, discount * ahead)
 
 

@@ -398,3 +398,19 @@ def test_a_memory_that_was_saved_goes_on_as_it_was() -> None:
         found = [each.sample_examples(20, np.random.default_rng(1)) for each in (memory, other)]
         assert (found[0][0]["id"] == found[1][0]["id"]).all()
         assert (found[0][1] == found[1][1]).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda b: unreal.pixel_change(torch.zeros(1, 2, 10, 11, 11, dtype=torch.uint8)), r"T >= 1.*; got \[1, 2, 10"),
+        (lambda b: unreal.pixel_change(torch.zeros(2, 2, 10, 11, 11)), "view must be uint8"),
+        (lambda b: unreal.pixel_control_loss(*torch.zeros(3, 4, 2, 5, 5), b), r"with \[T, B\] = \[3, 2\]"),
+        (lambda b: unreal.reward_prediction_loss(torch.zeros(4, 2), torch.zeros(4)), r"got \[4, 2\], \[4\]"),
+        (lambda b: unreal.value_replay_loss(torch.zeros(3, 2), b, 0.9), r"value \[T\+1, B\]"),
+    ],
+)
+def test_wrong_shapes_are_named(call, says: str) -> None:
+    flags = torch.zeros(4, 2, dtype=torch.bool)
+    with pytest.raises(ValueError, match=says):
+        call({"reward": torch.zeros(4, 2), "terminated": flags, "first": flags})

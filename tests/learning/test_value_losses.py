@@ -463,3 +463,18 @@ def test_the_same_update_shows_the_same_images_and_every_symmetry_comes():
     plain, actions = SymmetricOutputs(board, turned=False).images(50, 1)
     assert (plain == torch.arange(board.cells)).all()
     assert (actions == torch.arange(board.actions)).all()
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: value_losses.scalar(torch.ones(2), torch.ones(2), torch.zeros(3, 4)), r"online \[B, A\]; got \[2\]"),
+        (lambda: value_losses.categorical(*torch.ones(2, 2), torch.zeros(2, 4), 0.0, 1.0), r"\[B, A, K\].*\[2, 4\]"),
+        (lambda: value_losses.project(torch.ones(2, 1), *torch.ones(2, 2), 0.0, 1.0), "with K >= 2"),
+        (lambda: value_losses.targeted(*torch.ones(2, 2), torch.ones(2, 1)), r"must be one \[B\]; .*\[2, 1\]"),
+        (lambda: value_losses.sequence_priority(torch.ones(3, 2), torch.ones(3), 0.9), r"one \[T, B\] shape"),
+    ],
+)
+def test_shapes_that_do_not_fit_are_named(call: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        call()
