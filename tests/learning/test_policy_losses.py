@@ -194,9 +194,10 @@ def test_wrong_shapes_are_named(loss: Any) -> None:
 @pytest.mark.parametrize("make", [policy_losses.PPO, policy_losses.APPO])
 def test_a_pass_refuses_shapes_that_do_not_fit(make: Any) -> None:
     out, batch = (tensors(x) for x in example())
+    loss = make()
+    rows = batch | loss.prepare(batch)
     with pytest.raises(ValueError, match=r"all must be one (\[T\+1, B\] )?shape"):
-        loss = make()
-        loss({**out, "value": out["value"][:-1]}, batch | loss.prepare(batch), KNOBS)
+        loss({**out, "value": out["value"][:-1]}, rows, KNOBS)
 
 
 @pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
