@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1792,
-    "envs": 4821,
-    "buffers": 2045,
-    "games": 3864,
-    "nets": 3106,
-    "weights": 1375,
-    "acting": 1131,
-    "search": 1479,
-    "learning": 2222,
-    "workers": 3431,
-    "population": 1899,
-    "systems": 1680,
-    "runs": 4585,
-    "evaluation": 1717,
-    "cli": 3172,
+    "core": 1718,
+    "envs": 4388,
+    "buffers": 1900,
+    "games": 3670,
+    "nets": 2865,
+    "weights": 1278,
+    "acting": 1101,
+    "search": 1410,
+    "learning": 2086,
+    "workers": 3050,
+    "population": 1749,
+    "systems": 1636,
+    "runs": 3833,
+    "evaluation": 1562,
+    "cli": 2692,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
