@@ -236,7 +236,7 @@ Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, tho
 
 
 class Profile(CostProfile):
-    """reuse: what was computed while acting is not computed again while learning (nets.activation_reuse)."""
+    """reuse: what was computed while acting is not computed again while learning (nets.layers.Tape)."""
 
     def __init__(self, envs: Envs, spec: LearnerSpec, precision: str, reuse: bool):
         super().__init__(envs, spec, precision)

@@ -267,7 +267,7 @@ class Actor:
 
 
 class TapeRecorder:
-    """A policy that records its activations, for a learner with the same weights (nets.activation_reuse)."""
+    """A policy that records its activations, for a learner with the same weights (nets.layers.Tape)."""
 
     def __init__(self, policy: Policy, groups: int, T: int):
         self.policy, self.groups, self.T = policy, groups, T

@@ -115,7 +115,7 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
                 files[f"{name}.sgf"] = sgf_of(board, row, run)
             else:
                 files[f"{name}.txt"] = text_of(row, run)
-        except (UserError, ValueError, TypeError, KeyError) as e:
+        except (UserError, ValueError, TypeError, LookupError) as e:
             raise UserError(f"RUN: game {row['number']} of games.jsonl is damaged: {e}") from None
     directory.mkdir(parents=True, exist_ok=True)
     for file, contents in files.items():

@@ -78,7 +78,9 @@ def command(words: list[str]) -> int:
     words, seeds = take_option(words, "seeds")
     file = None
     if config is not None:
-        path = Path(" ".join(config))
+        if len(config) != 1:
+            raise errors.UserError(f"--config: '{' '.join(config)}' given, allowed: one file, or a run's directory")
+        path = Path(config[0])
         given = [w.partition("=")[0].lstrip("-").replace("-", "_") for w in words if w.startswith("--")]
         file = options.read_option_file(path, given)
         named = bool(words) and not words[0].startswith("-")

@@ -8,7 +8,7 @@ import os
 import sys
 import sysconfig
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -77,6 +77,43 @@ def look_up(module: ModuleType, name: str) -> Any:
     return found
 
 
+PARSERS = ("argparse", "optparse", "getopt", "click", "typer", "absl", "tyro", "fire", "hydra", "docopt")
+
+
+class _Held:
+    """A stream whose text waits until it is let go."""
+
+    def __init__(self, stream: Any):
+        self.stream, self.waiting = stream, list[str]()
+        self.write: Callable[[str], Any] = self.waiting.append
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stream, name)
+
+    def let_go(self, printed: bool) -> None:
+        """printed: also what waits."""
+        self.write = self.stream.write
+        if printed and self.waiting:
+            self.stream.write("".join(self.waiting))
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Standard error is printed at the end; not where the program is ended: it is the usage of another command."""
+    if sys.stderr is None:
+        yield
+        return
+    held, ended = _Held(sys.stderr), False
+    try:
+        with contextlib.redirect_stderr(held):
+            yield
+    except BaseException as e:
+        ended = isinstance(e.__cause__ or e, SystemExit)
+        raise
+    finally:
+        held.let_go(not ended)
+
+
 def import_module(module: str, name: str, option: str, allowed: str) -> ModuleType:
     """The module that `name`, which was given for `option`, has before its colon. Raises UserError."""
     if hint := file_hint(name):
@@ -84,7 +121,7 @@ def import_module(module: str, name: str, option: str, allowed: str) -> ModuleTy
     if os.getcwd() not in sys.path:  # a command line tool has no entry for it
         sys.path.insert(0, os.getcwd())
     try:
-        with importing():
+        with held_back(), importing():
             return importlib.import_module(module)
     except ModuleNotFoundError as e:
         what = f"no module {e.name!r}" + ("" if e.name == module else f", which {module} imports")
@@ -103,7 +140,8 @@ def ending(e: SystemExit) -> str:
     frames = traceback.extract_tb(e.__traceback__)
     library = tuple(sysconfig.get_paths()[k] for k in ("stdlib", "purelib", "platlib"))
     own = [f for f in frames if not f.filename.startswith((*library, OURS, "<"))]
-    why = f"it calls sys.exit({'' if e.code is None else repr(e.code)})"
+    reads = any(part in PARSERS for f in frames for part in Path(f.filename).with_suffix("").parts)
+    why = "it reads the command line" if reads else f"it calls sys.exit({'' if e.code is None else repr(e.code)})"
     where = f", {os.path.basename(own[-1].filename)}:{own[-1].lineno}" if own else ""
     return f"ended the program ({why}{where})"
 

@@ -223,7 +223,7 @@ UNSEEN = ("dummy", "offscreen")  # what SDL takes where there is no screen
 
 
 class Window:
-    """Shows the first lane's games at their own speed. Once it is closed, the games continue without it."""
+    """Shows the first lane's games at their own speed. Once it is closed, or fails, the games continue without it."""
 
     option = "--render"
 
@@ -249,9 +249,17 @@ class Window:
         return with_pictures(envs, self.option)
 
     def __call__(self, step: Batch, pool: Pool) -> None:
-        """Raises UserError."""
-        if not self._open:
-            return
+        """Raises UserError: there is no first picture."""
+        try:
+            if self._open:
+                self._show(step, pool)
+        except (UserError, self._pygame.error) as e:
+            if self._pygame.display.get_surface() is None:
+                raise UserError(f"--render: {e}") from None
+            print(f"polyplay: {' '.join(str(e).split())}; the games continue without a window", file=sys.stderr)
+            self.close()
+
+    def _show(self, step: Batch, pool: Pool) -> None:
         shown, rate = picture(step, pool, self.option)
         size, surface = (shown.shape[1], shown.shape[0]), self._pygame.display.get_surface()
         if surface is None or surface.get_size() != size:

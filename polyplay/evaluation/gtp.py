@@ -58,7 +58,7 @@ def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int]
 
 PREFIX = "gtp:"
 COLORS = ("black", "white")
-SECONDS = 60.0  # for an answer
+SECONDS, MOST_LINES = 60.0, 10_000  # for an answer
 QUIT = 2.0  # for its end
 TOLD = 200  # letters of an answer, in a message
 TIMEOUT, ILLEGAL, CRASH = "timeout", "illegal move", "crash"
@@ -161,7 +161,7 @@ class GtpPlayer:
                 process.stdin.write(f"{self._number} {command}\n")
                 process.stdin.flush()
             lines = itertools.dropwhile(lambda line: not line, map(str.strip, process.stdout))
-            answer = "\n".join(itertools.takewhile(bool, lines))
+            answer = "\n".join(itertools.islice(itertools.takewhile(bool, lines), MOST_LINES))
         finally:
             timer.cancel()
         found = re.fullmatch(rf"([=?]){self._number}(?:\s+(.*))?", answer, re.DOTALL)

@@ -119,7 +119,11 @@ def _read(path: Path) -> Row:
     returns = record["returns"]
     if not isinstance(returns, list) or not returns or not all(map(is_number, returns)):
         raise VerificationFailed(f"has {'no returns' if returns == [] else 'returns that are no numbers'}")
-    hints = option_types(evaluate.EvaluateOptions)
+    hints, starts = option_types(evaluate.EvaluateOptions), record["starts"]
+    if not (starts is None or (isinstance(starts, dict) and {"path", "digest"} <= starts.keys())):
+        raise VerificationFailed(f"its starts are {starts}, allowed: null, or path and digest")
+    if not isinstance(record.get("agent", 0), int):
+        raise VerificationFailed(f"agent: '{record['agent']}' given, allowed: a whole number")
     try:
         return record | {name: check_value(name, record[name], hints[name]) for name in OPTIONS if name in record}
     except UserError as e:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
+from polyplay.core.errors import Fraction, NonNegative, Positive, UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
@@ -47,7 +48,9 @@ class A2C(returns.ActorCriticLoss):
     """
 
     _: KW_ONLY
-    baseline: str = "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
+    baseline: Literal["acted", "present"] = (
+        "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
+    )
 
     metrics: ClassVar[tuple[str, ...]] = returns.COMMON
 
@@ -75,10 +78,16 @@ class VTrace(returns.ActorCriticLoss):
     c: float = 1.0
     rho_pg: float = 1.0
     _: KW_ONLY
-    reduction: str = "sum"
+    reduction: returns.Reduction = "sum"
     value_half: bool = True
 
     metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "rho_mean", "rho_clipped")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0.0 < self.c <= self.rho and self.rho_pg > 0.0):
+            given = f"rho {self.rho}, c {self.c}, rho_pg {self.rho_pg}"
+            raise UserError(f"{given} given, allowed: numbers above 0, c no more than rho")
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         steps = self.transitions(out, batch)
@@ -100,11 +109,11 @@ class PPO(returns.ActorCriticLoss):
     Raises ValueError for shapes that do not fit.
     """
 
-    lam: float = 0.95
-    clip_range: float = 0.1
+    lam: Fraction = 0.95
+    clip_range: Positive = 0.1
     anneal_clip: bool = True
     _: KW_ONLY
-    value_cost: float = 1.0
+    value_cost: NonNegative = 1.0
     whole: ClassVar[bool] = False  # minibatches may take lanes apart
 
     metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "clip_fraction", "clip_range")
@@ -135,8 +144,8 @@ class APPO(returns.ActorCriticLoss):
     UserError for settings out of range, ValueError for shapes that do not fit.
     """
 
-    lam: float = 0.95
-    clip_range: float = 0.1
+    lam: Fraction = 0.95
+    clip_range: Positive = 0.1
     _: KW_ONLY
     normalize_advantage: bool = True
     whole: ClassVar[bool] = True

@@ -17,12 +17,13 @@ from __future__ import annotations
 from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import KW_ONLY, dataclass
-from functools import cached_property
-from typing import NamedTuple, Protocol
+from functools import cache, cached_property
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
+from polyplay.core.errors import Fraction, NonNegative, Positive, UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
 
@@ -209,20 +210,41 @@ def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Ten
     return scaled.sign() if how == "sign" else scaled
 
 
-@dataclass(frozen=True)
-class ActorCriticLoss:
-    """The settings that losses of actor-critics share; a page's Config says which are allowed."""
+@cache
+def _kinds(settings: Any) -> dict[str, Any]:
+    return get_type_hints(settings, include_extras=True)
 
-    gamma: float = 0.99
-    lam: float = 1.0
+
+class CheckedSettings:
+    """A dataclass whose fields' types say what is allowed. Raises UserError."""
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            kind = _kinds(type(self))[name]
+            choices = get_args(kind) if get_origin(kind) is Literal else get_args(kind)[1:]
+            if get_origin(kind) is Literal and value not in choices:
+                raise UserError(f"{name}: {value!r} given, allowed: {', '.join(choices)}")
+            if get_origin(kind) is Annotated and value not in choices[0]:
+                raise UserError(f"{name}: {value} given, allowed: a number {choices[0]}")
+
+
+Reduction = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True)
+class ActorCriticLoss(CheckedSettings):
+    """The settings that losses of actor-critics share."""
+
+    gamma: Fraction = 0.99
+    lam: Fraction = 1.0
     _: KW_ONLY
-    value_cost: float = 0.5
+    value_cost: NonNegative = 0.5
     normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
     value_half: bool = False  # ½(R − V)² instead of (R − V)²
     value_clip: bool = False  # of several passes: changes of V count up to ± the clip range, as baselines' ppo2
-    reduction: str = "mean"  # or sum
-    reward: str = "clip"  # clip, sign, none or scale
-    reward_scale: float = 1.0
+    reduction: Reduction = "mean"
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"
+    reward_scale: Positive = 1.0
 
     def transitions(self, out: Batch, batch: Batch) -> Transitions:
         """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""

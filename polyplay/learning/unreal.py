@@ -194,7 +194,8 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
     Q-learning without correction).
 
     chosen: Q(s_t, a_t) [T, B, h, w], with gradient; best: max_a Q(s_t, a) [T+1, B, h, w], of which
-    nets.auxiliary.bootstrap_rows count; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" [T+1, B].
+    nets.actor_critic.bootstrap_rows count; change: c [T, B, h, w]; batch: rows "reward", "terminated", "first" of
+    [T+1, B].
 
     The sum over cells and the ½ are those of trfl and miyosuda/unreal, who also sum over time. So published costs (0.01
     to 0.1 in Lab and capture the flag) hold beside losses that are means over transitions; beside sums this is to be
@@ -254,8 +255,8 @@ _DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"
 class WithAuxiliary:
     """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
 
-    kl_posterior, kl_prior: see nets.temporal.kl_terms. pixel_control, reward_prediction, value_replay: see
-    losses.unreal. A cost is the weight of one example beside one transition, as published: where `loss` is a sum, every
+    kl_posterior, kl_prior: see nets.recurrent.kl_terms. pixel_control, reward_prediction, value_replay: see
+    below. A cost is the weight of one example beside one transition, as published: where `loss` is a sum, every
     term is the sum over its own examples; where it is a mean, the predicted rewards' sum is divided by the number of
     transitions, and all others are means. Metrics are means over transitions or examples. Where the network says
     `reward`, it takes the place of the environment's. Replayed values have the discount of `loss`, an ActorCriticLoss,

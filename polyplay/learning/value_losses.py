@@ -15,12 +15,13 @@ hyperparameters  not used
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from polyplay.core import tree
+from polyplay.core.errors import Count, Fraction, NonNegative, UserError
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters
@@ -153,7 +154,7 @@ COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
 @dataclass(frozen=True)
-class QLoss:
+class QLoss(returns.CheckedSettings):
     """½δ² for |δ| ≤ clip, clip·(|δ| − clip/2) beyond, δ = y − Q(s, a): its gradient is δ limited to ±clip, which is all
     that Mnih et al. (2015) say of it. clip: 0 is ½δ² throughout. The priority is |δ|.
 
@@ -161,8 +162,8 @@ class QLoss:
     together.
     """
 
-    reduction: str = "mean"
-    clip: float = 1.0
+    reduction: returns.Reduction = "mean"
+    clip: NonNegative = 1.0
     replicas: int = 1
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
@@ -184,19 +185,23 @@ class QLoss:
 
 
 @dataclass(frozen=True)
-class CategoricalLoss:
+class CategoricalLoss(returns.CheckedSettings):
     """Cross-entropy of the projected target distribution and p(s, a): C51 (Bellemare et al. 2017), Rainbow.
 
     Atoms stand evenly from `low` to `high`; the network has the number. priority: "kl", the Kullback-Leibler divergence
     (Hessel et al. 2018, Accel RL), or "ce", the cross-entropy (dqn_zoo), which isn't 0 where all is learnt.
-
     """
 
     low: float = -10.0
     high: float = 10.0
-    priority: str = "kl"
+    priority: Literal["ce", "kl"] = "kl"
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "kl", "entropy")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.low < self.high:
+            raise UserError(f"low {self.low}, high {self.high} given, allowed: low below high")
 
     def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
@@ -217,7 +222,7 @@ class CategoricalLoss:
 
 
 @dataclass(frozen=True)
-class SequenceLoss:
+class SequenceLoss(returns.CheckedSettings):
     """½δ² of every row to be learnt of a sequence, under R2D2's rescaled n-step targets (sequence_targets): summed over
     a sequence's rows, as SEED and Acme have it, then weighted, then the mean over sequences.
 
@@ -226,10 +231,10 @@ class SequenceLoss:
     Metrics: q_mean and target_mean without h, td_abs of |δ|.
     """
 
-    gamma: float = 0.997
-    n: int = 5
-    rescale: float = 1e-3
-    eta: float = 0.9
+    gamma: Fraction = 0.997
+    n: Count = 5
+    rescale: NonNegative = 1e-3
+    eta: Fraction = 0.9
 
     metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rows_mean")
 
@@ -340,7 +345,7 @@ FREE = 2.0  # what μ's tanh is made of goes so far without that cost: to 0.96 o
 
 
 @dataclass(frozen=True)
-class DPGLoss:
+class DPGLoss(returns.CheckedSettings):
     """Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D), means over the batch of two terms that share no weights:
 
     critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), weighted by importance;

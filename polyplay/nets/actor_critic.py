@@ -205,6 +205,8 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
     batch: rows "action" (a tree), "first", "terminated".
     """
     rows = bootstrap_rows(batch)
+    if x.ndim != 3 or x.shape[:2] != rows.shape:
+        raise ValueError(f"x must be {list(rows.shape)} and features; got {list(x.shape)}")
     action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
     chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
     best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)

@@ -32,7 +32,7 @@ from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards
 from polyplay.nets.device import set_precision
 from polyplay.nets.layers import CentredImages, Linear, SignedImages, torso_features
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale
-from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork
+from polyplay.nets.q_network import VARIANTS, DPGNetwork, QHead, QNetwork
 from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., nn.Module]
@@ -74,6 +74,7 @@ def make(
     range (scale), or they are as drawn and pools clip them (clip). rewards: names of events; width, auxiliary: see
     ActorCritic. options: the network's own (hidden, activation, …). Raises UserError.
     """
+    _check_choices(core=core, inputs=inputs, actions=actions, guard=guard)
     title, build, init = _resolve(name, spec, init)
     torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard)
     if isinstance(torso, Policy):
@@ -93,6 +94,20 @@ def make(
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
     given = _inputs(inputs, spec, torso, bound), size, own, width, heads
     return ActorCritic(torso, head, middle, previous, init, *given)
+
+
+CHOICES = {
+    "core": ("none", "lstm", "gru", "temporal"), "inputs": ("raw", "centre", "signed", "normalize"),
+    "actions": ("scale", "clip"), "guard": ("none", "max", "plus"),
+    "noisy": ("none", *VARIANTS), "bias": ("each", "shared", "none"),
+}  # fmt: skip
+
+
+def _check_choices(**given: str) -> None:
+    """Raises UserError."""
+    for name, value in given.items():
+        if value not in CHOICES[name]:
+            raise UserError(f"{name}: {value!r} given, allowed: {', '.join(CHOICES[name])}")
 
 
 def make_values(
@@ -124,6 +139,9 @@ def make_values(
     previous=True. Raises UserError.
     """
     assert isinstance(spec.action, Discrete)
+    _check_choices(inputs=inputs, noisy=noisy, bias=bias)
+    if core not in ("none", "lstm", "gru"):
+        raise UserError(f"core: {core!r} given, allowed for values: none, lstm, gru")
     title, build, _ = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
     if fc is not None and isinstance(fc.default, int):  # that layer becomes the head's

@@ -26,7 +26,7 @@ from polyplay.core import files, tree
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import ValueUnits
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.nets import recurrent
+from polyplay.nets import actor_critic, recurrent
 from polyplay.nets.device import HasPrecision
 from polyplay.nets.layers import Linear
 from polyplay.nets.policy import Policy
@@ -73,6 +73,9 @@ def export_onnx(
     """Write `file`; what was written and how far it is from torch. units: of the policy's values; those of the file are
     in the environment's. Raises UserError: then there is no file.
     """
+    if isinstance(policy, actor_critic.ActorCritic) and isinstance(policy.core, recurrent.Temporal):
+        said = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph can say"
+        raise UserError(f"--onnx: {said}; use it with polyplay.load, or train with --core lstm or gru")
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32
     fields = exported_inputs(policy, spec)

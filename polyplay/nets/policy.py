@@ -69,6 +69,7 @@ PolicyFactory = Callable[[], Policy]
 
 MOST = 1e7  # rows that a statistic remembers, roughly: older ones fade; float32 can't count on much further
 LEAST = 1e-29  # of the mean's square: the least variance, that of rounding in float64
+LARGEST = 1e150  # numbers count as no larger, since their squares are averaged
 TINY = 1e-200  # the least variance of what is 0
 BOUND = 10.0  # of what leaves here, unless it is told another
 
@@ -109,7 +110,7 @@ class RunningMoments(nn.Module):
     @torch.no_grad()
     def observe(self, rows: Tensor) -> None:
         """Learn from rows [n, *shape]; what isn't finite counts as the mean."""
-        known, x = float(self.count), torch.where(rows.isfinite(), rows.double(), self.mean)
+        known, x = float(self.count), torch.where(rows.isfinite(), rows.double(), self.mean).clamp(-LARGEST, LARGEST)
         weight = len(rows) / (known + len(rows))
         if known:
             self.second += weight * ((x - self.origin).square().mean(0) - self.second)

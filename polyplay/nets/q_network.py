@@ -122,12 +122,18 @@ def legal_values(q: Tensor, mask: Tensor | None) -> Tensor:
 @torch.no_grad()
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
     """The action with the highest value, int64 [...], of q [..., A]; with `mask` (bool [..., A]) of the legal ones."""
+    if mask is not None and mask.shape != q.shape:
+        raise ValueError(f"mask must be q's {list(q.shape)}; got {list(mask.shape)}")
     return legal_values(q, mask).argmax(-1)
 
 
 def take_action(scores: Tensor, action: Tensor) -> Tensor:
-    """Scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient."""
+    """Scores [..., A] or [..., A, K] of the actions [...] alone: [...] or [..., K], with their gradient.
+    Raises ValueError for shapes that do not fit.
+    """
     lead = action.shape
+    if scores.shape[: len(lead)] != lead or scores.ndim - len(lead) not in (1, 2):
+        raise ValueError(f"scores must be {list(lead)} and [A] or [A, K] behind; got {list(scores.shape)}")
     at = action.long().reshape(*lead, *[1] * (scores.ndim - len(lead)))
     return scores.gather(len(lead), at.expand(*lead, 1, *scores.shape[len(lead) + 1 :])).squeeze(len(lead))
 

@@ -132,7 +132,10 @@ class NetworkGrowth:
             source = names.get(new_keys[name])
             if source is None and not x.spare:
                 raise UserError(f"surgery: {name} would be new: layers grow, but none is added")
-            both = zip(before[source].axes, x.axes, strict=True) if source else ()
+            old_axes = before[source].axes if source else ()
+            if source and len(old_axes) != len(x.axes):
+                raise UserError(f"surgery: {name} would have {len(x.axes)} axes instead of {len(old_axes)}")
+            both = zip(old_axes, x.axes, strict=bool(source))
             self.tensors[name] = TensorGrowth(x, source, tuple(match_axes(name, *axes) for axes in both))
         match_axes("torso", *(getattr(net.torso, "unit_axis", ()) for net in (old, new)))  # in the shape of no tensor
 

@@ -44,10 +44,19 @@ class MatchLog:
             self.lines = sum(1 for _ in file)
 
     def cut(self, lines: int) -> None:
-        """Keep so many lines: those behind them are of matches that are played again. Raises OSError."""
+        """Keep so many lines: those behind them are of matches that are played again. Raises OSError, and UserError:
+        there are fewer.
+        """
+        if self.lines < lines:
+            text = f"{self.directory / LOG} has {self.lines:,} lines, and the checkpoint was written after {lines:,}"
+            raise UserError(f"{text}: ratings and copies can't go on from there; go on from an older checkpoint")
         with open(self.directory / LOG, "rb") as file:
             os.ftruncate(self.file.file.fd, sum(map(len, itertools.islice(file, lines))))
         self.lines = lines
+
+    def sync(self) -> None:
+        """What was written stays, even if the machine stops now. Raises OSError."""
+        os.fsync(self.file.file.fd)
 
     def write(self, rows: Sequence[Row]) -> None:
         """Raises OSError: nothing was written."""

@@ -195,6 +195,7 @@ class Referee:
         assert self.ctx.directory is not None
         part = checkpoint.CheckpointPart(self.ctx.directory, number)
         try:
+            self.log.sync()
             part.json(STATE, {"lines": self.log.lines})
             part.arrays(LEAGUE, self.league.save())
         except OSError as e:

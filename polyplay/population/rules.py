@@ -129,7 +129,7 @@ def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
     except UserError as e:
         raise UserError(f"--vary {text}: {e}") from None
     if len(values) < max(2, len(words)):
-        refuse(f"'{given}' given, which lacks a value")
+        refuse(f"'{given}' given, where two values or more are needed")
     if kind not in ("log", "uniform"):
         if any(value in values[:i] for i, value in enumerate(values)):
             refuse("an entry given twice")

@@ -174,7 +174,8 @@ def check_trust(
     if code and not trust and not is_ours(config):
         executed = " and ".join(f"its {flag(option)} {name} would execute {_executed(name)}" for option, name in code)
         raise UserError(f"{where}: {directory} was made elsewhere, and {executed}: {word}")
-    return [f"the run's {flag(option)} {name} executes {_executed(name)}" for option, name in code]
+    own = [(option, name) for option, name in code if not name.startswith((f"{MAIN}:", CLUSTER))]  # of who calls
+    return [f"the run's {flag(option)} {name} executes {_executed(name)}" for option, name in own]
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
@@ -532,7 +533,7 @@ def describe_run(directory: Path) -> Row:
     row: Row = {"run": str(directory), "started": "", "state": "damaged"}
     try:
         config = read_config(directory, population=True)
-        counters = summary = read_summary(directory)
+        counters = summary = read_object(directory / "summary.json") if (directory / "summary.json").exists() else {}
         reports = list(read_lines(directory / "metrics.jsonl", *METRICS))
         if not summary:
             counters = _of_members(directory) if has_members(config) else {**reports[-1]} if reports else {}

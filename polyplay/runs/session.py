@@ -166,7 +166,15 @@ def lock_holder(directory: Path) -> int | None:
     with contextlib.suppress(OSError):
         who = parse_json((directory / run_files.LOCK_FILE).read_bytes()) if run_files.is_locked(directory) else None
     pid = who.get("pid") if isinstance(who, dict) and who.get("host") == socket.gethostname() else None
-    return pid if isinstance(pid, int) and pid > 1 and pid != os.getpid() else None
+    return pid if isinstance(pid, int) and pid > 1 and pid != os.getpid() and _has_open(pid, directory) else None
+
+
+def _has_open(pid: int, directory: Path) -> bool:
+    """Whether a process has the lock's file: a moment after the lock changed hands the file names the one before."""
+    with contextlib.suppress(OSError):
+        lock = os.stat(directory / run_files.LOCK_FILE)
+        return any(os.path.samestat(os.stat(fd), lock) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 # Checkpoints of a run as its main process sees them: it completes, rescues and prunes what learners save.

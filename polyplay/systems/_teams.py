@@ -58,8 +58,10 @@ def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
 
 def loss_of(c: Any) -> WithAuxiliary:
     """V-trace on the agent's own rewards, and what the core adds; all costs are hyperparameters."""
-    reduction = "mean" if c.normalize_advantage else "sum"
-    vtrace = VTrace(c.gamma, c.lam, reduction=reduction, reward="none", normalize_advantage=c.normalize_advantage)
+    normalized = c.normalize_advantage
+    vtrace = VTrace(
+        c.gamma, c.lam, reduction="mean" if normalized else "sum", reward="none", normalize_advantage=normalized
+    )
     terms = (*(KL if c.core == "temporal" else ()), *_terms(c))
     return WithAuxiliary(vtrace, dict.fromkeys(terms, 0.0))
 

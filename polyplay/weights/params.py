@@ -246,7 +246,6 @@ class Params(SharedArrays):
     LOCAL = ("_newest", "_locked")
     _head = shared_array(np.int64, lambda p: (32,))
     _waiting = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # that reader
-    _reads = shared_array(np.int64, lambda p: (max(p.readers, 1),))  # waits of that reader that are over
     # rollouts of each reader that the weights have learnt from, where it asks for them
     _learnt = shared_array(np.int64, lambda p: (max(p.readers, 1),))
     _copies = shared_array(np.float32, lambda p: (2, p.size))
@@ -315,7 +314,6 @@ class Params(SharedArrays):
             return self.round >= atleast and (not learnt or int(self._learnt[reader]) >= learnt)
 
         if there():
-            self._reads[reader] += 1
             return True
         until = time.monotonic() + timeout
         self._waiting[reader] = 1
@@ -326,8 +324,7 @@ class Params(SharedArrays):
             self._bells[reader].wait(left)  # a token may be an earlier round's
         self._waiting[reader] = 0
         self.check()
-        self._reads[reader] += (is_there := there())
-        return is_there
+        return there()
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
         """Copy the newest weights into `vector` unless it holds them already (`have`); their version."""

@@ -164,6 +164,7 @@ class MachineAgent:
         self.mirrors: list[ObjectMirror] = []
         self.calls: dict[int, Call | str] = {}  # or why there is none
         self.workers: dict[int, ForkedProcess] = {}
+        self._files = threading.Lock()
         self.listener = socket.create_server((address, 0))
         self.stop: Callable[[], None] = self.listener.close  # who started it is gone
         prepare()
@@ -270,9 +271,10 @@ class MachineAgent:
             self._send_files(f"checkpoints/.partial-*/{where}")
 
     def _send_files(self, pattern: str) -> None:
-        for path in sorted(self.root.glob(pattern)):
-            self.link.send_file(str(path.relative_to(self.root)), path)
-            path.unlink()
+        with self._files:  # the threads of workers and the link's send them
+            for path in sorted(self.root.glob(pattern)):
+                self.link.send_file(str(path.relative_to(self.root)), path)
+                path.unlink()
 
     def _send_load(self) -> None:
         load = {"cpu": psutil.cpu_percent() / 100.0, "memory": psutil.virtual_memory().percent / 100.0}

@@ -96,13 +96,15 @@ GONE = 2.0  # seconds that it has to end after its link has
 
 
 class AgentProcess:
-    """config: `secret`, `address`, `timeout`; `ship`, if modules go along (ship.pack_modules). Raises UserError
+    """config: `secret`, `address`, `timeout`; `ship`, if modules go along (agent.pack_modules). Raises UserError
     where none comes to be.
     """
 
     def __init__(self, name: str, config: dict[str, Any]):
         command = [sys.executable, "-c", CODE, json.dumps(sys.path), ROOM]
-        started = subprocess.Popen(command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        started = subprocess.Popen(
+            command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
         started.wait()
         pipes: Any = started.stdin, started.stdout
         (self._calls, self._said), ship = pipes, config.get("ship", b"")
@@ -115,8 +117,9 @@ class AgentProcess:
 
     def give(self, number: int, data: bytes) -> None:
         with contextlib.suppress(OSError):  # it is lost: the link will say so
-            self._calls.write(number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data)
-            self._calls.flush()
+            left = memoryview(number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data)
+            while left:  # unbuffered: `end` must be able to close a pipe that is full
+                left = left[self._calls.write(left) :]
 
     def end(self) -> None:
         """Its end of what it says closes with it."""

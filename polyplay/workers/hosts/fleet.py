@@ -264,15 +264,15 @@ class Fleet:
         except Exception:
             handle.end()
             raise
+        machine.thread = threading.Thread(target=self._serve, args=(machine,), daemon=True)
         with self._lock:
+            machine.thread.start()
             old = next((m for m in self.opened if m.info.name == info.name), None)
             if old is None:
                 self.opened.append(machine)
             else:
                 self.opened[self.opened.index(old)] = machine
             late = self._closing
-            machine.thread = threading.Thread(target=self._serve, args=(machine,), daemon=True)
-            machine.thread.start()
         if late:
             self._shut([machine])
         self._note("opened", info, address=info.address, cores=info.cores, **({"again": True} if old else {}))
