@@ -219,8 +219,9 @@ class CheckedSettings:
     """A dataclass whose fields' types say what is allowed. Raises UserError."""
 
     def __post_init__(self) -> None:
+        own: Any = type(self)
         for name, value in vars(self).items():
-            kind = _kinds(type(self))[name]
+            kind = _kinds(own)[name]
             choices = get_args(kind) if get_origin(kind) is Literal else get_args(kind)[1:]
             if get_origin(kind) is Literal and value not in choices:
                 raise UserError(f"{name}: {value!r} given, allowed: {', '.join(choices)}")

@@ -313,7 +313,7 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
     command = f"polyplay {verb} {spoken_name(page)}"
     words = flags.split_flags(args, types, command)
     if flags.wants_help(args):
-        given = {k: words[k] for k in ("preset", "env", "serial") if k in words and (words[k] or k == "serial")}
+        given = {k: v for k, v in words.items() if k == "serial" or (k in ("preset", "env") and v)}
         named = flags.parse_values(given, types)
         settings, options, _ = _choose(page, named, "command line", None)
         about = f"Defaults follow from --env. Below: preset {options.preset}, for {settings.env}; with --env ID before"
