@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1718,
+    "core": 1744,
     "envs": 4388,
     "buffers": 1900,
     "games": 3670,
-    "nets": 2865,
-    "weights": 1278,
+    "nets": 2891,
+    "weights": 1275,
     "acting": 1101,
     "search": 1410,
-    "learning": 2086,
-    "workers": 3050,
-    "population": 1749,
-    "systems": 1636,
-    "runs": 3833,
-    "evaluation": 1562,
-    "cli": 2692,
+    "learning": 2114,
+    "workers": 3055,
+    "population": 1755,
+    "systems": 1638,
+    "runs": 3840,
+    "evaluation": 1573,
+    "cli": 2703,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.

@@ -100,6 +100,16 @@ LEVELS = {"ok": ("ok", "green"), "warning": ("warning", "bold yellow")}
 LEVELS |= {"failed": ("FAILED", "bold red"), "unseen": ("–", "bright_black")}
 
 
+def _grouped(findings: Sequence[Finding]) -> list[Finding]:
+    """Findings that are unseen for the same reason become one."""
+    rows: list[Finding] = []
+    for text in dict.fromkeys(f.seen for f in findings if f.level == "unseen"):
+        names = [f.name for f in findings if (f.level, f.seen) == ("unseen", text)]
+        name = names[0] if len(names) == 1 else f"{len(names)} others"
+        rows.append(Finding(name, "unseen", text if len(names) == 1 else f"{text}: {', '.join(names)}"))
+    return [f for f in findings if f.level != "unseen"] + rows
+
+
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
     """Print a table of findings, the fix beneath each that is not ok, then the card."""
     from rich import box
@@ -114,7 +124,7 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
     table.add_column(heading, no_wrap=True, style="bold")
     table.add_column("", no_wrap=True)
     table.add_column("seen", overflow="fold")
-    for f in findings:
+    for f in _grouped(findings):
         seen = Text(f.seen)
         if f.fix and f.level in ("warning", "failed"):
             seen.append("\nfix: ", style="bold").append(f.fix)

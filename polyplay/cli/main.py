@@ -88,6 +88,8 @@ def _dispatch(words: list[str]) -> int:
     if verb in ("--version", "-V", "version"):
         print(f"polyplay {__version__}")
         return 0
+    if verb == "arena":
+        raise UserError(f"arena is called tournament now: polyplay tournament {VERBS['tournament'][0]}")
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"

@@ -113,7 +113,7 @@ class GtpPlayer:
         given, self._known = f"{self.option}{self.name}", None
         try:
             self._process = subprocess.Popen(
-                self.command, stdin=PIPE, stdout=PIPE, text=True, errors="replace", start_new_session=True
+                self.command, stdin=PIPE, stdout=PIPE, encoding="utf-8", errors="replace", start_new_session=True
             )
         except OSError as e:
             why = f"{self.command[0]} can't be started: {e.strerror}"

@@ -153,7 +153,7 @@ def test_its_help_has_its_own_options_apart_and_those_of_its_members(capsys, mon
     monkeypatch.setenv("COLUMNS", "100")
     assert main.main(["train", "pbt", "--over", "dqn", "--help"]) == 0
     text = capsys.readouterr().out
-    own = text.partition("\npopulation options\n")[2].partition("\nenvironment options\n")[0]
+    own = text.partition(" population options ")[2].partition(" environment options ")[0]
     assert all(f"--{name}" in own for name in ("over", "population", "every", "vary", "exploit", "explore", "score"))
     assert "--capacity" in text
     assert all(f"--{name.replace('_', '-')}" in text for name in RunOptions.__dataclass_fields__)

@@ -259,7 +259,7 @@ BOTH = pytest.mark.parametrize(("system", "given"), [("ftw", FTW), ("five", FIVE
 def test_a_new_policy_s_actions_are_scaled_or_taken_as_they_are(system, given, actions):
     page, more = systems.load(system), {} if actions == "scale" else {"actions": "clip"}
     settings, how, sources = options.resolve(page, serial=True, **given, **more)
-    _, (_, made), _ = fitted(settings, sources, partial(run._wire, page, how, sources))
+    _, (_, made), _ = fitted(settings, sources, partial(run._wire, page, how))
     torch.manual_seed(0)
     head = made.policy().head
     with torch.no_grad():
