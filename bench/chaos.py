@@ -4,7 +4,7 @@ time, and looked at: see lives.wrong.
     python bench/chaos.py impala --faults kill=act:3,kill=learn:20 --events 100
     python bench/chaos.py r2d2 --faults kill=act:3,kill=learn:20 -- --actors 3
     python bench/chaos.py impala --replay          # then do all of it again in one thread: every loss to the bit
-    python bench/chaos.py impala --faults kill=act:1,kill=host:60 --events 1000 -- --hosts pretend:8 --host-wait 1
+    python bench/chaos.py impala --faults kill=act:1,kill=host:60 --events 1000 -- --hosts local:8 --host-wait 1
 
 Words after `--` are options of `polyplay train`. The game is toy:catch, the network one that looks at every board
 (witness.py). What is written: OUT.json with every life and fault, OUT.md.

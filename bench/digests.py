@@ -5,7 +5,7 @@
 
 Each case is a short run (`--trace`); its digest is the SHA-256 of `updates.jsonl`, which holds loss, gradient norm and
 lag of every update, of all agents or members one after another. Runs are `--serial`, in one thread, but for those on
-pretended machines: these are in step (`--lag 0`, or replicas that average their gradients), so that their order is
+local machines: these are in step (`--lag 0`, or replicas that average their gradients), so that their order is
 fixed too. A file of digests holds for one machine: another set of instructions adds in another order.
 """
 
@@ -30,7 +30,7 @@ DRAWN |= {"capacity": 10_000, "learning_starts": 300, "target_update": 50}
 FREE: dict[str, Any] = {**DRAWN, "unroll": 10, "lanes": 4, "actors": 2, "replay_workers": 2, "prefetch": 2}
 PONG: dict[str, Any] = {"env": "ALE/Pong-v5", "network": "a3c"}
 TEAMS: dict[str, Any] = {"env": "toy:skirmish", "network": "mlp", "lanes": 16, "batch": 8, "games_per_matchup": 10}
-HOSTS: dict[str, Any] = {**CATCH, "serial": False, "hosts": "pretend:2"}
+HOSTS: dict[str, Any] = {**CATCH, "serial": False, "hosts": "local:2"}
 
 
 def less(given: dict[str, Any], *names: str) -> dict[str, Any]:

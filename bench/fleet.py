@@ -43,7 +43,7 @@ from polyplay.core.worker import Hyperparameters, WorkerContext
 from polyplay.envs import Envs
 from polyplay.weights.params import Params
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts.engines import PretendedMachines
+from polyplay.workers.hosts.engines import LocalMachines
 from polyplay.workers.hosts.fleet import Fleet
 from tests.faults import FaultInjector, parse_faults
 
@@ -434,7 +434,7 @@ class Machines:
         self.samples, self.params = SampleQueue(replay, queue, 1, asked.prefetch), Params(WEIGHTS, machines)
         self.seen = senders.Seen(1, 1, 1)
         self.pace = Hyperparameters(rate=IN * OVER, learn=OUT * OVER, actors=float(LANES))
-        self.fleet = Fleet(PretendedMachines(machines))
+        self.fleet = Fleet(LocalMachines(machines))
         self.crew = Crew(fleet=self.fleet, log=lambda kind, text: print(f"fleet: {text}"))
         self.crew.directory = place
         envs = Envs("ALE/Pong-v5", lanes, workers=1, **self.crew.env_defaults)
@@ -509,7 +509,7 @@ def page_of_machines(what: Row, asked: argparse.Namespace) -> list[str]:
     text.append(f"- {LANES} lanes, rollouts of {asked.unroll}; {asked.capacity:,} transitions kept; batches of 512")
     for machines, found in what["machines"].items():
         windows = found["windows"]
-        text += ["", f"## {machines} pretended machines", "", f"{len(windows)} windows of {asked.window:g} s:", ""]
+        text += ["", f"## {machines} local machines", "", f"{len(windows)} windows of {asked.window:g} s:", ""]
         text += [*table(summed(windows)), ""]
         for way, goal in (("in/s", IN), ("out/s", OUT)):
             each = [w[way] for w in windows]
@@ -556,7 +556,7 @@ def run_hosts_fleet() -> None:
         python bench/fleet.py hosts                          # 5 min at the paper's rates, then their greatest: 9 min
         python bench/fleet.py hosts --machines 1 2 4 8 --seconds 60 --no-maximum
 
-    The actors of bench/fleet.py, 360 lanes in all, in one worker on each pretended machine: it sends recorded play at
+    The actors of bench/fleet.py, 360 lanes in all, in one worker on each local machine: it sends recorded play at
     the rate asked for and copies the weights once a rollout. A real `serve_replay` and a learner that computes nothing
     are here; the learner publishes weights of the paper's network after each update. All machines share this one's
     cores, so the columns *cores* say what each part costs, also where it would be elsewhere.

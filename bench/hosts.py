@@ -4,7 +4,7 @@
 
 1. The link: rollouts of 9.5 and of 1.2 MB from a slot on one side to a slot on the other, as many as go through, and 20
    a second; weights of 6.8 MB the other way; and nothing. Both sides are on this machine, connected by TCP.
-2. impala on Pong, actors here and on pretended machines in turn (A B A B), with a small network and with Nature's.
+2. impala on Pong, actors here and on local machines in turn (A B A B), with a small network and with Nature's.
 
 Expected: 1.5 GB/s and 0.6 core-seconds a GB (two copies through the kernel and one checksum-free path); 92 % of the
 agent steps a second, since a step of 28 KB costs 17 µs of a core at 0.6 core-seconds a GB.
@@ -59,7 +59,7 @@ from polyplay.core.tree import Field
 from polyplay.weights.params import Params
 from polyplay.weights.update import AllReduce, OptimizerSpec
 from polyplay.workers.hosts import agent
-from polyplay.workers.hosts.engines import AgentHandle, MachineInfo, PretendedMachines
+from polyplay.workers.hosts.engines import AgentHandle, MachineInfo, LocalMachines
 from polyplay.workers.hosts.link import Link
 from polyplay.workers.hosts.mirrors import RemoteSeat
 from polyplay.workers.hosts.queue_mirrors import QueueMirror
@@ -250,21 +250,21 @@ def main() -> None:
     for network in NETWORKS:
         pairs = []
         for _ in range(asked.rounds):
-            pairs.append([impala(hosts, network, asked.seconds) for hosts in ("none", "pretend:2")])
+            pairs.append([impala(hosts, network, asked.seconds) for hosts in ("none", "local:2")])
         ratios = [b["steps"] / a["steps"] for a, b in pairs]
         row: dict[str, Any] = {"network": network}
-        for name, i in (("here", 0), ("pretend:2", 1)):
+        for name, i in (("here", 0), ("local:2", 1)):
             row[f"{name}, steps/s"] = round(statistics.median(pair[i]["steps"] for pair in pairs))
             row[f"{name}, lag"] = round(statistics.median(pair[i]["lag"] for pair in pairs), 2)
         row["KB a step"] = round(statistics.median(pair[1]["kb"] for pair in pairs), 2)
         rows.append({**row, "ratio": round(statistics.median(ratios), 3), "ratios": [round(r, 3) for r in ratios]})
     text = ["# Other machines", "", *lines_about(what), "", "The link:", "", *table(link), ""]
-    text += ["impala `quick` on Pong, two actors here or on two pretended machines, float32; medians of"]
+    text += ["impala `quick` on Pong, two actors here or on two local machines, float32; medians of"]
     text += [f"{asked.rounds} rounds of {asked.seconds:g} s in turn:", "", *table(rows)]
     publish(RESULTS / "hosts", {**what, "link": link, "impala": rows}, text)
 
 
-# More machines, and slower lines to them: impala on Pong, its actors on pretended machines
+# More machines, and slower lines to them: impala on Pong, its actors on local machines
 
 
 MACHINES, ACTORS = (1, 2, 4, 8), 8
@@ -308,7 +308,7 @@ def relay(address: str, port: int, delay: float, rate: float) -> int:
     os._exit(0)
 
 
-class RelayedMachines(PretendedMachines):
+class RelayedMachines(LocalMachines):
     def open(self, info: MachineInfo, config: dict[str, Any]) -> AgentHandle:
         handle = super().open(info, config)
         delay, rate = map(float, os.environ[RELAYED].split(","))
@@ -317,7 +317,7 @@ class RelayedMachines(PretendedMachines):
 
 
 def child() -> int:
-    """`polyplay` with relays before its pretended machines."""
+    """`polyplay` with relays before its local machines."""
     from polyplay.cli.main import main as polyplay
     from polyplay.runs import load
 
@@ -346,11 +346,11 @@ def measured(what: dict[str, dict[str, Any]], rounds: int, seconds: float) -> li
 
 
 def run_hosts_many() -> None:
-    """More machines, and slower lines to them: impala on Pong, its actors on pretended machines.
+    """More machines, and slower lines to them: impala on Pong, its actors on local machines.
 
         python bench/hosts.py many --seconds 12 --rounds 2
 
-    1. Eight actors here and on 1, 2, 4 and 8 pretended machines, in turn. All share the same cores: what is measured is
+    1. Eight actors here and on 1, 2, 4 and 8 local machines, in turn. All share the same cores: what is measured is
        what more links cost, not what more machines bring.
     2. Two actors on two machines, through a relay that holds every byte for 1, 10 or 50 ms (one way), or lets through 1
        or 10 Gbit/s for each machine; and without one.
@@ -366,8 +366,8 @@ def run_hosts_many() -> None:
     asked = parser.parse_args()
     what = about()
     many = {"here": {"hosts": "none", "actors": ACTORS}}
-    many |= {f"{n} machines": {"hosts": f"pretend:{n}", "actors": ACTORS, "begin": 15.0 + 4 * n} for n in MACHINES}
-    lines: dict[str, dict[str, Any]] = {n: {"hosts": "pretend:2", "relay": given} for n, given in LINES.items()}
+    many |= {f"{n} machines": {"hosts": f"local:{n}", "actors": ACTORS, "begin": 15.0 + 4 * n} for n in MACHINES}
+    lines: dict[str, dict[str, Any]] = {n: {"hosts": "local:2", "relay": given} for n, given in LINES.items()}
     lines["50 ms, 4 slots"] = {**lines["50 ms"], "more": ["--slots", "4"]}
     by_number = measured(many, asked.rounds, asked.seconds)
     by_line = measured(lines, asked.rounds, asked.seconds)
@@ -573,7 +573,7 @@ def run_hosts_learners() -> None:
     1. One update of an AllReduce of two replicas, both in one memory or one behind a link, for the small network and
        Nature's with RMSProp (a gradient, weights and one statistic of half the size each way), and with nothing to
        compute.
-    2. Whole systems on Pong with two replicas, or two learners of gorila: both here, or the second on a pretended
+    2. Whole systems on Pong with two replicas, or two learners of gorila: both here, or the second on a local
        machine, in turn (A B A B). And with 1, 2 and 4 shards of gorila's parameters, ape-X's memory, or impala's
        learner there.
 
@@ -590,10 +590,10 @@ def run_hosts_learners() -> None:
         here, there = (round(statistics.median(pair[i] for pair in pairs), 2) for i in (0, 1))
         meetings.append({"weights": f"{size:,} ({name})", "one memory, ms": here, "a link between, ms": there})
     for name, words in SYSTEMS.items():
-        runs = [[system(name, words, h, asked.seconds) for h in ("none", "pretend:1")] for _ in range(asked.rounds)]
+        runs = [[system(name, words, h, asked.seconds) for h in ("none", "local:1")] for _ in range(asked.rounds)]
         ratios = [b["steps"] / a["steps"] for a, b in runs]
         row: dict[str, Any] = {"system": name}
-        for where, i in (("here", 0), ("pretend:1", 1)):
+        for where, i in (("here", 0), ("local:1", 1)):
             for of in ("steps", "updates"):
                 row[f"{where}, {of}/s"] = round(statistics.median(run[i][of] for run in runs), 1)
         rows.append({**row, "ratio": round(statistics.median(ratios), 3), "ratios": [round(r, 3) for r in ratios]})
@@ -603,7 +603,7 @@ def run_hosts_learners() -> None:
         "",
         f"On Pong, float32, {asked.rounds} rounds of {asked.seconds:g} s in turn. Two replicas",
     ]
-    text += ["or learners, both here or the second on a pretended machine:", "", *table(rows)]
+    text += ["or learners, both here or the second on a local machine:", "", *table(rows)]
     publish(RESULTS / "hosts_learners", {**what, "all_reduce": meetings, "systems": rows}, text)
 
 

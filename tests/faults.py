@@ -8,7 +8,7 @@
 kill=ROLE:SECONDS       kill -9 of a random worker of that role, every so many seconds on average
 hang=ROLE:SECONDS:FOR   stopped for FOR seconds (SIGSTOP, then SIGCONT), likewise
 
-ROLE `any`: of all roles; for kill, of those whose workers are replaced. `host`: a pretended machine's agent. Gaps are
+ROLE `any`: of all roles; for kill, of those whose workers are replaced. `host`: a local machine's agent. Gaps are
 exponential; gaps and victims follow from the run's seed. A worker that is not back from one fault gets no other, so
 each recovery is its own. A worker whose loss ends the run is only killed once this run has written a checkpoint to go
 on from. All of it happens between two looks at the crew. RUN/chaos.jsonl has a line for each event.
@@ -178,7 +178,7 @@ class FaultInjector:
                 _send(worker, signal.SIGCONT)
 
     def _agent(self, worker: WorkerHandle) -> int:
-        """The process of a pretended machine's agent."""
+        """The process of a local machine's agent."""
         assert self.crew.fleet is not None
         return int(next(m.handle.about["pid"] for m in self.crew.fleet.opened if m.info.name == worker.runs.machine))
 

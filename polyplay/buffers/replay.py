@@ -97,12 +97,12 @@ class Replay:
         _refuse(not 0 < self.scale < inf, f"scale={self.scale} of rewards given, allowed: above 0")
         wrong = self.ratio is not None and not 0 < self.ratio < inf
         _refuse(wrong, f"ratio={self.ratio} given, allowed: above 0, or none to sample freely")
-        said = f"start={self.start} is more than capacity={self.capacity}: it would never begin"
-        _refuse(self.start > self.capacity, said)
-        said = f"capacity={self.capacity} is less than one transition for each of {self.lanes} lanes"
-        _refuse(self.capacity < self.lanes, said)
-        said = f"burn_in={self.burn_in} needs sequence, the rows that are trained on behind it"
-        _refuse(self.burn_in and not self.sequence, said)
+        text = f"start={self.start} is more than capacity={self.capacity}: it would never begin"
+        _refuse(self.start > self.capacity, text)
+        text = f"capacity={self.capacity} is less than one transition for each of {self.lanes} lanes"
+        _refuse(self.capacity < self.lanes, text)
+        text = f"burn_in={self.burn_in} needs sequence, the rows that are trained on behind it"
+        _refuse(self.burn_in and not self.sequence, text)
         if isinstance(self.sampler, Proportional):
             _check_limits(self.sampler, dict.fromkeys(("alpha", "beta", "mixture", "eta"), (0, 1)))
             first, unknown = self.sampler.first, not {"value", "chosen"} <= self.spec.keys()
@@ -112,8 +112,8 @@ class Replay:
         _refuse(bool(missing), f"the stored rows lack {', '.join(missing)}")
         leaves = [(p, f) for p, f in tree.leaves(self.spec) if p.split("/")[0] == "obs"]
         shapes = ", ".join(f"{p} {f.shape}" for p, f in leaves)
-        said = f"stack={self.stack} given, no observation has so many planes in front ({shapes}); 0?"
-        _refuse(self.stack and not any(self.stacked(p, f) for p, f in leaves), said)
+        text = f"stack={self.stack} given, no observation has so many planes in front ({shapes}); 0?"
+        _refuse(self.stack and not any(self.stacked(p, f) for p, f in leaves), text)
 
     @property
     def items(self) -> str:
@@ -210,9 +210,9 @@ LIMITS = {
 }
 
 
-def _refuse(wrong: bool | int, said: str) -> None:
+def _refuse(wrong: bool | int, text: str) -> None:
     if wrong:
-        raise UserError(f"replay: {said}")
+        raise UserError(f"replay: {text}")
 
 
 def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float, float]]) -> None:

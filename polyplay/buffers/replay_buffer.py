@@ -76,8 +76,8 @@ class ItemIndex:
         wrong = np.flatnonzero(~((priority >= 0.0) & (priority <= MOST)))
         if len(wrong):
             i = int(wrong[0])
-            said = f"priority {priority[i]} of id {ids[i]}, number {i} of {len(ids)}"
-            raise BadPriority(f"{said}; allowed: 0 to {MOST:g}")
+            what = f"priority {priority[i]} of id {ids[i]}, number {i} of {len(ids)}"
+            raise BadPriority(f"{what}; allowed: 0 to {MOST:g}")
         slots = ids & replay_kernels.MASK
         same = self.generation[slots] == ids >> replay_kernels.SHIFT
         live = same & (self.flags[slots] & replay_kernels.LIVE > 0)

@@ -219,7 +219,7 @@ class DoctorOptions:
     json: bool = False
     """print JSON"""
     hosts: str | None = None
-    """also other machines: ray, ray:HOST:PORT, or pretend:N"""
+    """also other machines: ray, ray:HOST:PORT, or local:N"""
 
 
 def command(words: list[str]) -> int:

@@ -175,7 +175,7 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
             raise GtpError(f"its board has {size} lines, not {board.rows}")
         set_up, moves = sgf_moves.get_setup_and_moves(file)
         root = file.get_root()
-        told = root.get("PL") if root.has_property("PL") else None
+        named = root.get("PL") if root.has_property("PL") else None
     except OSError as e:
         raise GtpError(str(e.strerror)) from None
     except ValueError as e:
@@ -191,7 +191,7 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
         known = False
     stones = sorted((COLOURS[colour], action(point)) for colour, point in set_up.list_occupied_points())
     handicap = stones and stones[-1][0] == BLACK
-    game.set_up(stones, COLOURS[told or (moves[0][0] if moves else "w" if handicap else "b")])
+    game.set_up(stones, COLOURS[named or (moves[0][0] if moves else "w" if handicap else "b")])
     for number, (colour, point) in enumerate(moves[: None if until is None else max(until - 1, 0)], 1):
         try:
             game.play(COLOURS[colour], action(point))

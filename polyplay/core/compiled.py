@@ -34,9 +34,9 @@ WAIT = 60.0  # seconds for another process that compiles the same loop
 
 
 class CompileState:
-    """Of this process. uncached: a loop has no cache; told: the person knows."""
+    """Of this process. uncached: a loop has no cache; warned: the person knows."""
 
-    uncached = told = False
+    uncached = warned = False
 
 
 class _Compiling(Listener):
@@ -45,8 +45,8 @@ class _Compiling(Listener):
     def on_start(self, event: Event) -> None:
         for call in processes.on_compile:
             call()
-        if CompileState.uncached and not CompileState.told and not processes.served:
-            CompileState.told = True
+        if CompileState.uncached and not CompileState.warned and not processes.served:
+            CompileState.warned = True
             print(f"polyplay: {UNCACHED}", file=sys.stderr)
 
     def on_end(self, event: Event) -> None:

@@ -93,12 +93,12 @@ LIMITS = {  # what a system says, and what it means
 
 def refusal_text(e: BaseException) -> str:
     """What the system says, without its number, and what to do where that is known."""
-    number, said = getattr(e, "errno", None), getattr(e, "strerror", None) or str(e)
-    return f"{said}; {LIMITS[number]}" if number in LIMITS else said
+    number, reason = getattr(e, "errno", None), getattr(e, "strerror", None) or str(e)
+    return f"{reason}; {LIMITS[number]}" if number in LIMITS else reason
 
 
 class LogWrites:
-    """Writes that a run can do without: what a full disk does not take is left out, and said once per file."""
+    """Writes that a run can do without: what a full disk does not take is left out, and reported once per file."""
 
     def __init__(self, warn: Callable[[str], None]) -> None:
         self.warn, self.warned = warn, set[str]()

@@ -302,7 +302,7 @@ class Faults:
         self.restarts = 0  # lanes
         self.reports: list[str] = []
         self.remarks: list[str] = []
-        self._told = set[str]()  # how remarks begin
+        self._reported = set[str]()  # how remarks begin
         self._recent: deque[tuple[float, int]] = deque()  # (time, step) of those not yet forgotten
 
     def of_lane(self, lane: int, match: list[int] | None = None) -> bool:
@@ -316,8 +316,8 @@ class Faults:
             raise EnvFailure(text)
         if kind == ROUNDED:
             begin = text.partition(",")[0]
-            self.remarks += [] if begin in self._told else [text]
-            self._told.add(begin)
+            self.remarks += [] if begin in self._reported else [text]
+            self._reported.add(begin)
             return False
         self.of_process(text, match or [lane])
         return True

@@ -396,7 +396,7 @@ def play_and_score(
     """The games, and what a repetition has to know of how they were played. Raises UserError: none was over."""
     from polyplay.acting import play
 
-    policy, where, told = _load(wired, found, options)
+    policy, where, about = _load(wired, found, options)
     protocol, mine, film = atari.protocol(options.protocol), watch or GamesWatch(), Film(video) if video else None
     episodes, mine.max_steps = options.episodes or protocol.episodes, options.max_steps
     epsilon = float(wired.test_epsilon if options.epsilon is None else options.epsilon)
@@ -423,7 +423,7 @@ def play_and_score(
         "protocol": options.protocol,
         "seed": options.seed,
         "lanes": episodes if protocol.board else play.lanes_of(envs, episodes),
-        **told,
+        **about,
         "epsilon": how.epsilon,
         "actions": "greedy" if options.greedy else "sampled",
         **result,
@@ -449,9 +449,9 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy,
         raise UserError(f"{given}, but the policy of this run does not search: leave it out")
     whose = load.choose_agent(found.parents[1], found, options.agent)
     policy = play.load_player(wired, found, where, options.simulations, whose)
-    told: Row = {"device": where if where == "cpu" else device.device_name(where)}
-    told |= {} if options.agent is None else {"agent": whose}
-    return policy, where, told | ({"simulations": getattr(policy, "simulations", None)} if wired.player else {})
+    about: Row = {"device": where if where == "cpu" else device.device_name(where)}
+    about |= {} if options.agent is None else {"agent": whose}
+    return policy, where, about | ({"simulations": getattr(policy, "simulations", None)} if wired.player else {})
 
 
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:

@@ -70,16 +70,16 @@ class GtpFault(Exception):
     """
 
     def __init__(self, kind: str, command: str, answer: str):
-        said, late = " ".join(answer.split())[:TOLD], f" in {SECONDS:g} seconds" if kind == TIMEOUT else ""
-        shown = f"'{said}'" if said else "nothing"
+        answered, late = " ".join(answer.split())[:TOLD], f" in {SECONDS:g} seconds" if kind == TIMEOUT else ""
+        shown = f"'{answered}'" if answered else "nothing"
         self.answered = f"it answered {command} with {shown}{late}"
         super().__init__(f"{kind}: {self.answered}")
 
 
 def program_line(about: Row) -> str:
     """What came of a program's games, in one line for people."""
-    said, lost = f"{about['program']}: agreed on {about['agreed']} of {about['scored']} winners", len(about["faults"])
-    return f"{said}, lost {lost} game{'s' * (lost != 1)} by its own fault" if lost else said
+    text, lost = f"{about['program']}: agreed on {about['agreed']} of {about['scored']} winners", len(about["faults"])
+    return f"{text}, lost {lost} game{'s' * (lost != 1)} by its own fault" if lost else text
 
 
 class GtpPlayer:

@@ -74,7 +74,7 @@ def _fit(scored: np.ndarray, free: list[int]) -> tuple[np.ndarray, np.ndarray]:
     return strengths, information
 
 
-Told = Callable[[str], None]  # is given a line after the matches of two players
+Report = Callable[[str], None]  # is given a line after the matches of two players
 
 
 @dataclass(frozen=True)
@@ -132,7 +132,7 @@ def find_entrants(names: Sequence[str], options: TournamentOptions) -> list[Entr
     return found
 
 
-def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told = lambda line: None) -> Row:
+def play_tournament(names: Sequence[str], options: TournamentOptions, report: Report = lambda line: None) -> Row:
     """Ratings, and the points per match of every two players. Raises UserError."""
     from polyplay.evaluation.gtp import programs_running
     from polyplay.evaluation.matches import open_matches
@@ -150,11 +150,11 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, told: Told
         for i, j in combinations(range(n), 2):
             points[i, j] = matches.play(i, j)
             points[j, i] = options.matches - points[i, j]
-            told(f"{names[i]} {points[i, j]:g} : {points[j, i]:g} {names[j]}")
+            report(f"{names[i]} {points[i, j]:g} : {points[j, i]:g} {names[j]}")
             new = [fault for program in programs for fault in program.faults if fault not in faults]
             faults += new
             for fault in new:
-                told(fault)
+                report(fault)
     ratings = rate(names, points, anchor)
     players = [
         {**vars(rating), "points": float(scored), **about}

@@ -74,8 +74,8 @@ def export_onnx(
     in the environment's. Raises UserError: then there is no file.
     """
     if isinstance(policy, actor_critic.ActorCritic) and isinstance(policy.core, recurrent.Temporal):
-        said = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph can say"
-        raise UserError(f"--onnx: {said}; use it with polyplay.load, or train with --core lstm or gru")
+        why = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph can say"
+        raise UserError(f"--onnx: {why}; use it with polyplay.load, or train with --core lstm or gru")
     if isinstance(policy, HasPrecision):
         policy.bf16 = False  # the file's numbers are float32
     fields = exported_inputs(policy, spec)

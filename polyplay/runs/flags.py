@@ -38,8 +38,8 @@ def meanings(cls: type) -> dict[str, str]:
         assert isinstance(tree, ast.ClassDef)
         for node, below in zip_longest(tree.body, tree.body[1:]):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                said = lines[node.lineno - 1 : below.lineno - 1 if below else None]
-                text = " ".join(COMMENT.findall("\n".join(said)))
+                own_lines = lines[node.lineno - 1 : below.lineno - 1 if below else None]
+                text = " ".join(COMMENT.findall("\n".join(own_lines)))
                 if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
                     text = str(below.value.value)
                 found[node.target.id] = " ".join(text.split())

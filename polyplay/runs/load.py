@@ -28,7 +28,7 @@ from polyplay.systems import System
 from polyplay.systems._presets import composed
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts.engines import LINKS, Engine, PretendedMachines, RayMachines
+from polyplay.workers.hosts.engines import LINKS, Engine, LocalMachines, RayMachines
 from polyplay.workers.role import Placement
 
 if TYPE_CHECKING:
@@ -208,9 +208,9 @@ def engine_of(hosts: str) -> Engine:
     kind, _, rest = hosts.partition(":")
     if kind == "ray":
         return RayMachines(rest)
-    if kind == "pretend" and rest.isdigit() and 1 <= int(rest) <= LINKS:
-        return PretendedMachines(int(rest))
-    allowed = f"none, ray, ray:HOST:PORT, or pretend:N with N from 1 to {LINKS}"
+    if kind == "local" and rest.isdigit() and 1 <= int(rest) <= LINKS:
+        return LocalMachines(int(rest))
+    allowed = f"none, ray, ray:HOST:PORT, or local:N with N from 1 to {LINKS}"
     raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
 
 

@@ -269,7 +269,7 @@ class RunOptions:
     # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
     # convolutional networks); --no-reuse computes them again
     hosts: str | None = None
-    # other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; pretend:N, processes of this
+    # other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; local:N, processes of this
     # machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)
     place: str | None = None
     # which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others,

@@ -1,6 +1,6 @@
-"""The plan, told before anything starts; resume checks.
+"""The plan, shown before anything starts; resume checks.
 
-The plan of a run, told before anything is started: who works, how much memory, how long, what is exact, what ends an
+The plan of a run, shown before anything is started: who works, how much memory, how long, what is exact, what ends an
 episode. Read from the wiring and its specs. A plan that cannot work is refused, with the nearest that can.
 
 Imports no torch.
@@ -256,8 +256,8 @@ def _steppers(envs: Any) -> str:
 
 
 def _memory(parts: Mapping[str, float], limit: int) -> str:
-    told = sorted((k for k in parts if parts[k] >= MB), key=lambda k: -parts[k])
-    text = "".join(f"; {k} {size_text(parts[k])}" for k in told)
+    shown = sorted((k for k in parts if parts[k] >= MB), key=lambda k: -parts[k])
+    text = "".join(f"; {k} {size_text(parts[k])}" for k in shown)
     least = f"at least {size_text(sum(parts.values()))} of {size_text(limit)} for replays, queues and weights"
     return f"{least}{text}; not counted: processes, environments, what networks need while they compute"
 

@@ -97,8 +97,8 @@ def decision_line(row: Row) -> str:
     action = "goes on"
     if row["donor"] is not None:
         action = f"copies {member_name(row['donor'])} ({score_text(row['donor_score'])})"
-    said = "; ".join([f"{member} ({score_text(row['score'])}) {action}, {row['why']}", *changes])
-    return f"{short_count(row['steps'])} steps: {said}"
+    text = "; ".join([f"{member} ({score_text(row['score'])}) {action}, {row['why']}", *changes])
+    return f"{short_count(row['steps'])} steps: {text}"
 
 
 def member_name(member: int) -> str:
@@ -124,7 +124,7 @@ class PopulationPanel:
         self.population: Row = {}
         self.training: Mapping[int, int] = {}
         self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then
-        self.told, self.last = self.begun, ""
+        self.reported_at, self.last = self.begun, ""
 
     def begin(self, lines: Iterable[Fact]) -> None:
         """The first lines."""
@@ -137,8 +137,8 @@ class PopulationPanel:
         now = self.clock()
         self.first = self.first or (now, self._steps())
         self.screen.draw(self.panel)
-        if self.screen.live is None and not self.quiet and now - self.told >= SUMMARY:
-            self.told = now
+        if self.screen.live is None and not self.quiet and now - self.reported_at >= SUMMARY:
+            self.reported_at = now
             done, fraction, clock = self._progress()
             parts = clock, done, f"{100 * fraction:.1f} %", self._standing()
             self.screen.print(Text("  ".join(filter(None, parts)), no_wrap=True))
@@ -197,5 +197,5 @@ class PopulationPanel:
         """The picture: how far it is, the best, and the last decision."""
         done, fraction, clock = self._progress()
         bar = progress_line(fraction, f"{100 * fraction:.1f} %", done, clock)
-        said = [Text(text) for text in (self._standing(), self.last) if text]
-        return self.screen.boxed(population_title(self.population), [bar, *said])
+        lines = [Text(line) for line in (self._standing(), self.last) if line]
+        return self.screen.boxed(population_title(self.population), [bar, *lines])

@@ -313,7 +313,7 @@ class Supervisor:
         self.signals: list[str] = []  # received, and not yet reported
         self.signalled, self.warned_at = False, 0.0  # by a signal to end; when a line said so, 0: none has yet
         self.waiting = self.dropping = False  # the loop waits for the crew; everything is to be dropped
-        self.told = set[str]()  # notes, cautions and remarks of workers
+        self.reported = set[str]()  # notes, cautions and remarks of workers
         crew.directory, crew.log = directory, self.log
 
     def go(self) -> Row:
@@ -403,11 +403,11 @@ class Supervisor:
 
     def log(self, kind: str, text: str) -> None:
         """A worker's message: a note, a remark, a caution, or a warning. The first remark speaks for all."""
-        told = kind if kind == "remark" else text
+        key = kind if kind == "remark" else text
         if kind in ("note", "caution", "remark"):
-            if told in self.told:
+            if key in self.reported:
                 return
-            self.told.add(told)
+            self.reported.add(key)
         (self._note if kind == "note" else self._warn)(text)
 
     def _learning(self) -> bool:

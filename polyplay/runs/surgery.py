@@ -60,10 +60,10 @@ def change_options(
 def check_games(old: Envs, new: Envs, league: bool) -> None:
     """Raises UserError: the new game is of another kind."""
     was, is_ = old.spec, new.spec
-    for what, (before, told), (after, given) in zip(KINDS, _kinds(was), _kinds(is_), strict=True):
+    for what, (before, described), (after, given) in zip(KINDS, _kinds(was), _kinds(is_), strict=True):
         both = before.keys() & after.keys()
         if not both or any(before[leaf] != after[leaf] for leaf in both):
-            flaw = f"{given} instead of {told}"
+            flaw = f"{given} instead of {described}"
             raise UserError(f"--env: {new.title} given, whose {what} are of another kind than {old.title}'s: {flaw}")
     if (was.seats > 1) != (is_.seats > 1):
         raise UserError(f"--env: {new.title} given, which has {is_.seats} seats, but {old.title} has {was.seats}")

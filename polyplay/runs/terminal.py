@@ -151,13 +151,13 @@ def opening_lines(
     """
     title, where = f"polyplay {run['system']} on {run['config'].get('env')}", f"  in {directory}"
     yield Text.assemble((title, "bold"), "\n" * (len(title + where) > console.width), where)
-    told = settings_by_source(run)
-    named, chosen = f"preset {run['options']['preset']}", told.get("chosen")
+    by_source = settings_by_source(run)
+    named, chosen = f"preset {run['options']['preset']}", by_source.get("chosen")
     if whole:
         environment = " · ".join(f"{k} {v}" for k, v in run["environment"].items())
-        facts = [*told.items(), ("playing", environment), *plan]
+        facts = [*by_source.items(), ("playing", environment), *plan]
     else:
-        parts = [named, told.get("given"), chosen and f"chosen for this machine: {chosen}"]
+        parts = [named, by_source.get("given"), chosen and f"chosen for this machine: {chosen}"]
         facts = [("settings", "; ".join(filter(None, parts))), *short_facts(plan)]
     yield from fact_lines(facts, console)
 
@@ -382,9 +382,9 @@ def closing_line(summary: Row, failed: bool = False) -> str:
     command = f" · next: polyplay {verb} {where}" if summary.get("checkpoint") and not failed else ""
     mean, why = summary["episodic_return_mean"], "failed" if failed else summary["reason"]
     counted = "steps" if summary["frames"] == summary.get("steps") else "frames"
-    told = _returns(summary, None)[0]
+    returns = _returns(summary, None)[0]
     line = f"{why} · {summary['frames']:,} {counted} in {clock_text(summary['wall_seconds'])}"
-    return line + f" · {told} (last 100 games)" * (mean is not None) + command
+    return line + f" · {returns} (last 100 games)" * (mean is not None) + command
 
 
 def clock_text(seconds: float | None) -> str:

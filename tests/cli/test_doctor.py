@@ -90,17 +90,17 @@ def test_limits_that_bite_are_warnings(monkeypatch: pytest.MonkeyPatch):
 
 def test_other_machines_are_asked_for_their_versions_and_links(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr(doctor, "CHECKS", ())
-    assert main.main(["doctor", "--hosts", "pretend:1", "--json"]) == 0
+    assert main.main(["doctor", "--hosts", "local:1", "--json"]) == 0
     [line] = json.loads(capsys.readouterr().out)["lines"]
-    assert (line["name"], line["level"]) == ("pretend-1", "ok")
+    assert (line["name"], line["level"]) == ("local-1", "ok")
     link = r"127.0.0.1: \d+ cores, [\d.]+ GB, \d GPUs; link: round trip [\d.]+ ms, [\d.]+ GB/s to it"
     assert re.fullmatch(link, line["seen"])
     theirs = {"versions": {"python": "3.9"}, "cores": 4, "memory": 2**33, "gpus": 2, "round_trip": 1, "bandwidth": 1e9}
     monkeypatch.setattr(doctor, "measure_machine", lambda engine, info: theirs)
-    assert main.main(["doctor", "--hosts", "pretend:1", "--json"]) == 1
+    assert main.main(["doctor", "--hosts", "local:1", "--json"]) == 1
     [line] = json.loads(capsys.readouterr().out)["lines"]
     assert line["level"] == "failed"
-    assert "pretend-1 (127.0.0.1) has python 3.9 there and " in line["seen"]
+    assert "local-1 (127.0.0.1) has python 3.9 there and " in line["seen"]
 
 
 def test_wrong_hosts_are_one_line(capsys):

@@ -107,7 +107,7 @@ CODE: list[tuple[dict[str, Any], list[tuple[str, str]]]] = [
     ({"env_kwargs": ["gravity=-9.8", "map_name='8x8'", "desc=['SF', 'HG']", "size={'a':1}", "at=12:30"]}, []),
     ({"env_kwargs": ["page=http://x/y"]}, []),
     ({"vary": ["learning_rate=log:1e-5:1e-2", "network=mlp,strange:net"]}, [("vary", "strange:net")]),
-    *(({"hosts": name}, []) for name in (None, "none", "ray", "pretend:2")),
+    *(({"hosts": name}, []) for name in (None, "none", "ray", "local:2")),
     ({"hosts": "ray:203.0.113.1:6379"}, [("hosts", "ray:203.0.113.1:6379")]),
 ]
 

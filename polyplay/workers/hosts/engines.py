@@ -1,4 +1,4 @@
-"""What opens agents on machines: pretended ones, or those of a Ray cluster, by which no byte of a rollout goes.
+"""What opens agents on machines: local ones, or those of a Ray cluster, by which no byte of a rollout goes.
 
 The only file that knows Ray.
 """
@@ -107,11 +107,11 @@ class AgentProcess:
         )
         started.wait()
         pipes: Any = started.stdin, started.stdout
-        (self._calls, self._said), ship = pipes, config.get("ship", b"")
+        (self._calls, self._answers), ship = pipes, config.get("ship", b"")
         self.give(0, json.dumps({**config, "ship": bool(ship)}).encode())
         if ship:
             self.give(0, ship)
-        if not (answer := self._said.readline()):
+        if not (answer := self._answers.readline()):
             raise UserError(f"--hosts: the agent of {name} ended before it answered; its output says why")
         self.about: dict[str, Any] = json.loads(answer)
 
@@ -125,19 +125,19 @@ class AgentProcess:
         """Its end of what it says closes with it."""
         with contextlib.suppress(OSError):
             self._calls.close()
-        if not readable([self._said.fileno()], GONE):
+        if not readable([self._answers.fileno()], GONE):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.about["pid"], signal.SIGKILL)
-            readable([self._said.fileno()], GONE)
-        self._said.close()
+            readable([self._answers.fileno()], GONE)
+        self._answers.close()
         shutil.rmtree(self.about["folder"], ignore_errors=True)  # of one that was killed
 
 
-class PretendedMachines(Engine):
-    """`n` machines, called pretend-1 and so on, that are processes of this one, to try a placement."""
+class LocalMachines(Engine):
+    """`n` machines, called local-1 and so on, that are processes of this one, to try a placement."""
 
     def __init__(self, n: int):
-        self.infos = [MachineInfo(f"pretend-{i + 1}", "127.0.0.1", cores()) for i in range(n)]
+        self.infos = [MachineInfo(f"local-{i + 1}", "127.0.0.1", cores()) for i in range(n)]
 
     def machines(self) -> list[MachineInfo]:
         return self.infos

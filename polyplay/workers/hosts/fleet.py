@@ -46,7 +46,7 @@ class RemoteWorker:
 
     def __init__(self, machine: str, send_signal: Callable[[int], None]):
         self.machine, self.signal = machine, send_signal
-        self.pipe, self._said = connection.Pipe(duplex=False)
+        self.pipe, self._words = connection.Pipe(duplex=False)
         self.sentinel, self._end = os.pipe()
         self.exitcode: int | None = None
         self.lost_first = True  # of those that were lost with a machine at once: the one that counts
@@ -54,12 +54,12 @@ class RemoteWorker:
 
     def log(self, kind: str, text: str) -> None:
         with contextlib.suppress(OSError):
-            self._said.send((kind, text))
+            self._words.send((kind, text))
 
     def ended(self, how: str, code: int | None) -> None:
         if not self._over.is_set():
             self._how, self.exitcode = how, LOST if code is None else code
-            self._said.close()
+            self._words.close()
             os.close(self._end)
             self._over.set()
 

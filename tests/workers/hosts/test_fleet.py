@@ -1,4 +1,4 @@
-"""Runs on several machines, pretended ones: what they learn, to the bit, what they survive, and new agents."""
+"""Runs on several machines, local ones: what they learn, to the bit, what they survive, and new agents."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.worker import RunControl
 from polyplay.runs.reproduce import reproduce
 from polyplay.workers.hosts import fleet as fleets
-from polyplay.workers.hosts.engines import LINKS, MachineInfo, PretendedMachines, node_names
+from polyplay.workers.hosts.engines import LINKS, MachineInfo, LocalMachines, node_names
 from polyplay.workers.hosts.fleet import HOUR, Fleet
 from tests.faults import injected
 from tests.workers.hosts.runs import TOY, events, processes_of, updates
@@ -28,21 +28,21 @@ def policy_of(run: Path) -> bytes:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("place", ["learn=others,act=here", "learn=pretend-1,act=pretend-2"])
+@pytest.mark.parametrize("place", ["learn=others,act=here", "learn=local-1,act=local-2"])
 def test_a_learner_elsewhere_learns_the_same_to_the_bit(tmp_path, place):
     exact = {**EXACT, "trace": False, "steps": 8000}
     polyplay.train("impala", **exact, run=str(tmp_path / "here"))
-    polyplay.train("impala", **exact, hosts="pretend:2", place=place, run=str(tmp_path / "there"))
+    polyplay.train("impala", **exact, hosts="local:2", place=place, run=str(tmp_path / "there"))
     assert policy_of(tmp_path / "there") == policy_of(tmp_path / "here")
     polyplay.resume(str(tmp_path / "there"), steps=12_000, hosts="none")
-    polyplay.resume(str(tmp_path / "here"), steps=12_000, hosts="pretend:1", place="learn=pretend-1,act=here")
+    polyplay.resume(str(tmp_path / "here"), steps=12_000, hosts="local:1", place="learn=local-1,act=here")
     assert policy_of(tmp_path / "there") == policy_of(tmp_path / "here")
 
 
 @pytest.mark.long
 def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the_bit(tmp_path):
     """So each row was learnt from at most once, as it was made, with the weights that it says."""
-    given = {**TOY, "trace": True, "hosts": "pretend:8", "minutes": 0.6}
+    given = {**TOY, "trace": True, "hosts": "local:8", "minutes": 0.6}
     with injected("kill=host:6,kill=act:4"):
         polyplay.train("impala", **given, quiet=True, seed=3, run=str(tmp_path / "run"))
     assert [row for row in events(tmp_path / "run") if row["event"] == "lost"]
@@ -53,31 +53,31 @@ def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the
 @pytest.mark.parametrize(
     ("system", "options", "said"),
     [
-        ("impala", {"hosts": "pretend:0"}, "--hosts: pretend:0 given, allowed: none, ray, ray:HOST:PORT, or pretend:N"),
-        ("impala", {"hosts": "pretend:2", "serial": True}, "leave out --serial"),
-        ("impala", {"hosts": "pretend:2", "on": "thread"}, "leave out --on thread"),
+        ("impala", {"hosts": "local:0"}, "--hosts: local:0 given, allowed: none, ray, ray:HOST:PORT, or local:N"),
+        ("impala", {"hosts": "local:2", "serial": True}, "leave out --serial"),
+        ("impala", {"hosts": "local:2", "on": "thread"}, "leave out --on thread"),
         ("impala", {"hosts": "ray:127.0.0.1:1"}, "no Ray cluster at 127.0.0.1:1: .*refused"),
         ("impala", {"hosts": "ray:nowhere"}, "no Ray cluster at nowhere: .*allowed: ray:HOST:PORT"),
         ("impala", {"place": "act=others"}, "--place: act=others given, but it takes other machines"),
         ("impala", {"ship": "."}, "--ship: . given, but it takes other machines: give --hosts too"),
-        ("impala", {"hosts": "pretend:2", "ship": "nowhere"}, "--ship: nowhere given, but there is no such folder"),
-        ("impala", {"hosts": "pretend:2", "place": "act"}, "--place: act given, allowed: ROLE=WHERE"),
+        ("impala", {"hosts": "local:2", "ship": "nowhere"}, "--ship: nowhere given, but there is no such folder"),
+        ("impala", {"hosts": "local:2", "place": "act"}, "--place: act given, allowed: ROLE=WHERE"),
         (
             "impala",
-            {"hosts": "pretend:2", "place": "act=prtend-1"},
-            "no machine is called prtend-1; there are: pretend-1, pre",
+            {"hosts": "local:2", "place": "act=locl-1"},
+            "no machine is called locl-1; there are: local-1, pre",
         ),
-        ("impala", {"hosts": "pretend:2", "place": "act=here"}, "all workers of this run stay here, by --place or"),
-        ("impala", {"hosts": "pretend:2", "place": "learn=others", "trace": True}, "learn is elsewhere, but --trace"),
+        ("impala", {"hosts": "local:2", "place": "act=here"}, "all workers of this run stay here, by --place or"),
+        ("impala", {"hosts": "local:2", "place": "learn=others", "trace": True}, "learn is elsewhere, but --trace"),
         (
             "impala",
-            {"hosts": "pretend:2", "place": "learn=others", "eval_every": 9},
+            {"hosts": "local:2", "place": "learn=others", "eval_every": 9},
             "elsewhere, but --eval-every asks",
         ),
-        ("a2c", {"hosts": "pretend:2", "replicas": 1}, "--hosts: .* is alone; .*take --replicas 2 or more"),
-        ("a3c", {"hosts": "pretend:2", "workers": 2}, "episodic_replica shares a Hogwild with others"),
-        ("accel", {"hosts": "pretend:2", "replicas": 2, "sync": "chunked"}, "replica shares a Chunked with others"),
-        ("league", {"hosts": "pretend:2", "env": "toy:rps", "network": "mlp"}, "act shares a .* does not cross"),
+        ("a2c", {"hosts": "local:2", "replicas": 1}, "--hosts: .* is alone; .*take --replicas 2 or more"),
+        ("a3c", {"hosts": "local:2", "workers": 2}, "episodic_replica shares a Hogwild with others"),
+        ("accel", {"hosts": "local:2", "replicas": 2, "sync": "chunked"}, "replica shares a Chunked with others"),
+        ("league", {"hosts": "local:2", "env": "toy:rps", "network": "mlp"}, "act shares a .* does not cross"),
     ],
 )
 def test_what_cannot_work_is_one_line_and_starts_nothing(system, options, said, tmp_path):
@@ -89,19 +89,19 @@ def test_what_cannot_work_is_one_line_and_starts_nothing(system, options, said, 
 
 @pytest.mark.long
 def test_replays_larger_than_a_machines_memory_are_refused(monkeypatch, tmp_path):
-    opened = PretendedMachines.open
+    opened = LocalMachines.open
 
     def small(self, info, config):
         handle = opened(self, info, config)
         handle.about["memory"] = 10**6
         return handle
 
-    monkeypatch.setattr(PretendedMachines, "open", small)
+    monkeypatch.setattr(LocalMachines, "open", small)
     given = {"env": "toy:catch", "network": "mlp", "capacity": 50_000, "quiet": True, "place": "serve_replay=others"}
     with pytest.raises(
-        UserError, match=r"^--hosts: pretend-1 has 0.0 GB of memory, 1 replays there take .* --capacity"
+        UserError, match=r"^--hosts: local-1 has 0.0 GB of memory, 1 replays there take .* --capacity"
     ):
-        polyplay.train("apex", **given, steps=1000, hosts="pretend:1", run=str(tmp_path / "run"))
+        polyplay.train("apex", **given, steps=1000, hosts="local:1", run=str(tmp_path / "run"))
     assert not processes_of(tmp_path)
 
 
@@ -121,19 +121,19 @@ def test_a_module_that_is_missing_elsewhere_is_named_with_the_machine(tmp_path, 
     lost = "\nif '/shipped/' in __file__:\n    import an_engine\n"
     (tmp_path / "mine/lostenv.py").write_text(f"SEEN = {str(tmp_path / 'seen')!r}" + OWN + lost)
     monkeypatch.syspath_prepend(tmp_path / "mine")
-    given = {**TOY, "env": "lostenv:make", "hosts": "pretend:1", "ship": str(tmp_path / "mine"), "steps": 100}
-    said = "--env: lostenv:make given, no module 'an_engine', which lostenv imports; .*; that is on pretend-1, to which"
+    given = {**TOY, "env": "lostenv:make", "hosts": "local:1", "ship": str(tmp_path / "mine"), "steps": 100}
+    said = "--env: lostenv:make given, no module 'an_engine', which lostenv imports; .*; that is on local-1, to which"
     with pytest.raises(UserError, match=said):
         polyplay.train("impala", **given, run=str(tmp_path / "run"))
 
 
 def test_a_diagram_says_who_works_elsewhere(capsys):
-    assert main(["diagram", "impala", "--env", "toy:catch", "--network", "mlp", "--hosts", "pretend:2"]) == 0
+    assert main(["diagram", "impala", "--env", "toy:catch", "--network", "mlp", "--hosts", "local:2"]) == 0
     lines = capsys.readouterr().out.splitlines()
     tops = {i: line.split("─ ")[1].split(" ─")[0] for i, line in enumerate(lines) if "┌" in line}
     boxes = {title: lines[i + 1].strip("│ ") for i, title in tops.items()}
     assert list(boxes)[:3] == ["act × 2", "learn × 1", "here"]
-    assert (boxes["here"], boxes["pretend-1 (2 cores)"], boxes["pretend-2 (2 cores)"]) == ("learn 0", "act 0", "act 1")
+    assert (boxes["here"], boxes["local-1 (2 cores)"], boxes["local-2 (2 cores)"]) == ("learn 0", "act 0", "act 1")
 
 
 def test_ray_that_is_not_installed_names_the_extra(monkeypatch, tmp_path):
@@ -160,7 +160,7 @@ def test_they_learn_the_same_to_the_bit_and_modules_are_taken_along(tmp_path, mo
     monkeypatch.syspath_prepend(tmp_path / "mine")
     given = {**REPLICAS_TOY, "env": "ownenv:make", "preset": "paper", "replicas": 2, "steps": 1000}
     polyplay.train("a2c", **given, run=str(tmp_path / "here"))
-    polyplay.train("a2c", **given, hosts="pretend:1", ship=str(tmp_path / "mine"), run=str(tmp_path / "there"))
+    polyplay.train("a2c", **given, hosts="local:1", ship=str(tmp_path / "mine"), run=str(tmp_path / "there"))
     there = {Path(line).parts[-2:] for line in seen.read_text().splitlines() if "/polyplay-" in line}
     assert there == {("shipped", "ownenv.py")}
     assert len(updates(tmp_path / "here")) > 5
@@ -180,7 +180,7 @@ def test_they_learn_the_same_to_the_bit_and_modules_are_taken_along(tmp_path, mo
         ("dqn", {"epsilon_decay_steps": 1, "epsilon": 0.1}),
     ],
 )
-@pytest.mark.parametrize(("first", "then"), [("none", "pretend:2"), ("pretend:2", "pretend:1")])
+@pytest.mark.parametrize(("first", "then"), [("none", "local:2"), ("local:2", "local:1")])
 def test_a_run_goes_on_to_the_bit_on_other_machines(tmp_path, system, more, first, then):
     own = {} if system == "impala" else {"replicas": 2}
     settings = {**REPLICAS_TOY, **own, **SYSTEMS[system], **more}

@@ -36,7 +36,7 @@ def opened(run: Path, *rows: dict[str, Any]) -> list[tuple[str, str]]:
 def test_actors_go_on_where_they_were(machines, number, tmp_path, monkeypatch):
     monkeypatch.setenv("POLYPLAY_TEST", str(tmp_path))
     run = tmp_path / "run"
-    main = command(run, "--hosts", f"pretend:{machines}", "--steps", "100M", "--host-timeout", "2")
+    main = command(run, "--hosts", f"local:{machines}", "--steps", "100M", "--host-timeout", "2")
     try:
         for lost in (1, 2):
             at = metrics(run)[-1]["updates"] if run.exists() and metrics(run) else 0
@@ -44,17 +44,17 @@ def test_actors_go_on_where_they_were(machines, number, tmp_path, monkeypatch):
             for pid in agents(tmp_path):
                 os.kill(pid, number)
             for what, times in (("lost", lost), ("opened", 1 + lost)):
-                wait_for(lambda of=(what, "pretend-1"), times=times: opened(run).count(of) == times, WAIT)
+                wait_for(lambda of=(what, "local-1"), times=times: opened(run).count(of) == times, WAIT)
         at = metrics(run)[-1]["updates"]
         wait_for(lambda: learning(run, at + 20), WAIT)
-        assert [row["retry"] for row in events(run) if opened(run, row) == [("lost", "pretend-1")]] == [2, 4]
+        assert [row["retry"] for row in events(run) if opened(run, row) == [("lost", "local-1")]] == [2, 4]
         wait_for(lambda: len(agents(tmp_path)) == machines)
     finally:
         main.terminate()
         said = main.communicate(timeout=120)[0].decode()
     assert main.returncode == 143, said
     assert "Traceback" not in said
-    assert said.count("machine pretend-1 has a new agent") == 2
+    assert said.count("machine local-1 has a new agent") == 2
     wait_for(lambda: not processes_of(tmp_path), 5.0)
 
 
@@ -68,9 +68,9 @@ FREE = {**GORILA, "actors": 2, "replay_workers": 1}
 
 MEMORIES = ("apex", APEX, "serve_replay=others")
 
-SHARDS = ("gorila", GORILA, "serve_parameters[0]=pretend-1,serve_parameters[1]=pretend-2")
+SHARDS = ("gorila", GORILA, "serve_parameters[0]=local-1,serve_parameters[1]=local-2")
 
-BOTH = ("gorila", FREE, "serve_parameters[0]=pretend-1,serve_replay=pretend-2")
+BOTH = ("gorila", FREE, "serve_parameters[0]=local-1,serve_replay=local-2")
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def begin(tmp_path, monkeypatch) -> Iterator[Callable[..., subprocess.Popen[byte
 
     def begin(case: tuple[str, dict[str, Any], str], *words: str) -> subprocess.Popen[bytes]:
         system, toy, place = case
-        run, where = tmp_path / "run", ("--hosts", "pretend:3", "--place", place)
+        run, where = tmp_path / "run", ("--hosts", "local:3", "--place", place)
         mains.append(command(run, *where, "--steps", "100M", *words, system=system, toy=toy))
         wait_for(lambda: learning(run))
         return mains[-1]
@@ -151,7 +151,7 @@ def test_a_lost_shard_ends_the_run_which_can_be_resumed(tmp_path, begin, victim)
     said = main.communicate(timeout=60)[0].decode()
     assert main.returncode == 1, said
     assert "worker serve_parameters " in said
-    assert ("is lost with machine pretend-" if victim == "agent" else "was killed by SIGKILL") in said
+    assert ("is lost with machine local-" if victim == "agent" else "was killed by SIGKILL") in said
     steps = json.loads((newest(run) / "manifest.json").read_text())["counters"]["steps"]
     resume(run, int(steps) + 2_000, "none")
 
@@ -164,7 +164,7 @@ def test_sigterm_saves_what_is_elsewhere_and_the_run_goes_on_here_and_there(tmp_
     main.send_signal(signal.SIGTERM)
     main.communicate(timeout=60)
     assert main.returncode == 143
-    for hosts, place in (("none", None), ("pretend:2", case[2])):
+    for hosts, place in (("none", None), ("local:2", case[2])):
         saved = json.loads((newest(run) / "manifest.json").read_text())
         learner = json.loads((newest(run) / "agents/0/learner.json").read_text())
         if case[0] == "apex":
