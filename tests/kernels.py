@@ -35,7 +35,7 @@ def play(title: str, bot: str = "") -> None:
 
 def arenas() -> None:
     play("arena:ctf+size=9", "level5")
-    play("arena:ctf+size=9+actions=small+view=pixels", "returner")
+    play("arena:ctf+size=9+actions=small", "returner")
     play("arena:moba+team=2+lanes=1", "level4")
 
 

@@ -61,7 +61,7 @@ ELSEWHERE = {  # names in other libraries, and before 0.1.0: only to suggest, ne
     "rein": "saturation_cost", "slope": "dqda_clip", "bound": "v_max", "trim": "evict_every",
     "code": "variant", "rated": "rate_every", "points": "event_rewards", "matches": "games_per_matchup",
     "selves": "snapshot_every", "copies": "exploit_every", "memories": "replay_workers",
-    "priority": "alpha", "alpha": "decay", "budget": "frames",
+    "priority": "alpha", "alpha": "decay", "budget": "frames", "settle": "freeze_until",
 }  # fmt: skip
 HELP = ("-h", "--help")
 ADDED = ("change",)  # options whose values add up, if they are given several times

@@ -108,12 +108,12 @@ def test_files_elsewhere_missing_files_and_words_that_mean_none(folder):
 @pytest.mark.parametrize(
     ("code", "why"),
     [
-        (PARSES, r"it calls sys.exit\(2\), ends_a2.py:3"),
+        (PARSES, "it reads the command line, ends_a2.py:3"),
         (f"import sys\n{GAME}\n\nsys.exit(3)\n", r"it calls sys.exit\(3\), ends_a2.py:9"),
         ("import sys\n\n\ndef stop():\n    sys.exit()\n\n\nstop()\n", r"it calls sys.exit\(\), ends_a2.py:5"),
     ],
 )
-def test_a_module_that_ends_the_program(folder, code, why):
+def test_a_module_that_ends_the_program(folder, code, why, capsys):
     (folder / "ends_a2.py").write_text(code)
     text = rf"importing ends_a2 ended the program \({why}\): put that under if __name__ == '__main__'"
     with pytest.raises(UserError, match=f"--env: ends_a2:make: {text}") as e:
@@ -121,6 +121,7 @@ def test_a_module_that_ends_the_program(folder, code, why):
     assert "\n" not in str(e.value)
     with pytest.raises(UserError, match=f"--network: ends_a2:make: {text}"):
         make_network("ends_a2:make", Envs("toy:catch", 1).spec)
+    assert capsys.readouterr().err == "", "the usage of another command"
 
 
 @pytest.mark.parametrize("way", WAYS_TO_START)
