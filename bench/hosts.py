@@ -59,7 +59,7 @@ from polyplay.core.tree import Field
 from polyplay.weights.params import Params
 from polyplay.weights.update import AllReduce, OptimizerSpec
 from polyplay.workers.hosts import agent
-from polyplay.workers.hosts.engines import AgentHandle, MachineInfo, LocalMachines
+from polyplay.workers.hosts.engines import AgentHandle, LocalMachines, MachineInfo
 from polyplay.workers.hosts.link import Link
 from polyplay.workers.hosts.mirrors import RemoteSeat
 from polyplay.workers.hosts.queue_mirrors import QueueMirror

@@ -14,7 +14,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.worker import RunControl
 from polyplay.runs.reproduce import reproduce
 from polyplay.workers.hosts import fleet as fleets
-from polyplay.workers.hosts.engines import LINKS, MachineInfo, LocalMachines, node_names
+from polyplay.workers.hosts.engines import LINKS, LocalMachines, MachineInfo, node_names
 from polyplay.workers.hosts.fleet import HOUR, Fleet
 from tests.faults import injected
 from tests.workers.hosts.runs import TOY, events, processes_of, updates
