@@ -1,7 +1,4 @@
-"""The description of a replay; its rate and its files.
-
-The description of a replay: plain values, checked, that become a ReplayBuffer in the worker that has it.
-"""
+"""The description of a replay: plain values, checked, that become a ReplayBuffer in the worker that has it."""
 
 from __future__ import annotations
 

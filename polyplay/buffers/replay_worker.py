@@ -1,6 +1,4 @@
-"""A replay in a worker of its own, and its batches on their way.
-
-A replay in a worker of its own: stores the rollouts of its share of the actors, has drawn batches ready for the
+"""A replay in a worker of its own: stores the rollouts of its share of the actors, has drawn batches ready for the
 learners, and takes new priorities from them. Imports no torch.
 
 A lost one is replaced by an empty one, which begins to sample once it has `start` rows; the other replays, and the

@@ -1,6 +1,4 @@
-"""Rollouts in flight.
-
-Rollouts in flight: fixed slots in shared memory, and rings of the numbers of the empty and the full ones.
+"""Rollouts in flight: fixed slots in shared memory, and rings of the numbers of the empty and the full ones.
 
 A slot is [T+1, lanes]: row t as docs/concepts/rows.md has it, plus the recurrent state before row 0, or before each of
 its windows.

@@ -1,6 +1,4 @@
-"""Targets from rows: n-step, GAE, V-trace; masked means.
-
-Targets from rows: n-step returns, GAE, V-trace. Pure, without gradient; inputs are never written to.
+"""Targets from rows: n-step returns, GAE, V-trace. Pure, without gradient; inputs are never written to.
 
 Row convention: a batch holds rows 0..T, each [B]; row t: what arrived at time t and what was chosen then.
 The transition t → t+1 is *valid* unless row t+1 is the first of an episode (or of a restarted lane). Where it

@@ -1,6 +1,4 @@
-"""From numbers to actions.
-
-From numbers to actions: what a policy's last layer means for an action space.
+"""From numbers to actions: what a policy's last layer means for an action space.
 
 Another space is another Head, several at once are a Composite of heads, or a ConditionalHead where the first decides
 which others count: everything else sees only this protocol.

@@ -1,6 +1,4 @@
-"""The numbers of a run.
-
-The numbers of a run, read from its crew's counters. How well a service works is counted where it is served and
+"""The numbers of a run, read from its crew's counters. How well a service works is counted where it is served and
 learnt, not from episodes:
 
 pps                 predictions per second: rows served with an action; predict_batch: how many at once

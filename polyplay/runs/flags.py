@@ -1,8 +1,6 @@
-"""The words of a command line.
+"""The words of a command line: flags, their values, and one line about what is wrong with them.
 
-The words of a command line: flags, their values, and one line about what is wrong with them.
-
-Knows dataclasses only. Every mistake is a UserError of one line; Imports no torch.
+Knows dataclasses only. Every mistake is a UserError of one line. Imports no torch.
 """
 
 from __future__ import annotations

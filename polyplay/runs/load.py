@@ -1,7 +1,4 @@
-"""A run's directory, opened again.
-
-A run's directory, opened again: page and options, one of its checkpoints, an empty crew like its own.
-"""
+"""A run's directory, opened again: page and options, one of its checkpoints, an empty crew like its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The main process of a run.
-
-The main process of a run: starts its crew, and watches, reports, saves and stops it.
-"""
+"""The main process of a run: starts its crew, and watches, reports, saves and stops it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""A run whose network or game grows.
-
-A run whose network or game grows: another run that goes on where it was (OpenAI et al. 2019, Dota 2, Appendix B).
-"""
+"""A run whose network or game grows: another run that goes on where it was (OpenAI et al. 2019, Dota 2, Appendix B)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""A run as a terminal shows it.
-
-A run as a terminal shows it: a live panel, or plain aligned lines where standard output is no terminal.
+"""A run as a terminal shows it: a live panel, or plain aligned lines where standard output is no terminal.
 
 Imports no torch.
 """

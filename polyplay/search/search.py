@@ -1,6 +1,4 @@
-"""A search over many games at once; as a policy.
-
-A search over many games at once, each at its own pace: `round` and `answer` in turn, moves where searches are done.
+"""A search over many games at once, each at its own pace: `round` and `answer` in turn, moves where searches are done.
 
     search = Search(game, 256, SearchOptions(noise=0.25), evaluator, seed=1)
     search.restart()

@@ -1,6 +1,4 @@
-"""The arrays of a tree search, its options, its noise.
-
-The arrays of a tree search over many games, and its options.
+"""The arrays of a tree search over many games, and its options.
 
 Each game has a pool of nodes and a pool of edges. A node is a position that was reached; its edges are the legal moves,
 ascending, `count` of them from edge `first` on. Node 0 is the root, and edge 0 stands for the move into it: its visits

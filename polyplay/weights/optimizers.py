@@ -1,6 +1,4 @@
-"""Optimisers by name.
-
-Optimisers by name. RMSProp is four different optimisers; a paper's ε means nothing without its flavour.
+"""Optimisers by name. RMSProp is four different optimisers; a paper's ε means nothing without its flavour.
 
 name           first g  ε             used by
 rmsprop_tf     1        inside √      TensorFlow 1: baselines' A2C, GA3C, IMPALA
