@@ -65,7 +65,7 @@ def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the
         (
             "impala",
             {"hosts": "local:2", "place": "act=locl-1"},
-            "no machine is called locl-1; there are: local-1, pre",
+            "no machine is called locl-1; there are: local-1, local-2",
         ),
         ("impala", {"hosts": "local:2", "place": "act=here"}, "all workers of this run stay here, by --place or"),
         ("impala", {"hosts": "local:2", "place": "learn=others", "trace": True}, "learn is elsewhere, but --trace"),
