@@ -548,7 +548,8 @@ def fitted(settings: Settings, sources: Sources, wire: Callable[[Settings], Any]
             whose = {name: f"{name} {value} ({sources.get(name, 'default')})" for name, value in wishes.items()}
             found = left_out(str(e), wishes) if len(lines) < MOST_LEFT_OUT else {}
             if not found:
-                raise UserError(f"{e}; {', '.join(whose.values())}" if whose else str(e)) from None
+                text = ", ".join(whose[name] for name, value in wishes.items() if value not in ((), "", None))
+                raise UserError(f"{e}; {text}" if text else str(e)) from None
             reason = str(e).partition(";")[0]
             lines += [("left out", f"{whose[name]}: {reason}; {value} instead") for name, value in found.items()]
             settings = replace(settings, **found)

@@ -49,6 +49,12 @@ def change_options(
         name, _, layers = str(both.get("network", "")).partition("(")
         words = [word for word in layers.rstrip(")").replace(" ", "").split(",") if word and not word.isdigit()]
         changes = {**changes, "network": f"{name}({','.join([*map(str, sizes), *words])})", "hidden": tuple(sizes)}
+    if "core_size" in changes:
+        given, size = f"--core-size: {changes['core_size']} given", both.get("core_size", 0)
+        if both.get("core") == "none":
+            raise UserError(f"{given}, but RUN has no core: leave it out")
+        if changes["core_size"] < size:
+            raise UserError(f"{given}, but RUN has {size}, and networks only grow")
     own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
     others = {k: v for k, v in changes.items() if k not in types}
     return replace(settings, **own), replace(options, **others)

@@ -95,7 +95,7 @@ def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
     ("words", "says"),
     [
         ("--hidden 32 32", "the features would go from [64] to [32], and networks only grow"),
-        ("--core-size 16", "the gates would go from [4, 32] to [4, 16], and networks only grow"),
+        ("--core-size 16", "--core-size: 16 given, but RUN has 32, and networks only grow"),
         ("--heroes 3", "--heroes"),
         ("--hidden 128", "torso.layers.2.weight would be missing in the new network"),
         ("--network mlp(128,128,relu)", "the grown network is not the old one: its activations are ReLU, those of"),
