@@ -96,6 +96,7 @@ class FakeRun:
         checkpoint.remove_partial(run)
         checkpoint.set_aside(run, found)
         rewind(run, counters, lambda text: None)
+        checkpoint.checkpoints_dir(run).mkdir(exist_ok=True)  # as a run has it before its first game
         lines = JsonLines(run / "episodes.jsonl")
         try:
             while steps < until:
