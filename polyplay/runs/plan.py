@@ -418,8 +418,8 @@ def check_plan(plan: Plan, settings: Any) -> Plan:
     share = (PROPOSED * plan.limit - plan.needs) / plan.memory[most] + 1
     found = {name: n for name in SIZES.get(most, ()) if type(n := vars(settings).get(name)) is int}
     fits = [f"{flag(name)} to about {int(share * n):,}" for name, n in found.items() if share * n >= 1]
-    lower = fits[:1] or [" and ".join(map(flag, found))] * bool(found)
-    raise UserError(f"{what}; {f'lower {lower[0]}' if lower else 'no smaller setting fits: take a larger machine'}")
+    lower = fits[:1] or [" and ".join(flag(name) for name, n in found.items() if n > 1)]
+    raise UserError(f"{what}; {f'lower {lower[0]}' if lower[0] else 'no smaller setting fits: take a larger machine'}")
 
 
 # -------------------------------------------------------------------------------------------------- measured
