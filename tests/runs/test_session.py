@@ -9,6 +9,7 @@ import re
 import shutil
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -413,8 +414,9 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, fa
         sent.append(time.monotonic())
         os.kill(os.getpid(), signal.SIGTERM)
 
+    later = threading.Timer(1.5, send)  # the next rollout is under way then
     known = {**vars(systems.load(system).Config()), **vars(RunOptions())}
-    env, more = faulty(AT, "time.sleep(0.25)", send), {k: v for k, v in {**KW, **kw}.items() if k in known}
+    env, more = faulty(AT, "time.sleep(0.25)", later.start), {k: v for k, v in {**KW, **kw}.items() if k in known}
     result = polyplay.train(system, env=env, run=str(run), **more)
     assert time.monotonic() - sent[0] < 30.0, "a rollout takes 100 s"
     assert (result.exit_code, result.reason) == (143, "stopped by SIGTERM")
