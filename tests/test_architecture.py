@@ -34,7 +34,7 @@ BUDGET = {
     "workers": 3055,
     "population": 1755,
     "systems": 1638,
-    "runs": 3848,
+    "runs": 3849,
     "evaluation": 1573,
     "cli": 2704,
 }

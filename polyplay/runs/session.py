@@ -11,6 +11,7 @@ import shlex
 import signal
 import socket
 import time
+from abc import ABC, abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -295,7 +296,7 @@ TICK = 0.25  # seconds between two polls of the workers
 METRICS = ("grad_norm", "learning_rate")  # of every learner, besides what its loss reports
 
 
-class Supervisor:
+class Supervisor(ABC):
     """The main process of a run or of a population, from the start of its crew to its end: everything happens between
     two polls of the crew. stopping: of a process that has more to do, and sees to signals: why to end before; "": there
     is no reason.
@@ -411,26 +412,27 @@ class Supervisor:
         """Whether any learner has begun."""
         return True
 
+    @abstractmethod
     def _look(self) -> None:
         """Pass on what has happened since the last time."""
-        raise NotImplementedError
 
     def _tick(self) -> None:
         self._look()
 
+    @abstractmethod
     def _close(self) -> Row:
         """Stop the crew, write the summary."""
-        raise NotImplementedError
 
     def _rescue(self) -> bool:
         """It has failed: save what is whole. Whether it can go on."""
         return True
 
-    def _note(self, text: str) -> None:
+    def _note(self, text: str) -> None:  # noqa: B027 - a population has none
         """A line that tells of no fault."""
 
+    @abstractmethod
     def _warn(self, text: str) -> None:
-        raise NotImplementedError
+        """A line that tells of a fault."""
 
 
 @dataclass(frozen=True)
@@ -684,7 +686,7 @@ class Session(Supervisor):
         else:
             super().log(kind, text)
 
-    def _note(self, text: str) -> None:
+    def _note(self, text: str) -> None:  # noqa: B027 - a population has none
         self.terminal.note(text)
 
     def _warn(self, text: str) -> None:

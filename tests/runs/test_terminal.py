@@ -261,6 +261,7 @@ def test_a_file_that_was_closed_ends_the_output_not_the_run():
     case.out.close()
     case.report()
     case.terminal.end(SUMMARY)
+    assert case.out.closed, "nothing was written, and nothing was raised"
 
 
 def test_a_log_file_is_wide_plain_and_keeps_its_encoding(monkeypatch: pytest.MonkeyPatch):
