@@ -686,7 +686,7 @@ class Session(Supervisor):
         else:
             super().log(kind, text)
 
-    def _note(self, text: str) -> None:  # noqa: B027 - a population has none
+    def _note(self, text: str) -> None:
         self.terminal.note(text)
 
     def _warn(self, text: str) -> None:
