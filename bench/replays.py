@@ -35,7 +35,7 @@ from polyplay.buffers.replay_buffer import ReplayBuffer
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.buffers.sum_tree import SumTree
 from polyplay.core import checkpoint
-from polyplay.core.compiled import CounterRng, compiled
+from polyplay.core.compiled import CounterRng
 from polyplay.core.files import write_json
 from polyplay.core.tree import Field
 from polyplay.runs.load import crew_of, load_run
@@ -221,17 +221,13 @@ def filled(kind: str, size: int, n: int) -> tuple[ReplayBuffer, Callable[[], Non
     return memory, add
 
 
-@compiled
-def _copies(memory: Any, index: Any, out: Any) -> None:
-    flat, n = memory.reshape(-1), memory.shape[1]
-    for i in range(index.size):
-        out[i] = flat[index[i] * n : (index[i] + 4) * n]
 
 
 def beside_memcpy(memory: ReplayBuffer, n: int, seconds: float) -> dict[str, float]:
     """Samples and copies of the same stacks, in turn."""
     planes: np.ndarray = memory.columns.arrays["obs"]
-    flat, outs = planes.reshape(len(planes), -1), [np.ones((2 * n, 28_224), np.uint8) for _ in range(2)]
+    flat, outs = planes.reshape(-1), [np.ones((2 * n, 28_224), np.uint8) for _ in range(2)]
+    stacks = np.lib.stride_tricks.sliding_window_view(flat, 28_224)[::7_056]
     orders = []
     for _ in range(50):
         slots = memory.sampler.pick(n, None)[0]
@@ -241,7 +237,9 @@ def beside_memcpy(memory: ReplayBuffer, n: int, seconds: float) -> dict[str, flo
 
     def copy() -> None:
         number[0] += 1
-        _copies(flat, orders[number[0] % 50], outs[number[0] % 2])
+        out = outs[number[0] % 2]
+        for i, begin in enumerate(orders[number[0] % 50]):
+            out[i] = stacks[begin]
 
     found: dict[str, list[float]] = {"sample": [], "memcpy": []}
     for _ in range(WINDOWS):

@@ -298,6 +298,21 @@ def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
     return whole.view(np.uint64 if whole.shape[-1] * whole.itemsize % 8 == 0 else np.uint8)
 
 
+@compiled
+def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarray:
+    """bool [T, B]: a row's older planes are the newer ones of the row before; rows [T, B, k, n], last [B, k, n]."""
+    T, B, k, n = rows.shape
+    found = np.empty((T, B), np.bool_)
+    for t in range(T):
+        for b in range(B):
+            new, old = rows[t, b].reshape(-1), (rows[t - 1, b] if t else last[b]).reshape(-1)
+            differs = new[0] ^ new[0]
+            for i in range((k - 1) * n):  # no branch within: wide loads and ORs
+                differs |= new[i] ^ old[i + n]
+            found[t, b] = (t > 0 or begun[b]) and differs == 0
+    return found
+
+
 def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
     """uint8 [T, B]: how the older planes of each row can be rebuilt: CONTINUES, ZEROS, REPEAT or STORED.
 
@@ -306,9 +321,8 @@ def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, 
     """
     possible = np.full((T, len(begun)), 15)
     for rows, ends in stacks:
-        new, last, continues = _as_words(rows, 3), _as_words(ends, 2), np.empty((T, len(begun)), bool)
-        continues[0] = begun & (new[0, :, :-1] == last[:, 1:]).all((1, 2))
-        continues[1:] = (new[1:, :, :-1] == new[:-1, :, 1:]).all((2, 3))
+        new = _as_words(rows, 3)
+        continues = _goes_on(new, _as_words(ends, 2), begun)
         possible[continues] &= 1 << CONTINUES | 1 << STORED
         if len(begins := new[~continues]):
             zeros, repeat = ~begins[:, :-1].any((1, 2)), (begins[:, :-1] == begins[:, -1:]).all((1, 2))

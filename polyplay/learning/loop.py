@@ -211,6 +211,9 @@ class RolloutSource(OpenSource):
         )
         if lost and self.ctx.resume is not None and self.learner.version == self.learner.update.begun:
             return
+        if lost and self.alone and self.learner.done:
+            actors = ", ".join(map(str, lost))
+            self.ctx.log("caution", f"lanes begin anew when the run is resumed: no state of actors {actors}")
         self.learner.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 

@@ -422,7 +422,8 @@ def test_a_signal_in_a_slow_rollout_saves_the_last_update_at_once(system, kw, fa
     assert (result.exit_code, result.reason) == (143, "stopped by SIGTERM")
     said = capfd.readouterr()
     text = " ".join((said.out + said.err).split())
-    assert text.count("a slow rollout is dropped: lanes begin anew") == 1
+    if system not in ("a3c", "apex"):  # an episode's end ends a rollout; no lanes are saved
+        assert text.count("lanes begin anew when the run is resumed") == 1
     found = checkpoint.everything(run)[-1]
     last = rows(run / "updates.jsonl")[-1]["update"]
     assert checkpoint.update_of(found) >= AT
