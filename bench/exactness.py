@@ -3,7 +3,7 @@
 Each cell is a run that goes through, and the same run that is asked to stop at a random turn of a random worker, is
 resumed, saves at another, is stopped again at a third and resumed to its end. Both have written the loss of every
 update, and a last checkpoint. `exact`: all losses are equal to the bit, and so is every array of the checkpoint:
-weights, optimiser, target network, replays, environments, recurrent state, rollouts in flight. Beside it stands what
+weights, optimizer, target network, replays, environments, recurrent state, rollouts in flight. Beside it stands what
 the run's own plan says (`resume`). Nothing is timed.
 """
 
@@ -124,7 +124,7 @@ def in_step() -> Iterator[Cell]:
         yield Cell("accel_dqn", again | {"sync": "chunked"}, replicas, "--sync chunked")
 
 
-def apart() -> Iterator[Cell]:
+def asynchronous() -> Iterator[Cell]:
     """Workers that change shared weights without waiting, and replays that are workers."""
     for n in (1, 2, 3):
         yield Cell("a3c", {**ACTED, "workers": n, "steps": 600}, plural(n, "worker"), "4 steps")
@@ -204,7 +204,7 @@ def at_tables() -> Iterator[Cell]:
 
 
 def cells() -> list[Cell]:
-    return [*in_queues(), *in_step(), *apart(), *by_search(), *at_tables()]
+    return [*in_queues(), *in_step(), *asynchronous(), *by_search(), *at_tables()]
 
 
 # ------------------------------------------------------------------------------------------------- one cell

@@ -4,9 +4,9 @@ How fast a run could be if only its parts took time: CPU time of each, measured 
 
     python bench/measure.py RUN --infer 3.2 --train 40
 
-RUN is a run's directory: game, network, loss and optimiser are its own. Per agent step: one step of one environment
+RUN is a run's directory: game, network, loss and optimizer are its own. Per agent step: one step of one environment
 (frames prepared, without the process around it); acting for n lanes at once, divided by n; learning from m rows
-(unroll, loss, backward, norm of the gradient, optimiser), divided by m. The limit is cores / their sum: no queue, no
+(unroll, loss, backward, norm of the gradient, optimizer), divided by m. The limit is cores / their sum: no queue, no
 copy between processes, no bootstrap value, perfect overlap. An n that is no whole number and an m that is no multiple
 of 5 lie between two that are measured. CPU seconds, once on one core while the others rest, and once on all at a time.
 """

@@ -221,8 +221,6 @@ def filled(kind: str, size: int, n: int) -> tuple[ReplayBuffer, Callable[[], Non
     return memory, add
 
 
-
-
 def beside_memcpy(memory: ReplayBuffer, n: int, seconds: float) -> dict[str, float]:
     """Samples and copies of the same stacks, in turn."""
     planes: np.ndarray = memory.columns.arrays["obs"]

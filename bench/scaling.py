@@ -72,7 +72,7 @@ def straggling(sigma: float, replicas: int) -> float:
 
 def synchronous(draw: Draw, replicas: int, cost: float, updates: int = 20_000, seed: int = 0) -> float:
     """Efficiency of R replicas in step: mean(T) / (mean(max over R of T) + cost). `cost`: of the all-reduce, per
-    update. T includes the optimiser's step. Rollouts are independent of each other, also of the replica's last one.
+    update. T includes the optimizer's step. Rollouts are independent of each other, also of the replica's last one.
     """
     times = draw(np.random.default_rng(seed), (updates, replicas))
     return float(times.mean() / (times.max(1).mean() + cost))
@@ -112,7 +112,7 @@ def asynchronous(
 ) -> tuple[float, float]:
     """(efficiency, mean staleness) of replicas that don't wait for each other: after each rollout of time T − less a
     replica claims every chunk once, the first that is free first, holds it for `service`, and takes its new values
-    away. `less`: what a replica alone spends on its own optimiser's step, part of T.
+    away. `less`: what a replica alone spends on its own optimizer's step, part of T.
 
     Staleness, in updates: how many others updated a chunk between a replica's look at it and its own update of it,
     mean over chunks and updates. Efficiency: updates / (time · R) · mean(T). The first tenth doesn't count.
@@ -379,7 +379,7 @@ def shown(row: Row) -> Row:
 EXCHANGE = """
 `AllReduce` in processes, between updates 16 MB of other memory touched. *copy*: own gradient into shared memory and
 telling the others; *wait*: for the others, who have the same to do (mean; the others are medians); *mean*: of all
-gradients; *step*: the optimiser's, which one replica has as well and is not in the overhead. Where there are more
+gradients; *step*: the optimizer's, which one replica has as well and is not in the overhead. Where there are more
 replicas than cores ({cores}) they wait for a core: there it is CPU time, without wakes and waiting.
 """
 SIMULATED = """

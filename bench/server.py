@@ -50,7 +50,7 @@ from polyplay.workers.process import tune
 
 SPEC = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(6))
 OPTIM = OptimizerSpec("rmsprop_tf", eps=1e-5, clip=0.5)
-PARTS = ("copy", "wait", "mean", "step")  # of an update; step: the optimiser's, of a replica's part of the weights
+PARTS = ("copy", "wait", "mean", "step")  # of an update; step: the optimizer's, of a replica's part of the weights
 SCRATCH = 4_000_000  # float32 that are touched between updates, as a rollout would
 WARM = 20  # updates that don't count
 
@@ -338,7 +338,7 @@ def alone(network: str, optimizer: str, turns: int) -> Row:
         others += 1.0
         slot[0] += 1
         times["sweep"].append(timed(part.sweep))
-    return {"optimiser": optimizer, **{f"{k}, ms": 1e3 * statistics.median(v) for k, v in times.items()}}
+    return {"optimizer": optimizer, **{f"{k}, ms": 1e3 * statistics.median(v) for k, v in times.items()}}
 
 
 def timed(call: Callable[[], Any]) -> float:
@@ -372,7 +372,7 @@ def measured(network: str, shards: int, learners: int, asked: argparse.Namespace
 
 def page(what: Row) -> list[str]:
     rows, text = what["rows"], ["# A parameter server's exchange, and plain copies of as many bytes", ""]
-    text += [*lines_about(what), f"- optimiser: {what['optimizer']}", "", *table(rows), ""]
+    text += [*lines_about(what), f"- optimizer: {what['optimizer']}", "", *table(rows), ""]
     text += [
         "A shard's work on a whole vector, CPU time of a thread; *sweep*: one gradient, taken, applied and published.",
         "",

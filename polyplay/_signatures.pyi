@@ -324,7 +324,7 @@ class Dqn(RunOptions, total=False):
 
 class Five(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a game of two teams, whose heroes are seats
-    learners: int  # optimisers, whose gradients are averaged
+    learners: int  # optimizers, whose gradients are averaged
     actors: int  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: int  # heroes in matches (num-envs) of each actor
     lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited

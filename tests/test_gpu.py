@@ -120,7 +120,7 @@ def test_tapes_give_the_gradients_that_autograd_gives(precision):
 
 
 def test_an_update_waits_for_two_numbers_alone():
-    """Forward, loss, backward and the optimiser ask the GPU and don't wait for it."""
+    """Forward, loss, backward and the optimizer ask the GPU and don't wait for it."""
     policy = set_precision(factory.make("nature", SPEC, core="lstm", core_size=16).to(GPU), "bfloat16")
     vector, batch = FlatParams(policy), device.to_device(_rows(4, 4), GPU)
     optimizer = OptimizerSpec("adam").make(vector.parameter)
@@ -146,7 +146,7 @@ def test_an_update_waits_for_two_numbers_alone():
 
 
 @pytest.mark.parametrize("name", optimizers.NAMES)
-def test_optimisers_step_as_on_a_cpu(name):
+def test_optimizers_step_as_on_a_cpu(name):
     found = []
     for where in (CPU, GPU):
         torch.manual_seed(2)

@@ -1,4 +1,4 @@
-"""GA3C's `NetworkVP` in PyTorch: the same network, loss, optimiser and interface as the released TensorFlow 1 class.
+"""GA3C's `NetworkVP` in PyTorch: the same network, loss, optimizer and interface as the released TensorFlow 1 class.
 
 16 8×8/4 and 32 4×4/2 convolutions with SAME padding, 256 hidden units; every weight and bias uniform in ±1/√fan_in;
 sums over the batch; TensorFlow's RMSProp (g starts at 1, ε inside the root), one step per call of `train`. States come

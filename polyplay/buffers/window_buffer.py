@@ -1,4 +1,4 @@
-"""An optimiser's experience: windows of rollouts, the newest so many, drawn at random. Imports no torch.
+"""An optimizer's experience: windows of rollouts, the newest so many, drawn at random. Imports no torch.
 
 Berner et al. 2019 (Rapid): what arrives overwrites what is oldest. *Reuse* is windows drawn ÷ windows arrived: at 1
 each is drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 it took twice as long.
@@ -18,7 +18,7 @@ from polyplay.core.tree import Batch, Spec
 
 @dataclass(frozen=True)
 class Windows:
-    """What crosses into an optimiser: a queue of rollouts that have the state before each of their windows, and how
+    """What crosses into an optimizer: a queue of rollouts that have the state before each of their windows, and how
     their windows are drawn.
     """
 

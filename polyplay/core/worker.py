@@ -89,7 +89,7 @@ class WorkerCounters:
         self.values[1] += 1
 
     def lag(self, lags: np.ndarray) -> None:
-        """Count policy lags, in optimiser updates, one per row learnt."""
+        """Count policy lags, in optimizer updates, one per row learnt."""
         if lags.size == 0:
             return
         self.lags += np.bincount(np.clip(lags, 0, LAGS - 1), minlength=LAGS)

@@ -106,8 +106,8 @@ def _draw_open(state: np.ndarray, wall: np.ndarray, N: int) -> int:
             height, width = (length, 1) if upright else (1, length)
         top, start = 1 + _below(state, N - 1 - height), 1 + _below(state, N - 1 - width)
         by_base = top - 1 <= row <= top + height and start - 1 <= column <= start + width
-        apart = _below(state, 12) > 0
-        if 2 * height * width > left or by_base or (apart and _touches(wall, N, top, start, height, width)):
+        whole = _below(state, 12) > 0
+        if 2 * height * width > left or by_base or (whole and _touches(wall, N, top, start, height, width)):
             continue
         for r in range(top, top + height):
             for c in range(start, start + width):

@@ -148,9 +148,9 @@ def _choose_enemy(
     """
     u, theirs, best, least = w.unit_of(units, team, p), (len(units) // 2 if p < team else 0), -1, 0
     for v in range(theirs + first, theirs + last):
-        near = seen[v] and w.apart(units, u, v) <= reach * reach
+        near = seen[v] and w.gap2(units, u, v) <= reach * reach
         if near and units[v, w.HEALTH] <= most and w.can_attack(units, team, p, v):
-            worth = int(units[v, w.HEALTH]) if weakest else w.apart(units, u, v)
+            worth = int(units[v, w.HEALTH]) if weakest else w.gap2(units, u, v)
             if best < 0 or worth < least:
                 best, least = v, worth
     return best
@@ -193,7 +193,7 @@ def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
     u, creeps = w.unit_of(units, team, p), team + w.SLOTS * w.count_lanes(units, team)
     if w.can_use(heroes, p, np.int64(w.CAST_HEAL), age + 1):
         for v in range(u - p % team, u - p % team + team):
-            if 0 < 2 * units[v, w.HEALTH] < units[v, w.MOST] and w.apart(units, u, v) <= w.HEAL_RADIUS * w.HEAL_RADIUS:
+            if 0 < 2 * units[v, w.HEALTH] < units[v, w.MOST] and w.gap2(units, u, v) <= w.HEAL_RADIUS * w.HEAL_RADIUS:
                 out[0] = w.CAST_HEAL
                 return True
     if w.can_use(heroes, p, np.int64(w.CAST_BOLT), age + 1):
@@ -205,7 +205,7 @@ def _cast(s: w.LaneMatches, m: int, p: int, out: np.ndarray) -> bool:
         v = _choose_enemy(units, team, seen, p, 0, creeps, w.CAST_RANGE, 1 << 30, False)
         hit, first = 0, (half if p < team else 0)
         for c in range(first, first + creeps if v >= 0 else first):
-            hit += 1 if units[c, w.HEALTH] > 0 and w.apart(units, v, c) <= w.BLAST_RADIUS * w.BLAST_RADIUS else 0
+            hit += 1 if units[c, w.HEALTH] > 0 and w.gap2(units, v, c) <= w.BLAST_RADIUS * w.BLAST_RADIUS else 0
         if hit >= 2:
             _name(shown, np.int64(w.CAST_BLAST), v, out)
             return True
@@ -219,10 +219,10 @@ def _under_tower(units: np.ndarray, team: int, p: int) -> bool:
     lanes, own = w.count_lanes(units, team), u // half * half
     creeps = team + w.SLOTS * lanes
     for v in range(half - own + creeps, half - own + half - 1):
-        if units[v, w.HEALTH] > 0 and w.apart(units, u, v) <= (w.TOWER_RANGE + SAFE) ** 2:
+        if units[v, w.HEALTH] > 0 and w.gap2(units, u, v) <= (w.TOWER_RANGE + SAFE) ** 2:
             near = False
             for c in range(own + team, own + creeps):
-                near = near or (units[c, w.HEALTH] > 0 and w.apart(units, v, c) <= w.TOWER_RANGE * w.TOWER_RANGE)
+                near = near or (units[c, w.HEALTH] > 0 and w.gap2(units, v, c) <= w.TOWER_RANGE * w.TOWER_RANGE)
             if not near:
                 return True
     return False

@@ -90,7 +90,7 @@ def act_creeps(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray
         v: int = np.int64(was[u, w.TARGET])  # type: ignore[assignment]
         v = v if v >= 0 and was[v, w.HEALTH] > 0 else -1
         reach = w.CREEP_RANGE if kind < creeps else w.TOWER_RANGE
-        if v >= 0 and w.apart(was, u, v) <= reach * reach:
+        if v >= 0 and w.gap2(was, u, v) <= reach * reach:
             if was[u, w.READY] <= age:
                 units[u, w.READY] = age + (w.CREEP_RELOAD if kind < creeps else w.TOWER_RELOAD)
                 w.hurt(units, killer, v, w.CREEP_HIT if kind < creeps else w.TOWER_HIT, np.int64(-1))
@@ -143,7 +143,7 @@ def _heal(was: np.ndarray, units: np.ndarray, team: int, p: int) -> None:
     u = w.unit_of(units, team, p)
     first = 0 if p < team else len(units) // 2
     for v in range(first, first + team):
-        if was[v, w.HEALTH] > 0 and w.apart(was, u, v) <= w.HEAL_RADIUS * w.HEAL_RADIUS:
+        if was[v, w.HEALTH] > 0 and w.gap2(was, u, v) <= w.HEAL_RADIUS * w.HEAL_RADIUS:
             units[v, w.HEALTH] = min(units[v, w.HEALTH] + w.HEAL_HEALTH, units[v, w.MOST])
 
 
@@ -151,7 +151,7 @@ def _heal(was: np.ndarray, units: np.ndarray, team: int, p: int) -> None:
 def _blast(was: np.ndarray, units: np.ndarray, team: int, killer: np.ndarray, p: int, v: int) -> None:
     first = len(units) // 2 if p < team else 0
     for c in range(first, first + team + w.SLOTS * w.count_lanes(units, team)):
-        if was[c, w.HEALTH] > 0 and w.apart(was, v, c) <= w.BLAST_RADIUS * w.BLAST_RADIUS:
+        if was[c, w.HEALTH] > 0 and w.gap2(was, v, c) <= w.BLAST_RADIUS * w.BLAST_RADIUS:
             w.hurt(units, killer, c, np.int64(w.BLAST_DAMAGE), p)
 
 
@@ -161,7 +161,7 @@ def _hit(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, killer: np.ndar
     team, primary = len(heroes) // 2, np.int64(heroes[p, w.PRIMARY])
     u, v = w.unit_of(units, team, p), np.int64(heroes[p, w.AIM])
     if primary == w.ATTACK:
-        if was[u, w.READY] <= age and w.can_attack(was, team, p, v) and w.apart(was, u, v) <= w.RANGE * w.RANGE:
+        if was[u, w.READY] <= age and w.can_attack(was, team, p, v) and w.gap2(was, u, v) <= w.RANGE * w.RANGE:
             units[u, w.READY] = age + w.RELOAD
             w.hurt(units, killer, v, w.strength(heroes, p), p)
     elif w.can_cast_at(was, team, p, v):
@@ -185,7 +185,7 @@ def _walk(was: np.ndarray, units: np.ndarray, heroes: np.ndarray, p: int) -> Non
         x, y = spawn_of(units, team, p)
         w.go(units, u, x - was[u, w.X], y - was[u, w.Y], w.SPEED)
     elif v >= 0 and was[v, w.HEALTH] > 0:
-        chases = primary == w.ATTACK and w.can_attack(was, team, p, v) and w.apart(was, u, v) > w.RANGE * w.RANGE
+        chases = primary == w.ATTACK and w.can_attack(was, team, p, v) and w.gap2(was, u, v) > w.RANGE * w.RANGE
         if chases or primary == w.FOLLOW:
             w.go(units, u, was[v, w.X] - was[u, w.X], was[v, w.Y] - was[u, w.Y], w.SPEED)
     units[u, w.X] = min(max(units[u, w.X], 0), w.WIDTH)
@@ -227,10 +227,10 @@ def _learn(units: np.ndarray, heroes: np.ndarray, u: int, side: int, amount: int
     near = 0
     for p in range(side * team, side * team + team):
         v = w.unit_of(units, team, p)
-        near += 1 if units[v, w.HEALTH] > 0 and w.apart(units, u, v) <= w.LEARNS * w.LEARNS else 0
+        near += 1 if units[v, w.HEALTH] > 0 and w.gap2(units, u, v) <= w.LEARNS * w.LEARNS else 0
     for p in range(side * team, side * team + team):
         v = w.unit_of(units, team, p)
-        if units[v, w.HEALTH] <= 0 or w.apart(units, u, v) > w.LEARNS * w.LEARNS:
+        if units[v, w.HEALTH] <= 0 or w.gap2(units, u, v) > w.LEARNS * w.LEARNS:
             continue
         heroes[p, w.EXPERIENCE] += amount // near
         while heroes[p, w.LEVEL] < w.TOP_LEVEL:

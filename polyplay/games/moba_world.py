@@ -183,7 +183,7 @@ def forward(side: int, x: int) -> int:
 
 
 @compiled
-def apart(units: np.ndarray, u: int, v: int) -> int:
+def gap2(units: np.ndarray, u: int, v: int) -> int:
     """The squared distance of two units."""
     dx, dy = units[v, X] - units[u, X], units[v, Y] - units[u, Y]  # Numba makes them int64
     return int(dx * dx + dy * dy)
@@ -219,7 +219,7 @@ def can_cast_at(units: np.ndarray, team: int, p: int, v: int) -> bool:
     half = len(units) // 2
     theirs = v >= 0 and (v >= half) == (p < team)
     building = (v - half if v >= half else v) >= half - 1 - 2 * count_lanes(units, team)
-    near = apart(units, unit_of(units, team, p), v) <= CAST_RANGE * CAST_RANGE
+    near = gap2(units, unit_of(units, team, p), v) <= CAST_RANGE * CAST_RANGE
     return bool(theirs and not building and units[v, HEALTH] > 0 and near)
 
 
@@ -295,7 +295,7 @@ def legal_actions(s: LaneMatches, primary: np.ndarray, unit: np.ndarray) -> None
                 v = np.int64(s.shown[m, p, i])
                 enemy = v >= 0 and (v >= half) == (p < team)
                 body = (v - half if v >= half else v) < bodies
-                near = enemy and body and (bolt or blast) and apart(units, u, v) <= reach
+                near = enemy and body and (bolt or blast) and gap2(units, u, v) <= reach
                 named[ATTACK, i] = enemy and (body or is_open(units, team, v))
                 named[CAST_BOLT, i], named[CAST_BLAST, i], named[FOLLOW, i] = near and bolt, near and blast, v >= 0
                 for k in (ATTACK, CAST_BOLT, CAST_BLAST, FOLLOW):

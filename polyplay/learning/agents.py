@@ -282,7 +282,7 @@ class AgentSource(OpenSource):
             learner.save(number=self.number)
 
 
-# The worker that learns from windows of rollouts: OpenAI Five's optimiser (Berner et al. 2019, figure 2).
+# The worker that learns from windows of rollouts: OpenAI Five's optimizer (Berner et al. 2019, figure 2).
 
 
 TARGETS: Spec = {
@@ -325,7 +325,7 @@ class PublishedWeights(NamedTuple):
 
 
 class ExperienceSource(OpenSource):
-    """An optimiser's end of the rollouts: they go into its buffer with their targets, and batches are drawn from it."""
+    """An optimizer's end of the rollouts: they go into its buffer with their targets, and batches are drawn from it."""
 
     def __init__(self, source: Windows, ctx: WorkerContext, learner: Learner, params: AgentParams):
         super().__init__(source, ctx, learner, params.each[0])
@@ -427,7 +427,7 @@ class ExperienceSource(OpenSource):
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
     def save(self) -> Iterator[None]:
-        """The optimiser with its buffer. Actors begin new matches in a run that goes on from it, but for one that is
+        """The optimizer with its buffer. Actors begin new matches in a run that goes on from it, but for one that is
         made between two rounds of turns.
         """
         if not self.ctx.serial and self.learner.saved != self.learner.version:

@@ -27,7 +27,7 @@ from polyplay.nets.policy import Policy
 @dataclass(frozen=True)
 class AlphaZeroLoss:
     """Mean over the batch of (z − v)² − Σ_a π(a) log p(a), where p is the softmax of the logits of legal
-    moves (Silver et al. 2017, eq. 1). Its c‖θ‖² is the optimiser's weight decay 2c.
+    moves (Silver et al. 2017, eq. 1). Its c‖θ‖² is the optimizer's weight decay 2c.
 
     value_mse is (z − v)²/4, the mean squared error of outcomes scaled to [0, 1] as the paper's figure 3 has it;
     policy_kl is Σ π log(π/p). Raises ValueError for shapes that do not fit.

@@ -164,8 +164,8 @@ def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, se
     for k, at in enumerate(order):
         rows, before, versions = parts.take(at)
         scored, last = learner.score(rows, before), k == len(order) - 1
-        apart = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, batch if last else None)
-        if passes.target_kl and apart > passes.target_kl:
+        kl = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, batch if last else None)
+        if passes.target_kl and kl > passes.target_kl:
             if not last and hasattr(policy, "observe"):
                 policy.observe(batch)  # replicas agree on it at their next update
             return

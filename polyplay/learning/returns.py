@@ -297,8 +297,8 @@ class ActorCriticLoss(CheckedSettings):
 
         def metrics() -> dict[str, Tensor]:
             rest = over.mean(value), explained_variance(target, value, over)
-            apart = 0.5 * over.mean((logp - acted["logp"]).square())
-            found = dict(zip(COMMON, (loss, *terms, *rest, apart), strict=True))
+            approx_kl = 0.5 * over.mean((logp - acted["logp"]).square())
+            found = dict(zip(COMMON, (loss, *terms, *rest, approx_kl), strict=True))
             if reach is not None:
                 beyond = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
                 found |= {"clip_fraction": beyond, "clip_range": torch.tensor(reach)}

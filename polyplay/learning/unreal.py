@@ -183,8 +183,8 @@ def _picture_change(before: Tensor, after: Tensor) -> Tensor:
     """[B, C, 84, 84] twice → [B, 20, 20]."""
     channels, inside = before.shape[1], slice(BORDER, PICTURE - BORDER)
     before, after = before[..., inside, inside], after[..., inside, inside]
-    apart = (torch.maximum(before, after) - torch.minimum(before, after)).int().sum(1, dtype=torch.int32)
-    rows = apart.unflatten(1, (-1, CELL)).sum(2, dtype=torch.int32)
+    change = (torch.maximum(before, after) - torch.minimum(before, after)).int().sum(1, dtype=torch.int32)
+    rows = change.unflatten(1, (-1, CELL)).sum(2, dtype=torch.int32)
     return rows.unflatten(2, (-1, CELL)).sum(3, dtype=torch.int32) / (255.0 * CELL * CELL * channels)
 
 
@@ -212,8 +212,8 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
 
     lanes = returns.Transitions(change.flatten(1), each(steps.discount.to(change.dtype)), each(steps.valid))
     target = returns.n_step(lanes, best.flatten(1)).view(change.shape)
-    apart = torch.where(steps.valid[..., None, None], target - chosen, 0.0)
-    return 0.5 * apart.square().sum() / returns.MaskedMean(steps.valid).count
+    error = torch.where(steps.valid[..., None, None], target - chosen, 0.0)
+    return 0.5 * error.square().sum() / returns.MaskedMean(steps.valid).count
 
 
 def reward_classes(reward: Tensor) -> Tensor:
@@ -237,8 +237,8 @@ def value_replay_loss(value: Tensor, batch: Batch, gamma: float) -> Tensor:
     steps = returns.transitions(batch, gamma)
     target = returns.n_step(steps, value)
     over = returns.MaskedMean(steps.valid)
-    apart = over.only(target - returns.at_least_float32(value[:-1], target))
-    return 0.5 * over.mean(apart.square())
+    error = over.only(target - returns.at_least_float32(value[:-1], target))
+    return 0.5 * over.mean(error.square())
 
 
 # What a temporal core and auxiliary tasks add to the loss of a policy gradient (Jaderberg et al. 2019, supplement).

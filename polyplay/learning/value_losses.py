@@ -210,15 +210,15 @@ class CategoricalLoss(returns.CheckedSettings):
         logits = q_network.take_action(out["q"], batch["action"])
         each, weight = -(goal * logits.log_softmax(-1)).sum(-1), returns.importance_weight(batch, goal[:, 0])
         floor = -torch.special.xlogy(goal, goal).sum(-1)  # the least that it can be: the target's entropy
-        apart = (each.detach() - floor).clamp(min=0.0)
+        kl = (each.detach() - floor).clamp(min=0.0)
         loss = (weight * each).mean()
 
         def metrics() -> dict[str, Tensor]:
             q, mean = q_network.expected_value(logits, *where), goal @ q_network.support(*where, goal)
             common = _common(loss, q, mean, (mean - q).abs(), weight)
-            return {**common, "kl": apart.mean(), "entropy": floor.mean()}
+            return {**common, "kl": kl.mean(), "entropy": floor.mean()}
 
-        return returns.LossOutput(loss, returns.LazyMetrics(metrics), apart if self.priority == "kl" else each.detach())
+        return returns.LossOutput(loss, returns.LazyMetrics(metrics), kl if self.priority == "kl" else each.detach())
 
 
 @dataclass(frozen=True)

@@ -134,7 +134,7 @@ def page_lock(block: SharedBlock, device: torch.device) -> bool:
     return True
 
 
-# The numbers a network's torso is computed in. Weights, cores, heads, losses and optimisers are float32 always; but in
+# The numbers a network's torso is computed in. Weights, cores, heads, losses and optimizers are float32 always; but in
 # networks of action values the core's input and the head's hidden layers, being as large, go with the torso.
 
 

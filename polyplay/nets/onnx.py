@@ -180,8 +180,8 @@ def compare_outputs(
             got = model.run(None, {k: v for k, v in flat.items() if k in model.input_names})
             for (_, want), have in zip(tree.leaves(wanted), got, strict=True):
                 if want.is_floating_point():
-                    apart = (want - torch.from_numpy(have)).abs() / want.abs().clamp_min(1.0)
-                    worst = max(worst, *apart.nan_to_num(torch.inf).flatten().tolist())
+                    error = (want - torch.from_numpy(have)).abs() / want.abs().clamp_min(1.0)
+                    worst = max(worst, *error.nan_to_num(torch.inf).flatten().tolist())
                 else:
                     same += (want.numpy() == have).ravel().tolist()
             state = wanted["next"]

@@ -7,7 +7,7 @@ ones; `act` and `predict` normalise by the running ones. Which of them computes 
 `eval()` change nothing. A gradient flows through `unroll` alone, and it refuses to compute without one.
 
 The running statistics are floating buffers: they are published, saved and averaged over replicas with the weights, and
-no optimiser sees them (weights.params).
+no optimizer sees them (weights.params).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ of a new network, so that what they put out differs; those of an action's new va
     new rows  fresh         fresh, or 0 for actions
 
 So outputs are the same for old inputs, to the bit where the matrix product adds in the same order, and the gradient
-reaches the weights at which old rows hear new units at once. Statistics of an optimiser are kept likewise, new ones 0.
+reaches the weights at which old rows hear new units at once. Statistics of an optimizer are kept likewise, new ones 0.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class NetworkGrowth:
         return out
 
     def grow_statistics(self, flat: np.ndarray, rest: float = 0.0) -> np.ndarray:
-        """The optimiser's numbers of all weights, flat in the order of parameters; `rest` for new weights."""
+        """The optimizer's numbers of all weights, flat in the order of parameters; `rest` for new weights."""
         (before, after), (old_names, new_names) = self.shapes, self.parameters
         sizes = [int(np.prod(before[name], dtype=np.int64)) for name in old_names]
         parts = dict(zip(old_names, np.split(flat, np.cumsum(sizes)[:-1]), strict=True))

@@ -178,7 +178,7 @@ class LeagueRatings:
 
 
 # Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If that one
-# beats it with probability 0.7 or more, it goes on with that one's weights, optimiser and hyperparameters. Some of
+# beats it with probability 0.7 or more, it goes on with that one's weights, optimizer and hyperparameters. Some of
 # these are perturbed, or drawn anew.
 
 

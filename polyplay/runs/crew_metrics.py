@@ -146,9 +146,9 @@ class CrewMetrics:
         those that have left count too.
         """
         made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
-        apart = sum(made[list(role.served)].sum() for role in roles)
+        own = sum(made[list(role.served)].sum() for role in roles)
         return self.before["updates"] + int(
-            apart + sum(made[self.crew.rows(role, past=True)].max(initial=0) for role in roles if not role.served)
+            own + sum(made[self.crew.rows(role, past=True)].max(initial=0) for role in roles if not role.served)
         )
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:

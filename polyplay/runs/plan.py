@@ -369,13 +369,13 @@ def _resumes(crew: Any) -> str:
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
     whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
     if any(r.in_league for r in crew.roles) and not crew.serial:
-        return "restores each agent's weights, optimiser, counters; ratings, past agents; matches under way are lost"
+        return "restores each agent's weights, optimizer, counters; ratings, past agents; matches under way are lost"
     if whole and not ahead:
-        return f"restores weights, optimiser, counters; {ANEW}, replays start empty"
+        return f"restores weights, optimizer, counters; {ANEW}, replays start empty"
     if not whole and any(r.asynchronous for r in crew.roles):
-        return f"restores weights, optimiser, counters, saved while workers change them; {ANEW}"
+        return f"restores weights, optimizer, counters, saved while workers change them; {ANEW}"
     if not kinds <= {*GAMES, "processes", "inline"}:
-        return f"restores weights, optimiser, counters, rollouts in flight; {ANEW}"
+        return f"restores weights, optimizer, counters, rollouts in flight; {ANEW}"
     saved = "restores all, environments too" + ("" if kinds <= {*GAMES} else " if they can be saved")
     if ahead:
         return f"{saved}; batches drawn ahead are drawn again"

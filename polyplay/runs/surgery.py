@@ -100,7 +100,7 @@ class _Side:
     options: RunOptions
     system: systems.System
     policy: ActorCritic
-    rest: float  # what the optimiser's mean square begins with
+    rest: float  # what the optimizer's mean square begins with
 
     @property
     def game(self) -> tuple[object, ...]:
@@ -131,7 +131,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
         raise UserError(f"surgery: nothing changes, neither a size of the network nor the game: {cure}")
     learnt = sum(float(run.saved.json(f"agents/{a}/learner")["learnt"]) for a in run.agents)
     lost = ["games under way, recurrent states and rollouts in flight: all lanes begin new episodes"]
-    lost += ["experience of optimisers: their buffers fill anew"] * any(found.glob("learners/*/experience*"))
+    lost += ["experience of optimizers: their buffers fill anew"] * any(found.glob("learners/*/experience*"))
     others = len(checkpoint.everything(directory)) - 1
     report: Row = {
         "from": str(directory.absolute()),

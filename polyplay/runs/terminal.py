@@ -323,11 +323,11 @@ class Terminal:
     def _numbers(self, frames: int) -> Iterator[str]:
         """Lines of the panel. frames: of this moment."""
         row, steps = self.row, self.row["steps"] * frames // max(1, self.row["frames"])
-        apart = frames != steps
+        differ = frames != steps
         memory = f"{row['memory_mb']:,.0f} MB" if row.get("memory_mb") is not None else ""
         returns = "   ".join(_returns(row, self.reporter.return_best))
-        yield f"frames {frames:,}   " * apart + f"steps {'' if apart else ' '}{steps:,}   updates {row['updates']:,}"
-        frames_per_second = f"{_number(row['fps'], 0)} frames/s   " * apart
+        yield f"frames {frames:,}   " * differ + f"steps {'' if differ else ' '}{steps:,}   updates {row['updates']:,}"
+        frames_per_second = f"{_number(row['fps'], 0)} frames/s   " * differ
         yield f"speed  {frames_per_second}{_number(row['sps'], 0)} steps/s   {memory}"
         yield f"{returns}   length {_number(row['episodic_length_mean'], 0)}   games {row['episodes']:,}"
         lags = f"lag    {_number(row['lag_mean'])} mean, {_number(row['lag_max'], 0)} most"

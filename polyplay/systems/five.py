@@ -32,7 +32,7 @@ class Config:
     """Defaults: the paper's Rerun (table 2), on a game of ours: its Dota 2 can't be played any more."""
 
     env: str = "arena:moba"  # a game of two teams, whose heroes are seats
-    learners: SomeWorkers = 512  # optimisers, whose gradients are averaged
+    learners: SomeWorkers = 512  # optimizers, whose gradients are averaged
     actors: SomeWorkers = 1  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: Count = 1000  # heroes in matches (num-envs) of each actor
     lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited

@@ -1,4 +1,4 @@
-"""Compiled loops of optimisers (loaded when first used).
+"""Compiled loops of optimizers (loaded when first used).
 
 Loops that make one pass over memory where torch's operations make several: memory is what they wait for.
 """
@@ -40,7 +40,7 @@ def rmsprop_centred(p: Array, grad: Array, mean: Array, square: Array, rule: Rul
         p[i] -= lr * delta / (np.sqrt(max(second - first * first, np.float32(0.0)) + inside) + outside)
 
 
-# The loop of ClippedAdam that makes one pass over memory, which is what an optimiser waits for.
+# The loop of ClippedAdam that makes one pass over memory, which is what an optimizer waits for.
 
 
 ClippedAdamRule = tuple[Number, Number, Number, Number, Number, Number, Number]

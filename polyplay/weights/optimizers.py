@@ -1,4 +1,4 @@
-"""Optimisers by name. RMSProp is four different optimisers; a paper's ε means nothing without its flavour.
+"""Optimizers by name. RMSProp is four different optimizers; a paper's ε means nothing without its flavour.
 
 name           first g  ε             used by
 rmsprop_tf     1        inside √      TensorFlow 1: baselines' A2C, GA3C, IMPALA
@@ -28,7 +28,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.machine import ThreadPool
 from polyplay.envs.pool import closest_names
 
-# What optimisers here make of torch's: its class without its compiler, and when one pass over memory will do.
+# What optimizers here make of torch's: its class without its compiler, and when one pass over memory will do.
 
 
 FEW = 4096  # weights of which several passes are as fast as one, and need no compiler
@@ -223,7 +223,7 @@ def make_optimizer(
     momentum: float = 0.9,
     decay: float = 0.0,
 ) -> torch.optim.Optimizer:
-    """The optimiser called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`;
+    """The optimizer called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`;
     `momentum` and `decay` (decay·θ is added to the gradient) are SGD's.
 
     Raises KeyError for an unknown name.
@@ -239,44 +239,44 @@ def make_optimizer(
 
 
 def check_optimizer(name: str) -> None:
-    """Raises UserError unless there is an optimiser of that name."""
+    """Raises UserError unless there is an optimizer of that name."""
     if name not in NAMES:
         raise UserError(f"--optimizer: {name!r} is unknown{closest_names(name, NAMES)}; there are {', '.join(NAMES)}")
 
 
 def statistics(name: str) -> tuple[str, ...]:
-    """What the optimiser called `name` keeps per weight."""
+    """What the optimizer called `name` keeps per weight."""
     own = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
     return own[name] if name in own else ("mean", "square") if FLAVOURS[name].centred else ("square",)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
-    """The state of an optimiser of one parameter: the tensors themselves. Empty before the first step of Adam, SGD."""
+    """The state of an optimizer of one parameter: the tensors themselves. Empty before the first step of Adam, SGD."""
     state: State = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return state
 
 
 def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
-    """Copies into the tensors in use of an optimiser of one parameter, so shared ones stay shared.
+    """Copies into the tensors in use of an optimizer of one parameter, so shared ones stay shared.
 
-    Raises ValueError if `saved` is of another kind of optimiser or of a parameter of another shape.
+    Raises ValueError if `saved` is of another kind of optimizer or of a parameter of another shape.
     """
     ours = dict(optimizer_state(optimizer))  # Adam and SGD have none before their first step
     if ours and _shapes(saved) != _shapes(ours):
-        raise ValueError(f"optimiser state must be {_shapes(ours)}; got {_shapes(saved)}")
+        raise ValueError(f"optimizer state must be {_shapes(ours)}; got {_shapes(saved)}")
     optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved}})
     loaded = optimizer_state(optimizer)
     loaded.update({name: tensor.copy_(loaded[name]) for name, tensor in ours.items()})
 
 
 def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
-    """Adam's count of steps, of an optimiser of one parameter; others have none."""
+    """Adam's count of steps, of an optimizer of one parameter; others have none."""
     if (step := optimizer_state(optimizer).get("step")) is not None:
         step.fill_(count)
 
 
 def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: bool) -> None:
-    """Have an optimiser of one parameter keep its statistics in `memory` [n, weights] (`statistics`), that others may
+    """Have an optimizer of one parameter keep its statistics in `memory` [n, weights] (`statistics`), that others may
     use too. fill: begin with its own; otherwise it takes what is there.
     """
     state = optimizer_state(optimizer)
@@ -296,7 +296,7 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
 def slice_statistics(
     whole: torch.optim.Optimizer, make: Callable[[torch.nn.Parameter], torch.optim.Optimizer], at: slice
 ) -> torch.optim.Optimizer:
-    """An optimiser of a part of the weights of `whole`, one of one flat parameter with shared statistics: the same
+    """An optimizer of a part of the weights of `whole`, one of one flat parameter with shared statistics: the same
     weights, the same statistics and count of steps. make: of its kind. The part's gradient is yet to be given.
     """
     parameter = torch.nn.Parameter(whole.param_groups[0]["params"][0].data[at])

@@ -88,7 +88,7 @@ LAGS = 64  # histogram of gradients' staleness; the last bin holds everything be
 
 
 class ParameterServer(SharedWeights):
-    """One vector and one set of optimiser statistics in `shards` parts, one worker (`serve_parameters`) for each.
+    """One vector and one set of optimizer statistics in `shards` parts, one worker (`serve_parameters`) for each.
 
     `weights`, `size`: of the parameters, and of the whole vector (params.param_sizes); floating buffers are the last
     part's, which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was

@@ -2,7 +2,7 @@
 
 The current weights of one agent as one vector: a module's views of it, and its versioned copy that anyone may read.
 
-vector = [parameters | floating buffers]. Optimisers see one flat Parameter (the parameters' part) and one flat
+vector = [parameters | floating buffers]. Optimizers see one flat Parameter (the parameters' part) and one flat
 gradient; publishing, pulling, checkpoints and replicas carry both parts.
 """
 
@@ -240,7 +240,7 @@ class Params(SharedArrays):
     """Versioned weights: one writes, up to `readers` others read, nobody ever sees a torn copy.
 
     Two copies in shared memory; the writer fills the one that readers are not sent to, and marks begin and end of it.
-    `version` counts optimiser updates (stamped on rows, reported as lag); `round` is what `lag` waits for.
+    `version` counts optimizer updates (stamped on rows, reported as lag); `round` is what `lag` waits for.
     """
 
     LOCAL = ("_newest", "_locked")
@@ -377,7 +377,7 @@ class WeightsOnRequest(SharedArrays):
         self._cells[1] = self._cells[0]
 
 
-# One agent's weights and optimiser of one version, in shared memory, for another agent to go on with.
+# One agent's weights and optimizer of one version, in shared memory, for another agent to go on with.
 
 
 _NUMBER, _SNAPSHOT_VERSION, _STEPS = 0, 1, 2  # cells of the head
@@ -393,7 +393,7 @@ class AgentSnapshot(SharedArrays):
     _statistics = shared_array(np.float32, lambda s: (len(s.statistics), s.weights))
 
     def __init__(self, network: NetworkOrFactory, statistics: Sequence[str]):
-        """statistics: what the optimiser keeps per weight (OptimizerSpec)."""
+        """statistics: what the optimizer keeps per weight (OptimizerSpec)."""
         self.statistics = tuple(statistics)
         self.weights, self.size = param_sizes(network)
         super().__init__()
@@ -401,7 +401,7 @@ class AgentSnapshot(SharedArrays):
     number = property(lambda self: int(self._head[_NUMBER]))
 
     def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
-        """A snapshot for copy `number`. Statistics that an optimiser has not made yet are 0, with which its first step
+        """A snapshot for copy `number`. Statistics that an optimizer has not made yet are 0, with which its first step
         is the same.
         """
         self._head[_NUMBER] = 0
@@ -416,7 +416,7 @@ class AgentSnapshot(SharedArrays):
 
     @torch.no_grad()
     def read(self, vector: FlatParams, optimizer: torch.optim.Optimizer) -> int:
-        """Bring it into a learner's vector and optimiser; the version of the weights."""
+        """Bring it into a learner's vector and optimizer; the version of the weights."""
         memory_barrier()
         state = {k: torch.tensor(x) for k, x in zip(self.statistics, self._statistics, strict=True)}
         if "exp_avg" in state:
@@ -454,7 +454,7 @@ class AgentParams(SharedArrays):
     def __init__(
         self, network: NetworkOrFactory, agents: int, readers: int = 1, statistics: Sequence[str] | None = None
     ):
-        """statistics: what the optimiser keeps per weight, where agents copy each other."""
+        """statistics: what the optimizer keeps per weight, where agents copy each other."""
         self.snapshot = None if statistics is None else AgentSnapshot(network, statistics)
         self.each = [Params.of(network, readers) for _ in range(agents)]
         super().__init__()

@@ -36,7 +36,7 @@ Agree = Generator[None, None, Sums]
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimiser by name (optimizers.NAMES); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
+    """An optimizer by name (optimizers.NAMES); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
 
     name: str = "adam"
     eps: float = 1e-8
@@ -252,7 +252,7 @@ class AllReduce(SharedArrays, Update):
     """Replicas of one machine stay equal: gradients and floating buffers are averaged in shared memory, in fixed order;
     by NCCL, in its own, where each replica is a process with a GPU of its own (NcclGroup).
 
-    On CPUs each replica averages its own part of the gradient and takes the optimiser's step there: statistics, as
+    On CPUs each replica averages its own part of the gradient and takes the optimizer's step there: statistics, as
     large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
     memory: nobody computes while it is written. With buffers each replica copies the others' parts to its own.
     `size`: of the whole vector, of which `weights` come first (param_sizes).
@@ -430,7 +430,7 @@ def averaged(optim: OptimizerSpec, replicas: int, net: Network) -> AllReduce | L
 
 
 class SharedWeights(SharedArrays, Counts, Update):
-    """One set of weights and of optimiser statistics, changed by up to `workers` workers. `weights`, `size`: of the
+    """One set of weights and of optimizer statistics, changed by up to `workers` workers. `weights`, `size`: of the
     parameters, and of the whole vector (param_sizes). `copy`: every worker has a copy of its own.
     """
 
@@ -500,7 +500,7 @@ _making = threading.Lock()  # of a Hogwild's memory on a device
 
 
 class Hogwild(SharedWeights):
-    """One vector of weights and one set of optimiser statistics in shared memory, changed by up to `workers` workers
+    """One vector of weights and one set of optimizer statistics in shared memory, changed by up to `workers` workers
     without any lock (Recht et al. 2011; Mnih et al. 2016): of two that write at once, parts of both remain.
 
     `weights`, `size`: of the parameters, and of the whole vector (param_sizes). `copy`: every worker has a copy of
@@ -573,7 +573,7 @@ POLL = 0.001  # seconds between two tries where all chunks left are taken, as in
 
 
 class Chunked(SharedWeights):
-    """One vector of weights and one set of optimiser statistics in shared memory, in `chunks` parts.
+    """One vector of weights and one set of optimizer statistics in shared memory, in `chunks` parts.
 
     `weights`, `size`: of the parameters, and of the whole vector (param_sizes); chunks: accel_rl's are 3. The
     gradient is clipped by its own global norm. For each chunk, in the order in which they come free: lock it, apply
@@ -611,7 +611,7 @@ class _Chunked(CopiedUpdate):
         self.lock, self.before = RobustLocks(chunked.locks), np.zeros(chunked.chunks, np.int64)
 
     def _make(self, chunked: Chunked, part: slice, fill: bool) -> torch.optim.Optimizer:
-        """An optimiser of a part of the central weights."""
+        """An optimizer of a part of the central weights."""
         parameter = nn.Parameter(self.shared[part])
         parameter.grad = torch.from_numpy(self.gradient.array)[part]
         made = chunked.optim.make(parameter)

@@ -45,7 +45,7 @@ def test_a_batch_that_fits_no_round_resumes_to_the_bit(name, tmp_path):
 
 
 def test_what_is_learnt_apart_is_not_said_to_resume_to_the_bit():
-    said = {cell.system: exactness.documented(cell) for cell in exactness.apart()}
+    said = {cell.system: exactness.documented(cell) for cell in exactness.asynchronous()}
     assert said == dict.fromkeys(["a3c", "ga3c", "apex", "apex_dpg", "gorila"], False)
     assert {c.system for c in exactness.in_step() if not exactness.documented(c)} == {"accel", "accel_dqn"}
 

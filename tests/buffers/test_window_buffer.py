@@ -1,4 +1,4 @@
-"""An optimiser's experience: which windows are there, how often each is drawn, and a buffer that goes on."""
+"""An optimizer's experience: which windows are there, how often each is drawn, and a buffer that goes on."""
 
 from __future__ import annotations
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 
@@ -46,3 +47,14 @@ def test_the_evidence_exists() -> None:
         there = {word: (ROOT / word).exists() if "/" in word else word in known_tests() for word in words}
         gone += [f"docs/systems/{name}.md names {word}, which does not exist" for word in words if not there[word]]
     assert not gone, "\n".join(gone)
+
+
+def test_the_options_exist() -> None:
+    """Options that a page names in its text; its commands run in test_code."""
+    reference = (ROOT / "docs" / "reference" / "command_line.md").read_text()
+    known = set(re.findall(r"--([a-z-]+)", reference))
+    known |= {f.name.replace("_", "-") for name in systems.names() for f in fields(systems.load(name).Config)}
+    for name in systems.names():
+        text = "".join(part for part in (ROOT / "docs" / "systems" / f"{name}.md").read_text().split("```")[::2])
+        named = set(re.findall(r"`--(?:no-)?([a-z-]+)", text))
+        assert named <= known, f"docs/systems/{name}.md: {sorted(named - known)}"

@@ -91,7 +91,7 @@ def learners(
 
 
 def agent_of(path: Path, agent: int) -> tuple[dict[str, Any], dict[str, np.ndarray], dict[str, np.ndarray]]:
-    """What is saved of its learner, its weights, its optimiser."""
+    """What is saved of its learner, its weights, its optimizer."""
     folder = checkpoint.OpenCheckpoint(path)
     arrays = (folder.arrays(f"agents/{agent}/{name}") for name in ("policy", "optimizer"))
     return (folder.json(f"agents/{agent}/learner"), *arrays)
@@ -110,7 +110,7 @@ def same(a: dict[str, np.ndarray], b: dict[str, np.ndarray]) -> bool:
 
 
 @pytest.mark.parametrize("processes", [0, pytest.param(2, marks=pytest.mark.long)])
-def test_the_agent_goes_on_with_weights_and_optimiser_of_one_version_of_the_donor(processes, saved, tmp_path):
+def test_the_agent_goes_on_with_weights_and_optimizer_of_one_version_of_the_donor(processes, saved, tmp_path):
     before = [agent_of(saved, agent)[0]["version"] for agent in (0, 1)]
     for run in learners(saved, tmp_path, processes):
         assert run.published(0)[1] != run.published(1)[1]

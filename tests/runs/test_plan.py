@@ -317,7 +317,7 @@ def test_slots_within_replicas_are_counted_as_they_will_be(tmp_path: Path, monke
 
 @pytest.mark.parametrize(("name", "share"), [("adam", 2.0), ("rmsprop_tf", 1.0)])
 @pytest.mark.parametrize(("replicas", "own"), [(1, 2), (2, 4)])
-def test_weights_are_a_vector_its_gradient_and_what_the_optimiser_keeps(name, share, replicas, own):
+def test_weights_are_a_vector_its_gradient_and_what_the_optimizer_keeps(name, share, replicas, own):
     """Two replicas share weights and statistics; each has its gradient and half of the mean."""
     crew, system = wired("a2c", replicas=replicas, optimizer=name)
     net, more = plan.bytes_of(system.policy()), 600 if replicas > 1 else 16  # sums, arrivals, hyperparameters

@@ -151,7 +151,7 @@ def test_a_run_of_five_grows_with_its_past_selves_and_its_game(tmp_path: Path, c
         (old / name).write_text('{"version": 0}\n')
     words = "--core-size 24 --hidden 160 --env arena:moba+team=1+lanes=2+length=40 --freeze-until 100"
     assert main.main(["surgery", str(old), "--out", str(new), *words.split()]) == 0
-    assert "not carried: experience of optimisers" in capfd.readouterr().out
+    assert "not carried: experience of optimizers" in capfd.readouterr().out
     assert not [*new.glob("checkpoints/*/learners")]
     assert (new / "ratings.jsonl").read_bytes() == (new / "references.json").read_bytes() == b'{"version": 0}\n'
     past = {p.stem for p in (old / "past_agents").iterdir()}

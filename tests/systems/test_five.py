@@ -263,7 +263,7 @@ def test_actors_that_may_not_be_ahead_never_wait_for_ever(given, tmp_path):
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("faults", ["kill=act:2,kill=referee:2,kill=rater:2", "kill=learn:2"])
 def test_killed_anywhere_it_goes_on_with_all_that_it_had(faults, tmp_path):
-    """Actor, referee and rater are replaced; without its optimiser a run ends."""
+    """Actor, referee and rater are replaced; without its optimizer a run ends."""
     directory, given = tmp_path / "run", {**FULL, **STILL, "rate_every": 20, "run": tmp_path / "run"}
     with injected(faults):
         if "learn" in faults:

@@ -70,7 +70,7 @@ def test_agents_learn_apart_and_a_run_goes_on_with_each_where_it_was(loss, tmp_p
 
 
 class Lineage:
-    """What the lines of matches.jsonl say of how many steps an agent's optimiser has made: at each of its updates one,
+    """What the lines of matches.jsonl say of how many steps an agent's optimizer has made: at each of its updates one,
     but for copies, which bring the donor's.
     """
 
@@ -93,7 +93,7 @@ class Lineage:
 
 
 def whole_agents(directory: Path) -> dict[int, int]:
-    """Copies of each agent in the newest checkpoint, whose optimisers have made as many steps as the log says."""
+    """Copies of each agent in the newest checkpoint, whose optimizers have made as many steps as the log says."""
     path, lineage = checkpoint.everything(directory)[-1], Lineage(directory)
     for agent, version in versions(directory).items():
         made = checkpoint.OpenCheckpoint(path).arrays(f"agents/{agent}/optimizer").get("step", 0)

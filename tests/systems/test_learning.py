@@ -59,7 +59,7 @@ LONG: dict[str, tuple[str, dict[str, Any], int, float]] = {
     "a2c, memory": ("a2c", {**REMEMBERS, **THREAD}, 25_000, 0.8),
     "a2c, two clocks": ("a2c", {**REMEMBERS, **TWO_CLOCKS, **SERIAL}, 16_000, 0.8),
     "a3c, memory": ("a3c", {**of.A3C, "env": "toy:memory", "core": "lstm", "core_size": 16, **SERIAL}, 9_000, 0.8),
-    "a3c, the paper's optimiser": ("a3c", {**of.A3C, **PAPER, "lam": 1.0, **SERIAL}, 20_000, 0.2),
+    "a3c, the paper's optimizer": ("a3c", {**of.A3C, **PAPER, "lam": 1.0, **SERIAL}, 20_000, 0.2),
     "accel ppo, memory": ("accel", {**of.ACCEL_PPO, **of.MEMORY, "learning_rate": 5e-3, **SERIAL}, 40_000, 0.8),
     "accel_dqn rainbow": ("accel_dqn", {**of.ACCEL_DQN, "algo": "rainbow", "replicas": 1, **SERIAL}, 16_000, 0.2),
     "appo, memory": ("appo", {**of.APPO, **of.MEMORY, "unroll": 8, **SERIAL}, 40_000, 0.8),

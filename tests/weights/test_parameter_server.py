@@ -63,7 +63,7 @@ def push(bound: Any, parts: list[ParameterShard], rate: float = 0.1) -> int:
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
 @pytest.mark.parametrize("name", ["adagrad", "rmsprop_tf", "adam"])
-def test_learners_in_turn_are_one_local_optimiser_however_many_shards(name, shards):
+def test_learners_in_turn_are_one_local_optimizer_however_many_shards(name, shards):
     optim = OptimizerSpec(name, eps=0.1, clip=1.0)
     server, vectors, bound, parts = made(optim, 3, shards)
     alone = ends.nine_in_turn(optim, vectors, lambda i: push(bound[i], parts))

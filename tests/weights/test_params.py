@@ -114,7 +114,7 @@ def test_an_earlier_round_does_not_end_the_wait_for_a_later_one():
     assert len(bell.left) == 5
 
 
-# A snapshot brings weights and optimiser of one version, to the bit, or nothing.
+# A snapshot brings weights and optimizer of one version, to the bit, or nothing.
 
 Trained = tuple[nn.Module, FlatParams, torch.optim.Optimizer]
 

@@ -79,7 +79,7 @@ def test_replicas_agree_without_an_update_and_go_on_with_one(n):
 @pytest.mark.parametrize("clip", [0.0, 0.5])
 @pytest.mark.parametrize("weights", [5001, 41])  # of 41 the first replica has none
 def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights):
-    """Weights, statistics and norm are those of one optimiser of everything."""
+    """Weights, statistics and norm are those of one optimizer of everything."""
     what = OptimizerSpec(name, eps=1e-3, clip=clip)
     vectors, bound = replicas(AllReduce(what, 3, weights), 3, weights)
     [alone], [local] = replicas(Local(what), 1, weights)

@@ -134,7 +134,7 @@ TURN = 0  # a part, as GRADIENT and WEIGHTS
 
 class AllReduceMirror(ObjectMirror):
     """Both ways: of a replica's gradient the parts that replicas there average, its part of the weights and of the
-    optimiser's statistics, and its sums. They add up as on one machine, in the same order.
+    optimizer's statistics, and its sums. They add up as on one machine, in the same order.
 
     A replica arrives at turn k + 2 only after all have seen it at k. So what it wrote for turn k stays until it was
     sent, and at most two of its turns are to be sent.

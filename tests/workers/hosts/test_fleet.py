@@ -98,9 +98,7 @@ def test_replays_larger_than_a_machines_memory_are_refused(monkeypatch, tmp_path
 
     monkeypatch.setattr(LocalMachines, "open", small)
     given = {"env": "toy:catch", "network": "mlp", "capacity": 50_000, "quiet": True, "place": "serve_replay=others"}
-    with pytest.raises(
-        UserError, match=r"^--hosts: local-1 has 0.0 GB of memory, 1 replays there take .* --capacity"
-    ):
+    with pytest.raises(UserError, match=r"^--hosts: local-1 has 0.0 GB of memory, 1 replays there take .* --capacity"):
         polyplay.train("apex", **given, steps=1000, hosts="local:1", run=str(tmp_path / "run"))
     assert not processes_of(tmp_path)
 

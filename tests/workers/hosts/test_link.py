@@ -20,7 +20,7 @@ import pytest
 from polyplay.core import checkpoint
 from polyplay.core.shared_memory import Semaphores
 from polyplay.core.worker import RunControl
-from polyplay.workers.hosts import link as home_end
+from polyplay.workers.hosts import link as link_module
 from polyplay.workers.hosts.agent import MachineAgent
 from polyplay.workers.hosts.link import DATA, FILE, HEAD, MAGIC, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import CellsMirror
@@ -125,7 +125,7 @@ class TestFrames:
         link, theirs = ends(root=tmp_path)
         said, real, replace = list[str](), open, os.replace
         link.dropped = said.append if "nobody" not in how else None
-        monkeypatch.setattr(home_end, "CHUNK", 7)
+        monkeypatch.setattr(link_module, "CHUNK", 7)
         checkpoint.CheckpointPart(tmp_path, 5).arrays("agents/0/policy", {"w": np.zeros(3, np.float32)})
 
         def make(*of: Any) -> None:
@@ -144,7 +144,7 @@ class TestFrames:
             monkeypatch.setattr(os, "replace", make)
         else:
             monkeypatch.setattr(
-                home_end, "open", lambda *a: Full() if "act-1" in str(a[0]) else real(*a), raising=False
+                link_module, "open", lambda *a: Full() if "act-1" in str(a[0]) else real(*a), raising=False
             )
         names = [f"checkpoints/.partial-00000000000{i}/workers/act-1.json" for i in (5, 6)]
         names[1] = names[1].replace("act-1", "act-2")
