@@ -22,10 +22,14 @@ from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish
 
 ENOUGH = 0.99  # of the other checkout's speed
 TOY = "--env toy:catch --network mlp --checkpoint-every 1000 --serial --no-tensorboard --quiet"
+PONG = "--preset quick --network nature --serial --no-tensorboard --quiet"
 WORK: dict[str, str] = {
     "import polyplay, 200 times": "",
     "impala": f"impala {TOY} --actors 4 --lanes 8 --batch 8 --unroll 5 --steps 90k",
-    "impala on Pong": "impala --preset quick --lanes 8 --serial --no-tensorboard --quiet --steps 6k",
+    "impala on Pong": f"impala {PONG} --lanes 8 --steps 6k",
+    "a2c on Pong": f"a2c {PONG} --steps 8k",
+    "ppo on Pong": f"ppo {PONG} --steps 6k",
+    "dqn on Pong": f"dqn {PONG} --lanes 8 --steps 7k",
     "a2c of 4 replicas": f"a2c {TOY} --replicas 4 --lanes 16 --steps 40k",
     "apex": f"apex {TOY} --actors 2 --lanes 8 --unroll 10 --batch 32 --learning-starts 500 --ratio 4 "
     "--capacity 10k --steps 25k",
