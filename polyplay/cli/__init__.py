@@ -1,1 +1,1 @@
-"""The command `polyplay`: a small file for each verb."""
+"""The command `polyplay`: its verbs, and the pages that it serves."""

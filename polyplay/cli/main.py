@@ -20,7 +20,7 @@ from polyplay.core import processes
 from polyplay.core.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import refusal_text
 
-VERBS = {  # by verb, whose file is cli/VERB: what it takes, and what it does
+VERBS = {  # by verb: what it takes, and what it does
     "train": ("SYSTEM", "train an agent"),
     "resume": ("RUN", "continue a run from its newest checkpoint"),
     "surgery": ("RUN --out RUN2", "let a run's network or game grow"),

@@ -1,9 +1,9 @@
-"""Ape-X DQN (Horgan et al. 2018): many actors, each at its own ε, prioritized memories beside them, one learner.
+"""Ape-X DQN (Horgan et al. 2018): many actors, each at its own ε, prioritized replays beside them, one learner.
 
-act × actors:   envs ─► own copy of the weights, ε by lane ─► rows, with the values said of them ─► RolloutQueue
+act × actors:   envs ─► own copy of the weights, ε by lane ─► rows, with the policy's values ─► RolloutQueue
                           ▲                                                                            ▼
-                 Params, one publication for all              serve_replay × memories: replay, first priorities from
-                          rows │                                                                            ▼
+                 Params, one publication for all          serve_replay × replay_workers: replay, first priorities
+                          │                                                                            ▼
 learn:          update ◄── loss ◄── batches drawn ahead ◄── SampleQueue ◄─────── and priorities back ────────┘
 """
 

@@ -1,9 +1,9 @@
 """Ape-X DPG (Horgan et al. 2018, §4.2): Ape-X for real actions: many actors, each with noise of its own; an actor and a
 critic in one network.
 
-act × actors:   envs ─► own copy of μ, noise on actions ─► rows, with what Q said of them ─► RolloutQueue
+act × actors:   envs ─► own copy of μ, noise on actions ─► rows, with Q of both ends ─► RolloutQueue
                           ▲                                                                     ▼
-                 Params, one publication for all       serve_replay × memories: replay, first priorities from rows
+                 Params, one publication for all       serve_replay × replay_workers: replay, first priorities
                           │                                                                     ▼
 learn:          update ◄── loss of Q, and of μ along dQ/da ◄── SampleQueue ◄────────── and priorities back
 """

@@ -2,8 +2,8 @@
 
 bundle × learners:  envs ─► ε-greedy policy ─► rows ─► Replay ─► draws: loss, unless an outlier ─► gradient, in slices
                        ▲ pulled before each rollout               ▲ and gradient; target network now and then    ▼
-                       └──────────────────────────────────────────┴── shard × shards: its part, AdaGrad, unless stale
-free:  act × actors: this half ─► RolloutQueue ─► serve_replay × memories ─► SampleQueue ─► learn × learners: that half
+                       └──────────────────────────────────────────┴── serve_parameters × shards: its part, unless stale
+free:  act × actors: this half ─► RolloutQueue ─► serve_replay × replay_workers ─► SampleQueue ─► learn: that half
 """
 
 from __future__ import annotations

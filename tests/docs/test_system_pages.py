@@ -8,6 +8,7 @@ from functools import cache
 from pathlib import Path
 
 from polyplay import systems
+from polyplay.runs.options import RunOptions
 
 ROOT = Path(__file__).parents[2]
 SECTIONS = ("The figure", "The paper's terms", "Fields and presets", "What differs", "What was verified")
@@ -49,12 +50,26 @@ def test_the_evidence_exists() -> None:
     assert not gone, "\n".join(gone)
 
 
+EVALUATE = {"agent", "checkpoint", "protocol"}  # options of `polyplay evaluate` that pages name
+
+
 def test_the_options_exist() -> None:
     """Options that a page names in its text; its commands run in test_code."""
-    reference = (ROOT / "docs" / "reference" / "command_line.md").read_text()
-    known = set(re.findall(r"--([a-z-]+)", reference))
-    known |= {f.name.replace("_", "-") for name in systems.names() for f in fields(systems.load(name).Config)}
     for name in systems.names():
-        text = "".join(part for part in (ROOT / "docs" / "systems" / f"{name}.md").read_text().split("```")[::2])
+        known = {f.name.replace("_", "-") for of in (systems.load(name).Config, RunOptions) for f in fields(of)}
+        text = "".join((ROOT / "docs" / "systems" / f"{name}.md").read_text().split("```")[::2])
         named = set(re.findall(r"`--(?:no-)?([a-z-]+)", text))
-        assert named <= known, f"docs/systems/{name}.md: {sorted(named - known)}"
+        assert named <= known | EVALUATE, f"docs/systems/{name}.md: {sorted(named - known)}"
+
+
+def test_the_code_that_pages_name_exists() -> None:
+    gone = []
+    for page in [ROOT / "ARCHITECTURE.md", *(ROOT / "docs").rglob("*.md")]:
+        for file, symbols in re.findall(r"`([\w/]+\.py)`: ((?:`\w+`(?:, )?)+)", page.read_text()):
+            path = next((p for p in (ROOT / "polyplay" / file, ROOT / file) if p.exists()), None)
+            code = path.read_text() if path else ""
+            names = re.findall(r"`(\w+)`", symbols)
+            gone += [
+                f"{page}: {file}: {n}" for n in names if not re.search(rf"(?m)^ *(def |class )?{n}\b *[(:=]", code)
+            ]
+    assert not gone, "\n".join(gone)
