@@ -72,7 +72,7 @@ def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", "80")
     assert main.main(["train", name, "--help"]) == 0
     out = capsys.readouterr().out
-    assert max(map(cell_len, out.splitlines()[3:])) <= 80  # the first lines name the presets, and the terminal folds them
+    assert max(map(cell_len, out.splitlines()[3:])) <= 80  # the first lines name presets: the terminal folds them
     said = " ".join(out.replace("│", " ").split())
     hints = flags.option_types(systems.load(name).Config, RunOptions)
     for field, numbers in ((field, flags.range_of(hint)) for field, hint in hints.items()):
