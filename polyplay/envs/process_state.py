@@ -70,12 +70,12 @@ class GlobalGenerators:
     def enter(self) -> None:
         """From now on the global generators are these."""
         global _here, _outside, _seed
-        if _here is self:
+        if (here := _here) is self:  # once: another thread may leave meanwhile
             return
-        if _here is None:
+        if here is None:
             _outside = _states()
         else:
-            _here._states = _states()
+            here._states = _states()
         _here = self
         if self._states:
             _seed = self._seed
