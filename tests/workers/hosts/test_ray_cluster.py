@@ -91,7 +91,8 @@ def finished(run: Path, hosts: str, *words: str) -> str:
 def test_actors_on_two_raylets_learn_the_same_to_the_bit(cluster, tmp_path):
     exact = ("--steps", "8000", "--lag", "0", "--trace")
     said = finished(tmp_path / "there", f"ray:{cluster}", *exact)
-    assert "machine-2 (2 cores): act 0; machine-3 (2 cores): act 1" in " ".join(said.split())
+    places = [f"machine-{i} (2 cores): act 0; machine-{5 - i} (2 cores): act 1" for i in (2, 3)]
+    assert any(place in " ".join(said.split()) for place in places), said
     finished(tmp_path / "here", "none", *exact)
     assert len(updates(tmp_path / "here")) > 40
     assert updates(tmp_path / "there") == updates(tmp_path / "here")
@@ -129,7 +130,7 @@ def test_a_lost_head_ends_the_run_with_a_checkpoint_and_a_reason(number, tmp_pat
 def test_a_killed_raylet_is_noticed_and_its_actors_begin_anew_elsewhere(cluster, tmp_path):
     """The last test: this raylet does not come back."""
     run = tmp_path / "run"
-    main = command(run, "--hosts", f"ray:{cluster}", "--steps", "300k")
+    main = command(run, "--hosts", f"ray:{cluster}", "--steps", "100k")
     wait_for(lambda: learning(run))
     os.kill(raylet("machine-2"), signal.SIGKILL)
     began = time.time()
