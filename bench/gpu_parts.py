@@ -210,7 +210,7 @@ def learner_alone(wired: Wired, seconds: float, episode: int) -> Row:
     """Updates of a learner that draws from a replay: from a sample in the machine's memory (updates/s), and with
     drawing it and returning priorities on the same thread (with_replay/s).
     """
-    given = wired.learner.get("replay") or wired.learner["source"].replay
+    given = wired.learner["source"].replay
     buffer, learner = filled(given, episode), Learner(wired.context(), wired.learns)
     item, device = tree.map(np.copy, buffer.sample()), wired.device
     rows = given.batch * max(1, given.sequence)
@@ -403,8 +403,7 @@ def limits(system: str, keywords: Row, seconds: float) -> Row:
     """Samples/s of the device alone with this system's loss and batch sizes, and what of a turn is launch cost."""
     wired = Wired(system, keywords)
     given, passes = wired.learner, wired.learns.passes
-    T = given["source"].queue.T if "source" in given else given["T"]
-    B = given["source"].n * given["source"].queue.lanes if "source" in given else given["envs"].lanes
+    T, B = given["source"].shape
     lanes = wired.system.envs.lanes // wired.system.envs.groups
     taken = B // passes.minibatches if passes else B
     found: Row = {"lanes": lanes, "rows": T * taken, **alone(wired, lanes, T, taken, seconds)}

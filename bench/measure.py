@@ -206,7 +206,7 @@ def wire(system: str, given: Row) -> WiredSystem:
     envs = acts.agents.envs if acts.agents else acts.envs
     assert envs is not None
     assert learner.spec is not None
-    T, B = learner.source.shape if learner.source else (learner.T, learner.envs.lanes if learner.envs else 0)
+    T, B = (learner.source.steps, learner.envs.lanes) if learner.envs else learner.source.shape
     lanes = 1 if acts.agents else envs.lanes // envs.groups
     return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec)
 

@@ -380,7 +380,7 @@ def fill(learner: ReplayLearner, asked: argparse.Namespace) -> None:
             if slot is not None:
                 player.play.out.commit(slot)
                 rows, state = next(player.taken)
-                learner.buffer.limiter.steps += learner.insert(tree.map(lambda x: x.copy(), rows), state)
+                deque(learner.insert(tree.map(lambda x: x.copy(), rows), state), 0)
                 next(player.taken)
                 break
 

@@ -80,9 +80,7 @@ class TrainingQueue(Queue):
     # -------------------------------------------------------------------------------- the learning side
 
     def batches(self, rows: int) -> TrainingBatches:
-        """Raises UserError: there may never be so many transitions in the queue."""
-        if rows > self.capacity:
-            raise UserError(f"--min-batch {rows} can take more chunks than --queue {self.capacity} holds: raise that")
+        """See TrainingBatches."""
         return TrainingBatches(self, rows)
 
     def take(self, rows: int) -> list[int] | None:
@@ -128,12 +126,16 @@ class TrainingQueue(Queue):
 
 
 class TrainingBatches(QueueBatches):
-    """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change."""
+    """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change. Raises
+    UserError: there may never be so many transitions in the queue.
+    """
 
     queue: TrainingQueue
 
     def __init__(self, queue: TrainingQueue, rows: int):
         self.queue, self.rows = queue, rows
+        if rows > queue.capacity:
+            raise UserError(f"--min-batch {rows} can take more chunks than --queue {queue.capacity} holds: raise that")
 
     @property
     def n(self) -> int:  # type: ignore[override]

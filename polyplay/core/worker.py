@@ -42,14 +42,6 @@ class Edge(Protocol):
     def close(self) -> None: ...  # every wait, now and later, raises Closed
 
 
-class Source(Protocol):
-    """What a learner, or a worker that holds a replay, takes from."""
-
-    @property
-    def edge(self) -> Edge: ...
-    def describe(self) -> list[str]: ...  # a line each for the diagram
-
-
 # What every worker counts, in shared memory: one row each, written by its worker alone.
 
 

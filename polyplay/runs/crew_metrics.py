@@ -257,7 +257,7 @@ class CrewMetrics:
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
-            rows[role.source is not None].extend(self.crew.rows(role, past=True))
+            rows[role.takes].extend(self.crew.rows(role, past=True))
         return rows
 
     def _deciles(self, name: str, rows: list[int]) -> Metrics:
@@ -276,7 +276,7 @@ class CrewMetrics:
         metrics: Metrics = {
             "agents": sum(getattr(pool, "present", pool.lanes) for pool in pools),
             "predictors": sum(role.n for role in roles),
-            "trainers": sum(role.n for role in self.crew.roles if role.source is not None),
+            "trainers": sum(role.n for role in self.crew.roles if role.takes),
             "prediction_queue": ratio(self._growth("depth_sum", acting), self._growth("depth_count", acting)),
         }
         waits = [pool.waits() for pool in pools if hasattr(pool, "waits")]

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from polyplay.buffers.rollout_queue import rows_of
-from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.core.processes import describe_sets
@@ -113,13 +111,8 @@ def kind_of(envs: Any) -> str:
 
 def _rollouts(role: Role, net: Any) -> float:
     """Bytes of one worker's own slots, and of the batches that it puts together from several."""
-    if role.T and role.envs is not None:
-        rows = rows_of(role.envs.spec, net.spec())
-        slots = role.envs.groups
-        slot = (role.T + 1) * role.envs.lanes // slots * tree.nbytes(rows)
-        return float(slots * slot * (2 if slots > 1 else 1))
-    joined = getattr(role.source, "joined_nbytes", 0.0) if role.spec else 0.0
-    return max(1.0, len(role.served) / role.n) * joined  # of each agent that one worker learns for
+    own = role.source.nbytes(net) if role.spec and role.source else 0.0
+    return max(1.0, len(role.served) / role.n) * own  # of each agent that one worker learns for
 
 
 # ------------------------------------------------------------------------------------------ self-play by a search
@@ -299,9 +292,8 @@ def _steps_per_update(crew: Any) -> float:
     """Agent steps that one update of all learners together takes, or all passes over one rollout."""
     role = next(r for r in crew.roles if r.learner)
     together, replay = 1 if role.asynchronous or role.served else role.n, role.drawn_replay
-    if replay is not None:
-        return replay.batch * max(replay.sequence, 1) * together / (replay.ratio or 1.0)
-    return together * math.prod(role.source.shape if role.source else (role.envs.lanes, role.T))
+    ratio = (replay.ratio if replay else None) or 1.0
+    return math.prod(role.source.shape) * together / ratio
 
 
 def first_sample(crew: Any) -> int:
@@ -329,7 +321,7 @@ def _repeats(crew: Any) -> str:
         return "not bitwise reproducible: sums on a GPU have no fixed order"
     if not _fixed(crew):
         return "not bitwise reproducible, because workers are asynchronous; with --serial it is"
-    why = " (lag 0)" if not crew.serial and any(r.source for r in crew.roles) else ""
+    why = " (lag 0)" if not crew.serial and any(r.takes for r in crew.roles) else ""
     sets = describe_sets(crew.serial)
     return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{sets}{why}"
 
@@ -338,7 +330,7 @@ def _fixed(crew: Any) -> bool:
     """Whether no clock decides what workers do."""
     fixed = all(r.envs.fixed for r in crew.roles if r.envs)
     free = any(r.asynchronous and r.n > 1 for r in crew.roles)
-    return crew.serial or (fixed and not free and (not any(r.source for r in crew.roles) or _in_step(crew)))
+    return crew.serial or (fixed and not free and (not any(r.takes for r in crew.roles) or _in_step(crew)))
 
 
 def resumes_exactly(crew: Any) -> bool:
@@ -358,7 +350,7 @@ def _forgets(crew: Any) -> bool:
 
 def _in_step(crew: Any) -> bool:
     """Whether acting waits for every update, and every update takes one rollout of each actor."""
-    actors, learners = ([r for r in crew.roles if getattr(r, edge) is not None] for edge in ("out", "source"))
+    actors, learners = [r for r in crew.roles if r.out is not None], [r for r in crew.roles if r.takes]
     if any(r.held_replay or r.drawn_replay for r in learners) or any(r.lag != 0 for r in actors):
         return False
     return all(r.source.n * r.n == sum(a.n for a in actors) for r in learners)

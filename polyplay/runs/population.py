@@ -71,7 +71,10 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[
         network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
     replays = {role.name: layout(role.held_replay) for role in other.roles if role.held_replay}
     rollouts = [[getattr(r.out, name, None) for name in ("T", "lanes", "slots")] for r in other.roles]
-    lanes = [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.T) for r in other.roles], rollouts
+    lanes = (
+        [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.learns_own and r.source.steps) for r in other.roles],
+        rollouts,
+    )
     optimizer = {"": spec.update.optim.name, "statistics": spec.update.optim.statistics}
     return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": {"": lanes}}
 

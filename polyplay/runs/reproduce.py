@@ -18,12 +18,12 @@ import numpy as np
 
 from polyplay.acting.worker import act
 from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
-from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import checkpoint
 from polyplay.core.errors import Diverged, UserError
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Counters, RunControl, WorkerContext
-from polyplay.learning.loop import learn
+from polyplay.learning.loop import Rollouts, learn
 from polyplay.runs.load import compute_threads, crew_of, load_run
 from polyplay.systems import System
 from polyplay.weights.params import FlatParams
@@ -181,7 +181,7 @@ def _read_logs(directory: Path, learning: Role, per_batch: int, updates: int | N
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
     """The actors and learners of a system whose rollouts are logged. Raises UserError: it has no log."""
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
-    logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, RolloutBatches)
+    logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, Rollouts)
     if not logged or any(role.asynchronous for role in crew.roles):
         why = "has no log of what one role of learners got from one role of actors, as impala and appo have"
         raise UserError(f"RUN: {system} {why}; a run with --serial repeats itself exactly with the same seed")

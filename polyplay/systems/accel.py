@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
-from polyplay.learning import A2C, PPO, Hyperparameters, LearnerSpec, replica
+from polyplay.learning import A2C, PPO, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
@@ -63,5 +63,6 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     steps, lost = crew.total(envs, c.frames), cast(Any, "replace" if update.asynchronous else "fail")
     spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, passes=passes, stored_bootstrap=True)
-    crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
+    rollouts = Inline(envs, c.unroll)
+    crew.add(learn, n=replicas, name="replica", learner=True, on_loss=lost, source=rollouts, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -16,7 +16,7 @@ from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
-from polyplay.learning import CategoricalLoss, Hyperparameters, LearnerSpec, QLoss, q_outputs, replica
+from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn, q_outputs
 from polyplay.systems import System, described
 from polyplay.systems import _wiring as wiring
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
@@ -76,6 +76,7 @@ def build(c: Config, crew: Crew) -> System:
     targets: Any = {"outputs": partial(q_outputs, double=rainbow), "target": c.target_update}
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", **targets, report=10)
     lost: Any = "replace" if update.asynchronous else "fail"
-    learner = crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec, replay=replay)
-    learner.explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
+    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
+    source = Replayed(Inline(envs, c.unroll, explore), replay)
+    crew.add(learn, n=replicas, name="replica", learner=True, on_loss=lost, source=source, spec=spec)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)

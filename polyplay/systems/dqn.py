@@ -15,7 +15,7 @@ from typing import Any, Literal
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
-from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, q_outputs, replica
+from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn, q_outputs
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
@@ -68,5 +68,6 @@ def build(c: Config, crew: Crew) -> System:
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
     spec = replace(spec, target=c.target_update)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
-    crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
+    source = Replayed(Inline(envs, c.unroll, explore), replay)
+    crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.001 if c.double else 0.05)

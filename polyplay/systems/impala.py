@@ -14,7 +14,7 @@ from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.core.errors import Count, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, VTrace, learn
+from polyplay.learning import Hyperparameters, LearnerSpec, Rollouts, VTrace, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, auxiliary_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, Params, averaged
@@ -75,6 +75,6 @@ def wire_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int) -
     params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
     actor = crew.add(act, n=n, on_loss="replace", threads=int(lag is None), envs=envs, policy=spec.policy, lag=lag)
     actor.out, actor.params = rollouts, params
-    batches = rollouts.batches(slots, in_turn=lag is not None)
+    batches = Rollouts(rollouts, slots, in_turn=lag is not None)
     crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
     return System(envs, spec.policy, spec.loss.metrics, {} if c.actors else {"actors": n})

@@ -15,7 +15,7 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
-from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec, VTrace, learn_agents
+from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.population.league import League
 from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import Opponents, referee
@@ -81,7 +81,7 @@ def wire_tables(
     params = AgentParams(net, c.agents, c.actors, spec.update.optim.statistics if rule.every else None)
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=spec.policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, snapshots=snapshots)
-    learner.source, learner.params, learner.league = rollouts.batches(slots), params, league
+    source = AgentRollouts(rollouts, slots, league, snapshots)
+    crew.add(learn, n=n, learner=True, serves=c.agents, source=source, spec=spec, params=params)
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup, copies=rule)
     return System(envs, spec.policy, spec.loss.metrics, {"learners": n})

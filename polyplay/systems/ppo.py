@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
-from polyplay.learning import PPO, Hyperparameters, LearnerSpec, replica
+from polyplay.learning import PPO, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
@@ -58,5 +58,5 @@ def build(c: Config, crew: Crew) -> System:
     passes = epochs_of(c, replicas, envs.spec.seats, c.target_kl)
     anneal = "constant" if c.anneal == "constant" else "linear"
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), anneal, passes=passes)
-    crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
+    crew.add(learn, n=replicas, name="replica", learner=True, source=Inline(envs, c.unroll), spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

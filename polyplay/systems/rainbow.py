@@ -15,7 +15,7 @@ from typing import Any, Literal
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.learning import CategoricalLoss, Hyperparameters, LearnerSpec, q_outputs, replica
+from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, learn, q_outputs
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
@@ -74,5 +74,6 @@ def build(c: Config, crew: Crew) -> System:
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
     spec = replace(spec, target=c.target_update)
     explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
-    crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
+    source = Replayed(Inline(envs, c.unroll, explore), replay)
+    crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.0 if c.sigma else 0.001)

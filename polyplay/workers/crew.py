@@ -70,7 +70,7 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
     """Learners that wait for each other go on while they can, which is until their queue is empty: an update of all
     ends in the round that it was begun in, and actors never see a half of it. Replicas act for themselves.
     """
-    waiting, before = [w for w in workers if w.ctx.meeting and w.role.source], list[int]()
+    waiting, before = [w for w in workers if w.ctx.meeting and w.role.takes], list[int]()
     while (now := [w.ctx.meeting for w in waiting]) != before:
         before = now
         for worker in waiting:

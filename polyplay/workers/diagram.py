@@ -41,8 +41,8 @@ def _holds(role: Role) -> list[str]:
         rows.append(f"policy  {_name(policy)}")
     if role.served:
         rows.append(f"agents  {len(role.served)}, each by what it acted")
-    if role.T:
-        rows.append(f"rollout {role.T} steps, {_lag(role)}")
+    if role.learns_own:
+        rows.append(f"rollout {role.source.steps} steps, {_lag(role)}")
     if role.held_replay is not None:
         rows += role.held_replay.describe()
     if held.get("trim"):

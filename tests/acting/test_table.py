@@ -15,8 +15,9 @@ from polyplay.envs import Envs
 from polyplay.games.toys import Skirmish
 from polyplay.learning import agents as learning
 from polyplay.learning import policy_losses
-from polyplay.learning.agents import learn_agents
+from polyplay.learning.agents import AgentRollouts
 from polyplay.learning.learner import LearnerSpec
+from polyplay.learning.loop import learn
 from polyplay.nets import factory
 from polyplay.population.league import League
 from polyplay.population.league_log import CopyRule
@@ -54,9 +55,8 @@ def _crew(
     crew = Crew(seed=3, serial=True, directory=directory)
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
-    more = {**own, "snapshots": snapshots} if league else {}
-    source = queue.batches(1)
-    crew.add(learn_agents, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params, **more)
+    source = AgentRollouts(queue, 1, tables if league else None, snapshots)
+    crew.add(learn, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params)
     if league:
         crew.add(referee, league=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
     return crew, tables
@@ -93,7 +93,7 @@ def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_
 def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them(tmp_path, monkeypatch):
     learnt, asked = set[int](), list[int]()
     sat = set[tuple[int, ...]]()
-    step, scripted = learning.AgentSource.step, Skirmish.focus
+    step, scripted = learning.AgentFeed.learn, Skirmish.focus
 
     def checked_step(self, batch):
         assert (batch[0]["agent"] == self.agent).all()
@@ -111,7 +111,7 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
         return np.zeros(len(obs), np.int64)
 
     by_state.plays_state = True
-    monkeypatch.setattr(learning.AgentSource, "step", checked_step)
+    monkeypatch.setattr(learning.AgentFeed, "learn", checked_step)
     monkeypatch.setattr(Skirmish, "focus", staticmethod(counted))
     monkeypatch.setattr(Skirmish, "opposite", staticmethod(by_state))
     loss = policy_losses.VTrace(reduction="mean")

@@ -21,7 +21,7 @@ from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerCo
 from polyplay.envs import Envs
 from polyplay.learning import policy_losses
 from polyplay.learning.learner import LearnerSpec
-from polyplay.learning.loop import learn, replica
+from polyplay.learning.loop import Inline, Rollouts, learn
 from polyplay.nets import factory as nets
 from polyplay.nets import layers
 from polyplay.nets.factory import build_network
@@ -108,7 +108,7 @@ def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, n
     envs = Envs(env, lanes=8, groups=groups)
     spec = _task(envs, steps=8 * 5 * 28, **net)
     crew = Crew(seed=3, serial=True)
-    crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
+    crew.add(learn, learner=True, source=Inline(envs, 5), spec=spec)
     _run(crew)
     assert max(spec.loss.seen) == crew.counters.column("lag_max").max() == 0.0
     assert crew.counters.column("lag_count").sum() > 0
@@ -134,7 +134,7 @@ def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on, learne
     queue, params = RolloutQueue.of(envs, policy(), 5, 2, 2, learners), Params(size, readers=2)
     crew = Crew(seed=1, on="thread" if on == "serial" else on, serial=on == "serial")
     crew.add(act, n=2, envs=envs, policy=policy, out=queue, params=params, lag=lag)
-    source = queue.batches(groups * 2 // learners, in_turn=lag is not None)
+    source = Rollouts(queue, groups * 2 // learners, in_turn=lag is not None)
     crew.add(learn, n=learners, learner=True, source=source, spec=spec, params=params)
     _run(crew)
     updates = [n for n in crew.counters.column("updates") if n > 0]
@@ -166,7 +166,7 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
         spec = replace(_task(envs, 8 * 5 * 6, loss), policy=policy, stored_bootstrap=True)
         spec.hyperparameters.set("learning_rate", 1e-3)
         crew = Crew(seed=3, serial=True, precision=precision, reuse=reuse)
-        crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
+        crew.add(learn, learner=True, source=Inline(envs, 5), spec=spec)
         used = []
         with monkeypatch.context() as patched:
             patched.setattr(actor, "join_tapes", lambda tapes, used=used: used.append(0) or layers.join_tapes(tapes))

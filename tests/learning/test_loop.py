@@ -92,11 +92,18 @@ def run(steps) -> None:
         pass
 
 
+def step(made: ReplayLearner, rows: Any) -> None:
+    """As a feed does: insert a rollout, and make the updates that are due."""
+    run(made.insert(rows, {}))
+    while made.due:
+        run(made.update())
+
+
 def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
     learner = Learner()
     made = replay_learner(learner)
     for turn in range(1, 30):
-        run(made.step(rollout(2, 4), {}))
+        step(made, rollout(2, 4))
         twin = max(0, (8 * turn - 16) * 2 // 8)
         assert made.updates == len(learner.revised) == twin
     assert learner.rested == [8.0] * 29, "steps count once"
@@ -111,7 +118,7 @@ def test_replicas_owe_by_the_mean_of_their_steps():
         made = replay_learner(learner)
         learner.mean = 6.0  # of 8 and 4
         for _ in range(9):
-            run(made.step(rollout(2, 4, ends), {}))
+            step(made, rollout(2, 4, ends))
         owed.append((made.updates, made.buffer.limiter.steps))
     assert owed == [((54 - 16) * 2 // 8, 54.0)] * 2
 
@@ -124,8 +131,8 @@ def test_a_sample_drawn_ahead_is_the_next_update_s_and_changes_no_count():
     for turn in range(40):
         rows = rollout(2, 4, ends=(turn % 3,))
         ahead.draw_ahead(8)
-        run(plain.step(rows, {}))
-        run(ahead.step(rows, {}))
+        step(plain, rows)
+        step(ahead, rows)
         assert ahead.updates == plain.updates
     assert plain.updates > 20
     assert not one.begun
@@ -139,7 +146,7 @@ def test_a_sample_drawn_ahead_is_saved(tmp_path):
     one.divided = two.divided = True
     made = replay_learner(one)
     for _ in range(3):
-        run(made.step(rollout(2, 4), {}))
+        step(made, rollout(2, 4))
     made.draw_ahead(8)
     drawn = one.begun[-1]
     made.save(checkpoint.CheckpointPart(tmp_path, 7))
@@ -147,7 +154,7 @@ def test_a_sample_drawn_ahead_is_saved(tmp_path):
     assert two.begun == [drawn], "the other threads begin with it at once"
     assert again.updates == made.updates
     for who in (made, again):
-        run(who.step(rollout(2, 4), {}))
+        step(who, rollout(2, 4))
     assert two.items[0]["id"].tolist() == drawn
     assert [item["id"].tolist() for item in one.items[-len(two.items) :]] == [x["id"].tolist() for x in two.items]
 
@@ -156,7 +163,7 @@ def test_priorities_go_back_to_whom_they_belong():
     learner = Learner()
     made = replay_learner(learner, sampler=Proportional(alpha=1.0, beta=1.0), ratio=4.0)
     for _ in range(3):
-        run(made.step(rollout(4, 4), {}))
+        step(made, rollout(4, 4))
     assert made.buffer.metrics()["priority_max"] == 8.0
     assert made.buffer.metrics()["late"] == 0
 
@@ -165,7 +172,7 @@ def test_priorities_go_back_to_whom_they_belong():
 def test_beta_moves_to_its_last_value_over_the_run(left, beta):
     made = replay_learner(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
     assert replay_worker.importance_exponent(made.replay, left) == pytest.approx(beta)
-    made.insert(rollout(30, 4), {})
+    run(made.insert(rollout(30, 4), {}))
     run(made.update())
     assert made.buffer.metrics()["beta"] == pytest.approx(beta)
     for sampler in (Uniform(), Proportional(0.5, 0.4)):
@@ -178,7 +185,7 @@ def test_who_takes_a_lost_ones_place_draws_others():
         learner = Learner()
         made = replay_learner(learner, incarnation=incarnation)
         for _ in range(8):
-            run(made.step(rollout(4, 4), {}))
+            step(made, rollout(4, 4))
         drawn.append([item["id"].tolist() for item in learner.items])
     assert len(drawn[0]) == len(drawn[1]) > 3
     assert drawn[0] != drawn[1]
