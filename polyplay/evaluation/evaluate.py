@@ -42,7 +42,7 @@ from polyplay.workers import process
 
 if TYPE_CHECKING:
     from polyplay.acting.play import PlayedGame
-    from polyplay.nets.policy import Policy
+    from polyplay.nets.policy import Player
 
 EVERY = 30.0  # seconds between two lines where standard error is no terminal
 
@@ -434,7 +434,7 @@ def play_and_score(
     }
 
 
-def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy, str, Row]:
+def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player, str, Row]:
     """Who plays, on which device, and what a record says of both. Raises UserError."""
     import torch
 
