@@ -181,8 +181,9 @@ class FoldedNetwork(nn.Module):
             _write(mine, *folded(theirs))
         heads = [folded(network.policy), folded(network.value)]
         _write(self.heads, *(torch.cat(parts) for parts in zip(*heads, strict=True)))
-        for name in ("logits", "hidden", "output"):
-            getattr(self, name).load_state_dict(getattr(network, name).state_dict())
+        ends = (self.logits, network.logits), (self.hidden, network.hidden), (self.output, network.output)
+        for layer, new in ends:
+            layer.load_state_dict(new.state_dict())
 
     def trunk(self) -> list[nn.Conv2d]:
         """The convolutions below the heads, in order."""
