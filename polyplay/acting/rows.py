@@ -13,12 +13,11 @@ import torch
 
 from polyplay.buffers.rollout_queue import RolloutSlots
 from polyplay.core import tree
-from polyplay.core.tree import Batch, Index
+from polyplay.core.tree import Batch, Index, Spec
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.device import fetch_outputs, to_device
-from polyplay.nets.layers import Tape
-from polyplay.nets.policy import Policy, TapedPolicy
+from polyplay.nets.policy import Player
 
 # How often an ε-greedy actor plays at random: a schedule in agent steps, or a ladder over the lanes; or how large the
 # noise on real actions is.
@@ -104,29 +103,36 @@ class GaussianNoise:
 # On a CPU every function here gives back what it was given.
 
 
-def policy_from_cpu(policy: Policy) -> Policy:
-    """A policy whose inputs and outputs are on the CPU, wherever its weights are."""
-    device = next(policy.parameters()).device
-    return policy if device.type == "cpu" else cast("Policy", PolicyOnDevice(policy, device))
+def player_from_cpu(player: Player, device: torch.device | str) -> Player:
+    """A player whose inputs and outputs are on the CPU, while its weights are on a device."""
+    device = torch.device(device)
+    return player if device.type == "cpu" else PlayerOnDevice(player, device)
 
 
-class PolicyOnDevice:
+class PlayerOnDevice(Player):
     """One copy there (observations that are there already stay), one copy back per call."""
 
-    def __init__(self, policy: Policy, device: torch.device):
-        self.policy, self.device = policy, device
+    def __init__(self, player: Player, device: torch.device):
+        self.player, self.device, self.noise = player, device, player.noise
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.policy, name)
+    def spec(self) -> Spec:
+        return self.player.spec()
+
+    def state_spec(self) -> Spec:
+        return self.player.state_spec()
 
     def initial(self, lanes: int) -> Batch:
-        return tree.map(lambda x: x.cpu(), self.policy.initial(lanes))
+        return tree.map(lambda x: x.cpu(), self.player.initial(lanes))
 
-    def act(self, step: Batch, state: Batch, *tape: Tape) -> tuple[Batch, Batch]:
-        """See Policy.act. What goes on a tape stays on the device."""
-        out, after = cast("TapedPolicy", self.policy).act(
-            to_device(step, self.device), to_device(state, self.device), *tape
-        )
+    def reward_scale(self) -> float | torch.Tensor:
+        return self.player.reward_scale()
+
+    def cache_weights(self) -> None:
+        self.player.cache_weights()
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """See Policy.act."""
+        out, after = self.player.act(to_device(step, self.device), to_device(state, self.device))
         both = fetch_outputs({"out": out, "after": after} if after else {"out": out})
         return both["out"], both.get("after", {})
 

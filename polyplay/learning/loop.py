@@ -11,14 +11,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, policy_from_cpu, pool_to_device
+from polyplay.acting.rows import Exploration, player_from_cpu, pool_to_device
 from polyplay.acting.worker import open_pool, report_faults
 from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.replay import Replay
@@ -32,8 +32,8 @@ from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Learner, LearnerSpec, collator_for
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock
-from polyplay.nets.policy import Policy
 from polyplay.weights.params import Params
 
 # The loop, and what it asks of where batches come from.
@@ -250,12 +250,12 @@ class InlineFeed(ActingFeed):
             slots = RolloutSlots(*_rows(learner, envs), source.steps, envs.lanes // envs.groups, envs.groups)
             place = torch.device("cpu") if replayed else learner.device  # a replay is in the machine's own memory
             self.pool = pool_to_device(self.pool, slots, place)
-            self.collate, policy = collator_for(slots, envs.groups, place), policy_from_cpu(learner.policy)
+            self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
             self.recorder: TapeRecorder | None = None
-            if ctx.reuse and learner.spec.stored_bootstrap and getattr(learner.policy, "recalls", False):
+            if ctx.reuse and learner.spec.stored_bootstrap and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
-                policy = cast("Policy", self.recorder)
-            self.actor = Actor(ctx, self.pool, [LanePlayer(policy, slots)], ctx.index * envs.lanes)
+            player = player_from_cpu(self.recorder or policy, learner.device)
+            self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
             self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
             if "pool" in saved:
                 self.actor.load(saved)
