@@ -266,13 +266,13 @@ def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
     """
     if not _plays_state(bot):
         return bot
-    seats_of, name = getattr(pool, "seats_of", None), title_of(bot)
-    if seats_of is None:
+    name = title_of(bot)
+    if pool.seats_of(lanes) is None:
         needs = "allowed: bots that play by observations, or a toy: or arena: environment of several players"
         raise UserError(f"polyplay_bots: {name} plays by the game's state, which these environments lack; {needs}")
 
     def play(obs: Tree, mask: Tree | None) -> Tree:
-        return bot(obs, mask, seats_of(lanes))
+        return bot(obs, mask, pool.seats_of(lanes))
 
     _try(play, pool.spec, len(range(pool.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes), name)
     return play
