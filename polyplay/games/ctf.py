@@ -21,7 +21,7 @@ from polyplay.core import tree
 from polyplay.core.compiled import cached_njit
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs.lane import Seats
+from polyplay.envs.lane import Seats, StateBot
 from polyplay.games import ctf_maps, ctf_views
 from polyplay.games import ctf_rules as rules
 from polyplay.games.ctf_rules import COS, EVENTS, RANGE, SIN, SPEED, TURN, FlagMatches, World
@@ -293,12 +293,11 @@ def choose_all(
 
 
 @dataclass(frozen=True)
-class FlagBot:
+class FlagBot(StateBot):
     """One of `bots`: see envs.bots."""
 
     level: int
     role: int = ANY
-    plays_state = True
 
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> np.ndarray:
         world = seats.game.world

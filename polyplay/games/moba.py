@@ -18,7 +18,7 @@ from polyplay.core import tree
 from polyplay.core.compiled import cached_njit
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs.lane import Seats
+from polyplay.envs.lane import Seats, StateBot
 from polyplay.games import moba_rules, moba_views
 from polyplay.games import moba_world as w
 from polyplay.games.moba_rules import start_matches
@@ -292,11 +292,10 @@ def choose_lane_actions(
 
 
 @dataclass(frozen=True)
-class LaneBot:
+class LaneBot(StateBot):
     """One of `bots`: see envs.bots."""
 
     level: int
-    plays_state = True
 
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> Tree:
         out = np.empty((len(seats.match), 4), np.int64)
