@@ -18,14 +18,14 @@ from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import tree
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree
-from polyplay.core.worker import Adjustable, WorkerContext
+from polyplay.core.worker import Adjustable, Edge, WorkerContext
 from polyplay.envs.pool import Envs, Greedy, Lanes, Pool
 from polyplay.nets.policy import Policy
 
 Chunk = tuple[int, int]  # a slot, and how many transitions it holds
 
 
-class LaneTable:
+class LaneTable(Edge):
     """A pool, and where each of its lanes stands: shared by all threads that act in it.
 
     One thread serves a lane at a time, from recv() to send(); its cells here are that thread's meanwhile.

@@ -52,7 +52,7 @@ class Role:
     agents: LaneTable | None = None  # lanes that several workers serve
     policy: PolicyFactory | None = None
     source: Any = None  # a Source
-    out: Any = None  # an Edge
+    out: Any = None  # an Edge that it writes into
     params: Any = None  # the weights that it publishes, if it learns, or reads
     spec: LearnerSpec | None = None
     replay: Replay | None = None
@@ -89,16 +89,16 @@ class Role:
 
     def edges(self) -> dict[End, Edge]:
         """What it shares with other workers, by how it holds it."""
-        held: dict[End, Any] = {
+        held: dict[End, Edge | None] = {
             "out": self.out,
             "source": getattr(self.source, "edge", None),
             "publish" if self.learner else "params": self.params,
             **({} if self.best is None else {"publish": self.best}),
-            "update": self.spec and self.spec.update,
+            "update": None if self.spec is None else self.spec.update,
             "server": self.server,
             "posts" if self.learner else "plays" if self.envs else "rates": self.league,
         }
-        return {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
+        return {end: edge for end, edge in held.items() if edge is not None}
 
     @property
     def option(self) -> str:
@@ -124,7 +124,8 @@ class Role:
     @property
     def held_replay(self) -> Replay | None:
         """The replay that each of its workers holds."""
-        return self.replay or getattr(self.source, "held_replay", None) or getattr(self.out, "replay", None)
+        drawn = None if self.out is None else self.out.replay
+        return self.replay or getattr(self.source, "held_replay", None) or drawn
 
     @property
     def drawn_replay(self) -> Replay | None:
