@@ -13,7 +13,7 @@ import torch
 
 from polyplay.buffers.rollout_queue import RolloutSlots
 from polyplay.core import tree
-from polyplay.core.tree import Batch, Index, Spec
+from polyplay.core.tree import Batch, Index, Spec, Tree
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.device import fetch_outputs, to_device
@@ -144,15 +144,20 @@ def pool_to_device(pool: Pool, slots: RolloutSlots, device: torch.device) -> Poo
     if device.type == "cpu":
         return pool
     slots.rows["obs"] = tree.map(lambda x: torch.zeros_like(torch.from_numpy(x), device=device), slots.rows["obs"])
-    return cast("Pool", PoolOnDevice(pool, device))
+    return PoolOnDevice(pool, device)
 
 
-class PoolOnDevice:
+class PoolOnDevice(Pool):
+    """A pool of lanes that stay, whose observations are on a device."""
+
     def __init__(self, pool: Pool, device: torch.device):
-        self.pool, self.device = pool, device
+        self.pool, self.device, self.title, self.spec = pool, device, pool.title, pool.spec
+        self.lanes, self.groups, self.fixed, self.seating = pool.lanes, pool.groups, pool.fixed, pool.seating
+        self.faults, self.remarks = pool.faults, pool.remarks
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.pool, name)
+    restarts = property(lambda self: self.pool.restarts)
+    unsaved = property(lambda self: self.pool.unsaved)
+    resting = property(lambda self: self.pool.resting)
 
     def arrive(self, step: Batch) -> Batch:
         return {**step, "obs": to_device(step["obs"], self.device)}
@@ -161,6 +166,26 @@ class PoolOnDevice:
         """See Pool."""
         lanes, step = self.pool.recv(timeout)
         return lanes, self.arrive(step)
+
+    def send(self, lanes: Lanes, action: Tree) -> None:
+        """See Pool."""
+        self.pool.send(lanes, action)
+
+    def close(self) -> None:
+        """See Pool."""
+        self.pool.close()
+
+    def pause_matches(self, on: bool) -> None:
+        """See Pool."""
+        self.pool.pause_matches(on)
+
+    def state(self) -> Batch | None:
+        """See Pool."""
+        return self.pool.state()
+
+    def load(self, state: Batch) -> None:
+        """See Pool."""
+        self.pool.load(state)
 
 
 def row_to_device(pool: Pool, step: Batch) -> Batch:

@@ -31,15 +31,28 @@ class Arrow(NamedTuple):
     takers: tuple[End, ...]
 
 
-class Edge(Protocol):
-    memory: ClassVar[str]  # the part of the memory estimate that it counts in
-    patience: float  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+class Edge:
+    """What crosses between workers. Each holds it by an End. What only one worker holds is an Edge without arrows."""
+
+    memory: ClassVar[str] = "rollouts"  # the part of the memory estimate that it counts in
+    patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
+    replay: Any = None  # the Replay whose batches it brings
 
     @property
-    def nbytes(self) -> int: ...  # of shared memory
-    def label(self) -> str: ...
-    def arrows(self) -> list[Arrow]: ...
-    def close(self) -> None: ...  # every wait, now and later, raises Closed
+    def nbytes(self) -> int:
+        """Bytes of shared memory."""
+        return 0
+
+    def label(self) -> str:
+        """What a diagram calls it."""
+        return type(self).__name__
+
+    def arrows(self) -> list[Arrow]:
+        """The lines of a diagram that it is."""
+        return []
+
+    def close(self) -> None:
+        """End every wait on it: now and later it raises Closed."""
 
 
 # What every worker counts, in shared memory: one row each, written by its worker alone.

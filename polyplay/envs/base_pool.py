@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ from polyplay.core.errors import Closed, EnvFailure, UserError
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.shared_memory import SharedObject
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs.pool import Batching, Envs, EnvSpec, Greedy, Lanes, lane_seeds
+from polyplay.envs.pool import Batching, Envs, EnvSpec, Greedy, Lanes, Pool, lane_seeds
 from polyplay.envs.spaces import check_action, fields
 
 
@@ -339,13 +339,8 @@ class Faults:
         self.reports.append(text)
 
 
-class BasePool(ABC):
+class BasePool(Pool):
     """A Pool, but for `_step`: which steps lanes, and writes their rows or leaves them to `_rows_of`."""
-
-    restarts = 0
-    unsaved = ""
-    seating: Seating | None = None
-    resting = False
 
     def __init__(self, envs: Envs, rows: Batch | None = None):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
@@ -358,7 +353,7 @@ class BasePool(ABC):
 
     @property
     def ready(self) -> int:
-        """Lanes whose row nobody took yet, of a pool that gives whoever is ready; by the answers read so far."""
+        """See Pool; by the answers read so far."""
         return self._ready.ready
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
@@ -385,17 +380,6 @@ class BasePool(ABC):
     def close(self) -> None:
         """See Pool."""
         self._open = False
-
-    def pause_matches(self, on: bool) -> None:
-        """See Pool."""
-        raise ValueError(f"{self.title}: has no matches to hold")
-
-    def state(self) -> Batch | None:
-        """None: it cannot be saved; `unsaved` says why."""
-        return None
-
-    def load(self, state: Batch) -> None:
-        raise ValueError(f"{self.title}: has no state to load: {self.unsaved}")
 
     def _check_open(self) -> None:
         if not self._open:

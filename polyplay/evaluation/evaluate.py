@@ -122,20 +122,20 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
     """The first lane's (RGB uint8 [H, W, 3], pictures per second): an Atari screen's newest plane, else what `render`
     gives. Raises UserError.
     """
-    if not hasattr(pool, "picture"):
-        obs = step["obs"]
-        if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
-            raise UserError(f"{option}: needs image observations [C, H, W] of uint8; these are none")
-        plane = np.repeat(np.repeat(obs[0, -1], SCALE, 0), SCALE, 1)
-        return np.stack([plane] * 3, -1), ATARI_RATE
     try:
-        rendered, rate = pool.picture(0)
+        rendered = pool.picture(0)
     except Exception as e:
         why = " ".join(str(e).split())
         if isinstance(e, DependencyNotInstalled) and "pygame" in why:
             raise UserError(f"{option}: needs the package pygame; `pip install 'polyplay[{option[2:]}]'`") from None
         raise UserError(f"{option}: rendering failed: {type(e).__name__}: {why}") from e
-    array = np.asarray(rendered)
+    if rendered is None:
+        obs = step["obs"]
+        if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
+            raise UserError(f"{option}: needs image observations [C, H, W] of uint8; these are none")
+        plane = np.repeat(np.repeat(obs[0, -1], SCALE, 0), SCALE, 1)
+        return np.stack([plane] * 3, -1), ATARI_RATE
+    array, rate = np.asarray(rendered[0]), rendered[1]
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
         raise UserError(f"{option}: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")
     return array, rate

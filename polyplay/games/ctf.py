@@ -21,18 +21,18 @@ from polyplay.core import tree
 from polyplay.core.compiled import cached_njit
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs.lane import Seats
+from polyplay.envs.lane import Seats, StateBot
 from polyplay.games import ctf_maps, ctf_views
 from polyplay.games import ctf_rules as rules
 from polyplay.games.ctf_rules import COS, EVENTS, RANGE, SIN, SPEED, TURN, FlagMatches, World
-from polyplay.games.toys import Arrays, Draw
+from polyplay.games.toys import Arrays, Draw, Toy
 
 BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
 STEPS_A_SECOND = 15.0
 HELD_OUT = np.uint64(1 << 63)  # of a map's key
 
 
-class CaptureTheFlag:
+class CaptureTheFlag(Toy):
     """A match is terminated after World.length steps. See World.reward."""
 
     options, events = World, EVENTS
@@ -73,7 +73,7 @@ class CaptureTheFlag:
         return {**s, "here": ~ends}, {**row, "terminated": ends, "truncated": np.zeros_like(ends)}
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
-        """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""
+        """See Toy."""
         return ctf_views.draw_match(s, m), STEPS_A_SECOND / self.world.repeat
 
     def see(self, s: Arrays) -> Tree:
@@ -293,12 +293,11 @@ def choose_all(
 
 
 @dataclass(frozen=True)
-class FlagBot:
+class FlagBot(StateBot):
     """One of `bots`: see envs.bots."""
 
     level: int
     role: int = ANY
-    plays_state = True
 
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> np.ndarray:
         world = seats.game.world

@@ -17,7 +17,7 @@ import numpy as np
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.shared_memory import LINE, Semaphores, SharedObject
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Arrow
+from polyplay.core.worker import Arrow, Edge
 
 NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
 KINDS = "nobody", "agent", "past agent", "bot"
@@ -57,13 +57,12 @@ def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
-class League(SharedObject):
+class League(SharedObject, Edge):
     """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of seats, in order, and a
     player in each: as many blocks as players, or as seats where these are fewer.
     """
 
     memory: ClassVar[str] = "league"
-    patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
     elo: np.ndarray  # float64 [players]
     mu: np.ndarray  # of TrueSkill
     sigma: np.ndarray

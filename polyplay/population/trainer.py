@@ -26,7 +26,7 @@ from polyplay.core import checkpoint
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.machine import take_share
-from polyplay.core.worker import Arrow, WorkerContext
+from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.population.rules import Prior, exploit, explore
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, line_of, standing, wall_seconds
 
@@ -219,13 +219,11 @@ def is_over(population: Row) -> bool:
 
 
 @dataclass
-class Members:
-    """What trainers share: an edge of the wiring (common.edges) that lies in files."""
+class Members(Edge):
+    """What trainers share, in files."""
 
     n: int
     memory: ClassVar[str] = "members"
-    nbytes: ClassVar[int] = 0
-    patience: float = 0.0
 
     def label(self) -> str:
         return f"members/00 … {self.n - 1:02d}: scores, hyperparameters, checkpoints"
@@ -233,9 +231,6 @@ class Members:
     def arrows(self) -> list[Arrow]:
         """Every trainer writes those of its member, and reads all."""
         return [Arrow(self.label(), ("out",), ("out",))]
-
-    def close(self) -> None:
-        """Nobody waits in it."""
 
 
 FALLS = 3  # sessions of a member in a row that may be lost; one more, and it has failed

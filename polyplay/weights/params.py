@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.shared_memory import Semaphores, SharedObject, memory_barrier, shared_array
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Arrow
+from polyplay.core.worker import Arrow, Edge
 from polyplay.nets.device import page_lock, to_host
 from polyplay.nets.policy import Network, PolicyFactory
 from polyplay.weights.optimizers import load_state, optimizer_state
@@ -27,7 +27,7 @@ from polyplay.weights.optimizers import load_state, optimizer_state
 # Arrays that workers share, and what each object that crosses between workers answers about itself.
 
 
-class SharedArrays(SharedObject):
+class SharedArrays(SharedObject, Edge):
     """Arrays on which others wait by a bell, and are told when they are closed."""
 
     memory: ClassVar[str] = "weights"
@@ -38,14 +38,6 @@ class SharedArrays(SharedObject):
     def __init__(self, bells: int = 0) -> None:
         self._bells = Semaphores(max(bells, 1))
         super().__init__()
-
-    def label(self) -> str:
-        """What a diagram calls it."""
-        return type(self).__name__
-
-    def arrows(self) -> list[Arrow]:
-        """The lines of a diagram that it is."""
-        return []
 
     def check(self) -> None:
         """Raises Closed."""

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from polyplay.core.errors import Leaving
 from polyplay.core.shared_memory import RobustLocks, SharedBlock, memory_barrier, shared_array
-from polyplay.core.worker import Arrow, WorkerContext
+from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
@@ -133,7 +133,7 @@ class BoundUpdate(Counts, ABC):
         return contextlib.nullcontext()
 
 
-class Update(ABC):
+class Update(Edge, ABC):
     """A description made while wiring; `bind` makes it act on one worker's vector.
 
     `asynchronous`: workers don't wait for each other; each counts for itself, and worker 0 saves for all.
@@ -176,7 +176,7 @@ def clipped_step(vector: FlatParams, optimizer: torch.optim.Optimizer, clip: flo
     return norm
 
 
-@dataclass(frozen=True)
+@dataclass
 class Local(Update):
     """This worker's gradient, applied by this worker."""
 

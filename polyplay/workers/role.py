@@ -52,7 +52,7 @@ class Role:
     agents: LaneTable | None = None  # lanes that several workers serve
     policy: PolicyFactory | None = None
     source: Any = None  # of a learner, a learning.Source; of who holds a replay, RolloutBatches
-    out: Any = None  # an Edge
+    out: Any = None  # an Edge that it writes into
     params: Any = None  # the weights that it publishes, if it learns, or reads
     spec: LearnerSpec | None = None
     lag: int | None = None
@@ -92,16 +92,16 @@ class Role:
 
     def edges(self) -> dict[End, Edge]:
         """What it shares with other workers, by how it holds it."""
-        held: dict[End, Any] = {
+        held: dict[End, Edge | None] = {
             "out": self.out,
             "source": self.source and self.source.edge,
             "publish" if self.learner else "params": self.params,
             **({} if self.best is None else {"publish": self.best}),
-            "update": self.spec and self.spec.update,
+            "update": None if self.spec is None else self.spec.update,
             "server": self.server,
             "posts" if self.learner else "plays" if self.envs else "rates": self.league,
         }
-        return {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
+        return {end: edge for end, edge in held.items() if edge is not None}
 
     @property
     def option(self) -> str:
@@ -133,7 +133,7 @@ class Role:
     def held_replay(self) -> Replay | None:
         """The replay that each of its workers holds."""
         own = self.drawn_replay if self.spec is not None and self.source.holds_replay else None
-        return own or getattr(self.out, "replay", None)
+        return own or (None if self.out is None else self.out.replay)
 
     @property
     def drawn_replay(self) -> Replay | None:

@@ -28,7 +28,7 @@ from polyplay.evaluation.evaluate import ATARI_RATE
 from polyplay.games import board_rules
 from polyplay.games import records as kernels
 from polyplay.games.boards import GAMES
-from polyplay.games.toys import Skirmish
+from polyplay.games.toys import Skirmish, Toy
 from polyplay.nets import factory
 from polyplay.nets.policy import Player, Policy
 from tests.envs.players import SCRIPT, Scripted
@@ -303,7 +303,7 @@ def test_a_memory_begins_anew_with_every_match():
 
 
 @dataclass(frozen=True)
-class OneLegal:
+class OneLegal(Toy):
     """In each seat only one of four actions is legal, the next one in every step."""
 
     seats, obs, action, legality = 2, Field((1,), "float32"), Discrete(4), Field((4,), "bool")
@@ -427,7 +427,7 @@ def test_a_match_that_failed_has_no_outcome_and_those_after_it_are_whole(failure
 
 
 @dataclass(frozen=True)
-class Flattered:
+class Flattered(Toy):
     """Whose actions are higher is paid more; the match is won by the other team, in its last step."""
 
     seats, teams, team_reward = 2, (0, 1), True

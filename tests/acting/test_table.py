@@ -12,6 +12,7 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs
+from polyplay.envs.lane import StateBot
 from polyplay.games.toys import Skirmish
 from polyplay.learning import agents as learning
 from polyplay.learning import policy_losses
@@ -104,16 +105,16 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
         asked.append(len(obs))
         return scripted(obs)
 
-    def by_state(obs, mask, at):
-        if obs.any():  # not tried
-            assert (at.game.see(at.states)[at.match, at.seat] == obs).all()
-            sat.add(tuple(at.seat.tolist()))
-        return np.zeros(len(obs), np.int64)
+    class ByState(StateBot):
+        def __call__(self, obs, mask, seats):
+            if obs.any():  # not tried
+                assert (seats.game.see(seats.states)[seats.match, seats.seat] == obs).all()
+                sat.add(tuple(seats.seat.tolist()))
+            return np.zeros(len(obs), np.int64)
 
-    by_state.plays_state = True
     monkeypatch.setattr(learning.AgentFeed, "learn", checked_step)
     monkeypatch.setattr(Skirmish, "focus", staticmethod(counted))
-    monkeypatch.setattr(Skirmish, "opposite", staticmethod(by_state))
+    monkeypatch.setattr(Skirmish, "opposite", ByState())
     loss = policy_losses.VTrace(reduction="mean")
     more = {"lag": None, "league": True, "opponents": "uniform", "snapshots": 1000, "directory": tmp_path}
     crew, _ = _crew("toy:skirmish", loss, 2, 2, 16_000, **more)

@@ -26,7 +26,7 @@ def crew(monkeypatch) -> Any:
     """
     now = SimpleNamespace(t=100.0)
     monkeypatch.setattr(crew_metrics.time, "monotonic", lambda: now.t)
-    pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
+    pool = SimpleNamespace(present=6, waits=lambda: (now.t, 10.0 * now.t))
     roles = []
     for row, name in enumerate(("act", "learn", "learn_more")):
         workers = {0: SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False)}

@@ -22,6 +22,7 @@ from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.spaces import Discrete
 from polyplay.evaluation.agent import Agent
+from polyplay.games.toys import Toy
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.population.league_log import CopyRule
 from polyplay.runs.load import choose_checkpoint
@@ -208,7 +209,7 @@ def test_acting_is_learning_to_the_bit(period, updates, tmp_path, monkeypatch):
 
 
 @dataclass(frozen=True)
-class Recall:
+class Recall(Toy):
     """Two against two: each is shown a cue for five steps and repeats it in the last one, six times in a match. The
     team that was right more often wins.
     """

@@ -232,7 +232,7 @@ def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, ca
     while not server.ready:
         crew.poll(0.0)
         for worker in crew.roles[0].workers.values():
-            next(worker.runs)
+            worker.runs.turn()
     assert np.array_equal(server.statistics[0], kept[1]["square"])
     flat = np.concatenate([v.ravel() for v in kept[0].values()])
     assert np.array_equal(np.sort(whole(server)), np.sort(flat))

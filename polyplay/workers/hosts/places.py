@@ -75,12 +75,12 @@ def _acts(role: Role) -> bool:
 
 def _remembers(role: Role) -> bool:
     """Whether it holds a replay between those that act and those that learn."""
-    return role.spec is None and role.takes and hasattr(role.out, "replay")
+    return role.spec is None and role.takes and role.held_replay is not None
 
 
 def _learns(role: Role) -> bool:
     """Whether it is one learner, of what others act."""
-    return role.learner and role.n == 1 and role.takes and hasattr(role.source.edge, "readers")
+    return role.learner and role.n == 1 and role.takes
 
 
 class Places:
