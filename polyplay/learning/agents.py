@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint, self_path, write_self
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
+from polyplay.core.worker import Hyperparameters, LeagueClient, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
 from polyplay.learning.loop import Nothing, OpenSource, Rollout, learn_from
 from polyplay.learning.policy_losses import PPO
@@ -32,22 +32,10 @@ from polyplay.weights.params import AgentParams, AgentSnapshot
 # Past agents: weights of an agent as they were, each written once, for actors to load when they come to a table.
 
 
-class LearnersLeague(Protocol):
-    """What learners ask of population.league: it knows past agents, and who copies whom."""
-
-    varied: tuple[str, ...]
-    hyper: np.ndarray
-    values: np.ndarray
-
-    def post(self, agent: int, version: int) -> int | None: ...
-    def order(self) -> Any: ...  # `number` of a copy, `agent` and `donor`, and the hyperparameters to go on with; None
-    def copied(self, number: int, version: int, donor_version: int) -> None: ...
-
-
 class PastAgents:
     """Makes one of a learner's weights every `every` updates."""
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, league: LearnersLeague, every: int):
+    def __init__(self, ctx: WorkerContext, learner: Learner, league: LeagueClient, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
@@ -92,15 +80,15 @@ class PastAgents:
 class AgentCopies:
     """Between two updates of a learner. Nobody waits: donor and receiver look when they get to it."""
 
-    def __init__(self, learner: Learner, orders: LearnersLeague, snapshot: AgentSnapshot, publish: Callable[[], None]):
+    def __init__(self, learner: Learner, orders: LeagueClient, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
         self.since = 0  # the version of the last copy: rows of earlier ones are of weights that are gone
         self._tell()
 
     def _tell(self) -> None:
-        hyper = self.learner.spec.hyperparameters
-        self.orders.hyper[self.agent] = [getattr(hyper, name) for name in self.orders.varied]
+        hyper = self.learner.spec.hyperparameters.all()
+        self.orders.hyper[self.agent] = [hyper[name] for name in self.orders.varied]
 
     def look(self) -> None:
         """Do what is ordered of this agent."""
@@ -155,7 +143,7 @@ def learn_agents(
     source: RolloutBatches,
     spec: LearnerSpec,
     params: AgentParams,
-    league: LearnersLeague | None = None,
+    league: LeagueClient | None = None,
     snapshots: int = 0,
 ) -> Iterator[None]:
     """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own. snapshots:
@@ -190,7 +178,7 @@ class AgentSource(OpenSource):
         source: RolloutBatches,
         spec: LearnerSpec,
         params: AgentParams,
-        league: LearnersLeague | None,
+        league: LeagueClient | None,
         snapshots: int,
     ):
         self.wait = ctx.index + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
@@ -302,7 +290,7 @@ def window_learner(
     source: Windows,
     spec: LearnerSpec,
     params: AgentParams,
-    league: LearnersLeague | None = None,
+    league: LeagueClient | None = None,
     snapshots: int = 0,
 ) -> Iterator[None]:
     """Learn from windows, and publish the weights now and then. snapshots: updates from one past agent to the next."""

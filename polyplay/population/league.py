@@ -17,30 +17,24 @@ import numpy as np
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.shared_memory import LINE, Semaphores, SharedObject
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Arrow
+from polyplay.core.worker import Arrow, CopyOrder, Identity, LeagueClient
 
 NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
 KINDS = "nobody", "agent", "past agent", "bot"
-RATED = "elo", "mu", "sigma", "quality", "games", "points"  # arrays that matches change
 RESULTS = 4096  # matches that an actor may report before the referee takes them
 _HEAD, _TAIL, _LOST, _DRAW, _SEATED = (i * LINE // 8 for i in range(5))  # cells of an actor, a cache line each
 _ENTERED, _POSTED, _VERSION, _RESERVE = (i * LINE // 8 for i in range(4))  # cells of an agent
 
 
-class Identity(NamedTuple):
-    """Who a player is. agent: whose weights; of a bot, its place among `League.bots`."""
+class LeagueArrays(NamedTuple):
+    """What matches change, of players."""
 
-    kind: int
-    agent: int
-    version: int  # of a past agent's weights
-
-
-class CopyOrder(NamedTuple):
-    """Agent `agent` is to go on as `donor`."""
-
-    number: int
-    agent: int
-    donor: int
+    elo: np.ndarray  # float64 [players]
+    mu: np.ndarray  # of TrueSkill
+    sigma: np.ndarray
+    quality: np.ndarray  # of past agents
+    games: np.ndarray  # int64 [players, players]: matches that row's player played against column's
+    points: np.ndarray  # float64 [players, players]: won + drawn / 2 of these
 
 
 class Results(NamedTuple):
@@ -57,24 +51,22 @@ def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
-class League(SharedObject):
+class League(SharedObject, LeagueClient):
     """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of seats, in order, and a
     player in each: as many blocks as players, or as seats where these are fewer.
     """
 
     memory: ClassVar[str] = "league"
     patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-    elo: np.ndarray  # float64 [players]
-    mu: np.ndarray  # of TrueSkill
+    elo: np.ndarray
+    mu: np.ndarray
     sigma: np.ndarray
-    quality: np.ndarray  # of past agents
-    games: np.ndarray  # int64 [players, players]: matches that row's player played against column's
-    points: np.ndarray  # float64 [players, players]: won + drawn / 2 of these
+    quality: np.ndarray
+    games: np.ndarray
+    points: np.ndarray
     kind: np.ndarray  # int8 [players]
     agent: np.ndarray  # int32 [players]
     version: np.ndarray  # int64 [players]
-    hyper: np.ndarray  # float64 [agents, varied]: what each learns with, by its learner; nan: not known yet
-    values: np.ndarray  # float64 [varied]: what the agent of the order is to learn with
     _order: np.ndarray
     _copied: np.ndarray
     _tables: np.ndarray
@@ -133,23 +125,22 @@ class League(SharedObject):
         self._agents[:, _RESERVE] = -1
         self.hyper[:] = np.nan
 
+    @property
+    def rated(self) -> LeagueArrays:
+        return LeagueArrays(self.elo, self.mu, self.sigma, self.quality, self.games, self.points)
+
     # ------------------------------------------------------------------------------------------------ actors
 
     def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """The number of the newest draw, 0: there was none yet; and int32 [seated], its players. Raises Closed."""
         self.check()
         draw = int(self._actors[actor, _DRAW])
         return draw, self._tables[actor, draw % 2].copy()
 
     def wait(self, actor: int) -> bool:
-        """Wait up to `patience` seconds for a draw; False: none came. Raises Closed."""
         self.check()
         return self._bells[1 + actor].wait(self.patience)
 
     def acknowledge(self, actor: int, draw: int) -> None:
-        """From now on the actor plays with this draw, and all that it played before has been reported. Until then
-        there is no other, and no weights of a past agent at either table go.
-        """
         self._actors[actor, _SEATED] = draw
         self._bells[0].post()
 
@@ -158,11 +149,6 @@ class League(SharedObject):
         return int(self._actors[actor, _SEATED])
 
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-        """Matches that are over, in their order, played with the acknowledged draw.
-
-        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
-        draw. What the referee is too slow for is left out and counted as lost: acting never waits for it.
-        """
         self.check()
         cells = self._actors[actor]
         tail, n = int(cells[_TAIL]), len(players)
@@ -176,15 +162,11 @@ class League(SharedObject):
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
-        """Who it is; of a player at a table that was drawn and not given up yet."""
         return Identity(int(self.kind[player]), int(self.agent[player]), int(self.version[player]))
 
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of the agent's weights, whose file is there. Its player's number; the same again if there
-        is one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
-        """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
         cells = self._agents[agent]
@@ -199,13 +181,11 @@ class League(SharedObject):
         return player
 
     def order(self) -> CopyOrder | None:
-        """The copy that is to be made; None: there is none. Raises Closed."""
         self.check()
         number, pair = divmod(int(self._order[0]), self.agents**2)
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
 
     def copied(self, number: int, version: int, donor_version: int) -> None:
-        """The copy was made: the agent's next weights, of that version, are the donor's of that one."""
         self._copied[1:3] = version, donor_version
         self._fence()
         self._copied[0] = number
@@ -303,12 +283,12 @@ class League(SharedObject):
 
     def save(self) -> Batch:
         """All of it, for a checkpoint that is made while everybody stands still."""
-        return {name: np.array(getattr(self, name)) for name in self._places}
+        return {name: array.copy() for name, array in self.arrays().items()}
 
     def load(self, saved: Batch) -> None:
         """The inverse."""
-        for name, array in saved.items():
-            getattr(self, name)[...] = array
+        for name, array in self.arrays().items():
+            array[...] = saved[name]
 
     def close(self) -> None:
         self._run[0] = 1

@@ -190,7 +190,7 @@ class Store:
 def standing(member: Row) -> Standing:
     """What the rules see of a member."""
     score = -math.inf if member["state"] == FAILED else member["score"]
-    return Standing(score, tuple(member["games"]))
+    return Standing(score, tuple(member["games"]), member["values"])
 
 
 def wall_seconds(population: Row) -> float:
