@@ -9,13 +9,13 @@ room for past agents, then bots. The referee alone writes ratings, players and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from polyplay.core.errors import Closed, UserError
-from polyplay.core.shared_memory import LINE, Semaphores, SharedObject
+from polyplay.core.shared_memory import LINE, Semaphores, SharedObject, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow, CopyOrder, Identity, LeagueClient
 
@@ -24,17 +24,6 @@ KINDS = "nobody", "agent", "past agent", "bot"
 RESULTS = 4096  # matches that an actor may report before the referee takes them
 _HEAD, _TAIL, _LOST, _DRAW, _SEATED = (i * LINE // 8 for i in range(5))  # cells of an actor, a cache line each
 _ENTERED, _POSTED, _VERSION, _RESERVE = (i * LINE // 8 for i in range(4))  # cells of an agent
-
-
-class LeagueArrays(NamedTuple):
-    """What matches change, of players."""
-
-    elo: np.ndarray  # float64 [players]
-    mu: np.ndarray  # of TrueSkill
-    sigma: np.ndarray
-    quality: np.ndarray  # of past agents
-    games: np.ndarray  # int64 [players, players]: matches that row's player played against column's
-    points: np.ndarray  # float64 [players, players]: won + drawn / 2 of these
 
 
 class Results(NamedTuple):
@@ -58,24 +47,26 @@ class League(SharedObject, LeagueClient):
 
     memory: ClassVar[str] = "league"
     patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-    elo: np.ndarray
-    mu: np.ndarray
-    sigma: np.ndarray
-    quality: np.ndarray
-    games: np.ndarray
-    points: np.ndarray
-    kind: np.ndarray  # int8 [players]
-    agent: np.ndarray  # int32 [players]
-    version: np.ndarray  # int64 [players]
-    _order: np.ndarray
-    _copied: np.ndarray
-    _tables: np.ndarray
-    _actors: np.ndarray
-    _agents: np.ndarray
-    _draws: np.ndarray
-    _players: np.ndarray
-    _outcomes: np.ndarray
-    _run: np.ndarray
+    elo = shared_array(np.float64, lambda s: (s.players,))
+    mu = shared_array(np.float64, lambda s: (s.players,))  # of TrueSkill
+    sigma = shared_array(np.float64, lambda s: (s.players,))
+    quality = shared_array(np.float64, lambda s: (s.players,))  # of past agents
+    games = shared_array(np.int64, lambda s: (s.players, s.players))  # that row's player played against column's
+    points = shared_array(np.float64, lambda s: (s.players, s.players))  # won + drawn / 2 of these
+    kind = shared_array(np.int8, lambda s: (s.players,))
+    agent = shared_array(np.int32, lambda s: (s.players,))
+    version = shared_array(np.int64, lambda s: (s.players,))
+    hyper = shared_array(np.float64, lambda s: (s.agents, len(s.varied)))
+    values = shared_array(np.float64, lambda s: (len(s.varied),))
+    _order = shared_array(np.int64, lambda s: (LINE // 8,))
+    _copied = shared_array(np.int64, lambda s: (LINE // 8,))
+    _run = shared_array(np.int64, lambda s: (LINE // 8,))
+    _tables = shared_array(np.int32, lambda s: (s.actors, 2, s.seated))
+    _actors = shared_array(np.int64, lambda s: (s.actors, 5 * LINE // 8))
+    _agents = shared_array(np.int64, lambda s: (s.agents, 4 * LINE // 8))
+    _draws = shared_array(np.int64, lambda s: (s.actors, RESULTS))
+    _players = shared_array(np.int32, lambda s: (s.actors, RESULTS, s.blocks))
+    _outcomes = shared_array(np.float32, lambda s: (s.actors, RESULTS, len(s.sides)))
 
     def __init__(
         self,
@@ -85,7 +76,7 @@ class League(SharedObject, LeagueClient):
         seated: int = 2,
         past: int = 100,
         bots: Sequence[str] = (),
-        varied: Sequence[str] = (),
+        varied: Collection[str] = (),
     ):
         """teams: of each seat of a match. past: past agents that are kept. bots: names of scripted players. varied:
         hyperparameters that change where agents copy each other. Raises UserError: there is only one, or no match of
@@ -104,30 +95,14 @@ class League(SharedObject, LeagueClient):
             few = "a league needs seats of two teams" if len(self.sides) < 2 else "name the agents of a team in a row"
             raise UserError(f"--players {seated} given; in seats of teams {list(teams)} they meet nobody: {few}")
         self._bells = Semaphores(1 + actors)  # the referee's, then each actor's
-        one, pairs = (self.players, np.float64), (self.players, self.players)
-        super().__init__(
-            **dict.fromkeys(("elo", "mu", "sigma", "quality"), one),
-            games=(pairs, np.int64),
-            points=(pairs, np.float64),
-            kind=(self.players, np.int8),
-            agent=(self.players, np.int32),
-            version=(self.players, np.int64),
-            hyper=((agents, len(self.varied)), np.float64),
-            values=(len(self.varied), np.float64),
-            **dict.fromkeys(("_order", "_copied", "_run"), (LINE // 8, np.int64)),
-            _tables=((actors, 2, seated), np.int32),
-            _actors=((actors, 5 * LINE // 8), np.int64),
-            _agents=((agents, 4 * LINE // 8), np.int64),
-            _draws=((actors, RESULTS), np.int64),
-            _players=((actors, RESULTS, self.blocks), np.int32),
-            _outcomes=((actors, RESULTS, len(self.sides)), np.float32),
-        )
+        super().__init__()
         self._agents[:, _RESERVE] = -1
         self.hyper[:] = np.nan
 
     @property
-    def rated(self) -> LeagueArrays:
-        return LeagueArrays(self.elo, self.mu, self.sigma, self.quality, self.games, self.points)
+    def rated(self) -> tuple[np.ndarray, ...]:
+        """What matches change."""
+        return self.elo, self.mu, self.sigma, self.quality, self.games, self.points
 
     # ------------------------------------------------------------------------------------------------ actors
 

@@ -29,7 +29,7 @@ import numpy as np
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, read_lines, write_bytes
 from polyplay.core.worker import Identity
-from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, League, LeagueArrays, blocks_of_teams
+from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, League, blocks_of_teams
 from polyplay.population.ratings import Elo, Skill, TrueSkill
 from polyplay.population.rules import Evolution, Population, Standing, Values, evolve
 
@@ -88,10 +88,10 @@ class LeagueRatings:
     def __init__(self, league: League, elo: Elo, skill: TrueSkill):
         self.rule, self.skill, self.sides, self.agents = elo, skill, league.sides, league.agents
         self.drift = skill.sigma / 100  # τ of living agents, which learn between matches
-        self._work_in(LeagueArrays(*map(np.zeros_like, league.rated)))
+        self._work_in(tuple(map(np.zeros_like, league.rated)))
         self.forget(slice(None))
 
-    def _work_in(self, arrays: LeagueArrays) -> None:
+    def _work_in(self, arrays: tuple[np.ndarray, ...]) -> None:
         self.arrays = arrays
         self.elo, self.mu, self.sigma, self.quality, self.games, self.points = arrays
 
@@ -246,14 +246,12 @@ class LeagueAgents(Population):
         """Elo is the score, of those who have played as many matches as it takes to look."""
         league, played, every = self.league, self.history.matches, self.evolution.every
         elo = [float(league.elo[a]) if played[a] >= every else None for a in range(league.agents)]
-        return [Standing(elo[a], values=self._values(a)) for a in range(league.agents)]
-
-    def _values(self, agent: int) -> Values:
-        return dict(zip(self.league.varied, self.league.hyper[agent].tolist(), strict=True))
+        values = [dict(zip(league.varied, hyper, strict=True)) for hyper in league.hyper.tolist()]
+        return [Standing(score, values=own) for score, own in zip(elo, values, strict=True)]
 
     def copy(self, receiver: int, donor: int, values: Values) -> None:
         numbers = {name: float(value) for name, value in values.items()}
-        self.copied = {"donor": donor, "old": self._values(receiver), "values": numbers}
+        self.copied = {"donor": donor, "old": self.standings()[receiver].values, "values": numbers}
 
     def due(self) -> int | None:
         """An agent that is to look now; None: there is none, or a copy is being made, or a learner has not begun."""

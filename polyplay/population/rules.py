@@ -226,27 +226,20 @@ class Evolution:
         return [f"copies  who wins {SURE:.0%}, every {self.every:,} matches of an agent"] if self.every else []
 
 
+Peers = list[tuple[int, float]]  # the others that may be copied, and their scores
+
+
 def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
     """Whom member i copies. A member without a score neither copies nor is copied; one that failed is not copied."""
     mine = standings[i].score
     if mine is None:
         return Choice(None, "no score since its last copy")
-    found = EXPLOIT[rule](standings, i, mine, rng)
+    scored = [(j, s.score) for j, s in enumerate(standings) if s.score is not None and s.score > -math.inf]
+    found = EXPLOIT[rule](standings, i, mine, [peer for peer in scored if peer[0] != i], rng)
     return replace(found, why=f"its run failed; {found.why}") if mine == -math.inf else found
 
 
-def _peers(standings: Sequence[Standing], i: int) -> list[tuple[int, float]]:
-    """The others that may be copied, and their scores."""
-    scored = [(j, s.score) for j, s in enumerate(standings) if s.score is not None]
-    return [(j, score) for j, score in scored if j != i and score > -math.inf]
-
-
-def nobody(standings: Sequence[Standing], i: int, mine: float, rng: np.random.Generator) -> Choice:
-    """Nobody copies: random search."""
-    return Choice(None, "nothing is copied")
-
-
-def truncation(standings: Sequence[Standing], i: int, mine: float, rng: np.random.Generator) -> Choice:
+def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
     """One of the bottom 20 % copies any of the top 20 % that is better. Members with a score count; those that tie at
     the edge all belong to the 20 %.
     """
@@ -254,27 +247,27 @@ def truncation(standings: Sequence[Standing], i: int, mine: float, rng: np.rando
     most = -(-len(scores) // 5)  # members; 0.2 is not a float
     if sum(score < mine for score in scores) >= most:
         return Choice(None, "not in the bottom 20 %")
-    better = [j for j, s in _peers(standings, i) if s > mine and sum(score > s for score in scores) < most]
+    better = [j for j, s in peers if s > mine and sum(score > s for score in scores) < most]
     if not better:
         return Choice(None, "no member is better")
     return Choice(better[rng.integers(len(better))], "in the bottom 20 %")
 
 
-def tournament(standings: Sequence[Standing], i: int, mine: float, rng: np.random.Generator) -> Choice:
+def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
     """A member copies a peer drawn at random if that has a better score (§4.3.1, binary tournament)."""
-    if not (peers := _peers(standings, i)):
+    if not peers:
         return Choice(None, "no other member has a score")
     j, score = peers[rng.integers(len(peers))]
     return Choice(j, f"member {j} is better") if score > mine else Choice(None, f"member {j} is no better")
 
 
-def t_test(standings: Sequence[Standing], i: int, mine: float, rng: np.random.Generator) -> Choice:
+def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
     """A member copies a peer drawn at random if the mean of that one's last 10 games is higher and Welch's t-test says
     so: §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no level; here the two-sided p has to be below
     0.05, so a peer as good is copied in 2.5 % of looks. With fewer than two games nothing is copied, but a member that
     failed copies any peer.
     """
-    if not (peers := _peers(standings, i)):
+    if not peers:
         return Choice(None, "no other member has a score")
     j, _ = peers[rng.integers(len(peers))]
     if mine == -math.inf:
@@ -289,64 +282,36 @@ def t_test(standings: Sequence[Standing], i: int, mine: float, rng: np.random.Ge
     return Choice(j if sure else None, f"member {j} {'is better' if sure else 'may be no better'}, p = {p:.2g}")
 
 
-def outplayed(standings: Sequence[Standing], i: int, mine: float, rng: np.random.Generator) -> Choice:
+def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
     """An agent copies a peer drawn at random that beats it with probability 0.7 or more, by the Elo ratings that are
     their scores (Jaderberg et al. 2019).
     """
-    if not (peers := _peers(standings, i)):
+    if not peers:
         return Choice(None, "no other agent has played enough")
     j, score = peers[rng.integers(len(peers))]
     chance = win_probability(score, mine)
     return Choice(j if chance >= SURE else None, f"agent {j} beats it with probability {chance:.2f}")
 
 
-# of a rule: which member the i-th copies, whose score is `mine`
-EXPLOIT: dict[str, Callable[[Sequence[Standing], int, float, np.random.Generator], Choice]] = {
-    "truncation": truncation,
-    "tournament": tournament,
-    "ttest": t_test,
-    "outplayed": outplayed,
-    "none": nobody,
+def nobody(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
+    """Nobody copies: random search."""
+    return Choice(None, "nothing is copied")
+
+
+# of each rule: which of `peers` member i copies, whose score is `mine`
+EXPLOIT = {"truncation": truncation, "tournament": tournament, "ttest": t_test, "outplayed": outplayed, "none": nobody}
+
+# of each rule: what a copied value v becomes, by its prior p and random numbers r. perturb: times 0.8 or 1.2; resample:
+# drawn anew with probability 0.25; both: perturbed where it is not drawn (Ray Tune's); mutate: as its prior says
+EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
+    "perturb": lambda v, p, r: p.perturb(v, r),
+    "resample": lambda v, p, r: p.draw(r) if r.random() < AGAIN else v,
+    "both": lambda v, p, r: p.draw(r) if r.random() < AGAIN else p.perturb(v, r),
+    "mutate": lambda v, p, r: p.draw(r) if p.drawn else p.perturb(v, r) if r.random() < p.chance else v,
+    "none": lambda v, p, r: v,
 }
 
 
 def change_values(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:
     """What copied values become, each by itself; what has no prior stays."""
     return {**values, **{name: EXPLORE[rule](values[name], prior, rng) for name, prior in priors.items()}}
-
-
-def unchanged(value: Any, prior: Prior, rng: np.random.Generator) -> Any:
-    """As it was copied."""
-    return value
-
-
-def perturb(value: Any, prior: Prior, rng: np.random.Generator) -> Any:
-    """Times 0.8 or 1.2."""
-    return prior.perturb(value, rng)
-
-
-def resample(value: Any, prior: Prior, rng: np.random.Generator) -> Any:
-    """Drawn anew with probability 0.25."""
-    return prior.draw(rng) if rng.random() < AGAIN else value
-
-
-def perturb_or_resample(value: Any, prior: Prior, rng: np.random.Generator) -> Any:
-    """Drawn anew with probability 0.25, else perturbed: Ray Tune's."""
-    return prior.draw(rng) if rng.random() < AGAIN else prior.perturb(value, rng)
-
-
-def mutate(value: Any, prior: Prior, rng: np.random.Generator) -> Any:
-    """Perturbed with the prior's own probability, or drawn anew where the prior says so: Jaderberg et al. 2019."""
-    if prior.drawn:
-        return prior.draw(rng)
-    return prior.perturb(value, rng) if rng.random() < prior.chance else value
-
-
-# of a rule: what one copied value becomes
-EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
-    "perturb": perturb,
-    "resample": resample,
-    "both": perturb_or_resample,
-    "mutate": mutate,
-    "none": unchanged,
-}

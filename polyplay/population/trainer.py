@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
@@ -27,7 +28,7 @@ from polyplay.core.files import Row, refusal_text
 from polyplay.core.machine import take_share
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.population.rules import Evolution, Population, Standing, Values, evolve
-from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, line_of, standing, wall_seconds
+from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, line_of, wall_seconds
 
 # A copy: a checkpoint of one member with the agent of another.
 #
@@ -183,7 +184,8 @@ class MemberRuns(Population):
         self.donor: Row | None = None  # of the copy that was prepared, as it was then
 
     def standings(self) -> list[Standing]:
-        return [standing(m) for m in self.members]
+        scores = [-math.inf if m["state"] == FAILED else m["score"] for m in self.members]
+        return [Standing(s, tuple(m["games"]), m["values"]) for s, m in zip(scores, self.members, strict=True)]
 
     def copy(self, receiver: int, donor: int, values: Values) -> None:
         """Prepare it; `pending` tells of it. Raises OSError, and UserError: no checkpoint of the donor is whole."""
@@ -198,16 +200,13 @@ class MemberRuns(Population):
     def prepare(self, receiver: int, donor: int, name: str, lanes: bool) -> PreparedCopy:
         return prepare_copy(self.store.member(receiver), self.store.member(donor), name, lanes)
 
-    def complete(self, receiver: int, copy: tuple[int, str, bool], final: str) -> str:
-        """The receiver goes on from its copy, which is made again if somebody deleted it; why it cannot."""
-        member, (donor, name, _) = self.store.member(receiver), copy
+    def complete(self, i: int, copy: tuple[int, str, bool], final: str) -> str:
+        """Member `i` goes on from its copy, which is made again if somebody deleted it; why it cannot."""
+        own, (donor, name, _) = self.store.member(i), copy
         try:
-            if complete_copy(member, name, final):
+            if complete_copy(own, name, final) or complete_copy(own, name, final := self.prepare(i, *copy)[0]):
                 return ""
-            final, _ = self.prepare(receiver, *copy)
-            if complete_copy(member, name, final):
-                return ""
-            wrong = agent_flaw(checkpoint.checkpoints_dir(member) / final)
+            wrong = agent_flaw(checkpoint.checkpoints_dir(own) / final)
         except UserError as e:
             wrong = str(e)
         return f"its copy of member {donor:02d} is gone: {wrong}"
@@ -216,15 +215,16 @@ class MemberRuns(Population):
         """Decide for member `i`, which is ready or has failed, and write that down. Raises OSError."""
         m, rules, population = self.members[i], self.plan.evolution, self.population
         rng = np.random.default_rng([self.plan.seed, i, m["turns"] + 1, m["falls"]])
-        failed, old, score, why = m["state"] == FAILED, m["values"], m["score"], m["why"]
+        failed, old, score = m["state"] == FAILED, m["values"], m["score"]
+        failure = f"{m['why']}; " * failed
         choice = evolve(self, i, rules.exploit, rules.explore, rules.priors, rng)
         if failed and choice.donor is None:
             m["falls"] += 1
             return
         m |= {"turns": m["turns"] + (not failed), "since": m["steps"]}
         population["wall_seconds"] = wall_seconds(population)
-        because, own = (f"{why}; {choice.why}", None) if failed else (choice.why, score)
-        self.store.commit(population, line_of(population, m, old, because, self.donor, own))
+        line = line_of(population, m, old, failure + choice.why, self.donor, None if failed else score)
+        self.store.commit(population, line)
 
 
 def may_train(population: Row, i: int) -> bool:
@@ -320,18 +320,18 @@ def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: 
     session = run(m, plan.until(m), lambda: stopping * ctx.control.finishing, ctx.log)
     if session.ended == "ready" and plan.until(m) >= plan.total:
         session = replace(session, ended="done", why=DONE)
-    with store.locked():
-        runs = MemberRuns(store, plan, store.read())
+    with store.locked() as population:
+        runs = MemberRuns(store, plan, population)
         _note(ctx, runs.members[i], session)
         if session.ended in ("ready", "failed"):
             runs.decide(i)
-        store.write(runs.population)
+        store.write(population)
 
 
 def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
     """Bring the member's run to what was decided about it; its row then."""
-    with store.locked():
-        runs = MemberRuns(store, plan, store.read())
+    with store.locked() as population:
+        runs = MemberRuns(store, plan, population)
         m: Row = runs.members[i]
         if m["state"] == FAILED:
             runs.decide(i)
@@ -339,7 +339,7 @@ def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
         if wrong:
             m |= {"state": FAILED, "why": wrong, "lost": True}
         m |= {"pending": None, "state": FAILED if m["state"] == FAILED else TRAINING}
-        store.write(runs.population)
+        store.write(population)
         return m
 
 

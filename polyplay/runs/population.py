@@ -72,8 +72,7 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[
     with load.compute_threads(1):
         network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
     replays = {role.name: layout(role.held_replay) for role in other.roles if role.held_replay}
-    queues = [role.out for role in other.roles if isinstance(role.out, RolloutQueue | TrainingQueue)]
-    rollouts = [(queue.T, queue.lanes, queue.slots) for queue in queues]
+    rollouts = [(q.T, q.lanes, q.slots) for r in other.roles if isinstance(q := r.out, RolloutQueue | TrainingQueue)]
     lanes = [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.T) for r in other.roles], rollouts
     optimizer = {"": spec.update.optim.name, "statistics": spec.update.optim.statistics}
     return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": {"": lanes}}
@@ -231,8 +230,7 @@ class PopulationSession(Supervisor):
         super().__init__(crew, directory)
         self.store, self.shown = states.Store(directory), 0.0
         self.panel = PopulationPanel(quiet, terminal.Screen(live=False if crew.serial or quiet else None))
-        with self.store.locked():
-            population = self.store.read()
+        with self.store.locked() as population:
             self.decisions: int = population["decisions"]
             population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # it counts on
             self.store.write(population)
@@ -260,8 +258,7 @@ class PopulationSession(Supervisor):
         self.crew.stop()
         with contextlib.suppress(Exception):
             self._look(last=True)
-        with self.store.locked():
-            population = self.store.read()
+        with self.store.locked() as population:
             for m in population["members"]:
                 m["state"] = states.WAITING if m["state"] == states.TRAINING else m["state"]
             population["wall_seconds"] = states.wall_seconds(population)
@@ -358,8 +355,7 @@ def _extend(store: states.Store, plan: PopulationPlan, changes: Mapping[str, Any
     """Members that had come to their end go on where that is further now; those whose sessions were lost, and those
     that found no donor, have their tries again.
     """
-    with store.locked():
-        population = store.read()
+    with store.locked() as population:
         further = population["total"] != plan.total or any(
             changes.get(name) is not None for name in ("frames", *run_options.LIMITS)
         )

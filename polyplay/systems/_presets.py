@@ -258,5 +258,5 @@ def plan_of(c: Any, crew: Crew) -> PopulationPlan:
         raise UserError(f"--vary: nothing given for {size} members: name an option, as learning_rate=log:1e-5:1e-2")
     _, wired = wire_member(c, crew)
     total = int(crew.total(wired.envs, c.frames))
-    evolution = Evolution(c.every, c.exploit, c.explore, priors)
-    return PopulationPlan(evolution, c.over, size, total, c.score, crew.seed, grid)
+    rules = Evolution(c.every, c.exploit, c.explore, priors)
+    return PopulationPlan(rules, c.over, size, total, c.score, crew.seed, grid)

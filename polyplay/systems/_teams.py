@@ -6,7 +6,6 @@ FTW's numbers: Jaderberg et al. 2019, supplement, as the one public re-implement
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -72,8 +71,10 @@ def _terms(c: Any) -> list[str]:
     return [TERMS[task][0] for task in TASKS if task in auxiliary_of(c, TASKS)]
 
 
-def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior]]:
-    """The hyperparameters of agents, and what those may be that vary. Raises UserError."""
+def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
+    """The hyperparameters of agents; of those that vary, what agents begin with; and how agents copy each other: values
+    are perturbed now and then, a period that varies is drawn anew. Raises UserError.
+    """
     ranges = _ranges(c)
     size, factor = ranges.pop("reward"), ranges.pop("points", None)
     values = {name: _middle(prior) for name, prior in ranges.items()}
@@ -84,14 +85,9 @@ def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior]
         if factor is None or points:
             low, high = (x * abs(points) if factor else x for x in ((factor or size).low, (factor or size).high))
             priors[name] = Prior(name, "log", *((-high, -low) if bad else (low, high)))
-    return values, priors
-
-
-def copies_of(c: Any, values: Mapping[str, float], priors: Mapping[str, Prior]) -> Evolution:
-    """Who copies whom. Copied values are perturbed now and then; a period that varies is drawn anew."""
-    changed = {name: replace(prior, chance=CHANCE, drawn=name == "period") for name, prior in priors.items()}
     every = c.exploit_every if c.evolve and c.agents > 1 else 0
-    return Evolution(every, priors=around(values, CHANCE) | changed)
+    changed = {name: replace(prior, chance=CHANCE, drawn=name == "period") for name, prior in priors.items()}
+    return values, priors, Evolution(every, priors=around(values, CHANCE) | changed)
 
 
 def _ranges(c: Any) -> dict[str, Prior]:

@@ -66,21 +66,14 @@ def build(c: Config, crew: Crew) -> System:
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal, passes=passes)
-    copies = Evolution(c.exploit_every, priors=around(hyper.configured))
-    varied, bots = tuple(hyper.configured) if copies.every else (), tuple(envs.spec.bots)
+    copies, bots = Evolution(c.exploit_every, priors=around(hyper.configured)), tuple(envs.spec.bots)
+    varied = hyper.configured if copies.every else ()
     league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=varied)
     return wire_tables(c, crew, envs, spec, slots, league, copies, c.snapshot_every)
 
 
 def wire_tables(
-    c: Any,
-    crew: Crew,
-    envs: Envs,
-    spec: LearnerSpec,
-    slots: int,
-    league: League,
-    copies: Evolution,
-    snapshots: int = 0,
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, league: League, copies: Evolution, snapshots: int = 0
 ) -> System:
     """The figure above, whatever agents learn from batches of `slots` rollouts."""
     opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.placement.parts)

@@ -292,8 +292,7 @@ def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, m
 
 
 def test_copies_are_as_published():
-    values, ranges = _teams.agent_values(Config(), Envs("arena:ctf", 4))
-    copies = _teams.copies_of(Config(), values, ranges)
+    values, ranges, copies = _teams.agent_values(Config(), Envs("arena:ctf", 4))
     assert (copies.every, copies.exploit, copies.explore, rules.SURE) == (1000, "outplayed", "mutate", 0.7)
     assert {prior.chance for prior in copies.priors.values()} == {0.05}
     assert [name for name, prior in copies.priors.items() if prior.drawn] == ["period"]
@@ -303,12 +302,12 @@ def test_copies_are_as_published():
 
 def test_weights_are_drawn_near_points_where_ranges_say_so():
     config = Config(ranges=("points=log:0.5:2", "period=7"))
-    values, ranges = _teams.agent_values(config, Envs("arena:ctf", 4))
+    values, ranges, copies = _teams.agent_values(config, Envs("arena:ctf", 4))
     captured, lost = ranges["reward_captured"], ranges["reward_opponent_captured"]
     assert (captured.low, captured.high, lost.low, lost.high) == (0.5, 2.0, -2.0, -0.5)
     assert "reward_teammate_returned" not in ranges
     assert (values["reward_teammate_returned"], values["period"]) == (0.0, 7.0)
-    assert not any(prior.drawn for prior in _teams.copies_of(config, values, ranges).priors.values())
+    assert not any(prior.drawn for prior in copies.priors.values())
 
 
 @pytest.mark.parametrize(
