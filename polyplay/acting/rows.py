@@ -6,7 +6,7 @@ What both acting loops do with a row: choose what the policy sees of it, write i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch

@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -25,7 +24,7 @@ from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Batch
-from polyplay.core.worker import WorkerContext
+from polyplay.core.worker import LeagueClient, WorkerContext
 from polyplay.envs.lane import Bot, load_bot, seat_bot
 from polyplay.envs.pool import Envs, Pool
 from polyplay.nets.device import enter_device, to_host
@@ -183,20 +182,6 @@ class MatchResults:
 # file; its rows and those of a bot are not written. Players change between two rollouts, while all matches rest.
 
 
-class Tables(Protocol):
-    """What an actor asks of a league (population.league)."""
-
-    agents: int
-    players: int
-    bots: tuple[str, ...]  # the last players
-
-    def table(self, actor: int) -> tuple[int, np.ndarray]: ...
-    def wait(self, actor: int) -> bool: ...
-    def acknowledge(self, actor: int, draw: int) -> None: ...
-    def identity(self, player: int) -> Any: ...  # its `agent`, and of a past agent the `version` of its weights
-    def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None: ...
-
-
 def act_at_table(
     ctx: WorkerContext,
     *,
@@ -204,7 +189,7 @@ def act_at_table(
     out: RolloutQueue,
     params: AgentParams,
     envs: Envs,
-    league: Tables | None = None,
+    league: LeagueClient | None = None,
     lag: int | None = None,
 ) -> Iterator[None]:
     """An actor whose groups of lanes have a player each, whom the league draws; without, agents play in turn. lag:
@@ -274,7 +259,7 @@ class ActorSeating:
     """Who sits at an actor's table, and what comes of its matches."""
 
     def __init__(
-        self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: Tables | None, bots: Sequence[Bot] = ()
+        self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: LeagueClient | None, bots: Sequence[Bot] = ()
     ):
         self.ctx, self.actor, self.seats, self.league = ctx, actor, seats, league
         self.bots = [[seat_bot(bot, actor.pool, group.lanes) for bot in bots] for group in actor.groups]  # of each seat

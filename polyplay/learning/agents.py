@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint, self_path, write_self
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
+from polyplay.core.worker import Hyperparameters, LeagueClient, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
 from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source
 from polyplay.learning.policy_losses import PPO
@@ -32,22 +32,10 @@ from polyplay.weights.params import AgentParams, AgentSnapshot
 # Past agents: weights of an agent as they were, each written once, for actors to load when they come to a table.
 
 
-class LearnersLeague(Protocol):
-    """What learners ask of population.league: it knows past agents, and who copies whom."""
-
-    varied: tuple[str, ...]
-    hyper: np.ndarray
-    values: np.ndarray
-
-    def post(self, agent: int, version: int) -> int | None: ...
-    def order(self) -> Any: ...  # `number` of a copy, `agent` and `donor`, and the hyperparameters to go on with; None
-    def copied(self, number: int, version: int, donor_version: int) -> None: ...
-
-
 class PastAgents:
     """Makes one of a learner's weights every `every` updates."""
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, league: LearnersLeague, every: int):
+    def __init__(self, ctx: WorkerContext, learner: Learner, league: LeagueClient, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
@@ -86,7 +74,7 @@ class PastAgents:
             self.ctx.log("warning", f"past agent {path.name} was not written: {refusal_text(e)}")
 
 
-def past_agents(feed: Feed, league: LearnersLeague | None, every: int) -> PastAgents | None:
+def past_agents(feed: Feed, league: LeagueClient | None, every: int) -> PastAgents | None:
     """Those of a feed's learner, where a league knows them."""
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
@@ -97,15 +85,15 @@ def past_agents(feed: Feed, league: LearnersLeague | None, every: int) -> PastAg
 class AgentCopies:
     """Between two updates of a learner. Nobody waits: donor and receiver look when they get to it."""
 
-    def __init__(self, learner: Learner, orders: LearnersLeague, snapshot: AgentSnapshot, publish: Callable[[], None]):
+    def __init__(self, learner: Learner, orders: LeagueClient, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
         self.since = 0  # the version of the last copy: rows of earlier ones are of weights that are gone
         self._tell()
 
     def _tell(self) -> None:
-        hyper = self.learner.spec.hyperparameters
-        self.orders.hyper[self.agent] = [getattr(hyper, name) for name in self.orders.varied]
+        hyper = self.learner.spec.hyperparameters.all()
+        self.orders.hyper[self.agent] = [hyper[name] for name in self.orders.varied]
 
     def look(self) -> None:
         """Do what is ordered of this agent."""
@@ -157,7 +145,7 @@ class AgentRollouts(Rollouts):
     next.
     """
 
-    def __init__(self, queue: RolloutQueue, n: int, league: LearnersLeague | None = None, snapshots: int = 0):
+    def __init__(self, queue: RolloutQueue, n: int, league: LeagueClient | None = None, snapshots: int = 0):
         super().__init__(queue, n)
         self.league, self.snapshots = league, snapshots
 
@@ -297,7 +285,7 @@ class Windows(Source):
     reuse: float = 1.0  # 0: drawing waits for nothing once the buffer is full
     publish: int = 1  # updates from one published version of the weights to the next
     stale: int = 0  # versions that the published weights are behind
-    league: LearnersLeague | None = None  # that knows past agents
+    league: LeagueClient | None = None  # that knows past agents
     snapshots: int = 0  # updates from one past agent to the next
     n = 1  # slots taken at once
 

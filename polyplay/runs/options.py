@@ -94,7 +94,7 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
     if not crew.schedules:
         return []
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}  # agents copy each other's
+    copied = {name for r in crew.roles if r.league is not None for name in r.league.varied}  # agents copy each other's
     known = [name for name in spec.hyperparameters.configured if name not in ("remaining", *copied)]
     lines = []
     for schedule in crew.schedules:

@@ -22,8 +22,8 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import Discrete
-from polyplay.population.rules import Prior, parse_prior
-from polyplay.population.trainer import Evolution
+from polyplay.population.rules import Evolution, Prior, parse_prior
+from polyplay.population.trainer import PopulationPlan
 from polyplay.systems import System
 from polyplay.workers.crew import Crew
 
@@ -246,7 +246,7 @@ def _read(kind: Any, word: str) -> Any:
         raise UserError(f"'{word}' given, allowed: {kinds[kind]}") from None
 
 
-def evolution_of(c: Any, crew: Crew) -> Evolution:
+def plan_of(c: Any, crew: Crew) -> PopulationPlan:
     """The choices of a population. Raises UserError: those that contradict each other."""
     priors = priors_of(c)
     lists = bool(priors) and all(p.kind == "list" for p in priors.values())
@@ -258,4 +258,5 @@ def evolution_of(c: Any, crew: Crew) -> Evolution:
         raise UserError(f"--vary: nothing given for {size} members: name an option, as learning_rate=log:1e-5:1e-2")
     _, wired = wire_member(c, crew)
     total = int(crew.total(wired.envs, c.frames))
-    return Evolution(c.over, size, c.every, total, c.exploit, c.explore, c.score, priors, crew.seed, grid)
+    rules = Evolution(c.every, c.exploit, c.explore, priors)
+    return PopulationPlan(rules, c.over, size, total, c.score, crew.seed, grid)

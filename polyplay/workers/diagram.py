@@ -54,7 +54,7 @@ def _holds(role: Role) -> list[str]:
         rows.append(role.explore.label())
     if role.envs is not None and role.out is not None:
         rows.append(f"rollout {role.out.T} steps, {'free' if role.lag is None else f'lag {role.lag}'}")
-    others = (held.get(name) for name in ("evolution", "opponents", "copies"))
+    others = (held.get(name) for name in ("plan", "opponents", "copies"))
     for thing in (role.spec and role.source, role.server, role.spec, *others):
         rows += [] if thing is None else thing.describe()
     return [*rows, f"if lost {role.on_loss}"]

@@ -20,9 +20,10 @@ from polyplay.learning.agents import AgentRollouts
 from polyplay.learning.learner import LearnerSpec
 from polyplay.learning.loop import learn
 from polyplay.nets import factory
+from polyplay.population import rules
 from polyplay.population.league import League
-from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import NO_COPIES, Opponents, referee
+from polyplay.population.rules import Evolution, around
 from polyplay.weights.params import AgentParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -42,7 +43,7 @@ def _crew(
     snapshots: int = 4,
     directory: Any = None,
     learners: int = 1,
-    copies: CopyRule = NO_COPIES,
+    copies: Evolution = NO_COPIES,
     **net: Any,
 ) -> tuple[Crew, League]:
     envs = Envs(env, lanes=4 * players, groups=players, agents=players)
@@ -52,7 +53,7 @@ def _crew(
     queue = RolloutQueue.of(envs, made, 5, actors, 2, agents, per_agent=True)
     hyper = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
     spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyper, steps)
-    tables = League(agents, actors, envs.spec.sides, players, bots=tuple(envs.spec.bots), varied=copies.varied)
+    tables = League(agents, actors, envs.spec.sides, players, bots=tuple(envs.spec.bots), varied=tuple(copies.priors))
     crew = Crew(seed=3, serial=True, directory=directory)
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
@@ -75,10 +76,11 @@ def test_of_four_agents_at_a_table_at_lag_0_each_learns_what_it_stored_to_the_bi
     assert crew.counters.column("lag_max").max() == 0
 
 
-OFTEN = CopyRule(15, {"learning_rate": 1e-2, "entropy_cost": 0.01}, sure=0.5)
+OFTEN = Evolution(15, priors=around({"learning_rate": 1e-2, "entropy_cost": 0.01}))
 
 
-def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_acted(tmp_path):
+def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_acted(tmp_path, monkeypatch):
+    monkeypatch.setattr(rules, "SURE", 0.5)
     loss = Compared(policy_losses.VTrace(reduction="mean"))
     more = {"league": True, "directory": tmp_path, "learners": 2, "copies": OFTEN}
     crew, tables = _crew("toy:skirmish", loss, agents=4, players=2, steps=3000, **more)

@@ -19,7 +19,7 @@ from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Field
-from polyplay.core.worker import Counters, Hyperparameters
+from polyplay.core.worker import CopyOrder, Counters, Hyperparameters, LeagueClient
 from polyplay.envs import Envs
 from polyplay.learning import agents, policy_losses
 from polyplay.learning.agents import METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
@@ -28,7 +28,7 @@ from polyplay.learning.loop import learn
 from polyplay.learning.policy_losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
-from polyplay.population.league import CopyOrder, League
+from polyplay.population.league import League
 from polyplay.weights.params import AgentParams, AgentSnapshot, FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -295,7 +295,7 @@ def test_a_horizon_changes_what_comes_next():
 # Past agents: when they are made, and what a run that goes on leaves alone.
 
 
-class Posted:
+class Posted(LeagueClient):
     def __init__(self) -> None:
         self.busy, self.versions = False, list[int]()
 
@@ -309,7 +309,7 @@ class Posted:
 def made(directory: Any, league: Posted, version: int = 0) -> tuple[PastAgents, Any]:
     learner = SimpleNamespace(spec=SimpleNamespace(agent=1), version=version, policy=nn.Linear(1, 1, bias=False))
     ctx: Any = SimpleNamespace(directory=directory, log=lambda *words: None)
-    return PastAgents(ctx, learner, league, 3), learner  # type: ignore[arg-type]
+    return PastAgents(ctx, learner, league, 3), learner
 
 
 def updates(past: PastAgents, learner: Any, until: int) -> None:

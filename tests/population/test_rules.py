@@ -17,8 +17,8 @@ from polyplay.population.rules import (
     Choice,
     Prior,
     Standing,
-    exploit,
-    explore,
+    change_values,
+    choose_donor,
     initial,
     parse_prior,
     two_sided,
@@ -75,7 +75,7 @@ def donors(rule: str, scores: list[float | None], i: int) -> set[int | None]:
 
 def choices(rule: str, standings: list[Standing], i: int) -> list[Choice]:
     """What a rule says, whichever donor is drawn."""
-    return [exploit(rule, standings, i, Fixed(k)) for k in range(len(standings))]
+    return [choose_donor(rule, standings, i, Fixed(k)) for k in range(len(standings))]
 
 
 def truncated(scores: list[float | None], i: int) -> set[int | None]:
@@ -112,12 +112,12 @@ def test_tournament_is_the_twin_s(scores):
 def test_a_member_that_failed_copies_any_that_has_not(rule):
     standings = [Standing(FAILED), Standing(FAILED), Standing(1.0, (1.0,) * 10), Standing(None)]
     assert {c.donor for c in choices(rule, standings, 0)} == {2}
-    assert exploit(rule, standings[:2], 0, Fixed(0)).donor is None
+    assert choose_donor(rule, standings[:2], 0, Fixed(0)).donor is None
 
 
 def one_against_one(own: list[float], other: list[float]) -> Choice:
     standings = [Standing(float(np.mean(own)), tuple(own)), Standing(float(np.mean(other)), tuple(other))]
-    return exploit("ttest", standings, 0, Fixed(0))
+    return choose_donor("ttest", standings, 0, Fixed(0))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ VALUES: dict[str, Any] = {"a": 1.0, "b": 2, "c": 5.0, "other": "kept"}
 
 def explored(rule: str, n: int = 2_000) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
-    return [explore(rule, dict(VALUES), PRIORS, rng) for _ in range(n)]
+    return [change_values(rule, dict(VALUES), PRIORS, rng) for _ in range(n)]
 
 
 def test_each_is_perturbed_by_itself_and_what_has_no_prior_stays():
