@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 import torch
 
-from polyplay.acting.rows import MatchEnds, as_tensors, policy_from_cpu, policy_inputs
+from polyplay.acting.rows import MatchEnds, act_rows, policy_from_cpu
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import read_self
 from polyplay.core.files import Row
@@ -162,11 +162,9 @@ def choose_with_value(
     """The actions of lanes of these numbers, the network's values [B] where it has some, and the state after them;
     `act`: how often they acted before.
     """
-    inputs, acts = policy_inputs(step), np.full(len(numbers), act)
-    if not how.greedy:
-        inputs["noise"] = uniform(how.seed + SEED, numbers, acts, policy.noise)
-    with torch.no_grad():
-        out, after = policy.act(as_tensors(inputs), state)
+    acts = np.full(len(numbers), act)
+    noise = None if how.greedy else uniform(how.seed + SEED, numbers, acts, policy.noise)
+    out, after = act_rows(policy, step, state, noise)
     action = tree.map(lambda x: x.numpy(), out["action"])
     value = out["value"].numpy() if "value" in out else None
     if not how.epsilon:

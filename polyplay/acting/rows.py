@@ -1,7 +1,4 @@
-"""What all acting loops do with a row; exploration; devices.
-
-What both acting loops do with a row: choose what the policy sees of it, write it, count the games.
-"""
+"""What all acting loops do with a row: ask the policy, write it, count the games; exploration; devices."""
 
 from __future__ import annotations
 
@@ -212,12 +209,34 @@ class MatchEnds:
         self.came[self.lanes[matches]] = self.ended[self.lanes[matches]] = False
 
 
+class ActingPolicy(Protocol):
+    """As much of a Policy as acting needs."""
+
+    @property
+    def noise(self) -> int: ...
+    def initial(self, lanes: int) -> Batch: ...
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]: ...
+
+
 POLICY_INPUTS = ("obs", "mask", "reward", "first", "events")  # what a policy sees of a row
 
 
-def as_tensors(batch: Batch) -> Batch:
-    """Torch views of NumPy arrays; no bytes move. Tensors pass."""
-    return tree.map(torch.as_tensor, batch)
+def act_rows(
+    policy: ActingPolicy, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
+) -> tuple[Batch, Batch]:
+    """What a policy makes of rows [B] as a pool gives them, after the state before them: its outputs [B], and the state
+    behind them. No bytes move on a CPU.
+
+    noise: float32 [B, policy.noise] within (0, 1); None: the policy takes its likeliest action. epsilon: float32 [B],
+    see Exploration; None: nothing is added to how the policy explores.
+    """
+    inputs = {key: tree.map(torch.as_tensor, step[key]) for key in POLICY_INPUTS if key in step}
+    if noise is not None:
+        inputs["noise"] = torch.from_numpy(noise)
+    if epsilon is not None:
+        inputs["epsilon"] = torch.from_numpy(epsilon)
+    with torch.no_grad():
+        return policy.act(inputs, state)
 
 
 class EpisodeCounter:
@@ -244,11 +263,6 @@ class EpisodeCounter:
         self.over[lanes] = over
         if agent >= 0:
             ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
-
-
-def policy_inputs(step: Batch) -> Batch:
-    """Of a row; without its noise."""
-    return {k: step[k] for k in POLICY_INPUTS if k in step}
 
 
 WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events", "team_reward")  # of what a pool says

@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from polyplay.acting.actor import ActingPolicy, Actor, LanePlayer, Pull, ScriptedPolicy
+from polyplay.acting.actor import Actor, LanePlayer, Pull, ScriptedPolicy
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, policy_from_cpu
+from polyplay.acting.rows import ActingPolicy, EpisodeCounter, Exploration, MatchEnds, policy_from_cpu
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_at_table
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
