@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, cast
 
@@ -17,23 +18,27 @@ from polyplay.nets.device import fetch_outputs, to_device
 from polyplay.nets.layers import Tape
 from polyplay.nets.policy import Policy, TapedPolicy
 
-# How often an ε-greedy actor plays at random: a schedule in agent steps, or a ladder over the lanes; or how large the
-# noise on real actions is.
-#
-# `at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and
-# how often each acted before. A pure function of both, or of a RunSchedule's counts, so nothing of it has to be
-# saved, and a replaced actor explores as the one before it did.
 
+class Exploration(ABC):
+    """How often an ε-greedy actor plays at random, or how large the noise on real actions is. Nothing of it has to be
+    saved, and a replaced actor explores as the one before it did.
+    """
 
-class Exploration(Protocol):
-    @property
-    def lanes(self) -> int: ...  # of all workers together
-    def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray: ...
-    def label(self) -> str: ...  # for the diagram
+    lanes: int = 1  # of all workers together
+
+    @abstractmethod
+    def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        """ε, or the noise's deviation, float32 [B], of lanes by their numbers among all workers' (int64 [B]) that acted
+        so often before (int64 [B]). A pure function of both, or of the run's counts.
+        """
+
+    @abstractmethod
+    def label(self) -> str:
+        """A line of the diagram."""
 
 
 @dataclass(frozen=True)
-class LinearEpsilon:
+class LinearEpsilon(Exploration):
     """ε is `start` for the first `after` agent steps, then falls straight to `end` over `over` more, and stays.
 
     Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: of all workers together; they keep step, so
@@ -67,7 +72,7 @@ class RunSchedule(LinearEpsilon):
 
 
 @dataclass(frozen=True)
-class EpsilonLadder:
+class EpsilonLadder(Exploration):
     """ε of lane i of N is base^(1 + α·i/(N − 1)), for ever (Ape-X, Horgan et al. 2018, §4.1; R2D2): 0.4 to 6.6e-4.
 
     One lane alone has i/(N − 1) = 0, so ε = base.
@@ -86,7 +91,7 @@ class EpsilonLadder:
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(Exploration):
     """Every lane's actions get normal noise of this deviation, in half ranges, for ever (Ape-X DPG: 0.3)."""
 
     deviation: float = 0.3
