@@ -41,7 +41,7 @@ from common import ROOT, Row, command_line, table
 from contests import PONG, Contender
 
 from polyplay import systems
-from polyplay.acting.rows import policy_inputs
+from polyplay.acting.rows import POLICY_INPUTS
 from polyplay.cli.bench import LITTLE
 from polyplay.core import tree
 from polyplay.core.errors import UserError, WorkerLost
@@ -251,7 +251,7 @@ class Profile(CostProfile):
         state = first
         with torch.no_grad():
             for t, tape in enumerate(tapes):
-                row = tree.map(lambda x, t=t: x[t], policy_inputs(batch))
+                row = {k: tree.at(batch[k], t) for k in POLICY_INPUTS if k in batch}
                 _, state = cast("ActorCritic", self.policy).act(row, state, tape)
         tape = join_tapes(tapes)
 

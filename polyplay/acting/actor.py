@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from polyplay.acting.rows import EpisodeCounter, Exploration, as_tensors, policy_inputs, row_to_device, write_row
+from polyplay.acting.rows import EpisodeCounter, Exploration, act_rows, row_to_device, write_row
 from polyplay.buffers.rollout_queue import Producer, RolloutSlots
 from polyplay.core import tree
 from polyplay.core.numbers import LaneUniforms
@@ -188,24 +188,23 @@ class Actor:
             else:
                 self._send(group, outputs, after)
             self.ctx.turn()
-            if self.late():
+            if self.ctx.control.finishing and self.late():
                 yield None
 
     def late(self) -> bool:
         """Whether the run ends in the middle of a rollout that is not waited for."""
-        if not self.ctx.control.finishing or self.between:
+        if self.between:
             return False
         rows = 1 + min(group.at for group in self.groups if not group.parked)
         return self.ctx.late((time.monotonic() - self.begun) / max(rows, 1) * (self.out.T + 1 - rows))
 
     def _act(self, group: LaneGroup, step: Batch) -> tuple[Batch, Batch]:
-        with self.ctx.counters.timed("infer"), torch.no_grad():
-            inputs = policy_inputs(step)
-            inputs["noise"] = group.noise.row(int(self.acts[group.lanes.start]))
-            if self.explore is not None:
-                inputs["epsilon"] = self.explore.at(self.acts[group.lanes], self.numbers[group.lanes])
-            self.acts[group.lanes] += 1
-            outputs, after = group.player.policy.act(as_tensors(inputs), group.state)
+        with self.ctx.counters.timed("infer"):
+            lanes, acts = group.lanes, self.acts[group.lanes]
+            noise = group.noise.row(int(acts[0]))
+            epsilon = None if self.explore is None else self.explore.at(acts, self.numbers[lanes])
+            acts += 1
+            outputs, after = act_rows(group.player.policy, step, group.state, noise, epsilon)
         self.ctx.counters.served(self.width)
         return outputs, after
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from polyplay.acting.rows import EpisodeCounter, as_tensors, policy_inputs, write_row
+from polyplay.acting.rows import EpisodeCounter, act_rows, write_row
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import tree
 from polyplay.core.numbers import uniform
@@ -139,7 +139,7 @@ class Predictor:
             leaves = table.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
             last = renew is not None and bool(self._ends(numbers, go).any())
-            nothing = as_tensors(tree.zeros(self.policy.spec(), (len(numbers),))) if last else {}
+            nothing = tree.map(torch.from_numpy, tree.zeros(self.policy.spec(), (len(numbers),))) if last else {}
             outputs, after = (nothing, {}) if last else self._act(numbers, step, state)
             done = self._write(numbers, step, outputs, version, go)
             if done:
@@ -161,11 +161,11 @@ class Predictor:
         return has if self.together and ends.any() else ends
 
     def _act(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        with self.ctx.counters.timed("infer"), torch.no_grad():
+        with self.ctx.counters.timed("infer"):
             lanes, acts = numbers + self.table.first_lane, self.table.acts[numbers]
             noise = uniform(self.ctx.noise_seed, lanes, acts, self.policy.noise)
             self.table.acts[numbers] += 1
-            outputs, after = self.policy.act(as_tensors({**policy_inputs(step), "noise": noise}), state)
+            outputs, after = act_rows(self.policy, step, state, noise)
         self.ctx.counters.served(len(numbers))
         return outputs, after
 

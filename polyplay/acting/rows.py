@@ -1,12 +1,10 @@
-"""What all acting loops do with a row; exploration; devices.
-
-What both acting loops do with a row: choose what the policy sees of it, write it, count the games.
-"""
+"""What all acting loops do with a row: ask the policy, write it, count the games; exploration; devices."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -19,23 +17,27 @@ from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.device import fetch_outputs, to_device
 from polyplay.nets.policy import Player
 
-# How often an ε-greedy actor plays at random: a schedule in agent steps, or a ladder over the lanes; or how large the
-# noise on real actions is.
-#
-# `at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and
-# how often each acted before. A pure function of both, or of a RunSchedule's counts, so nothing of it has to be
-# saved, and a replaced actor explores as the one before it did.
 
+class Exploration(ABC):
+    """How often an ε-greedy actor plays at random, or how large the noise on real actions is. Nothing of it has to be
+    saved, and a replaced actor explores as the one before it did.
+    """
 
-class Exploration(Protocol):
-    @property
-    def lanes(self) -> int: ...  # of all workers together
-    def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray: ...
-    def label(self) -> str: ...  # for the diagram
+    lanes: int = 1  # of all workers together
+
+    @abstractmethod
+    def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        """ε, or the noise's deviation, float32 [B], of lanes by their numbers among all workers' (int64 [B]) that acted
+        so often before (int64 [B]). A pure function of both, or of the run's counts.
+        """
+
+    @abstractmethod
+    def label(self) -> str:
+        """A line of the diagram."""
 
 
 @dataclass(frozen=True)
-class LinearEpsilon:
+class LinearEpsilon(Exploration):
     """ε is `start` for the first `after` agent steps, then falls straight to `end` over `over` more, and stays.
 
     Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: of all workers together; they keep step, so
@@ -69,7 +71,7 @@ class RunSchedule(LinearEpsilon):
 
 
 @dataclass(frozen=True)
-class EpsilonLadder:
+class EpsilonLadder(Exploration):
     """ε of lane i of N is base^(1 + α·i/(N − 1)), for ever (Ape-X, Horgan et al. 2018, §4.1; R2D2): 0.4 to 6.6e-4.
 
     One lane alone has i/(N − 1) = 0, so ε = base.
@@ -88,7 +90,7 @@ class EpsilonLadder:
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(Exploration):
     """Every lane's actions get normal noise of this deviation, in half ranges, for ever (Ape-X DPG: 0.3)."""
 
     deviation: float = 0.3
@@ -246,9 +248,22 @@ class MatchEnds:
 POLICY_INPUTS = ("obs", "mask", "reward", "first", "events")  # what a policy sees of a row
 
 
-def as_tensors(batch: Batch) -> Batch:
-    """Torch views of NumPy arrays; no bytes move. Tensors pass."""
-    return tree.map(torch.as_tensor, batch)
+def act_rows(
+    policy: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
+) -> tuple[Batch, Batch]:
+    """What a policy makes of rows [B] as a pool gives them, after the state before them: its outputs [B], and the state
+    behind them. No bytes move on a CPU.
+
+    noise: float32 [B, policy.noise] within (0, 1); None: the policy takes its likeliest action. epsilon: float32 [B],
+    see Exploration; None: nothing is added to how the policy explores.
+    """
+    inputs = {key: tree.map(torch.as_tensor, step[key]) for key in POLICY_INPUTS if key in step}
+    if noise is not None:
+        inputs["noise"] = torch.from_numpy(noise)
+    if epsilon is not None:
+        inputs["epsilon"] = torch.from_numpy(epsilon)
+    with torch.no_grad():
+        return policy.act(inputs, state)
 
 
 class EpisodeCounter:
@@ -275,11 +290,6 @@ class EpisodeCounter:
         self.over[lanes] = over
         if agent >= 0:
             ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
-
-
-def policy_inputs(step: Batch) -> Batch:
-    """Of a row; without its noise."""
-    return {k: step[k] for k in POLICY_INPUTS if k in step}
 
 
 WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events", "team_reward")  # of what a pool says

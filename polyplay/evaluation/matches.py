@@ -57,10 +57,10 @@ class SearchAt(Player):
     records: np.ndarray
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        from polyplay.acting.rows import as_tensors
+        import torch
 
         action, value = self.search.choose(self.records)
-        return as_tensors({"action": action, "value": value}), state
+        return {"action": torch.as_tensor(action), "value": torch.as_tensor(value)}, state
 
 
 class PolicyPlayer:

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from polyplay.acting import actor
-from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule
+from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule, act_rows
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
@@ -206,6 +206,27 @@ def test_weights_are_kept_for_so_many_rollouts(keep, versions):
 
 def at(explore, steps, lane=0):
     return float(explore.at(np.array([steps]), np.array([lane]))[0])
+
+
+def test_a_policy_sees_of_a_row_what_it_may_noise_where_it_is_given_and_leaves_no_gradient():
+    seen, weight = list[dict[str, Any]](), torch.ones(1, requires_grad=True)
+
+    def policy_act(inputs, state):
+        seen.append(inputs)
+        return {"action": inputs["reward"] * weight}, state
+
+    policy: Any = SimpleNamespace(noise=1, act=policy_act)
+    step = {"obs": {"a": np.arange(2)}, "reward": np.ones(2, np.float32), "first": np.zeros(2, bool)}
+    step |= {"terminated": np.zeros(2, bool), "over": np.zeros(2, bool), "team_reward": np.ones(2)}
+    outputs, after = act_rows(policy, step, {"h": 3}, np.zeros((2, 1), np.float32), np.full(2, 0.5, np.float32))
+    act_rows(policy, step, {})
+    assert not outputs["action"].requires_grad
+    assert after == {"h": 3}
+    assert [sorted(inputs) for inputs in seen] == [
+        ["epsilon", "first", "noise", "obs", "reward"],
+        ["first", "obs", "reward"],
+    ]
+    assert torch.equal(seen[0]["obs"]["a"], torch.arange(2))
 
 
 def test_dqns_falls_from_1_to_a_tenth_after_its_warm_up():
