@@ -19,7 +19,7 @@ from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Field
-from polyplay.core.worker import CopyOrder, Counters, Hyperparameters, LeagueClient
+from polyplay.core.worker import CopyOrder, Counters, Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import agents, policy_losses
 from polyplay.learning.agents import METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
@@ -295,7 +295,9 @@ def test_a_horizon_changes_what_comes_next():
 # Past agents: when they are made, and what a run that goes on leaves alone.
 
 
-class Posted(LeagueClient):
+class Posted:
+    """What past agents ask of a LeagueClient."""
+
     def __init__(self) -> None:
         self.busy, self.versions = False, list[int]()
 
@@ -306,7 +308,7 @@ class Posted(LeagueClient):
         return len(self.versions)
 
 
-def made(directory: Any, league: Posted, version: int = 0) -> tuple[PastAgents, Any]:
+def made(directory: Any, league: Any, version: int = 0) -> tuple[PastAgents, Any]:
     learner = SimpleNamespace(spec=SimpleNamespace(agent=1), version=version, policy=nn.Linear(1, 1, bias=False))
     ctx: Any = SimpleNamespace(directory=directory, log=lambda *words: None)
     return PastAgents(ctx, learner, league, 3), learner
