@@ -7,6 +7,7 @@ import re
 from typing import get_args, get_origin
 
 import pytest
+from rich.cells import cell_len
 
 from polyplay import systems
 from polyplay.cli import main, plot, train
@@ -71,14 +72,13 @@ def test_help_prints_them_in_80_columns(name: str, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("COLUMNS", "80")
     assert main.main(["train", name, "--help"]) == 0
     out = capsys.readouterr().out
-    assert max(map(len, out.splitlines()[3:])) <= 80  # the first lines name the presets, and the terminal folds them
+    assert max(map(cell_len, out.splitlines()[3:])) <= 80  # the first lines name presets: the terminal folds them
     said = " ".join(out.replace("│", " ").split())
     hints = flags.option_types(systems.load(name).Config, RunOptions)
     for field, numbers in ((field, flags.range_of(hint)) for field, hint in hints.items()):
         if numbers is not None:
-            found = re.search(rf" {flags.flag(field)} .*?\(default: [^;]+; (.*?)\)", said)
-            assert found, field
-            assert found[1] == numbers.in_short
+            found = re.findall(rf" {flags.flag(field)} .*?\(default: [^;]+; (.*?)\)", said)
+            assert numbers.in_short in found, field  # another option may name this one
 
 
 @pytest.mark.parametrize(
