@@ -20,7 +20,7 @@ from torch import Tensor
 
 from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
 from polyplay.core import checkpoint, tree
-from polyplay.core.errors import NotFinite
+from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.files import JsonLines, LogWrites, refusal_text
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters, RunControl, SchedulePoint, WorkerContext
@@ -195,6 +195,11 @@ class LearnerSpec:
     outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
     target: int = 0  # updates after which the target network is the network again; 0: there is none
     initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; empty: nowhere
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.policy, PolicyFactory):
+            wanted = "a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"
+            raise UserError(f"LearnerSpec: policy is of class {type(self.policy).__name__}, it must be {wanted}")
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""

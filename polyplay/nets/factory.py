@@ -351,7 +351,7 @@ ARRIVES = {"reward": NUMBER, "first": FLAG, "terminated": FLAG, "truncated": FLA
 LEARNT = {"logp": NUMBER, "value": NUMBER, "entropy": NUMBER}
 
 
-class Trial:
+class NetworkTrial:
     """One of a user's networks, whose methods are tried. Mistakes are UserErrors of one line, by class and method."""
 
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
@@ -395,7 +395,7 @@ def _rows(spec: EnvSpec, *lead: int) -> Batch:
 
 def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
     """Raises UserError."""
-    trial = Trial(torso, title, forward=type(torso).forward is Torso.forward)
+    trial = NetworkTrial(torso, title, forward=type(torso).forward is Torso.forward)
     if not isinstance(torso.features, int) or torso.features < 1:
         wanted = "it must be an int, how many numbers `forward` makes of a row"
         raise UserError(f"{trial.where}: features is {torso.features!r}, {wanted}")
@@ -408,7 +408,7 @@ def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
     """Act in a row of two lanes, and unroll three rows of them. Raises UserError."""
     kind = type(policy)
     missing = {"spec": kind.spec is Policy.spec, "act": kind.act is Policy.act, "unroll": kind.unroll is Policy.unroll}
-    trial, outputs, memory = Trial(policy, title, **missing), policy.spec(), policy.state_spec()
+    trial, outputs, memory = NetworkTrial(policy, title, **missing), policy.spec(), policy.state_spec()
     own = outputs.get("action") if isinstance(outputs, dict) else None
     if own != fields(spec.action):
         raise UserError(f"{trial.where}: spec must have `action` {fields(spec.action)}, as actions are; it has {own}")

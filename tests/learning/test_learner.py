@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from polyplay.core import checkpoint
-from polyplay.core.errors import NotFinite
+from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, EnvSpec
@@ -93,6 +93,11 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
             gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
         assert gradients[0].abs().max() > 0.01
         assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
+
+
+def test_a_policy_that_is_no_factory_is_refused():
+    with pytest.raises(UserError, match="LearnerSpec: policy is of class ActorCritic, it must be a PolicyFactory"):
+        task(policy=build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)}), 3))
 
 
 def test_metrics_of_every_third_update_are_reported_if_so_asked():
