@@ -57,8 +57,6 @@ class Toy(ABC):
     later; a match is over once nobody is here.
     """
 
-    obs: Spec  # of one player
-    action: ActionSpec  # of one player
     classes: Mapping[str, int | tuple[int, ...]] = {}  # see EnvSpec
     legality: Spec | None = None  # fields of `legal`, bool; None: every action is legal
     uses: Mapping[str, Iterable[int]] | None = (
@@ -69,6 +67,16 @@ class Toy(ABC):
     events: tuple[str, ...] = ()  # names of what rows of several players count
     team_reward: bool = False  # whether these rows have one
     bots: Mapping[str, str] = {}  # scripted players, "module:callable" by name
+
+    @property
+    @abstractmethod
+    def obs(self) -> Spec:
+        """Fields of an observation, of one player."""
+
+    @property
+    @abstractmethod
+    def action(self) -> ActionSpec:
+        """What one player chooses among."""
 
     @abstractmethod
     def reset(self, draw: Draw, n: int) -> Arrays:
@@ -475,7 +483,7 @@ def own_class(name: str) -> type[Toy]:
     made: Any = imported(name)
     if not (isinstance(made, type) and issubclass(made, Toy) and is_dataclass(made)):
         raise UserError(f"--env: toy:{name} is no toy; allowed: a dataclass that inherits {__name__}.Toy")
-    if lacks := ", ".join(f"{method}()" for method in sorted(made.__abstractmethods__)):
+    if lacks := ", ".join(sorted(made.__abstractmethods__)):
         raise UserError(f"--env: toy:{name} lacks {lacks}, which {__name__}.Toy declares: define it")
     return made
 

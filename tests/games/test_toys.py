@@ -254,7 +254,7 @@ class Unseated(Skirmish):
 
 @dataclass
 class Blind(Toy):
-    obs, action = Catch.obs, Catch.action
+    action = Catch.action
     reset, step = Catch.reset, Catch.step
 
 
@@ -275,7 +275,7 @@ class Stranger:
         ("Rough", r"Rough\.step\(\) returned .*, truncated float64 \[2\], allowed: .*, truncated bool \[2\]"),
         ("Short", r"Short\.step\(\) returned tuple, allowed: a tuple: states, reward, terminated, truncated"),
         ("Unseated", r"Unseated\.reset\(\) returned health .*, allowed: health .*, here bool \[2, 4\]"),
-        ("Blind", r"Blind lacks see\(\), which polyplay\.games\.toys\.Toy declares: define it"),
+        ("Blind", r"Blind lacks obs, see, which polyplay\.games\.toys\.Toy declares: define it"),
         ("Masked", r"Masked has a legality, but no legal\(\)"),
         ("Stranger", r"Stranger is no toy; allowed: a dataclass that inherits polyplay\.games\.toys\.Toy"),
         ("policy", r"policy is no toy; allowed: a dataclass"),
