@@ -54,6 +54,9 @@ class Seating:
     def _place(self, matches: np.ndarray) -> None:
         self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
 
+    # who sits where, as `state` has it and as other processes see it
+    arrays = property(lambda self: {"lanes": self.lanes, "drawn": self.drawn, "seat": self.seat})
+
     def bind(self, arrays: Batch) -> None:
         """Keep who sits where in these arrays, as `state` has them and as other processes see them."""
         self.lanes, self.drawn, self.seat = arrays["lanes"], arrays["drawn"], arrays["seat"]
@@ -122,7 +125,7 @@ class SharedRows(SharedObject):
     def __init__(self, spec: EnvSpec, lanes: int, workers: int, seating: Seating | None = None):
         matches: dict[str, Tree] = {}
         if seating is not None:
-            sitting = {name: (getattr(seating, name).shape, np.int64) for name in ("lanes", "drawn", "seat")}
+            sitting = {name: (array.shape, np.int64) for name, array in seating.arrays.items()}
             matches = {"sitting": sitting, "held": (1, np.bool_), "resting": (seating.matches, np.bool_)}
         super().__init__(
             **matches,
@@ -136,8 +139,7 @@ class SharedRows(SharedObject):
         )
         self.seeds[:] = -1
         if seating is not None:
-            for name, array in self.sitting.items():
-                array[:] = getattr(seating, name)
+            tree.write(self.sitting, ..., seating.arrays)
             self.seating = seating
             self._attach()
 

@@ -233,7 +233,7 @@ class Envs:
         parts = "--players" if self.agents > 1 else "--groups"
         whole = self.lanes > 0 and self.groups > 0 and self.lanes % self.groups == 0
         need(whole, f"--lanes {self.lanes} given; allowed: positive multiples of {parts} {self.groups}")
-        alone = self.fixed or (self.groups == 1 and 1 <= getattr(self.batching, "n", 1) <= self.lanes)
+        alone = isinstance(self.batching, All) or (self.groups == 1 and 1 <= self.batching.n <= self.lanes)
         got = f"groups={self.groups}, lanes={self.lanes}"
         need(alone, f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, got {got}")
         comes = 0 <= self.active <= self.lanes and not (self.active and self.fixed)

@@ -13,6 +13,7 @@ import itertools
 import math
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -38,10 +39,12 @@ class CaptureTheFlag(Toy):
     options, events = World, EVENTS
     team_reward = True
     bots = {name: f"polyplay.games.ctf:{name}" for name in BOTS}  # noqa: RUF012
+    obs = cached_property(lambda self: self.world.obs)
+    action = property(lambda self: self.world.action)
 
     def __init__(self, world: World):
         self.world = world
-        self.obs, self.action, self.seats, self.teams = world.obs, world.action, world.seats, world.teams
+        self.seats, self.teams = world.seats, world.teams
 
     def reset(self, draw: Draw, n: int) -> Arrays:
         s = self.world.arrays(n)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -36,10 +37,12 @@ class LaneGame(Toy):
     team_reward = True
     uses = w.USES  # of the action's parts: by which values of `primary` they are used
     bots = {name: f"polyplay.games.moba:{name}" for name in BOTS}  # noqa: RUF012
+    obs = cached_property(lambda self: self.world.obs)
+    action = property(lambda self: self.world.action)
 
     def __init__(self, world: LaneWorld):
         self.world = world
-        self.obs, self.action, self.seats, self.teams = world.obs, world.action, world.seats, world.teams
+        self.seats, self.teams = world.seats, world.teams
         self.legality = world.legality
         self._weights = DECAY ** (np.arange(world.length + 1) / DECAY_TIME)
 

@@ -57,8 +57,6 @@ class Toy(ABC):
     later; a match is over once nobody is here.
     """
 
-    obs: Spec  # of one player
-    action: ActionSpec  # of one player
     classes: Mapping[str, int | tuple[int, ...]] = {}  # see EnvSpec
     legality: Spec | None = None  # fields of `legal`, bool; None: every action is legal
     uses: Mapping[str, Iterable[int]] | None = (
@@ -69,6 +67,16 @@ class Toy(ABC):
     events: tuple[str, ...] = ()  # names of what rows of several players count
     team_reward: bool = False  # whether these rows have one
     bots: Mapping[str, str] = {}  # scripted players, "module:callable" by name
+
+    @property
+    @abstractmethod
+    def obs(self) -> Spec:
+        """Fields of an observation, of one player."""
+
+    @property
+    @abstractmethod
+    def action(self) -> ActionSpec:
+        """What one player chooses among."""
 
     @abstractmethod
     def reset(self, draw: Draw, n: int) -> Arrays:
@@ -475,31 +483,33 @@ def own_class(name: str) -> type[Toy]:
     made: Any = imported(name)
     if not (isinstance(made, type) and issubclass(made, Toy) and is_dataclass(made)):
         raise UserError(f"--env: toy:{name} is no toy; allowed: a dataclass that inherits {__name__}.Toy")
-    if lacks := ", ".join(f"{method}()" for method in sorted(made.__abstractmethods__)):
+    if lacks := ", ".join(sorted(made.__abstractmethods__)):
         raise UserError(f"--env: toy:{name} lacks {lacks}, which {__name__}.Toy declares: define it")
     return made
 
 
 def _try(game: Toy, spec: EnvSpec) -> None:
     """Play a step of two games. Raises UserError: a method raises, or returns other shapes or types."""
-    n, rng, shown = 2, np.random.default_rng(0), {"reward": "float32", "terminated": "bool", "truncated": "bool"}
-    lead, draw = (n,) if game.seats == 1 else (n, game.seats), lambda: rng.random(n)
+    n, rng, alone = 2, np.random.default_rng(0), game.seats == 1
+    lead, draw = (n,) if alone else (n, game.seats), lambda: rng.random(n)
     states = _called(game.reset, draw, n)
-    _fit(
-        game.reset, states, {name: Field(np.shape(x)[1:], str(np.asarray(x).dtype)) for name, x in states.items()}, (n,)
-    )
-    if game.seats > 1:
-        _fit(game.reset, {"here": states.get("here")}, {"here": Field((), "bool")}, lead)
+    if not isinstance(states, dict):
+        raise _refused(game.reset, type(states).__name__, f"a dict of arrays [{n}, …]")
+    saved = {name: Field(np.shape(x)[1:], np.asarray(x).dtype.name) for name, x in states.items()}
+    saved |= {} if alone else {"here": Field((game.seats,), "bool")}
+    _fit(game.reset, states, saved, (n,))
     _fit(game.see, _called(game.see, states), spec.obs, lead)
     mask = None if spec.mask is None else _called(game.legal, states)
     if spec.mask is not None:
         _fit(game.legal, mask, spec.mask, lead)
         mask = tree.map(lambda m: m.reshape(-1, *m.shape[len(lead) :]), mask)
     action = tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), action_sampler(spec.action, 0)(math.prod(lead), mask))
-    after, *said = _called(game.step, states, action, draw)
-    row = said[0] if game.seats > 1 else dict(zip(shown, said, strict=False))
-    _fit(game.step, row, {**{name: Field((), kind) for name, kind in shown.items()}, **spec.team_fields}, lead)
-    _fit(game.step, after, tree.map(lambda x: Field(x.shape[1:], str(x.dtype)), states), (n,))
+    flags = {"reward": Field((), "float32"), "terminated": Field((), "bool"), "truncated": Field((), "bool")}
+    found, parts = _called(game.step, states, action, draw), ("states", *flags) if alone else ("states", "row")
+    if not isinstance(found, tuple) or len(found) != len(parts):
+        raise _refused(game.step, type(found).__name__, f"a tuple: {', '.join(parts)}")
+    _fit(game.step, found[0], saved, (n,))
+    _fit(game.step, dict(zip(flags, found[1:], strict=True)) if alone else found[1], flags | spec.team_fields, lead)
 
 
 def _called(method: Callable[..., Any], *given: Any) -> Any:
@@ -512,14 +522,19 @@ def _called(method: Callable[..., Any], *given: Any) -> Any:
 
 def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, ...]) -> None:
     """Raises UserError: what a method returned has other parts, shapes or types."""
-    got = {path: (np.shape(x), np.asarray(x).dtype) for path, x in tree.leaves(given)}
-    needs = {path: (lead + f.shape, np.dtype(f.dtype)) for path, f in tree.leaves(want)}
-    if got.keys() == needs.keys() and all(
-        got[k][0] == shape and np.can_cast(got[k][1], dtype, "same_kind") for k, (shape, dtype) in needs.items()
-    ):
-        return
-    words = [", ".join(f"{k} {d} {list(s)}".strip() for k, (s, d) in x.items()) for x in (got, needs)]
-    raise UserError(f"--env: {method.__qualname__}() returned {words[0] or 'nothing'}, allowed: {words[1]}")
+    got = {path: (np.asarray(x).dtype, np.shape(x)) for path, x in tree.leaves(given)}
+    needs = {path: (np.dtype(f.dtype), lead + f.shape) for path, f in tree.leaves(want)}
+    right = [
+        path in got and got[path][1] == shape and np.can_cast(got[path][0], kind, "same_kind")
+        for path, (kind, shape) in needs.items()
+    ]
+    if not all(right) or len(got) > len(needs):
+        shown, allowed = (", ".join(f"{k} {t} {list(s)}".strip() for k, (t, s) in x.items()) for x in (got, needs))
+        raise _refused(method, shown, allowed)
+
+
+def _refused(method: Callable[..., Any], given: str, allowed: str) -> UserError:
+    return UserError(f"--env: {method.__qualname__}() returned {given}, allowed: {allowed}")
 
 
 def switch(word: str) -> tuple[str, bool | int | float | str]:

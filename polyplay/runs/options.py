@@ -19,13 +19,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from polyplay import systems
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.runs import flags
 from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
-from polyplay.systems import _presets
+from polyplay.systems import Page, _presets
 
 # Options by what they are about, as `--help` lists them. Imports no torch.
 
@@ -198,7 +199,6 @@ Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line
 
 
 Settings = Any  # the configuration of a system: an instance of its page's `Config`
-Page = Any  # a module of `polyplay.systems`
 T = TypeVar("T")
 
 
@@ -299,7 +299,7 @@ def name_of(page: Page) -> str:
 
 def spoken_name(page: Page) -> str:
     """As it is written behind a verb: of a population with the system of its members, which has options too."""
-    other = getattr(page, "OVER", None)
+    other = systems.members_page(page)
     return name_of(page) + (f" --over {name_of(other)}" if other else "")
 
 

@@ -34,6 +34,7 @@ class Config:
 
 
 PRESETS, ROW = described(Config)
+OVER = None  # see systems.Page
 
 
 def build(c: Any, crew: Crew) -> System:

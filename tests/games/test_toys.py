@@ -242,6 +242,11 @@ class Rough(Catch):
         return after, reward, end, 0.5 * end
 
 
+class Short(Catch):
+    def step(self, s, action, draw):
+        return super().step(s, action, draw)[:3]
+
+
 class Unseated(Skirmish):
     def reset(self, draw, n):
         return {k: v for k, v in super().reset(draw, n).items() if k != "here"}
@@ -249,7 +254,7 @@ class Unseated(Skirmish):
 
 @dataclass
 class Blind(Toy):
-    obs, action = Catch.obs, Catch.action
+    action = Catch.action
     reset, step = Catch.reset, Catch.step
 
 
@@ -268,8 +273,9 @@ class Stranger:
         ("Broken", r"Broken\.see\(\) raised KeyError: 'ball' \(test_toys\.py:\d+\)"),
         ("Narrow", r"Narrow\.see\(\) returned float32 \[2, 49\], allowed: float32 \[2, 50\]"),
         ("Rough", r"Rough\.step\(\) returned .*, truncated float64 \[2\], allowed: .*, truncated bool \[2\]"),
-        ("Unseated", r"Unseated\.reset\(\) returned here object \[\], allowed: here bool \[2, 4\]"),
-        ("Blind", r"Blind lacks see\(\), which polyplay\.games\.toys\.Toy declares: define it"),
+        ("Short", r"Short\.step\(\) returned tuple, allowed: a tuple: states, reward, terminated, truncated"),
+        ("Unseated", r"Unseated\.reset\(\) returned health .*, allowed: health .*, here bool \[2, 4\]"),
+        ("Blind", r"Blind lacks obs, see, which polyplay\.games\.toys\.Toy declares: define it"),
         ("Masked", r"Masked has a legality, but no legal\(\)"),
         ("Stranger", r"Stranger is no toy; allowed: a dataclass that inherits polyplay\.games\.toys\.Toy"),
         ("policy", r"policy is no toy; allowed: a dataclass"),
