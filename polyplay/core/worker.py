@@ -73,7 +73,7 @@ class CopyOrder(NamedTuple):
 
 
 class LeagueClient(Edge, ABC):
-    """What actors and learners ask of a league: who plays, past agents, copies. population.league.League has it."""
+    """What actors and learners ask of a league: tables, past agents, copies. `population.league.League` has it."""
 
     agents: int  # that learn: players 0 … agents − 1
     players: int  # agents, then room for past agents, then bots

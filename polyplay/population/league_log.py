@@ -236,14 +236,14 @@ class CopyHistory:
 
 
 class LeagueAgents(Population):
-    """The agents of a league, as a referee decides about them. A copy is ordered once its line is in the log."""
+    """The agents of a league, when a referee decides about them. A copy is ordered once its line is in the log."""
 
     def __init__(self, league: League, history: CopyHistory, evolution: Evolution):
         self.league, self.history, self.evolution = league, history, evolution
         self.copied: Row = {}  # what the line of a look says of its copy
 
     def standings(self) -> list[Standing]:
-        """Elo is the score, of those who have played as many matches as it takes to look."""
+        """The score is the Elo rating, once an agent has played as many matches as a look takes."""
         league, played, every = self.league, self.history.matches, self.evolution.every
         elo = [float(league.elo[a]) if played[a] >= every else None for a in range(league.agents)]
         values = [dict(zip(league.varied, hyper, strict=True)) for hyper in league.hyper.tolist()]

@@ -1,4 +1,4 @@
-"""The evolution of a population: who copies whom, what the copied values become, and what a population has to offer.
+"""The evolution of a population: which member copies which, what copied values become, and what a population is asked.
 
 Jaderberg et al. 2017, §4.1.1; 2019. A rule takes plain data and a generator of random numbers, and knows nothing of
 runs. What evolves is a Population: runs in files (population.trainer), agents in memory (population.league_log).
@@ -182,15 +182,15 @@ class Choice:
 
 
 class Population:
-    """Members that are trained apart, and copy each other. Both methods are asked between two of its changes."""
+    """Members that are trained apart, and copy each other. Nothing else changes while `evolve` calls these methods."""
 
     def standings(self) -> Sequence[Standing]:
-        """How each member does now, in the order of their numbers."""
+        """Return a Standing for each member, in the order of their numbers."""
         raise NotImplementedError
 
     def copy(self, receiver: int, donor: int, values: Values) -> None:
-        """Have `receiver` go on with what `donor` has learnt, and with these hyperparameters. Raises UserError: the
-        donor has nothing that is whole; then nothing has changed.
+        """Have member `receiver` go on with what member `donor` has learnt, and with these hyperparameters. Raises
+        UserError: the donor has nothing that is whole; then nothing has changed.
         """
         raise NotImplementedError
 
@@ -214,7 +214,7 @@ def evolve(
 
 @dataclass(frozen=True)
 class Evolution:
-    """Who copies whom, how often, and what the copied values become: of runs (pbt), of agents (league, ftw)."""
+    """Say which member copies which, how often, and what copied values become: of runs (pbt), of agents (league, ftw)."""
 
     every: int = 0  # between two decisions about a member: agent steps of a run, matches of an agent; 0: there are none
     exploit: str = "outplayed"
