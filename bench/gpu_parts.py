@@ -119,8 +119,7 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
         clip_gradient(vector, spec.update.optim.clip)
         optimizer.step()
 
-    if hasattr(policy, "freeze_noise"):
-        policy.freeze_noise()
+    policy.cache_weights()
     found = {"infer": rate(act, lanes, seconds, device), "learn": rate(update, T * B, seconds, device)}
     for name, turn, rows in (("infer", act, lanes), ("learn", update, T * B)):
         found |= {f"{name} {k}": v for k, v in busy(turn, rows / found[name], device).items()}

@@ -49,8 +49,8 @@ from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import LearnerSpec, unroll_before_last
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.layers import Tape, join_tapes
-from polyplay.nets.policy import TapedPolicy
 from polyplay.runs import options
 from polyplay.runs.crew_metrics import Throttled, cpu_seconds, memory_mb, process_tree
 from polyplay.runs.load import crew_of, load_run
@@ -240,7 +240,8 @@ class Profile(CostProfile):
 
     def __init__(self, envs: Envs, spec: LearnerSpec, precision: str, reuse: bool):
         super().__init__(envs, spec, precision)
-        self.reuse = reuse and spec.stored_bootstrap and spec.passes is None and getattr(self.policy, "recalls", False)
+        recalls = isinstance(self.policy, ActorCritic) and self.policy.recalls
+        self.reuse = reuse and spec.stored_bootstrap and spec.passes is None and recalls
 
     def learn(self, T: int, B: int, seconds: float) -> float:
         if not self.reuse:
@@ -251,7 +252,7 @@ class Profile(CostProfile):
         with torch.no_grad():
             for t, tape in enumerate(tapes):
                 row = {k: tree.at(batch[k], t) for k in POLICY_INPUTS if k in batch}
-                _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
+                _, state = cast("ActorCritic", self.policy).act(row, state, tape)
         tape = join_tapes(tapes)
 
         def update() -> None:

@@ -17,7 +17,7 @@ from typing import cast
 import numpy as np
 import torch
 
-from polyplay.acting.rows import ActingPolicy, EpisodeCounter, Exploration, act_rows, row_to_device, write_row
+from polyplay.acting.rows import EpisodeCounter, Exploration, act_rows, row_to_device, write_row
 from polyplay.buffers.rollout_queue import Producer, RolloutSlots
 from polyplay.core import tree
 from polyplay.core.numbers import LaneUniforms
@@ -25,9 +25,10 @@ from polyplay.core.tree import Batch, Index
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import SeatedBot
 from polyplay.envs.pool import Pool
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import to_host
 from polyplay.nets.layers import Tape, join_tapes
-from polyplay.nets.policy import Policy, TapedPolicy
+from polyplay.nets.policy import Player
 from polyplay.weights.params import WeightCache
 
 Pull = Callable[[int], int | None]  # of a round: bring its weights; their version, None: they are not there yet
@@ -37,7 +38,7 @@ Pull = Callable[[int], int | None]  # of a round: bring its weights; their versi
 class LanePlayer:
     """One may act in several groups of an actor's lanes."""
 
-    policy: ActingPolicy
+    policy: Player
     out: Producer | RolloutSlots | None  # None: its rows are not written
     agent: int = 0  # what its rows say; -1: no agent that learns
     pull: Pull = lambda k: None
@@ -45,17 +46,11 @@ class LanePlayer:
     fresh: bool = False  # these are not those that acted in the row that a rollout begins with
 
 
-class ScriptedPolicy:
-    """A bot as an ActingPolicy."""
-
-    noise = 0
+class ScriptedPolicy(Player):
+    """A bot as a player."""
 
     def __init__(self, bot: SeatedBot):
         self.bot = bot
-
-    def initial(self, lanes: int) -> Batch:
-        """No state."""
-        return {}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """As Policy.act."""
@@ -156,9 +151,8 @@ class Actor:
             if not player.fresh:
                 continue
             player.version = version
-            if hasattr(player.policy, "freeze_noise"):
-                with self.ctx.counters.timed("infer"):
-                    player.policy.freeze_noise()
+            with self.ctx.counters.timed("infer"):
+                player.policy.cache_weights()
         self.pulled = 0
 
     def _write(self, group: LaneGroup, at: int, step: Batch, outputs: Batch) -> None:
@@ -256,20 +250,23 @@ class Actor:
         self.restored = True
 
 
-class TapeRecorder:
+class TapeRecorder(Player):
     """A policy that records its activations, for a learner with the same weights (nets.layers.Tape)."""
 
-    def __init__(self, policy: Policy, groups: int, T: int):
-        self.policy, self.groups, self.T = policy, groups, T
+    def __init__(self, policy: ActorCritic, groups: int, T: int):
+        self.policy, self.noise, self.groups, self.T = policy, policy.noise, groups, T
         self.tapes: list[Tape] = []
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.policy, name)
+    def initial(self, lanes: int) -> Batch:
+        return self.policy.initial(lanes)
+
+    def cache_weights(self) -> None:
+        self.policy.cache_weights()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See Policy.act."""
+        """See ActorCritic.act. What goes on a tape stays on the policy's device."""
         self.tapes.append([])
-        return cast("TapedPolicy", self.policy).act(step, state, self.tapes[-1])
+        return self.policy.act(step, state, self.tapes[-1])
 
     def take(self) -> Tape:
         """Of the rollout that was just finished: rows 0..T-1 of all groups, side by side."""

@@ -10,12 +10,12 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from polyplay.acting.rows import MatchEnds, act_rows, policy_from_cpu
+from polyplay.acting.rows import MatchEnds, act_rows, player_from_cpu
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import read_self
 from polyplay.core.files import Row
@@ -30,7 +30,7 @@ from polyplay.games import records as kernels
 from polyplay.games.board_pool import play_all
 from polyplay.games.boards import Game
 from polyplay.games.mcts import Opponent
-from polyplay.nets.policy import Policy
+from polyplay.nets.policy import Player, Policy
 
 Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool
 
@@ -67,7 +67,7 @@ class PlayOptions:
 
 
 def play_games(
-    envs: Envs, policy: Policy, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
+    envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
 ) -> list[tuple[float, int]]:
     """(return, length) of full games, by their numbers. Every lane has its quota, so short games don't
     crowd in. `watch` says after every step whether to go on: where it does not, fewer games are over.
@@ -88,7 +88,7 @@ def lanes_of(envs: Envs, episodes: int) -> int:
 
 
 def play_steps(
-    envs: Envs, policy: Policy, how: PlayOptions, viewers: Sequence[Viewer] = ()
+    envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
     """After every step of all lanes those games that ended in it and count. A player that never comes to a match has no
     game there.
@@ -146,7 +146,7 @@ def play_rows(
 
 
 def choose_with_value(
-    spec: EnvSpec, policy: Policy, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
+    spec: EnvSpec, policy: Player, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
 ) -> tuple[Tree, np.ndarray | None, Batch]:
     """The actions of lanes of these numbers, the network's values [B] where it has some, and the state after them;
     `act`: how often they acted before.
@@ -174,17 +174,17 @@ def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
     return policy
 
 
-def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Policy:
+def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Player:
     """What plays full games: the network on a device, or a search that asks it, with so many simulations (None: its
     own number).
     """
-    policy, player = load_policy(system, path, agent).to(device), getattr(system, "player", None)
-    if player is None:
-        return policy_from_cpu(policy)
-    search = player(policy)
+    policy = load_policy(system, path, agent).to(device)
+    if system.player is None:
+        return player_from_cpu(policy, device)
+    search: Any = system.player(policy)
     if simulations is not None:
         search.simulate(simulations)
-    return cast("Policy", search)
+    return search
 
 
 def summarize_games(games: list[tuple[float, int]], frames_per_step: int, seconds: float) -> Row:
@@ -199,7 +199,7 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int, second
     }
 
 
-def policy_player(policy: Policy, how: PlayOptions) -> TeamPlayer:
+def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
     """A policy with a state for each lane."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:

@@ -21,7 +21,7 @@ from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree
 from polyplay.core.worker import Adjustable, WorkerContext
 from polyplay.envs.pool import Envs, Greedy, Lanes, Pool
-from polyplay.nets.policy import Policy
+from polyplay.nets.policy import Player
 
 Chunk = tuple[int, int]  # a slot, and how many transitions it holds
 
@@ -48,7 +48,7 @@ class LaneTable:
         self._opening = threading.Lock()
         self._can_recv = threading.Condition()  # of pools that step in send(), for one thread at a time
 
-    def open(self, ctx: WorkerContext, policy: Policy) -> LaneTable:
+    def open(self, ctx: WorkerContext, policy: Player) -> LaneTable:
         """The first to come opens the pool."""
         with self._opening:
             if self._pool is None:
@@ -119,7 +119,7 @@ class LaneTable:
 class Predictor:
     """One thread that serves the lanes of a table."""
 
-    def __init__(self, ctx: WorkerContext, table: LaneTable, policy: Policy, version: Callable[[], int]):
+    def __init__(self, ctx: WorkerContext, table: LaneTable, policy: Player, version: Callable[[], int]):
         self.ctx, self.table, self.policy, self.version = ctx, table, policy, version
         self.out = table.out
         self.together = False  # chunks end together

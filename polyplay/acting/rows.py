@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from polyplay.buffers.rollout_queue import RolloutSlots
 from polyplay.core import tree
-from polyplay.core.tree import Batch, Index
+from polyplay.core.tree import Batch, Index, Spec
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.device import fetch_outputs, to_device
-from polyplay.nets.layers import Tape
-from polyplay.nets.policy import Policy, TapedPolicy
+from polyplay.nets.policy import Player
 
 
 class Exploration(ABC):
@@ -106,29 +105,36 @@ class GaussianNoise(Exploration):
 # On a CPU every function here gives back what it was given.
 
 
-def policy_from_cpu(policy: Policy) -> Policy:
-    """A policy whose inputs and outputs are on the CPU, wherever its weights are."""
-    device = next(policy.parameters()).device
-    return policy if device.type == "cpu" else cast("Policy", PolicyOnDevice(policy, device))
+def player_from_cpu(player: Player, device: torch.device | str) -> Player:
+    """A player whose inputs and outputs are on the CPU, while its weights are on a device."""
+    device = torch.device(device)
+    return player if device.type == "cpu" else PlayerOnDevice(player, device)
 
 
-class PolicyOnDevice:
+class PlayerOnDevice(Player):
     """One copy there (observations that are there already stay), one copy back per call."""
 
-    def __init__(self, policy: Policy, device: torch.device):
-        self.policy, self.device = policy, device
+    def __init__(self, player: Player, device: torch.device):
+        self.player, self.device, self.noise = player, device, player.noise
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.policy, name)
+    def spec(self) -> Spec:
+        return self.player.spec()
+
+    def state_spec(self) -> Spec:
+        return self.player.state_spec()
 
     def initial(self, lanes: int) -> Batch:
-        return tree.map(lambda x: x.cpu(), self.policy.initial(lanes))
+        return tree.map(lambda x: x.cpu(), self.player.initial(lanes))
 
-    def act(self, step: Batch, state: Batch, *tape: Tape) -> tuple[Batch, Batch]:
-        """See Policy.act. What goes on a tape stays on the device."""
-        out, after = cast("TapedPolicy", self.policy).act(
-            to_device(step, self.device), to_device(state, self.device), *tape
-        )
+    def reward_scale(self) -> float | torch.Tensor:
+        return self.player.reward_scale()
+
+    def cache_weights(self) -> None:
+        self.player.cache_weights()
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """See Policy.act."""
+        out, after = self.player.act(to_device(step, self.device), to_device(state, self.device))
         both = fetch_outputs({"out": out, "after": after} if after else {"out": out})
         return both["out"], both.get("after", {})
 
@@ -214,26 +220,17 @@ class MatchEnds:
         self.came[self.lanes[matches]] = self.ended[self.lanes[matches]] = False
 
 
-class ActingPolicy(Protocol):
-    """As much of a Policy as acting needs."""
-
-    @property
-    def noise(self) -> int: ...
-    def initial(self, lanes: int) -> Batch: ...
-    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]: ...
-
-
 POLICY_INPUTS = ("obs", "mask", "reward", "first", "events")  # what a policy sees of a row
 
 
 def act_rows(
-    policy: ActingPolicy, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
+    player: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
 ) -> tuple[Batch, Batch]:
-    """What a policy makes of rows [B] as a pool gives them, after the state before them: its outputs [B], and the state
+    """What a player makes of rows [B] as a pool gives them, after the state before them: its outputs [B], and the state
     behind them. No bytes move on a CPU.
 
-    noise: float32 [B, policy.noise] within (0, 1); None: the policy takes its likeliest action. epsilon: float32 [B],
-    see Exploration; None: nothing is added to how the policy explores.
+    noise: float32 [B, player.noise] within (0, 1); None: it takes its likeliest action. epsilon: float32 [B], see
+    Exploration; None: nothing is added to how the player explores.
     """
     inputs = {key: tree.map(torch.as_tensor, step[key]) for key in POLICY_INPUTS if key in step}
     if noise is not None:
@@ -241,7 +238,7 @@ def act_rows(
     if epsilon is not None:
         inputs["epsilon"] = torch.from_numpy(epsilon)
     with torch.no_grad():
-        return policy.act(inputs, state)
+        return player.act(inputs, state)
 
 
 class EpisodeCounter:

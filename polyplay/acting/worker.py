@@ -17,7 +17,7 @@ import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, Pull, ScriptedPolicy
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import ActingPolicy, EpisodeCounter, Exploration, MatchEnds, policy_from_cpu
+from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, player_from_cpu
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_at_table
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
@@ -30,7 +30,7 @@ from polyplay.envs.lane import Bot, load_bot, seat_bot
 from polyplay.envs.pool import Envs, Pool
 from polyplay.nets.device import enter_device, to_host
 from polyplay.nets.factory import build_network
-from polyplay.nets.policy import PolicyFactory
+from polyplay.nets.policy import Player, PolicyFactory
 from polyplay.weights.parameter_server import ParameterServer
 from polyplay.weights.params import AgentParams, FlatParams, Params, WeightCache
 from polyplay.weights.update import Hogwild
@@ -59,7 +59,7 @@ def act(
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         producer = out.producer(ctx.index)
         producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
-        actor = Actor(ctx, pool, [LanePlayer(policy_from_cpu(net), producer)], ctx.index * envs.lanes)
+        actor = Actor(ctx, pool, [LanePlayer(player_from_cpu(net, ctx.device), producer)], ctx.index * envs.lanes)
         actor.explore, actor.held = explore, held
         if "pool" in saved:
             actor.load(saved)
@@ -95,9 +95,9 @@ def predict(
         yield
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     params.reader(net)
-    net = policy_from_cpu(net)
-    agents.open(ctx, net)
-    for chunks in Predictor(ctx, agents, net, lambda: params.version).chunks():
+    player = player_from_cpu(net, ctx.device)
+    agents.open(ctx, player)
+    for chunks in Predictor(ctx, agents, player, lambda: params.version).chunks():
         for slot, length in chunks:
             out.commit(slot, length)
             ctx.counters.add("rollouts", 1)
@@ -243,11 +243,11 @@ class Seat(LanePlayer):
     ):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
         self.net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-        self.vector, self.network = FlatParams(self.net), policy_from_cpu(self.net)
+        self.vector, self.network = FlatParams(self.net), player_from_cpu(self.net, ctx.device)
         super().__init__(self.network, producer)
         self.seats_of_agent = 1  # players of the same agent at the table
 
-    def sit(self, policy: ActingPolicy, pull: Pull, agent: int = -1) -> None:
+    def sit(self, policy: Player, pull: Pull, agent: int = -1) -> None:
         """From the next rollout on this plays here. agent: a living one, which learns from it."""
         self.policy, self.agent, self.pull, self.version = policy, agent, pull, -1
         self.out = self.producer if agent >= 0 else None

@@ -104,7 +104,7 @@ class Agent:
         value = self._choose(step, state, True)[1]
         if value is None:
             raise UserError(f"value: the network of this {self.system} run has none")
-        value = self._units.in_environment(torch.from_numpy(value), self._policy).numpy()
+        value = self._units.in_environment(torch.from_numpy(value), self._policy.reward_scale()).numpy()
         return value if batched else float(value[0])
 
     def predict(

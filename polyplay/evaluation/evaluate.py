@@ -42,7 +42,7 @@ from polyplay.workers import process
 
 if TYPE_CHECKING:
     from polyplay.acting.play import PlayedGame
-    from polyplay.nets.policy import Policy
+    from polyplay.nets.policy import Player
 
 EVERY = 30.0  # seconds between two lines where standard error is no terminal
 
@@ -434,12 +434,13 @@ def play_and_score(
     }
 
 
-def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy, str, Row]:
+def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player, str, Row]:
     """Who plays, on which device, and what a record says of both. Raises UserError."""
     import torch
 
     from polyplay.acting import play
     from polyplay.nets import device
+    from polyplay.search.search import SearchPolicy
 
     process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(options.seed)
@@ -451,7 +452,7 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy,
     policy = play.load_player(wired, found, where, options.simulations, whose)
     about: Row = {"device": where if where == "cpu" else device.device_name(where)}
     about |= {} if options.agent is None else {"agent": whose}
-    return policy, where, about | ({"simulations": getattr(policy, "simulations", None)} if wired.player else {})
+    return policy, where, about | ({"simulations": policy.simulations} if isinstance(policy, SearchPolicy) else {})
 
 
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:

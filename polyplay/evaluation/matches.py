@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,11 +27,11 @@ from polyplay.games.board_pool import board_of, show_all
 from polyplay.games.boards import Game, Go
 from polyplay.games.mcts import Opponent, opponent
 from polyplay.nets import device
+from polyplay.nets.policy import Player
 from polyplay.systems import System
 
 if TYPE_CHECKING:
     from polyplay.evaluation.evaluate import EvaluateOptions
-    from polyplay.nets.policy import Policy
     from polyplay.search.search import SearchPolicy
 
 MORE = ", or the directory of a run"  # beside opponents by name
@@ -48,15 +48,13 @@ class BoardPlayer:
 
 
 @dataclass(frozen=True)
-class SearchAt:
-    """A search as a policy for one step that knows its positions, records int8 [n, record], whole: planes of Go show
+class SearchAt(Player):
+    """A search as a player for one step that knows its positions, records int8 [n, record], whole: planes of Go show
     only the last eight of those that may not be repeated.
     """
 
     search: SearchPolicy
     records: np.ndarray
-
-    noise = 0
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         import torch
@@ -68,7 +66,7 @@ class SearchAt:
 class PolicyPlayer:
     """A policy that has no memory, on any position of its game: an Opponent."""
 
-    def __init__(self, wired: System, policy: Policy, how: PlayOptions):
+    def __init__(self, wired: System, policy: Player, how: PlayOptions):
         self.board, self.spec, self.policy, self.how, self.acts = board_of(wired.envs), wired.envs.spec, policy, how, 0
         if policy.state_spec():
             memory = "a policy with a memory cannot be asked for a position alone"
@@ -82,7 +80,7 @@ class PolicyPlayer:
         step = {"obs": np.zeros((n, *self.board.planes), np.float32), "reward": reward, "first": off}
         step["mask"], found = np.zeros((n, self.board.actions), bool), records[at]
         show_all(self.board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
-        policy = cast("Policy", SearchAt(self.policy, found)) if isinstance(self.policy, SearchPolicy) else self.policy
+        policy = SearchAt(self.policy, found) if isinstance(self.policy, SearchPolicy) else self.policy
         action, _, _ = play.choose_with_value(self.spec, policy, self.how, at, step, {}, self.acts)
         self.acts += 1
         return np.asarray(action, np.int64)
@@ -99,7 +97,7 @@ class PlayerOptions:
     device: str = "cpu"
 
 
-def player_of(wired: System, policy: Policy, about: Row, options: PlayerOptions, name: str = "") -> BoardPlayer:
+def player_of(wired: System, policy: Player, about: Row, options: PlayerOptions, name: str = "") -> BoardPlayer:
     """A policy of a checkpoint. Raises UserError: it has a memory."""
     moves = PolicyPlayer(wired, policy, PlayOptions(0, options.seed, options.greedy, options.epsilon))
     return BoardPlayer(name, moves.board, moves, about)
@@ -151,7 +149,7 @@ OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 
 
 def play_versus(
-    wired: System, policy: Policy, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
+    wired: System, policy: Player, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
     """What a record says of a run's games against an opponent. step: gets the games that ended, and the number of moves
     made. Raises UserError.

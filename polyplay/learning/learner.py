@@ -27,10 +27,11 @@ from polyplay.core.worker import Hyperparameters, RunControl, SchedulePoint, Wor
 from polyplay.learning.returns import Loss, LossOutput
 from polyplay.learning.threaded_gradient import ThreadedGradient, parts_of
 from polyplay.learning.unreal import UnrealWindows
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
-from polyplay.nets.policy import Policy, PolicyFactory, TapedPolicy
+from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights import optimizers
 from polyplay.weights.params import AgentParams, FlatParams
 from polyplay.weights.update import Sums, Update, check_leaving
@@ -158,15 +159,15 @@ def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, se
     """
     spec, policy, passes = learner.spec, learner.policy, learner.spec.passes
     assert passes is not None
-    loss, returns = cast("Any", spec.loss), getattr(policy, "returns", None)
-    parts = Minibatches(batch, state, loss.prepare(batch, returns.scale() if returns else 1.0), version, loss.whole)
+    loss = cast("Any", spec.loss)
+    parts = Minibatches(batch, state, loss.prepare(batch, policy.reward_scale()), version, loss.whole)
     learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
     for k, at in enumerate(order):
         rows, before, versions = parts.take(at)
         scored, last = learner.score(rows, before), k == len(order) - 1
         kl = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, batch if last else None)
         if passes.target_kl and kl > passes.target_kl:
-            if not last and hasattr(policy, "observe"):
+            if not last:
                 policy.observe(batch)  # replicas agree on it at their next update
             return
 
@@ -248,7 +249,7 @@ def unroll_before_last(policy: Policy, batch: Batch, state: Batch, tape: Tape | 
     its log-probability and entropy, which no loss uses. tape: of acting in these rows with the same weights.
     """
     rows = tree.map(lambda x: x[:-1], batch)
-    out = policy.unroll(rows, state) if tape is None else cast("TapedPolicy", policy).unroll(rows, state, tape=tape)
+    out = policy.unroll(rows, state) if tape is None else cast("ActorCritic", policy).unroll(rows, state, tape)
     last = {"value": batch["value"][-1:], "logp": torch.zeros_like(batch["value"][-1:])}
     last["entropy"] = last["logp"]
     return {k: torch.cat([v, last[k]]) if k in last else v for k, v in out.items()}
@@ -317,8 +318,7 @@ class Learner:
 
     def apply_hyperparameters(self) -> None:
         """Have the network take over the hyperparameters that are parts of it, as they are now."""
-        if (apply := getattr(self.policy, "apply_hyperparameters", None)) is not None:
-            apply(self.spec.hyperparameters.all())
+        self.policy.apply_hyperparameters(self.spec.hyperparameters.all())
 
     def adjust(self) -> None:
         """Take over what changes as the run goes on: before an update, the same for all its passes."""
@@ -426,7 +426,7 @@ class Learner:
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
-        if getattr(self.policy, "inputs", None) is None or not hasattr(self.policy, "observe"):
+        if not self.policy.observes:
             return
         if self.parts:
             self.parts.settle()
@@ -447,8 +447,7 @@ class Learner:
         else:
             self.update.newest()
             self.target_params.flat.copy_(self.vector.flat)
-        if (hold := getattr(self.target_net, "freeze_noise", None)) is not None:
-            hold()
+        self.target_net.cache_weights()
 
     def _saved_target(self) -> dict[str, np.ndarray] | None:
         """Where a run goes on; not for who takes a lost one's place: the network is not as it was made then."""
@@ -470,7 +469,7 @@ class Learner:
             if scored.loss.requires_grad:  # else its gradient is there already
                 self.vector.zero_grad()
                 scored.loss.backward()
-            if observe is not None and hasattr(self.policy, "observe"):
+            if observe is not None:
                 self.policy.observe(observe)
             rate = self.rate(self.now)
         watched = self.spec.passes is not None and self.spec.passes.target_kl > 0.0

@@ -10,14 +10,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, policy_from_cpu, pool_to_device
+from polyplay.acting.rows import Exploration, player_from_cpu, pool_to_device
 from polyplay.acting.worker import open_pool, report_faults
 from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.replay import Replay
@@ -31,8 +31,8 @@ from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Source, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Learner, LearnerSpec, collator_for
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock
-from polyplay.nets.policy import Policy
 from polyplay.weights.params import Params
 
 # Learning from a replay: insert rollouts, then make as many updates as the replay's ratio asks for.
@@ -386,15 +386,14 @@ def replica(
     pool = open_pool(ctx, envs, saved)
     try:
         slots_of = RolloutSlots(*_rows(learner, envs), T, envs.lanes // envs.groups, envs.groups)
-        policy = policy_from_cpu(learner.policy)
         place = learner.device if replay is None else torch.device("cpu")  # a replay is in the machine's own memory
         pool = pool_to_device(pool, slots_of, place)
         collate = collator_for(slots_of, envs.groups, place)
-        recorder = None
-        if ctx.reuse and spec.stored_bootstrap and getattr(learner.policy, "recalls", False):
+        policy, recorder = learner.policy, None
+        if ctx.reuse and spec.stored_bootstrap and isinstance(policy, ActorCritic) and policy.recalls:
             recorder = TapeRecorder(policy, envs.groups, T)
-            policy = cast("Policy", recorder)
-        actor = Actor(ctx, pool, [LanePlayer(policy, slots_of)], ctx.index * envs.lanes)
+        player = player_from_cpu(recorder or policy, learner.device)
+        actor = Actor(ctx, pool, [LanePlayer(player, slots_of)], ctx.index * envs.lanes)
         actor.explore, actor.bootstrap = explore, replay is None  # a replay keeps no last rows
         steps = T * envs.lanes
         if "pool" in saved:

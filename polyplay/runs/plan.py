@@ -181,7 +181,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
         ("workers", _workers(crew)),
-        *([("network", _network(crew, wired, net))] if hasattr(wired.policy, "choice") else []),
+        ("network", _network(crew, wired, net)),
         *([("search", searching(role))] if (role := search_role(crew)) is not None else []),
         *([("cores", crew.divided)] if crew.divided else []),
         ("memory", _memory(parts, limit)),
@@ -398,9 +398,7 @@ def episodes(envs: Any) -> str:
 
 def _scaling(wired: Any) -> str:
     """What becomes of a policy's numbers where actions are real; "": there are none such."""
-    given = getattr(wired.policy, "options", {})
-    deterministic = getattr(wired.policy, "deterministic", False)
-    return describe_scaling(wired.envs.spec.action, deterministic or given.get("actions", "scale") == "scale")
+    return describe_scaling(wired.envs.spec.action, wired.policy.scales_actions)
 
 
 # ------------------------------------------------------------------------------------------------------ refusal

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -119,7 +119,7 @@ def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
     """(parameters, parameters and floating buffers): the lengths of a network's gradient and of its vector. of: the
     network, or what makes it.
     """
-    module = cast("Network", of if hasattr(of, "parameters") else of())
+    module = of() if isinstance(of, PolicyFactory) else of
     weights = sum(p.numel() for p in module.parameters())
     singles, doubles = (sum(b.numel() for b in kind) for kind in _buffers(module))
     end = weights + singles

@@ -36,9 +36,9 @@ def _holds(role: Role) -> list[str]:
         rows.append(f"envs    {role.envs.title} × {role.envs.lanes} lanes{groups}")
     if role.agents is not None:
         rows.append(f"agents  {role.agents.label()}")
-    policy = role.policy or (role.spec and role.spec.policy)
+    policy = role.policy or (role.spec.policy if role.spec else None)
     if policy is not None:
-        rows.append(f"policy  {_name(policy)}")
+        rows.append(f"policy  {policy.title}")
     if role.served:
         rows.append(f"agents  {len(role.served)}, each by what it acted")
     if role.T:
@@ -65,14 +65,6 @@ def _lag(role: Role) -> str:
     assert role.spec is not None
     most = role.spec.passes.updates - 1 if role.spec.passes else 0
     return "free" if role.n > 1 and role.asynchronous else f"lag at most {most}" if most else "lag 0"
-
-
-def _name(policy: object) -> str:
-    """The network's name, and its core if it has one."""
-    core = getattr(policy, "options", {}).get("core", "none")
-    name = getattr(policy, "name", policy)
-    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-    return title if core == "none" else f"{title} + {core}"
 
 
 def describe_wiring(crew: Crew) -> Row:

@@ -101,8 +101,7 @@ class CostProfile:
         row = tree.map(torch.from_numpy, self._rows((n,)))
         row["noise"] = torch.rand(n, self.policy.noise)
         state = self.policy.initial(n)
-        if hasattr(self.policy, "freeze_noise"):
-            self.policy.freeze_noise()
+        self.policy.cache_weights()
 
         def act() -> None:
             with torch.no_grad():

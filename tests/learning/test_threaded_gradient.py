@@ -114,9 +114,9 @@ def test_in_bfloat16_what_acts_has_the_newest_weights(ahead: bool):
         if ahead:
             who.begin(item(i))
         list(who.step_on_sample(item(i), 4.0))
-        who.policy.freeze_noise()
+        who.policy.cache_weights()
         twin.vector.flat.copy_(who.vector.flat)
-        twin.policy.freeze_noise()
+        twin.policy.cache_weights()
         with torch.no_grad():
             values = [w.policy.act(rows, {})[0]["value"] for w in (who, twin)]
         assert torch.equal(*values)
