@@ -249,13 +249,13 @@ POLICY_INPUTS = ("obs", "mask", "reward", "first", "events")  # what a policy se
 
 
 def act_rows(
-    policy: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
+    player: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
 ) -> tuple[Batch, Batch]:
-    """What a policy makes of rows [B] as a pool gives them, after the state before them: its outputs [B], and the state
+    """What a player makes of rows [B] as a pool gives them, after the state before them: its outputs [B], and the state
     behind them. No bytes move on a CPU.
 
-    noise: float32 [B, policy.noise] within (0, 1); None: the policy takes its likeliest action. epsilon: float32 [B],
-    see Exploration; None: nothing is added to how the policy explores.
+    noise: float32 [B, player.noise] within (0, 1); None: it takes its likeliest action. epsilon: float32 [B], see
+    Exploration; None: nothing is added to how the player explores.
     """
     inputs = {key: tree.map(torch.as_tensor, step[key]) for key in POLICY_INPUTS if key in step}
     if noise is not None:
@@ -263,7 +263,7 @@ def act_rows(
     if epsilon is not None:
         inputs["epsilon"] = torch.from_numpy(epsilon)
     with torch.no_grad():
-        return policy.act(inputs, state)
+        return player.act(inputs, state)
 
 
 class EpisodeCounter:
