@@ -24,7 +24,7 @@ from polyplay.nets.policy import Policy, TapedPolicy
 # noise on real actions is.
 #
 # `at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and
-# how often each acted before. A pure function of both, or of a RunSchedule's counts, so nothing of it has to be
+# how often each acted before. A pure function of both, or of a RunSchedule's weights, so nothing of it has to be
 # saved, and a replaced actor explores as the one before it did.
 
 
@@ -59,14 +59,14 @@ class LinearEpsilon:
 
 @dataclass(frozen=True)
 class RunSchedule(LinearEpsilon):
-    """The same by the agent steps of the whole run, earlier ones' too, which `counts.learnt` is, where lanes don't keep
+    """The same by the agent steps of the whole run, earlier ones' too, which `weights` count, where lanes don't keep
     step (actors of Gorila that run freely). So whoever takes a lost one's place, or resumes, goes on where the run is.
     """
 
-    counts: Any = None
+    weights: Any = None  # SharedWeights
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        return super().at(np.full(np.shape(acts), self.counts.learnt / self.lanes), lanes)
+        return super().at(np.full(np.shape(acts), self.weights.counts.learnt / self.lanes), lanes)
 
 
 @dataclass(frozen=True)

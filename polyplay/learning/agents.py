@@ -118,9 +118,9 @@ class AgentCopies:
         for name, value in zip(self.orders.varied, self.orders.values.tolist(), strict=True):
             learner.spec.hyperparameters.set(name, value)
         learner.apply_hyperparameters()
-        learner.update.add(0.0)
-        self.since = learner.version = learner.update.version
-        learner.ctx.counters.set("updates", learner.version - learner.update.begun)
+        learner.update.counts.add(0.0)
+        self.since = learner.version = learner.update.counts.version
+        learner.ctx.counters.set("updates", learner.version - learner.update.counts.begun)
         self._tell()
         self.publish()
         self.orders.copied(number, learner.version, donor_version)
@@ -409,7 +409,7 @@ class ExperienceSource(OpenSource):
         item, before = to_device(drawn, learner.device), to_device(state, learner.device)
         learner.adjust()
         versions = drawn["version"][drawn["valid"]]
-        lags = learner.update.newest() - versions
+        lags = learner.update.refresh() - versions
         yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh, None)
         self.fresh = 0.0
         self.ctx.counters.tally("reuse", source.batch, self.since)

@@ -21,7 +21,7 @@ from torch import Tensor
 from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import NotFinite
-from polyplay.core.files import JsonLines, LogWrites, refusal_text
+from polyplay.core.files import JsonLines, LogWrites, Row, refusal_text
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters, RunControl, SchedulePoint, WorkerContext
 from polyplay.learning.returns import Loss, LossOutput
@@ -198,9 +198,8 @@ class LearnerSpec:
     def describe(self) -> list[str]:
         """A line each for the diagram."""
         rows = [f"loss    {getattr(self.loss, 'title', type(self.loss).__name__)}", f"update  {self.update.title()}"]
-        outliers = getattr(self.update, "outliers", 0.0)
-        if outliers:
-            rows.append(f"drops   losses beyond mean + {outliers:g} deviations")
+        if self.update.outliers:
+            rows.append(f"drops   losses beyond mean + {self.update.outliers:g} deviations")
         if self.target:
             rows.append(f"target  copied every {self.target:,} updates")
         if self.passes is not None:
@@ -264,8 +263,8 @@ class Learner:
         self.ctx, self.spec, self.folder = ctx, spec, f"agents/{spec.agent}"  # folder: in a checkpoint
         self.device = enter_device(ctx.device)
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
-        self.vector = spec.update.vector(ctx, self.policy)
-        self.update = spec.update.bind(ctx, self.vector)
+        self.update = spec.update.open(ctx, self.policy)
+        self.vector = self.update.vector
         self.target_net: Policy | None = None
         self.target_params: FlatParams | None = None
         if spec.target:
@@ -284,18 +283,19 @@ class Learner:
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
         self._trace: JsonLines | None = None
         self._writes = LogWrites(lambda text: ctx.log("warning", text))
-        if ctx.resume is not None and self.update.fresh:
-            self._load()
-        elif self.update.fresh and not ctx.incarnation % 1000:  # from the moment that a run begins, it can go on
+        saved = None
+        if ctx.resume is not None and self.update.counts.fresh:
+            saved = self._load()
+        elif self.update.counts.fresh and not ctx.incarnation % 1000:  # from the moment that a run begins, it can go on
             self._attempt(0, None)
-        self.update.begin(self.version, self.learnt)
+        self.update.begin(self.version, self.learnt, saved)
         if spec.population is not None:
             spec.population.learnt[spec.agent] = self.learnt
             self.extra_parts = None  # one agent alone makes no checkpoint
-        while not self.update.ready:
+        while not self.update.counts.ready:
             ctx.turn()
             time.sleep(0.01)
-        self.version, self.learnt = self.update.version, self.update.learnt
+        self.version, self.learnt = self.update.counts.version, self.update.counts.learnt
         if self.target_params is not None:
             self._set_target(self._saved_target())
         self.target_copies = self._copies_due()
@@ -389,7 +389,7 @@ class Learner:
         acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
         observe: running statistics learn from it first, where they didn't from what was acted.
         """
-        self.update.newest()  # also where it acted with others: a gradient is of the newest weights
+        self.update.refresh()  # also where it acted with others: a gradient is of the newest weights
         batch = to_device(item, self.device)
         if observe:
             self.observe({"obs": batch["obs"]})
@@ -445,7 +445,7 @@ class Learner:
         if saved is not None:
             checkpoint.load_into(self.target_net, saved)
         else:
-            self.update.newest()
+            self.update.refresh()
             self.target_params.flat.copy_(self.vector.flat)
         if (hold := getattr(self.target_net, "freeze_noise", None)) is not None:
             hold()
@@ -476,7 +476,7 @@ class Learner:
         watched = self.spec.passes is not None and self.spec.passes.target_kl > 0.0
         kl = float(scored.metrics["approx_kl"]) if watched else 0.0
         before, waited = time.perf_counter(), self.update.waited
-        norm, total = yield from self.update(rate, self._sums(learnt, kl))
+        norm, total = yield from self.update.apply(rate, self._sums(learnt, kl))
         check_leaving(total)
         waited = self.update.waited - waited
         self.ctx.counters.add("wait", waited)
@@ -491,8 +491,8 @@ class Learner:
         """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
         total = yield from self.update.agree(self._sums(steps, 0.0))
         check_leaving(total)
-        self.update.add(total[0], updates=0)
-        self.learnt = self.update.learnt
+        self.update.counts.add(total[0], updates=0)
+        self.learnt = self.update.counts.learnt
         self._set_learnt()
         self._read_control(total)
         return float(total[0] / total[4])
@@ -525,11 +525,12 @@ class Learner:
     def _count(
         self, versions: np.ndarray, metrics: Mapping[str, Tensor], loss: float, norm: float, rate: float, sums: Sums
     ) -> None:
-        lags = self.update.add(sums[0]) - versions
-        self.version, self.learnt = self.update.version, self.update.learnt
+        lags = self.update.met() - versions
+        self.update.counts.add(sums[0])
+        self.version, self.learnt = self.update.counts.version, self.update.counts.learnt
         counters = self.ctx.counters
         counters.lag(lags)
-        counters.set("updates", self.version - self.update.begun)
+        counters.set("updates", self.version - self.update.counts.begun)
         self._set_learnt()
         if self.version % self.spec.report == 0:
             own = self.spec.hyperparameters.scheduled | {"grad_norm": norm, "learning_rate": rate}
@@ -569,10 +570,10 @@ class Learner:
         are there. at: the update whose checkpoint it is, where others write theirs under that number too. number: of a
         checkpoint of several agents, each at an update of its own.
         """
-        self.marks.wait(number if number is not None else at if at is not None else self.update.newest())
+        self.marks.wait(number if number is not None else at if at is not None else self.update.refresh())
         with self.writers_paused():
-            version = self.update.newest()
-            self.version, self.learnt = version if at is None else at, self.update.learnt
+            version = self.update.refresh()
+            self.version, self.learnt = version if at is None else at, self.update.counts.learnt
             self.saves, self.saved, self.saving = self.agreed, self.version, False
             number = self.version if number is None else number
             with self.ctx.counters.timed("wait"):
@@ -580,12 +581,12 @@ class Learner:
 
     def rescue(self) -> None:
         """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
-        version = self.update.newest()
-        if self.extra_parts is None or not self.update.whole or version in (self.saved, self.update.begun):
+        version = self.update.refresh()
+        if self.extra_parts is None or not self.update.whole or version in (self.saved, self.update.counts.begun):
             return
         with self.writers_paused():
             part = checkpoint.CheckpointPart(cast("Path", self.ctx.directory), version)
-            self.version, self.learnt = version, self.update.learnt
+            self.version, self.learnt = version, self.update.counts.learnt
             self._write(part)
             self.extra_parts(part)
             self.saved = version
@@ -623,7 +624,7 @@ class Learner:
         values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
         part.json(f"{self.folder}/learner", {**counts, **values})
 
-    def _load(self) -> None:
+    def _load(self) -> Row:
         found = checkpoint.open_checkpoint(self.ctx.resume)
         checkpoint.load_into(self.policy, found.arrays(f"{self.folder}/policy"))
         statistics = found.arrays(f"{self.folder}/optimizer")  # none before the first update
@@ -631,6 +632,6 @@ class Learner:
             optimizers.load_state(self.update.optimizer, {k: torch.as_tensor(v) for k, v in statistics.items()})
         saved = found.json(f"{self.folder}/learner")
         self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
-        self.update.load_state(saved)
         values = {k: v for k, v in saved["hyperparameters"].items() if k not in saved.get("scheduled", ())}
         self.spec.hyperparameters.restore(values, saved.get("configured"))
+        return saved

@@ -50,7 +50,7 @@ class ReplayLearner:
         self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.asynchronous
         if not learner.spec.update.asynchronous:
             learner.extra_parts = self.save
-        replicas = getattr(learner.spec.update, "replicas", 1)
+        replicas = learner.spec.update.replicas
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
             found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
             saved = found.json(f"{name}/replay_learner")
@@ -191,7 +191,7 @@ class RolloutSource(OpenSource):
         return self.source.consumer(ctx.index, log, join)
 
     def step(self, batch: Rollout) -> Iterator[None]:
-        self.learner.update.newest()  # where others change the weights too
+        self.learner.update.refresh()  # where others change the weights too
         yield from self.learner.step(*batch)
         assert UNWRITTEN not in batch[0]["version"]
         self.slots += self.source.n * self.queue.consumers
@@ -209,7 +209,7 @@ class RolloutSource(OpenSource):
         lost = yield from actor_checkpoint.wait_for_actors(
             self.ctx, self.queue, self.learner.version, self.learner.done
         )
-        if lost and self.ctx.resume is not None and self.learner.version == self.learner.update.begun:
+        if lost and self.ctx.resume is not None and self.learner.version == self.learner.update.counts.begun:
             return
         if lost and self.alone and self.learner.done:
             actors = ", ".join(map(str, lost))
@@ -290,7 +290,7 @@ class SampleSource(OpenSource):
     def save(self) -> Iterator[None]:
         """The learner with its replays, their actors and what is in flight. Nothing to do where that was done."""
         learner = self.learner
-        if learner.saved == learner.update.newest():
+        if learner.saved == learner.update.refresh():
             return
         if not self.first or self.ctx.directory is None:
             learner.save()
@@ -300,9 +300,9 @@ class SampleSource(OpenSource):
             if failed := self.samples.failed(0):
                 raise OSError(f"memories {', '.join(map(str, failed))} could not write their parts")
 
-        learner.marks.wait(learner.update.newest())
+        learner.marks.wait(learner.update.refresh())
         with learner.writers_paused():  # what replays write fits the weights, whoever else learns
-            version = learner.update.newest()
+            version = learner.update.refresh()
             yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
             if self.alone:
                 yield from learner.count_only(self.samples.fresh(kept=True))
@@ -404,7 +404,7 @@ def replica(
 
         if replay_learner is not None:
             replay_learner.draw_ahead(steps)
-        for slots in actor.rollouts(lambda k: learner.update.newest()):
+        for slots in actor.rollouts(lambda k: learner.update.refresh()):
             if slots is not None:
                 rows, state = collate(slots)
                 if replay_learner is not None:
@@ -434,7 +434,7 @@ def save_leaving(learner: Learner, replay_learner: ReplayLearner | None = None) 
     checkpoint has that, and lanes too.
     """
     more = replay_learner is not None and not learner.spec.update.asynchronous
-    if more or learner.update.newest() not in (learner.saved, learner.update.begun):
+    if more or learner.update.refresh() not in (learner.saved, learner.update.counts.begun):
         learner.save()
 
 
@@ -449,9 +449,9 @@ def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpe
     slots = TrainingQueue(*_rows(learner, envs), T, envs.lanes, envs.lanes)
     slots.patience = ctx.patience
     table = LaneTable(envs, slots, ctx.index * envs.lanes).open(ctx, learner.policy)
-    predictor = Predictor(ctx, table, learner.policy, learner.update.newest)
+    predictor = Predictor(ctx, table, learner.policy, learner.update.refresh)
     try:
-        for chunks in predictor.chunks(renew=learner.update.newest):
+        for chunks in predictor.chunks(renew=learner.update.refresh):
             full = [slot for slot, length in chunks if length]
             if full:
                 yield from learner.step(*slots.batch(full))

@@ -367,7 +367,7 @@ def _in_step(crew: Any) -> bool:
 def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.envs) for r in crew.roles if r.envs}
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
-    whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
+    whole = any(r.spec and r.spec.update.pauses for r in crew.roles)
     if any(r.in_league for r in crew.roles) and not crew.serial:
         return "restores each agent's weights, optimizer, counters; ratings, past agents; matches under way are lost"
     if whole and not ahead:

@@ -74,7 +74,7 @@ def build(c: Config, crew: Crew) -> System:
         samples = SampleQueue(replay, rollouts, learners)
         nice = nice_of(actors, learners)
         actor = crew.add(act, n=actors, on_loss="replace", nice=nice, envs=envs, policy=policy, out=rollouts)
-        actor.params, actor.explore = server, RunSchedule(**vars(explore), counts=server)
+        actor.params, actor.explore = server, RunSchedule(**vars(explore), weights=server)
         crew.add(serve_replay, n=places, on_loss="replace", source=rollouts.batches(1), out=samples)
         crew.add(learn, n=learners, learner=True, on_loss="replace", source=samples, spec=spec)
     else:

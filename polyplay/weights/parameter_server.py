@@ -24,14 +24,13 @@ from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import Semaphore, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy
+from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
 from polyplay.weights.update import (
-    BEGUN,
-    LEARNT,
-    READY,
     Apply,
-    BoundUpdate,
+    Counts,
+    OpenUpdate,
     OptimizerSpec,
     SharedWeights,
     Sums,
@@ -100,8 +99,8 @@ class ParameterServer(SharedWeights):
     Raises UserError: as many shards cannot be.
     """
 
-    whole = True
-    LOCAL = ("parts", "newest")
+    pauses = True
+    LOCAL = (*SharedWeights.LOCAL, "parts", "newest")
     # a worker writes where it is named, and reads everywhere; statistics: of each part its shard, in place
     shard = shared_array(np.int64, lambda s: (s.shards, 16))  # that shard
     lags = shared_array(np.int64, lambda s: (s.shards, LAGS))  # that shard
@@ -129,11 +128,9 @@ class ParameterServer(SharedWeights):
         super()._attach()
         edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
         self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
+        self.counts = Counts(self.head, self.counters, parts=self.shard[:, VERSION])
         shards = zip(self.shard, self.parts, strict=True)
         self.newest = [TwoCopies(cells[ACTIVE:], self.copies[:, part]) for cells, part in shards]
-
-    # updates that a weight has had, the mean over the parts
-    version = property(lambda self: int(self.shard[:, VERSION].sum()) // self.shards)
 
     def label(self) -> str:
         return f"{self.weights:,} weights, in {self.shards} parts of a version each"
@@ -149,22 +146,22 @@ class ParameterServer(SharedWeights):
         down = Arrow(self.label(), ("server",), ("update", "params"))
         return [Arrow(gradients, ("update",), ("server",)), down]
 
-    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
-        return _Server(self, ctx, vector)
+    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+        return _Server(self, ctx, FlatParams(module))
 
     # ------------------------------------------------------------------------------------- in Params' place
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
         """Whether there are weights, after at most `timeout` seconds. Raises Closed. There are no rounds."""
         self.check()
-        if not self.ready:
+        if not self.counts.ready:
             time.sleep(min(timeout, 0.005))
-        return self.ready
+        return self.counts.ready
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
         """Copy the newest weights into `vector` unless `have` is their version; their version."""
         self.check()
-        if self.version == have:
+        if self.counts.version == have:
             return have
         return int(self.fetch(vector, np.full(self.shards, -1)).sum()) // self.shards
 
@@ -184,9 +181,8 @@ class ParameterServer(SharedWeights):
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
         self.shard[:, VERSION] = versions
-        self.head[BEGUN], self.head[LEARNT], self.head[DOUBLES] = version, learnt, vector.doubles
-        memory_barrier()
-        self.head[READY] = 1
+        self.head[DOUBLES] = vector.doubles
+        self.counts.begin(version, learnt)
         self.ring()
 
     def ring(self) -> None:
@@ -219,43 +215,40 @@ class ParameterServer(SharedWeights):
         }
 
 
-class _Server(BoundUpdate):
+class _Server(OpenUpdate):
     """A learner's end: what it pulls, and its slots."""
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(server, ctx, vector, server)
+        super().__init__(server, ctx, vector, server.counts.of(ctx.index))
         self.server, self.gradient, self.bell = server, HostCopy(vector.grad), server.reply(ctx.index)
         self.versions = np.full(server.shards, -1)  # the version of each part that was pulled
-        self.at = self.met = -1  # of all parts: of this learner's weights, and when its last gradient was made
+        self.at = self.applied_to = -1  # of all parts: of this learner's weights, and when its last gradient was made
         self.tail = vector.flat[vector.weights :]
         self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
-        self.saved: list[int] = []  # versions in the checkpoint
         if server.outliers:
             self.filter = OutlierFilter(server.outliers)
             self.gate = self._admit
         # all parts' at once: for checkpoints, it makes no step
         self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(server.copies[0])[: server.weights]))
-        optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.fresh)
+        optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.counts.fresh)
         self.marks, self.rate, self.slots = server.slot[ctx.index], server.rate[ctx.index], server.gradient[ctx.index]
         if ctx.index == 0:
             self._release()  # whoever was here before may have been killed while shards stood still
 
-    version = property(lambda self: self.server.version)
-
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+    def apply(self, rate: float, sums: Sums) -> Apply:
         norm = clip_gradient(self.vector, self.clip)
         if math.isfinite(norm):
-            self.met = self.server.version
-            yield from self._push(learning_rate)
+            self.applied_to = self.counts.version
+            yield from self._push(rate)
             yield  # shards that share this thread take their turns
         return norm, sums
 
     def _admit(self, loss: float) -> bool:
         admitted = self.filter.admit(loss)
-        self.counted[OUTLIERS] += not admitted
+        self.counts.own[OUTLIERS] += not admitted
         return admitted
 
-    def _push(self, learning_rate: float) -> Iterator[None]:
+    def _push(self, rate: float) -> Iterator[None]:
         """Leave every part's slice in its slot, in the order in which these come free."""
         self.synced.copy_(self.tail)  # floating buffers are sent to the server now
         gradient, buffers = self.gradient.fetch(), self.synced.cpu().numpy().copy()
@@ -264,7 +257,7 @@ class _Server(BoundUpdate):
         while left:
             while self.bell.wait(0.0):
                 pass
-            left = [k for k in left if not self._write(k, gradient, buffers, learning_rate)]
+            left = [k for k in left if not self._write(k, gradient, buffers, rate)]
             if left:
                 before = time.perf_counter()
                 yield
@@ -272,7 +265,7 @@ class _Server(BoundUpdate):
                 self.bell.wait(self.server.patience)
                 self.waited += time.perf_counter() - before
 
-    def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, learning_rate: float) -> bool:
+    def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, rate: float) -> bool:
         """False where the last one was not taken yet. Who is killed in it has changed nothing: the mark comes last."""
         marks, part = self.marks[k], self.server.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
@@ -281,7 +274,7 @@ class _Server(BoundUpdate):
         end = min(part.stop, self.server.weights)
         self.slots[part.start : end] = gradient[part.start : end]
         self.slots[end : part.stop] = buffers[: part.stop - end]
-        self.rate[k], marks[BASE] = learning_rate, self.versions[k]
+        self.rate[k], marks[BASE] = rate, self.versions[k]
         memory_barrier()
         marks[WRITTEN] += 1
         self.server.bell(k).post()
@@ -310,16 +303,16 @@ class _Server(BoundUpdate):
         memory_barrier()
         self.server.ring()
 
-    def begin(self, version: int, learnt: float) -> None:
-        if self.fresh:
-            n = self.server.shards
+    def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
+        if self.counts.fresh:
+            n, versions = self.server.shards, [int(v) for v in (saved or {}).get("shards", [])]
             self.synced.copy_(self.tail)
-            versions = self.saved if len(self.saved) == n else [version] * n
+            versions = versions if len(versions) == n else [version] * n
             self.server.fill(self.vector, versions, sum(versions) // n, learnt)
 
-    def newest(self) -> int:
+    def refresh(self) -> int:
         """Pulls once there is an update's worth of new weights; the version of this learner's weights then."""
-        if self.server.version != self.at:
+        if self.counts.version != self.at:
             self._pull()
         return self.at
 
@@ -331,16 +324,11 @@ class _Server(BoundUpdate):
         else:
             self.synced.copy_(self.tail)
 
-    def add(self, rows: float, updates: int = 1) -> int:
-        """One more gradient; the server's version when it was made."""
-        super().add(rows, updates)
-        return self.met
+    def met(self) -> int:
+        return self.applied_to
 
     def state(self) -> dict[str, list[int]]:
         return {"shards": self.versions.tolist()}
-
-    def load_state(self, saved: Mapping[str, list[int]]) -> None:
-        self.saved = [int(v) for v in saved.get("shards", [])]
 
 
 # The worker of one part of a parameter server: takes the gradients that learners left for it, and publishes its part.
@@ -354,7 +342,7 @@ class _Server(BoundUpdate):
 def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:
     """Part `ctx.index` of a server; ends when the crew does."""
     bell = server.bell(ctx.index)
-    while not server.ready:
+    while not server.counts.ready:
         bell.wait(ctx.patience)
         yield
     part = ParameterShard(server, ctx.index)

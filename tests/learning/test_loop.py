@@ -31,7 +31,7 @@ class Learner:
         self.priority: Any = None  # NumPy's, here
         self.mean: float | None = None  # agent steps of all replicas, where there are others
         self._left = left
-        self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False))
+        self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
 
     def divide(self, rows: int) -> Any:
