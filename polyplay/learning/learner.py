@@ -21,9 +21,10 @@ from torch import Tensor
 from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import NotFinite
-from polyplay.core.files import JsonLines, LogWrites, Row, refusal_text
+from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters, RunControl, SchedulePoint, WorkerContext
+from polyplay.learning.parts import LearnerPart, check_parts, open_parts
 from polyplay.learning.returns import Loss, LossOutput
 from polyplay.learning.threaded_gradient import ThreadedGradient, parts_of
 from polyplay.learning.unreal import UnrealWindows
@@ -32,7 +33,7 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
 from polyplay.nets.policy import Policy, PolicyFactory, TapedPolicy
 from polyplay.weights import optimizers
-from polyplay.weights.params import AgentParams, FlatParams
+from polyplay.weights.params import AgentParams
 from polyplay.weights.update import Sums, Update, check_leaving
 
 # Slots side by side as one batch on a device.
@@ -184,7 +185,7 @@ class LearnerSpec:
     hyperparameters: Hyperparameters
     total: float  # agent steps; learning ends there
     anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
-    drops: tuple[int, ...] = ()  # updates from which on the rate is a tenth of what it was
+    parts: tuple[LearnerPart, ...] = ()  # what else it has: a target network, drops of the rate, …
     passes: Epochs | None = None  # several over each batch (PPO); their loss has a `prepare`
     agent: int = 0
     population: AgentParams | None = None  # weights of all agents of the run, which learn from `total` steps together
@@ -192,16 +193,15 @@ class LearnerSpec:
     fresh_values: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
     report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
     outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
-    target: int = 0  # updates after which the target network is the network again; 0: there is none
     initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; empty: nowhere
+
+    def __post_init__(self) -> None:
+        check_parts(self.parts)
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
         rows = [f"loss    {getattr(self.loss, 'title', type(self.loss).__name__)}", f"update  {self.update.title()}"]
-        if self.update.outliers:
-            rows.append(f"drops   losses beyond mean + {self.update.outliers:g} deviations")
-        if self.target:
-            rows.append(f"target  copied every {self.target:,} updates")
+        rows += filter(None, (part.describe() for part in self.parts))
         if self.passes is not None:
             rows.append(f"passes  {self.passes.epochs} of {self.passes.minibatches} minibatches")
         return rows
@@ -265,24 +265,18 @@ class Learner:
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.update = spec.update.open(ctx, self.policy)
         self.vector = self.update.vector
-        self.target_net: Policy | None = None
-        self.target_params: FlatParams | None = None
-        if spec.target:
-            self.target_net = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
-            self.target_params = FlatParams(self.target_net)
+        self.parts = open_parts(self)
+        self.target_net = next((part.net for part in self.parts if part.net is not None), None)
         self.apply_hyperparameters()
         self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
-        self.parts: ThreadedGradient | Literal[False] | None = None  # None: not decided yet
-        self.freeze_until = self._freeze_until()  # agent steps learnt from before which the rate is 0 (nets.surgery)
+        self.threads: ThreadedGradient | Literal[False] | None = None  # None: not decided yet
         self.auxiliary = UnrealWindows(self.policy, self.device)
         self.saver = ctx.index == 0 or not spec.update.asynchronous
         self.saved, self.marks = -1, SaveMarks(ctx)  # saved: the update that was saved last
         self.scheduled = dict[str, SchedulePoint]()  # by hyperparameter, the point that holds
         self.extra_parts: WritePart | None = lambda part: None  # None: nothing is saved where a run failed
         self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
-        self._trace: JsonLines | None = None
-        self._writes = LogWrites(lambda text: ctx.log("warning", text))
         saved = None
         if ctx.resume is not None and self.update.counts.fresh:
             saved = self._load()
@@ -296,24 +290,11 @@ class Learner:
             ctx.turn()
             time.sleep(0.01)
         self.version, self.learnt = self.update.counts.version, self.update.counts.learnt
-        if self.target_params is not None:
-            self._set_target(self._saved_target())
-        self.target_copies = self._copies_due()
-        if ctx.trace and ctx.index == 0 and ctx.directory is not None:
-            whose = f"-{spec.agent}" if spec.agent else ""
-            self._trace = JsonLines(ctx.directory / f"updates{whose}.jsonl")
+        goes_on = bool(self.parts) and ctx.resume is not None and not ctx.incarnation % 1000
+        for part in self.parts:
+            part.begin(checkpoint.open_checkpoint(ctx.resume) if goes_on else None)
         self.apply_hyperparameters()
         ctx.rescue = self.rescue
-
-    def _freeze_until(self) -> float:
-        """As the checkpoint has it that the run goes on from; where that was removed since, as the newest has it."""
-        path = self.ctx.resume
-        if path is None:
-            return 0.0
-        if not path.exists():
-            path = checkpoint.everything(cast("Path", self.ctx.directory))[-1]
-        saved = checkpoint.OpenCheckpoint(path).json(f"{self.folder}/learner")
-        return float(saved.get("freeze_until", 0.0))
 
     def apply_hyperparameters(self) -> None:
         """Have the network take over the hyperparameters that are parts of it, as they are now."""
@@ -348,15 +329,11 @@ class Learner:
         return self.progress >= min(self.spec.total, self.ctx.control.until)
 
     def rate(self, left: float | None = None) -> float:
-        if self.progress < self.freeze_until:
-            return 0.0
+        rate: float = self.spec.hyperparameters.learning_rate
+        for part in self.parts:
+            rate = part.rate(rate)
         left = self.remaining() if left is None else left
-        dropped = 0.1 ** sum(self.version >= drop for drop in self.spec.drops)
-        return self.spec.hyperparameters.learning_rate * dropped * (left if self.spec.anneal == "linear" else 1.0)
-
-    def _copies_due(self) -> int:
-        """Copies to the target network so far; where weights are shared, others' updates count too."""
-        return self.version // self.spec.target if self.spec.target else 0
+        return rate * (left if self.spec.anneal == "linear" else 1.0)
 
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
         """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
@@ -398,28 +375,25 @@ class Learner:
             scored = self._score_sample(batch)
         self.priority = scored.priority
         yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh, None)
-        if self.parts:
-            self.parts.refresh()
-        if self._copies_due() > self.target_copies:
-            self.target_copies = self._copies_due()
-            self._set_target()
+        if self.threads:
+            self.threads.refresh()
 
     def divide(self, rows: int) -> ThreadedGradient | None:
         """The threads that divide samples of so many transitions, if several do; decided once."""
-        if self.parts is None:
+        if self.threads is None:
             n = parts_of(self, rows)
-            self.parts = ThreadedGradient(self, n) if n > 1 else False
-        return self.parts or None
+            self.threads = ThreadedGradient(self, n) if n > 1 else False
+        return self.threads or None
 
     def begin(self, item: Batch) -> None:
         """Begin with the sample that step_on_sample gets next, where several threads divide it."""
-        if self.parts:
-            self.parts.begin(to_device(item, self.device), self.version)
+        if self.threads:
+            self.threads.begin(to_device(item, self.device), self.version)
 
     def _score_sample(self, batch: Batch) -> LossOutput:
         """The loss of a sample; by several threads, it comes with its gradient."""
-        if parts := self.divide(len(batch["action"])):
-            return parts.score(batch, self.version)
+        if threads := self.divide(len(batch["action"])):
+            return threads.score(batch, self.version)
         assert self.spec.outputs is not None
         out = self.spec.outputs(self.policy, self.target_net, batch, batch.get("state"), key=self.version)
         return self.spec.loss(out, batch, self.spec.hyperparameters)
@@ -428,33 +402,15 @@ class Learner:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
         if getattr(self.policy, "inputs", None) is None or not hasattr(self.policy, "observe"):
             return
-        if self.parts:
-            self.parts.settle()
+        if self.threads:
+            self.threads.settle()
         self.policy.observe(to_device(rows, self.device))
-        if self.target_params is not None:
-            self.target_params.flat[self.target_params.weights :].copy_(self.vector.flat[self.vector.weights :])
+        for part in self.parts:
+            part.observed()
 
     def priorities(self) -> np.ndarray | None:
         """How surprising each item of the last update was, where its loss has that."""
         return None if self.priority is None else to_host(self.priority)
-
-    def _set_target(self, saved: dict[str, np.ndarray] | None = None) -> None:
-        """The target network becomes the saved one, or the network as it is now; these weights will stay."""
-        assert self.target_net is not None
-        assert self.target_params is not None
-        if saved is not None:
-            checkpoint.load_into(self.target_net, saved)
-        else:
-            self.update.refresh()
-            self.target_params.flat.copy_(self.vector.flat)
-        if (hold := getattr(self.target_net, "freeze_noise", None)) is not None:
-            hold()
-
-    def _saved_target(self) -> dict[str, np.ndarray] | None:
-        """Where a run goes on; not for who takes a lost one's place: the network is not as it was made then."""
-        if self.ctx.resume is None or self.ctx.incarnation % 1000:
-            return None
-        return checkpoint.open_checkpoint(self.ctx.resume).arrays(f"{self.folder}/target")
 
     def apply_gradient(
         self, scored: LossOutput, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
@@ -463,7 +419,8 @@ class Learner:
         learnt: agent steps to count; observe: rows to learn running statistics from; rows: saved if it is not finite.
         Gives the approximate KL divergence from the policy that acted, a mean over replicas, where passes end by it.
         """
-        if self.update.gate is not None and not self.update.gate(float(scored.loss.detach())):
+        if not all(part.admit(scored) for part in self.parts):
+            self.update.counts.refuse()
             yield from self.count_only(learnt)
             return 0.0
         with self.ctx.counters.timed("learn"):
@@ -535,13 +492,8 @@ class Learner:
         if self.version % self.spec.report == 0:
             own = self.spec.hyperparameters.scheduled | {"grad_norm": norm, "learning_rate": rate}
             counters.losses(to_floats(metrics) | own)
-        show = self.ctx.control.show
-        if show is not None and show.asked and self.ctx.index == self.spec.agent == 0:
-            show.answer(self.vector, self.version)
-        if (trace := self._trace) is not None:
-            worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
-            row = {"update": self.version, "loss": loss, "grad_norm": norm, "lag_mean": mean, "lag_max": worst}
-            self._writes.attempt("updates.jsonl", lambda: trace.write(row))
+        for part in self.parts:
+            part.updated(loss, norm, lags)
         self._read_control(sums)
 
     def _save_batch(self, rows: Batch, loss: float, norm: float) -> str:
@@ -615,11 +567,11 @@ class Learner:
                 f"update {self.version}: weights are not finite, and not saved; a smaller --learning-rate helps"
             )
         arrays = {"policy": self.policy.state_dict(), "optimizer": optimizers.optimizer_state(self.update.optimizer)}
-        arrays |= {} if self.target_net is None else {"target": self.target_net.state_dict()}
         for name, state in arrays.items():
             part.arrays(f"{self.folder}/{name}", {k: np.asarray(to_host(v)) for k, v in state.items()})
-        counts = {"version": self.version, "learnt": self.learnt, **self.update.state()}
-        counts |= {"freeze_until": self.freeze_until} if self.freeze_until else {}
+        counts: Row = {"version": self.version, "learnt": self.learnt, **self.update.state()}
+        for own in self.parts:
+            counts |= own.save(part)
         hyper = self.spec.hyperparameters
         values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
         part.json(f"{self.folder}/learner", {**counts, **values})

@@ -28,6 +28,7 @@ from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
 from polyplay.weights.update import (
+    REFUSED,
     Apply,
     Counts,
     OpenUpdate,
@@ -37,44 +38,6 @@ from polyplay.weights.update import (
     clip_gradient,
 )
 
-# Losses that no gradient is made of: those far above what a learner's losses were so far (Gorila, Nair et al. 2015).
-#
-# The paper discards a gradient whose loss is above mean + k·std of the learner's own, "several" k; the rest is ours:
-# how long the mean reaches back, the first losses that are all taken, and that some discarded in a row are a new rule.
-
-
-SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however their mean was rounded
-
-
-class OutlierFilter:
-    """|loss| > mean + k·std of those of one learner that were admitted before is an outlier."""
-
-    WARM_UP = 100  # losses that are admitted at first
-    HORIZON = 1000  # losses over which both run, evenly until there are so many, then fading by 1/HORIZON
-    CAP = 10  # more in a row are another regime: the next loss is admitted, and everything begins anew with it
-
-    def __init__(self, k: float):
-        self.k, self.n, self.mean, self.variance = k, 0, 0.0, 0.0
-        self.row = 0  # rejected since the last one that was admitted
-
-    def admit(self, loss: float) -> bool:
-        """Whether a gradient of this loss is to be used. One that is not finite is: others have to tell of it."""
-        size = abs(loss)
-        if not math.isfinite(size):
-            return True
-        bound = (self.mean + self.k * math.sqrt(self.variance)) * SLACK
-        if self.n >= self.WARM_UP and size > bound:
-            if self.row < self.CAP:
-                self.row += 1
-                return False
-            self.n, self.mean, self.variance = 0, 0.0, 0.0
-        self.row, self.n = 0, self.n + 1
-        weight, away = 1.0 / min(self.n, self.HORIZON), size - self.mean
-        self.mean = (1.0 - weight) * self.mean + weight * size  # of a weight of 1, exactly that size
-        self.variance = (1.0 - weight) * (self.variance + weight * away * away)
-        return True
-
-
 # cells of the header, int64, behind those of all shared weights. HOLD: odd while shards are to stand still; DOUBLES:
 # where in the vector numbers of float64 begin
 HOLD, DOUBLES = 3, 4
@@ -82,7 +45,6 @@ HOLD, DOUBLES = 3, 4
 VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, HELD, ACTIVE = 0, 1, 2, 3, 4, 5, 6, 8
 # of a slot: the learner writes the first two, the shard the last, a cache line away
 WRITTEN, BASE, TAKEN = 0, 1, 8
-OUTLIERS = 2  # of a learner, behind its gradients pushed and agent steps: losses that were outliers
 LAGS = 64  # histogram of gradients' staleness; the last bin holds everything beyond
 
 
@@ -91,9 +53,8 @@ class ParameterServer(SharedWeights):
 
     `weights`, `size`: of the parameters, and of the whole vector (params.param_sizes); floating buffers are the last
     part's, which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was
-    made with weights more than so many of *its* updates ago; 0: none. outliers: OutlierFilter's k, for losses of
-    which learners make no gradient; 0: none. The gradient is clipped by its own global norm. Worker 0 of the learners
-    brings the first weights.
+    made with weights more than so many of *its* updates ago; 0: none. The gradient is clipped by its own global norm.
+    Worker 0 of the learners brings the first weights.
 
     It stands in Params' place for those who act (`wait`, `pull`, `publish`), but has no rounds: they run free.
     Raises UserError: as many shards cannot be.
@@ -117,11 +78,10 @@ class ParameterServer(SharedWeights):
         workers: int,
         shards: int = 1,
         stale: int = 0,
-        outliers: float = 0.0,
     ):
         if not 1 <= shards <= weights:
             raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")
-        self.shards, self.stale, self.outliers, self.detail = shards, stale, outliers, f", {shards} shards"
+        self.shards, self.stale, self.detail = shards, stale, f", {shards} shards"
         super().__init__(optim, weights, size, workers, bells=shards + workers)
 
     def _attach(self) -> None:
@@ -204,14 +164,14 @@ class ParameterServer(SharedWeights):
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
 
     def totals(self) -> dict[str, np.ndarray]:
-        """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], outliers."""
+        """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], losses refused."""
         columns = {"applied": APPLIED, "stale": STALE, "versions": VERSION}
         return {
             **{name: self.shard[:, column].copy() for name, column in columns.items()},
             "lag_sum": self.shard[:, LAG_SUM].sum(),
             "lags": self.lags.sum(0),
             "lag_max": self.shard[:, LAG_MAX].max(),
-            "outlier": self.counters[:, OUTLIERS].sum(),
+            "outlier": self.counters[:, REFUSED].sum(),
         }
 
 
@@ -225,9 +185,6 @@ class _Server(OpenUpdate):
         self.at = self.applied_to = -1  # of all parts: of this learner's weights, and when its last gradient was made
         self.tail = vector.flat[vector.weights :]
         self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
-        if server.outliers:
-            self.filter = OutlierFilter(server.outliers)
-            self.gate = self._admit
         # all parts' at once: for checkpoints, it makes no step
         self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(server.copies[0])[: server.weights]))
         optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.counts.fresh)
@@ -242,11 +199,6 @@ class _Server(OpenUpdate):
             yield from self._push(rate)
             yield  # shards that share this thread take their turns
         return norm, sums
-
-    def _admit(self, loss: float) -> bool:
-        admitted = self.filter.admit(loss)
-        self.counts.own[OUTLIERS] += not admitted
-        return admitted
 
     def _push(self, rate: float) -> Iterator[None]:
         """Leave every part's slice in its slot, in the order in which these come free."""

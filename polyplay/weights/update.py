@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -64,13 +64,13 @@ def check_leaving(sums: Sums) -> None:
 
 
 READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights are there; updates, steps before
-UPDATES, STEPS = 0, 1  # of a worker: its updates, and the agent steps it learnt from
+UPDATES, STEPS, REFUSED = 0, 1, 2  # of a worker: its updates, agent steps learnt from, losses without an update
 
 
 class Counts:
     """Updates that weights have had, and agent steps learnt from, by all workers that change them.
 
-    head: int64 [3 or more], of the runs before this one. cells: int64 [workers, 2 or more], each row by its worker.
+    head: int64 [3 or more], of the runs before this one. cells: int64 [workers, 3 or more], each row by its worker.
     Without both, memory of this process. worker: the row that `add` writes. parts: int64 [n], the updates of each part
     of the weights, where these differ.
     """
@@ -83,7 +83,7 @@ class Counts:
         parts: np.ndarray | None = None,
     ):
         self.head = np.zeros(3, np.int64) if head is None else head
-        self.cells = np.zeros((1, 2), np.int64) if cells is None else cells
+        self.cells = np.zeros((1, 3), np.int64) if cells is None else cells
         self.own, self.parts = self.cells[worker], parts
         # this worker begins with initial weights, or those of a checkpoint
         self.fresh = worker == 0 and not self.ready
@@ -125,6 +125,10 @@ class Counts:
         self.own[UPDATES] += updates
         self.own[STEPS] += int(steps)
 
+    def refuse(self) -> None:
+        """Count a loss that no update is made of."""
+        self.own[REFUSED] += 1
+
 
 class OpenUpdate(ABC):
     """An update at work on one worker's vector. These defaults are of a worker that shares nothing.
@@ -134,7 +138,6 @@ class OpenUpdate(ABC):
     """
 
     optimizer: torch.optim.Optimizer  # its statistics are those of all weights, for checkpoints
-    gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
 
     def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams, counts: Counts | None = None):
         self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
@@ -183,7 +186,6 @@ class Update(ABC):
     replicas: int = 1  # that average their gradients
     asynchronous: ClassVar[bool] = False  # workers don't wait for each other; each counts, and worker 0 saves for all
     pauses: ClassVar[bool] = False  # writers stand still while worker 0 saves
-    outliers: float = 0.0  # no gradient is made of losses so many deviations above the mean; 0: of all
     detail: str = ""  # in its title
 
     def title(self) -> str:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.core.errors import Closed, UserError
-from polyplay.learning import policy_losses
-from polyplay.learning.learner import Learner
 from polyplay.weights import parameter_server
 from polyplay.weights.parameter_server import (
     ACTIVE,
@@ -23,7 +20,6 @@ from polyplay.weights.parameter_server import (
     HOLD,
     TAKEN,
     WRITTEN,
-    OutlierFilter,
     ParameterServer,
     ParameterShard,
     serve_parameters,
@@ -248,49 +244,6 @@ def test_what_cannot_be_is_one_line(given: Any, said):
     with pytest.raises(UserError, match=said) as e:
         ParameterServer(ends.PLAIN, 21, 27, 2, **given)
     assert "\n" not in str(e.value)
-
-
-# Which losses are outliers: as a slow plain twin has it, never for ever, and what a learner does with one.
-
-SIZES = st.lists(st.floats(-4.0, 4.0) | st.floats(50.0, 60.0), max_size=25)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.sampled_from([0.5, 1.0, 3.0]), st.integers(1, 5), st.integers(1, 6), st.integers(1, 4), SIZES)
-def test_it_decides_as_the_plain_twin_does(k, warm_up, horizon, cap, sizes):
-    said = twins.outliers(sizes, k, warm_up, horizon, cap)
-    assume(all(away > 1e-6 or away == 0 for _, away in said))  # nearer than that the order of sums decides
-    gate = OutlierFilter(k)
-    gate.WARM_UP, gate.HORIZON, gate.CAP = warm_up, horizon, cap
-    assert [gate.admit(x) for x in sizes] == [admitted for admitted, _ in said]
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_not_finite_is_left_to_who_tells_of_it(loss):
-    gate = OutlierFilter(4.0)
-    gate.WARM_UP = 2
-    for x in (1.0, 1.1, 1.05):
-        gate.admit(x)
-    kept = gate.mean, gate.variance, gate.n
-    assert gate.admit(loss)
-    assert (gate.mean, gate.variance, gate.n) == kept
-
-
-def test_a_learner_pushes_no_gradient_of_an_outlier_and_counts_it(monkeypatch):
-    monkeypatch.setattr(OutlierFilter, "WARM_UP", 6)
-    server = ParameterServer(ends.OPTIM, *param_sizes(ends.POLICY()), workers=1, shards=2, outliers=3.0)
-    learner = Learner(ends.me(), ends.task(server, loss=policy_losses.A2C(reward="none")))
-    parts = [ParameterShard(server, k) for k in range(2)]
-    for i in range(8):
-        learner.update.refresh()
-        before, learnt, batch = whole(server), learner.learnt, ends.some_rows(i)
-        batch["reward"] *= 1e3 if i == 6 else 1.0
-        for _ in learner.step(batch, {}):
-            for part in parts:
-                part.sweep()
-        assert np.array_equal(whole(server), before) == (i == 6)
-        assert learner.learnt > learnt, "its agent steps are counted in any case"
-    assert (server.counts.version, server.totals()["outlier"]) == (7, 1)
 
 
 # A parameter server while learners and shards really are at it, as threads and processes, and one is killed.
