@@ -220,7 +220,7 @@ class AgentSource(OpenSource):
     def write_part(self, number: int) -> None:
         """Its part of a checkpoint between two rounds of turns."""
         self.number = number
-        self.learner.save(self._write, number=number)
+        self.learner.checkpoints.save(self._write, number=number)
 
     def _write(self, part: CheckpointPart) -> None:
         recent = self.learner.auxiliary.recent
@@ -274,12 +274,12 @@ class AgentSource(OpenSource):
         if self.ctx.serial:
             return
         learner = self.learner
-        while (n := self.among.save_number(learner.agreed, self.agent, learner.done)) is None:
+        while (n := self.among.save_number(learner.checkpoints.agreed, self.agent, learner.done)) is None:
             time.sleep(min(self.ctx.patience, REST))
             yield
         if self.first_save + n > self.number:
             self.number = self.first_save + n
-            learner.save(number=self.number)
+            learner.checkpoints.save(number=self.number)
 
 
 # The worker that learns from windows of rollouts: OpenAI Five's optimizer (Berner et al. 2019, figure 2).
@@ -339,7 +339,7 @@ class ExperienceSource(OpenSource):
         self.buffer = WindowBuffer(columns, state, self.queue.window, source.capacity, source.reuse, seed)
         self.fresh, self.since = 0.0, 0  # agent steps, and windows, that came since the last update
         self.versions: deque[PublishedWeights] = deque(maxlen=source.stale + 1)
-        learner.extra_parts = self._write
+        learner.checkpoints.more = self._write
         if ctx.resume is not None:
             self._load()
         if self.first:
@@ -430,8 +430,8 @@ class ExperienceSource(OpenSource):
         """The optimizer with its buffer. Actors begin new matches in a run that goes on from it, but for one that is
         made between two rounds of turns.
         """
-        if not self.ctx.serial and self.learner.saved != self.learner.version:
-            self.learner.save()
+        if not self.ctx.serial and self.learner.checkpoints.last != self.learner.version:
+            self.learner.checkpoints.save()
         yield from ()
 
     def write_part(self, number: int) -> None:
@@ -446,7 +446,7 @@ class ExperienceSource(OpenSource):
                 vectors = np.stack([to_host(x.flat) for x in self.versions])
                 part.arrays("league/published", {"vectors": vectors, "learnt": self.params.learnt.copy()})
 
-        self.learner.save(write)
+        self.learner.checkpoints.save(write)
 
     @property
     def _statistics(self) -> torch.Tensor:

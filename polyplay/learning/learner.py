@@ -5,13 +5,10 @@ What a learner is to do, one update of it, what it counts and saves.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -21,9 +18,9 @@ from torch import Tensor
 from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import NotFinite
-from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Hyperparameters, RunControl, SchedulePoint, WorkerContext
+from polyplay.core.worker import Hyperparameters, SchedulePoint, WorkerContext
+from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, check_parts, open_parts
 from polyplay.learning.returns import Loss, LossOutput
 from polyplay.learning.threaded_gradient import ThreadedGradient, parts_of
@@ -32,7 +29,6 @@ from polyplay.nets.device import enter_device, page_lock, synchronize, to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
 from polyplay.nets.policy import Policy, PolicyFactory, TapedPolicy
-from polyplay.weights import optimizers
 from polyplay.weights.params import AgentParams
 from polyplay.weights.update import Sums, Update, check_leaving
 
@@ -207,41 +203,6 @@ class LearnerSpec:
         return rows
 
 
-# The marks by which a learner tells the main process which parts of checkpoints it has written: its counter `saved`.
-#
-# A mark is 1 + the number of the checkpoint, plus a little for each time that it was saved before; 0.5 for the initial
-# weights; negative where the parts could not be written. The main process says which mark it took last.
-
-
-TAKE_TIMEOUT = 10.0  # seconds that the main process has to take the parts of a save
-
-
-class SaveMarks:
-    """The marks of one learner."""
-
-    def __init__(self, ctx: WorkerContext):
-        self.ctx = ctx
-
-    def tell(self, number: int | None, failed: bool = False) -> None:
-        """Say that the parts of checkpoint `number` are written; None: those of the initial weights."""
-        last = abs(self.ctx.counters.get("saved"))
-        mark = 0.5 if number is None else number + 1.0
-        if number is not None and math.floor(last) == number + 1:
-            mark = last + 1 / RunControl.REPEATS
-        self.ctx.counters.set("saved", -mark if failed else mark)
-
-    def wait(self, number: int) -> None:
-        """Wait until the main process has taken the parts of an earlier save of `number`: both have one directory.
-        Where all workers take turns, the main process takes none while this one writes, and the later save counts.
-        """
-        last, until = abs(self.ctx.counters.get("saved")), time.monotonic() + TAKE_TIMEOUT
-        if self.ctx.serial or not last or max(math.floor(last) - 1, 0) != number:
-            return
-        while self.ctx.control.taken < last and time.monotonic() < until:
-            self.ctx.turn()
-            time.sleep(0.005)
-
-
 def unroll_before_last(policy: Policy, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
     """As policy.unroll(batch, state), but of rows 0..T-1: row T has the value that was stored while acting, and 0 for
     its log-probability and entropy, which no loss uses. tape: of acting in these rows with the same weights.
@@ -253,14 +214,11 @@ def unroll_before_last(policy: Policy, batch: Batch, state: Batch, tape: Tape | 
     return {k: torch.cat([v, last[k]]) if k in last else v for k, v in out.items()}
 
 
-WritePart = Callable[[checkpoint.CheckpointPart], None]  # what else belongs into a worker's part of a checkpoint
-
-
 class Learner:
     """One replica of the learner: takes batches, counts, saves itself."""
 
     def __init__(self, ctx: WorkerContext, spec: LearnerSpec):
-        self.ctx, self.spec, self.folder = ctx, spec, f"agents/{spec.agent}"  # folder: in a checkpoint
+        self.ctx, self.spec, self.checkpoints = ctx, spec, LearnerCheckpoints(self, ctx, spec)
         self.device = enter_device(ctx.device)
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.update = spec.update.open(ctx, self.policy)
@@ -268,24 +226,16 @@ class Learner:
         self.parts = open_parts(self)
         self.target_net = next((part.net for part in self.parts if part.net is not None), None)
         self.apply_hyperparameters()
-        self.version, self.learnt, self.done, self.saving, self.now = 0, 0.0, False, False, 1.0
+        self.version, self.learnt, self.done, self.now = 0, 0.0, False, 1.0
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
         self.threads: ThreadedGradient | Literal[False] | None = None  # None: not decided yet
         self.auxiliary = UnrealWindows(self.policy, self.device)
-        self.saver = ctx.index == 0 or not spec.update.asynchronous
-        self.saved, self.marks = -1, SaveMarks(ctx)  # saved: the update that was saved last
         self.scheduled = dict[str, SchedulePoint]()  # by hyperparameter, the point that holds
-        self.extra_parts: WritePart | None = lambda part: None  # None: nothing is saved where a run failed
-        self.saves = self.agreed = ctx.control.saves  # the last save made, and the last that all replicas know of
-        saved = None
-        if ctx.resume is not None and self.update.counts.fresh:
-            saved = self._load()
-        elif self.update.counts.fresh and not ctx.incarnation % 1000:  # from the moment that a run begins, it can go on
-            self._attempt(0, None)
+        saved = self.checkpoints.load_or_begin()
         self.update.begin(self.version, self.learnt, saved)
         if spec.population is not None:
             spec.population.learnt[spec.agent] = self.learnt
-            self.extra_parts = None  # one agent alone makes no checkpoint
+            self.checkpoints.more = None  # one agent alone makes no checkpoint
         while not self.update.counts.ready:
             ctx.turn()
             time.sleep(0.01)
@@ -294,7 +244,7 @@ class Learner:
         for part in self.parts:
             part.begin(checkpoint.open_checkpoint(ctx.resume) if goes_on else None)
         self.apply_hyperparameters()
-        ctx.rescue = self.rescue
+        ctx.rescue = self.checkpoints.rescue
 
     def apply_hyperparameters(self) -> None:
         """Have the network take over the hyperparameters that are parts of it, as they are now."""
@@ -440,7 +390,7 @@ class Learner:
         self.ctx.counters.add("learn", time.perf_counter() - before - waited)
         loss = float(scored.loss.detach())
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NotFinite(self._save_batch(rows, loss, norm))
+            raise NotFinite(save_batch(self, rows, loss, norm))
         self._count(versions, scored.metrics, loss, norm, rate, total)
         return float(total[3] / total[4])
 
@@ -466,8 +416,7 @@ class Learner:
         return np.array([learnt, first * control.saves, finishing, kl, 1.0, leaving], np.float64)
 
     def _read_control(self, sums: Sums) -> None:
-        self.agreed = int(sums[1])
-        self.saving = self.agreed > self.saves
+        self.checkpoints.agreed = int(sums[1])
         self.done = bool(sums[2]) or self.over
 
     def _set_learnt(self) -> None:
@@ -495,95 +444,3 @@ class Learner:
         for part in self.parts:
             part.updated(loss, norm, lags)
         self._read_control(sums)
-
-    def _save_batch(self, rows: Batch, loss: float, norm: float) -> str:
-        where = "nowhere (no run directory)"
-        if self.ctx.directory is not None:
-            whose = f"agent-{self.spec.agent}-" if self.spec.agent else ""
-            path = self.ctx.directory / f"not-finite-{whose}{self.version}-{self.ctx.index}.safetensors"
-            try:
-                checkpoint.write_arrays(path, {k: to_host(v) for k, v in tree.leaves(rows)})
-                where = str(path)
-            except OSError as e:
-                where = f"nowhere ({refusal_text(e)})"
-        return (
-            f"update {self.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
-            "A NaN in it from the environment is the usual cause; else lower --learning-rate or --max-grad-norm"
-        )
-
-    # ------------------------------------------------------------------------------------------------ saving
-
-    def writers_paused(self) -> AbstractContextManager[None]:
-        """While in it, nobody changes the weights that this replica saves, where others do otherwise (server)."""
-        return self.update.writers_paused() if self.saver else contextlib.nullcontext()
-
-    def save(self, more: WritePart | None = None, at: int | None = None, number: int | None = None) -> None:
-        """Write this replica's part of a checkpoint, and `more` into it; the main process completes it when all parts
-        are there. at: the update whose checkpoint it is, where others write theirs under that number too. number: of a
-        checkpoint of several agents, each at an update of its own.
-        """
-        self.marks.wait(number if number is not None else at if at is not None else self.update.refresh())
-        with self.writers_paused():
-            version = self.update.refresh()
-            self.version, self.learnt = version if at is None else at, self.update.counts.learnt
-            self.saves, self.saved, self.saving = self.agreed, self.version, False
-            number = self.version if number is None else number
-            with self.ctx.counters.timed("wait"):
-                self._attempt(number, number, more)
-
-    def rescue(self) -> None:
-        """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
-        version = self.update.refresh()
-        if self.extra_parts is None or not self.update.whole or version in (self.saved, self.update.counts.begun):
-            return
-        with self.writers_paused():
-            part = checkpoint.CheckpointPart(cast("Path", self.ctx.directory), version)
-            self.version, self.learnt = version, self.update.counts.learnt
-            self._write(part)
-            self.extra_parts(part)
-            self.saved = version
-            self.marks.tell(version)
-
-    def _attempt(self, number: int, mark: int | None, more: WritePart | None = None) -> None:
-        """Write the parts of checkpoint `number`, and tell by a mark whether they are there."""
-        ctx = self.ctx
-        if ctx.directory is None or not self.saver:
-            return
-        try:
-            part = checkpoint.CheckpointPart(ctx.directory, number)
-            if ctx.index == 0:
-                self._write(part)
-            for write in (self.extra_parts, more):
-                if write is not None:
-                    write(part)
-            self.marks.tell(mark)
-        except OSError as e:
-            self.marks.tell(mark, failed=True)
-            ctx.log("unsaved", f"checkpoint of update {number}: {refusal_text(e)}")
-
-    def _write(self, part: checkpoint.CheckpointPart) -> None:
-        if not self.vector.finite():
-            raise NotFinite(
-                f"update {self.version}: weights are not finite, and not saved; a smaller --learning-rate helps"
-            )
-        arrays = {"policy": self.policy.state_dict(), "optimizer": optimizers.optimizer_state(self.update.optimizer)}
-        for name, state in arrays.items():
-            part.arrays(f"{self.folder}/{name}", {k: np.asarray(to_host(v)) for k, v in state.items()})
-        counts: Row = {"version": self.version, "learnt": self.learnt, **self.update.state()}
-        for own in self.parts:
-            counts |= own.save(part)
-        hyper = self.spec.hyperparameters
-        values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
-        part.json(f"{self.folder}/learner", {**counts, **values})
-
-    def _load(self) -> Row:
-        found = checkpoint.open_checkpoint(self.ctx.resume)
-        checkpoint.load_into(self.policy, found.arrays(f"{self.folder}/policy"))
-        statistics = found.arrays(f"{self.folder}/optimizer")  # none before the first update
-        if statistics:
-            optimizers.load_state(self.update.optimizer, {k: torch.as_tensor(v) for k, v in statistics.items()})
-        saved = found.json(f"{self.folder}/learner")
-        self.version, self.learnt = int(saved["version"]), float(saved["learnt"])
-        values = {k: v for k, v in saved["hyperparameters"].items() if k not in saved.get("scheduled", ())}
-        self.spec.hyperparameters.restore(values, saved.get("configured"))
-        return saved

@@ -49,7 +49,7 @@ class ReplayLearner:
         # where others change the weights meanwhile, each update begins with the newest
         self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.asynchronous
         if not learner.spec.update.asynchronous:
-            learner.extra_parts = self.save
+            learner.checkpoints.more = self.save
         replicas = learner.spec.update.replicas
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
             found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
@@ -158,8 +158,8 @@ class OpenSource(ABC):
 
     def save(self) -> Iterator[None]:
         """The learner with what else is its own. Nothing to do where that was done."""
-        if self.learner.saved != self.learner.version:
-            self.learner.save()
+        if self.learner.checkpoints.last != self.learner.version:
+            self.learner.checkpoints.save()
         yield from ()  # no turn: where all take turns, saving changes no order
 
 
@@ -203,9 +203,9 @@ class RolloutSource(OpenSource):
         """The learner with what its actors have and what is in flight. Nothing to do where that was done, or where the
         checkpoint that the run goes on from has more.
         """
-        if self.learner.saved == self.learner.version:
+        if self.learner.checkpoints.last == self.learner.version:
             return
-        self.learner.marks.wait(self.learner.version)
+        self.learner.checkpoints.marks.wait(self.learner.version)
         lost = yield from actor_checkpoint.wait_for_actors(
             self.ctx, self.queue, self.learner.version, self.learner.done
         )
@@ -214,7 +214,7 @@ class RolloutSource(OpenSource):
         if lost and self.alone and self.learner.done:
             actors = ", ".join(map(str, lost))
             self.ctx.log("caution", f"lanes begin anew when the run is resumed: no state of actors {actors}")
-        self.learner.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
+        self.learner.checkpoints.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
 class ReplaySource(RolloutSource):
@@ -258,7 +258,7 @@ class SampleSource(OpenSource):
         super().__init__(source, ctx, learner, params)
         self.samples, self.reader = source, source.reader(ctx.index)
         self.alone = source.learners == 1 or learner.spec.update.asynchronous
-        learner.extra_parts = None  # without its replays the checkpoint before is worth more
+        learner.checkpoints.more = None  # without its replays the checkpoint before is worth more
         page_lock(source.block, learner.device)
         if self.first:
             self._publish()
@@ -290,23 +290,23 @@ class SampleSource(OpenSource):
     def save(self) -> Iterator[None]:
         """The learner with its replays, their actors and what is in flight. Nothing to do where that was done."""
         learner = self.learner
-        if learner.saved == learner.update.refresh():
+        if learner.checkpoints.last == learner.update.refresh():
             return
         if not self.first or self.ctx.directory is None:
-            learner.save()
+            learner.checkpoints.save()
             return
 
         def more(part: CheckpointPart) -> None:
             if failed := self.samples.failed(0):
                 raise OSError(f"memories {', '.join(map(str, failed))} could not write their parts")
 
-        learner.marks.wait(learner.update.refresh())
-        with learner.writers_paused():  # what replays write fits the weights, whoever else learns
+        learner.checkpoints.marks.wait(learner.update.refresh())
+        with learner.checkpoints.writers_paused():  # what replays write fits the weights, whoever else learns
             version = learner.update.refresh()
             yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
             if self.alone:
                 yield from learner.count_only(self.samples.fresh(kept=True))
-            learner.save(more, version)
+            learner.checkpoints.save(more, version)
 
 
 class TrainingSource(OpenSource):
@@ -354,7 +354,7 @@ def learn_from(feed: OpenSource, ctx: WorkerContext, learner: Learner) -> Iterat
                 yield from learner.leave()
             ends = learner.done or (batch is None and ctx.control.finishing and feed.alone)
             learner.done = ends
-            if ends or learner.saving:
+            if ends or learner.checkpoints.due:
                 yield from feed.save()
             if ends or ctx.leaving:
                 return
@@ -413,9 +413,11 @@ def replica(
                     yield from learner.step(rows, state, recorder.take() if recorder else None)
                 collate.done()
                 report_faults(ctx, pool)
-                if learner.saving or learner.done:  # apart: the other workers' lanes are in mid-rollout now
+                if learner.checkpoints.due or learner.done:  # apart: the other workers' lanes are in mid-rollout now
                     lanes = not spec.update.asynchronous
-                    learner.save((lambda part: actor_checkpoint.save_actor(ctx, part, actor, {})) if lanes else None)
+                    learner.checkpoints.save(
+                        (lambda part: actor_checkpoint.save_actor(ctx, part, actor, {})) if lanes else None
+                    )
                 if learner.done:
                     return
                 if replay_learner is not None:
@@ -434,8 +436,8 @@ def save_leaving(learner: Learner, replay_learner: ReplayLearner | None = None) 
     checkpoint has that, and lanes too.
     """
     more = replay_learner is not None and not learner.spec.update.asynchronous
-    if more or learner.update.refresh() not in (learner.saved, learner.update.counts.begun):
-        learner.save()
+    if more or learner.update.refresh() not in (learner.checkpoints.last, learner.update.counts.begun):
+        learner.checkpoints.save()
 
 
 def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
@@ -459,8 +461,8 @@ def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpe
                 slots.commit(slot, 0)  # empty again
             if full:
                 report_faults(ctx, table.pool)
-                if learner.saving or learner.done:
-                    learner.save()
+                if learner.checkpoints.due or learner.done:
+                    learner.checkpoints.save()
                 if learner.done:
                     return
             elif ctx.late():

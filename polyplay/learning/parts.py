@@ -107,7 +107,7 @@ class TargetNetwork(LearnerPart):
         return own
 
     def begin(self, found: OpenCheckpoint | None) -> None:
-        saved = None if found is None else found.arrays(f"{self.learner.folder}/target")
+        saved = None if found is None else found.arrays(f"{self.learner.checkpoints.folder}/target")
         self._become(saved)
 
     def _become(self, saved: dict[str, np.ndarray] | None = None) -> None:
@@ -136,7 +136,7 @@ class TargetNetwork(LearnerPart):
 
     def save(self, part: CheckpointPart) -> Row:
         state = cast("Policy", self.net).state_dict()
-        part.arrays(f"{self.learner.folder}/target", {k: np.asarray(to_host(v)) for k, v in state.items()})
+        part.arrays(f"{self.learner.checkpoints.folder}/target", {k: np.asarray(to_host(v)) for k, v in state.items()})
         return {}
 
 
@@ -218,7 +218,7 @@ def frozen_until(learner: Learner) -> float:
         return 0.0
     if not path.exists():
         path = checkpoint.everything(cast("Path", learner.ctx.directory))[-1]
-    saved = checkpoint.OpenCheckpoint(path).json(f"{learner.folder}/learner")
+    saved = checkpoint.OpenCheckpoint(path).json(f"{learner.checkpoints.folder}/learner")
     return float(saved.get("freeze_until", 0.0))
 
 

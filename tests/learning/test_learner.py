@@ -18,7 +18,8 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import policy_losses, returns, value_losses
-from polyplay.learning.learner import Epochs, Learner, Minibatches, SaveMarks, shuffled_order, unroll_before_last
+from polyplay.learning.checkpoints import SaveMarks
+from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order, unroll_before_last
 from polyplay.learning.parts import RateDrops, TargetNetwork
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
@@ -176,7 +177,7 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
             assert held == (0.01 if before < 60 else 0.5 if before < 80 else 0.25)
         assert told == expected
         if index == 0:
-            learner.save()
+            learner.checkpoints.save()
             path = checkpoint.complete(tmp_path, learner.version, {})
     again, told = begin(0, path)
     assert again.spec.hyperparameters.entropy_cost == 0.01, "no state: it follows from where the run is"

@@ -33,6 +33,7 @@ class Learner:
         self._left = left
         self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
+        self.checkpoints = SimpleNamespace(more=None)
 
     def divide(self, rows: int) -> Any:
         return self if self.divided else None

@@ -380,9 +380,9 @@ def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(name, kind, tmp
         learn(one, i)
         learn(two, i)
     learn(one, 4)  # the copy of a Chunked one is the central vector then
-    two.save()
+    two.checkpoints.save()
     assert [p.name for p in checkpoint.partials(tmp_path)] == [".partial-000000000000"]  # worker 0's, of the beginning
-    one.save()
+    one.checkpoints.save()
     path = checkpoint.complete(tmp_path, one.version, {})
     weights, statistics = update.shared[: sizes[0]].copy(), update.statistics.copy()
     learn(two, 5)
