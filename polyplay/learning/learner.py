@@ -19,7 +19,7 @@ from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import NotFinite
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Hyperparameters, SchedulePoint, WorkerContext
+from polyplay.core.worker import Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, check_parts, open_parts
 from polyplay.learning.returns import Loss, LossOutput
@@ -230,7 +230,6 @@ class Learner:
         self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
         self.threads: ThreadedGradient | Literal[False] | None = None  # None: not decided yet
         self.auxiliary = UnrealWindows(self.policy, self.device)
-        self.scheduled = dict[str, SchedulePoint]()  # by hyperparameter, the point that holds
         saved = self.checkpoints.load_or_begin()
         self.update.begin(self.version, self.learnt, saved)
         if spec.population is not None:
@@ -254,13 +253,8 @@ class Learner:
     def adjust(self) -> None:
         """Take over what changes as the run goes on: before an update, the same for all its passes."""
         self.now = self.remaining()
-        hyper, total, before = self.spec.hyperparameters, self.spec.total, self.scheduled
-        if "remaining" in hyper.all():
-            hyper.set("remaining", self.now)
-        self.scheduled = hyper.keep_to_schedules(self.progress, total)
-        for name, point in self.scheduled.items():
-            if before.get(name) != point and self.ctx.index == 0:
-                self.ctx.log("note", f"from {point.steps(total):,.0f} agent steps on: {name} {point.value:g}")
+        for part in self.parts:
+            part.adjust()
         self.apply_hyperparameters()
 
     def remaining(self) -> float:
@@ -272,11 +266,6 @@ class Learner:
         """Agent steps learnt from, by all agents of the run."""
         among = self.spec.population
         return self.learnt if among is None else among.together
-
-    @property
-    def over(self) -> bool:
-        """Whether the run, or this part of it, is at its end."""
-        return self.progress >= min(self.spec.total, self.ctx.control.until)
 
     def rate(self, left: float | None = None) -> float:
         rate: float = self.spec.hyperparameters.learning_rate
@@ -417,7 +406,7 @@ class Learner:
 
     def _read_control(self, sums: Sums) -> None:
         self.checkpoints.agreed = int(sums[1])
-        self.done = bool(sums[2]) or self.over
+        self.done = bool(sums[2]) or self.progress >= min(self.spec.total, self.ctx.control.until)
 
     def _set_learnt(self) -> None:
         self.ctx.counters.set("learnt", self.learnt)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self, cast
@@ -17,6 +18,7 @@ from polyplay.core import checkpoint
 from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, LogWrites, Row
+from polyplay.core.worker import SchedulePoint
 from polyplay.learning.returns import LossOutput
 from polyplay.nets.device import to_host
 from polyplay.nets.factory import build_network
@@ -53,6 +55,9 @@ class LearnerPart:
         """The weights are there. found: the checkpoint that the run goes on from; None where there is none, and for
         who takes a lost one's place.
         """
+
+    def adjust(self) -> None:
+        """Before an update, of all its passes: take over what changes as the run goes on."""
 
     def admit(self, scored: LossOutput) -> bool:
         """Whether an update is to be made of this loss. Its agent steps are counted in any case."""
@@ -222,6 +227,21 @@ def frozen_until(learner: Learner) -> float:
     return float(saved.get("freeze_until", 0.0))
 
 
+class Schedules(LearnerPart):
+    """Sets hyperparameters that change with the agent steps of the run, and tells when they reach a point."""
+
+    held: Mapping[str, SchedulePoint] = {}  # by hyperparameter, the point that holds
+
+    def adjust(self) -> None:
+        learner, hyper, total = self.learner, self.learner.spec.hyperparameters, self.learner.spec.total
+        if "remaining" in hyper.configured:
+            hyper.set("remaining", learner.now)
+        before, self.held = self.held, hyper.keep_to_schedules(learner.progress, total)
+        for name, point in self.held.items():
+            if before.get(name) != point and learner.ctx.index == 0:
+                learner.ctx.log("note", f"from {point.steps(total):,.0f} agent steps on: {name} {point.value:g}")
+
+
 class AnswerEvaluator(LearnerPart):
     """Gives the weights to an evaluator beside training, where it asks for them."""
 
@@ -255,6 +275,9 @@ def open_parts(learner: Learner) -> list[LearnerPart]:
     ctx, parts = learner.ctx, list[LearnerPart]()
     if until := frozen_until(learner):
         parts.append(FrozenRate(until))
+    hyper = learner.spec.hyperparameters
+    if hyper.schedules or "remaining" in hyper.configured:
+        parts.append(Schedules())
     if ctx.control.show is not None and ctx.index == learner.spec.agent == 0:
         parts.append(AnswerEvaluator())
     if ctx.trace and ctx.index == 0 and ctx.directory is not None:
