@@ -60,14 +60,14 @@ class LinearEpsilon(Exploration):
 
 @dataclass(frozen=True)
 class RunSchedule(LinearEpsilon):
-    """The same by the agent steps of the whole run, earlier ones' too, which `counts.learnt` is, where lanes don't keep
+    """The same by the agent steps of the whole run, earlier ones' too, which `weights` count, where lanes don't keep
     step (actors of Gorila that run freely). So whoever takes a lost one's place, or resumes, goes on where the run is.
     """
 
-    counts: Any = None
+    weights: Any = None  # SharedWeights
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        return super().at(np.full(np.shape(acts), self.counts.learnt / self.lanes), lanes)
+        return super().at(np.full(np.shape(acts), self.weights.counts.learnt / self.lanes), lanes)
 
 
 @dataclass(frozen=True)

@@ -89,14 +89,14 @@ def predict(
     ctx: WorkerContext, *, agents: LaneTable, policy: PolicyFactory, out: TrainingQueue, params: Hogwild
 ) -> Iterator[None]:
     """A predictor: one of those that serve these lanes, with the weights that the trainers change."""
-    while not params.ready:
+    while not params.counts.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     params.reader(net)
     player = player_from_cpu(net, ctx.device)
     agents.open(ctx, player)
-    for chunks in Predictor(ctx, agents, player, lambda: params.version).chunks():
+    for chunks in Predictor(ctx, agents, player, lambda: params.counts.version).chunks():
         for slot, length in chunks:
             out.commit(slot, length)
             ctx.counters.add("rollouts", 1)

@@ -111,9 +111,9 @@ class AgentCopies:
         for name, value in zip(self.orders.varied, self.orders.values.tolist(), strict=True):
             learner.spec.hyperparameters.set(name, value)
         learner.apply_hyperparameters()
-        learner.update.add(0.0)
-        self.since = learner.version = learner.update.version
-        learner.ctx.counters.set("updates", learner.version - learner.update.begun)
+        learner.update.counts.add(0.0)
+        self.since = learner.version = learner.update.counts.version
+        learner.ctx.counters.set("updates", learner.version - learner.update.counts.begun)
         self._tell()
         self.publish()
         self.orders.copied(number, learner.version, donor_version)
@@ -197,7 +197,7 @@ class AgentFeed(Feed):
     def write_part(self, number: int) -> None:
         """Its part of a checkpoint between two rounds of turns."""
         self.number = number
-        self.learner.save(self._write, number=number)
+        self.learner.checkpoints.save(self._write, number=number)
 
     def _write(self, part: CheckpointPart) -> None:
         recent = self.learner.auxiliary.recent
@@ -253,12 +253,12 @@ class AgentFeed(Feed):
         if self.ctx.serial:
             return
         learner = self.learner
-        while (n := self.among.save_number(learner.agreed, self.agent, learner.done)) is None:
+        while (n := self.among.save_number(learner.checkpoints.agreed, self.agent, learner.done)) is None:
             time.sleep(min(self.ctx.patience, REST))
             yield
         if self.first_save + n > self.number:
             self.number = self.first_save + n
-            learner.save(number=self.number)
+            learner.checkpoints.save(number=self.number)
 
 
 # The worker that learns from windows of rollouts: OpenAI Five's optimizer (Berner et al. 2019, figure 2).
@@ -337,7 +337,7 @@ class WindowFeed(Feed):
         self.buffer = WindowBuffer(columns, state, self.queue.window, source.capacity, source.reuse, seed)
         self.fresh, self.since = 0.0, 0  # agent steps, and windows, that came since the last update
         self.versions: deque[PublishedWeights] = deque(maxlen=source.stale + 1)
-        learner.extra_parts = self._write
+        learner.checkpoints.more = self._write
         if ctx.resume is not None:
             self._load()
         if self.first:
@@ -414,7 +414,7 @@ class WindowFeed(Feed):
         item, before = to_device(drawn, learner.device), to_device(state, learner.device)
         learner.adjust()
         versions = drawn["version"][drawn["valid"]]
-        lags = learner.update.newest() - versions
+        lags = learner.update.refresh() - versions
         yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh, None)
         self.fresh = 0.0
         self.ctx.counters.tally("reuse", source.batch, self.since)
@@ -435,8 +435,8 @@ class WindowFeed(Feed):
         """The optimizer with its buffer. Actors begin new matches in a run that goes on from it, but for one that is
         made between two rounds of turns.
         """
-        if not self.ctx.serial and self.learner.saved != self.learner.version:
-            self.learner.save()
+        if not self.ctx.serial and self.learner.checkpoints.last != self.learner.version:
+            self.learner.checkpoints.save()
         yield from ()
 
     def write_part(self, number: int) -> None:
@@ -451,7 +451,7 @@ class WindowFeed(Feed):
                 vectors = np.stack([to_host(x.flat) for x in self.versions])
                 part.arrays("league/published", {"vectors": vectors, "learnt": self.params.learnt.copy()})
 
-        self.learner.save(write)
+        self.learner.checkpoints.save(write)
 
     @property
     def _statistics(self) -> torch.Tensor:

@@ -126,8 +126,8 @@ class Feed(ABC):
         """Save the learner with what else is its own. Nothing to do where that was done. dropped: a rollout under way
         is dropped at the end of the run.
         """
-        if self.learner.saved != self.learner.version:
-            self.learner.save()
+        if self.learner.checkpoints.last != self.learner.version:
+            self.learner.checkpoints.save()
         yield from ()  # no turn: where all take turns, saving changes no order
 
     def close(self) -> None:  # noqa: B027
@@ -172,7 +172,7 @@ def learn_from(feed: Feed) -> Iterator[None]:
                 continue
             ends = learner.done or (item is None and ctx.control.finishing and feed.alone)
             learner.done = ends
-            if ends or learner.saving:
+            if ends or learner.checkpoints.due:
                 yield from feed.save()
             if ends or ctx.leaving:
                 return
@@ -233,9 +233,9 @@ class ActingFeed(Feed):
         checkpoint has the last update; but a replay has more than that.
         """
         learner, apart = self.learner, self.learner.spec.update.asynchronous
-        more, done = self.replayed and not apart, (learner.saved, learner.update.begun)
-        if not dropped or more or learner.update.newest() not in done:
-            learner.save(None if apart or dropped else self.write)
+        more, done = self.replayed and not apart, (learner.checkpoints.last, learner.update.counts.begun)
+        if not dropped or more or learner.update.refresh() not in done:
+            learner.checkpoints.save(None if apart or dropped else self.write)
         yield from ()
 
 
@@ -266,7 +266,7 @@ class InlineFeed(ActingFeed):
             raise
 
     def items(self) -> Iterator[Rollout | None]:
-        for slots in self.actor.rollouts(lambda k: self.learner.update.newest()):
+        for slots in self.actor.rollouts(lambda k: self.learner.update.refresh()):
             yield None if slots is None else self.collate(slots)
 
     def learn(self, item: Rollout) -> Iterator[None]:
@@ -295,10 +295,10 @@ class EpisodeFeed(ActingFeed):
         self.slots = TrainingQueue(*_rows(learner, source.envs), source.steps, lanes, lanes)
         self.slots.patience = ctx.patience
         self.table = LaneTable(source.envs, self.slots, ctx.index * lanes).open(ctx, learner.policy)
-        self.predictor = Predictor(ctx, self.table, learner.policy, update.newest)
+        self.predictor = Predictor(ctx, self.table, learner.policy, update.refresh)
 
     def items(self) -> Iterator[Rollout | None]:
-        for chunks in self.predictor.chunks(renew=self.learner.update.newest):
+        for chunks in self.predictor.chunks(renew=self.learner.update.refresh):
             full = [slot for slot, length in chunks if length]
             yield self.slots.batch(full) if full else None
             for slot, _ in chunks:
@@ -367,7 +367,7 @@ class RolloutFeed(Feed):
         self.lane = slots[0] // self.queue.share * self.queue.lanes
 
     def learn(self, item: Rollout) -> Iterator[None]:
-        self.learner.update.newest()  # where others change the weights too
+        self.learner.update.refresh()  # where others change the weights too
         yield from self.learner.step(*item)
         assert UNWRITTEN not in item[0]["version"]
 
@@ -382,18 +382,18 @@ class RolloutFeed(Feed):
         """The learner with what its actors have and what is in flight. Nothing to do where that was done, or where the
         checkpoint that the run goes on from has more.
         """
-        if self.learner.saved == self.learner.version:
+        if self.learner.checkpoints.last == self.learner.version:
             return
-        self.learner.marks.wait(self.learner.version)
+        self.learner.checkpoints.marks.wait(self.learner.version)
         lost = yield from actor_checkpoint.wait_for_actors(
             self.ctx, self.queue, self.learner.version, self.learner.done
         )
-        if lost and self.ctx.resume is not None and self.learner.version == self.learner.update.begun:
+        if lost and self.ctx.resume is not None and self.learner.version == self.learner.update.counts.begun:
             return
         if lost and self.alone and self.learner.done:
             actors = ", ".join(map(str, lost))
             self.ctx.log("caution", f"lanes begin anew when the run is resumed: no state of actors {actors}")
-        self.learner.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
+        self.learner.checkpoints.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
 class Chunks(TrainingBatches, Source):
@@ -510,8 +510,8 @@ class ReplayLearner:
         # where others change the weights meanwhile, each update begins with the newest
         self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.asynchronous
         if not learner.spec.update.asynchronous:
-            learner.extra_parts = self.save
-        replicas = getattr(learner.spec.update, "replicas", 1)
+            learner.checkpoints.more = self.save
+        replicas = learner.spec.update.replicas
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
             found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
             saved = found.json(f"{name}/replay_learner")
@@ -609,7 +609,7 @@ class SampleFeed(Feed):
         self.samples, self.reader, self.params = samples, samples.reader(ctx.index), params
         self.first = ctx.index == 0
         self.alone = samples.learners == 1 or learner.spec.update.asynchronous
-        learner.extra_parts = None  # without its replays the checkpoint before is worth more
+        learner.checkpoints.more = None  # without its replays the checkpoint before is worth more
         page_lock(samples.block, learner.device)
         if self.first:
             self.publish()
@@ -644,20 +644,20 @@ class SampleFeed(Feed):
     def save(self, dropped: bool = False) -> Iterator[None]:
         """The learner with its replays, their actors and what is in flight. Nothing to do where that was done."""
         learner = self.learner
-        if learner.saved == learner.update.newest():
+        if learner.checkpoints.last == learner.update.refresh():
             return
         if not self.first or self.ctx.directory is None:
-            learner.save()
+            learner.checkpoints.save()
             return
 
         def more(part: CheckpointPart) -> None:
             if failed := self.samples.failed(0):
                 raise OSError(f"memories {', '.join(map(str, failed))} could not write their parts")
 
-        learner.marks.wait(learner.update.newest())
-        with learner.writers_paused():  # what replays write fits the weights, whoever else learns
-            version = learner.update.newest()
+        learner.checkpoints.marks.wait(learner.update.refresh())
+        with learner.checkpoints.writers_paused():  # what replays write fits the weights, whoever else learns
+            version = learner.update.refresh()
             yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
             if self.alone:
                 yield from learner.count_only(self.samples.fresh(kept=True))
-            learner.save(more, version)
+            learner.checkpoints.save(more, version)

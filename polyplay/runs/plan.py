@@ -76,7 +76,7 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
     parts = dict.fromkeys(("rollouts", "replay", "weights"), 0.0)
     for role in crew.roles:
         if role.spec is not None:
-            own = role.spec.update.worker_nbytes(net) + weights * bool(role.spec.target)
+            own = role.spec.update.worker_nbytes(net) + weights * sum(part.vectors for part in role.spec.parts)
             own *= max(1.0, len(role.served) / role.n)
         else:  # a network as one vector, and its gradient, which who serves agents never touches
             own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
@@ -166,7 +166,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         net = wired.policy()
     parts = predict_memory(crew, net)
     total, limit, weights = spec.total, memory_limit(), bytes_of(net)
-    checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
+    checkpoint = weights * (1 + sum(part.vectors for part in spec.parts) + len(spec.update.optim.statistics))
     checkpoint *= max([1, *(len(r.served) for r in crew.roles)])
     if not any(r.asynchronous and r.learns_own for r in crew.roles):  # whose replays nobody saves
         checkpoint += int(parts["replay"])
@@ -359,7 +359,7 @@ def _in_step(crew: Any) -> bool:
 def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.envs) for r in crew.roles if r.envs}
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
-    whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
+    whole = any(r.spec and r.spec.update.pauses for r in crew.roles)
     if any(r.in_league for r in crew.roles) and not crew.serial:
         return "restores each agent's weights, optimizer, counters; ratings, past agents; matches under way are lost"
     if whole and not ahead:

@@ -10,6 +10,7 @@ from polyplay.core.errors import UserError
 from polyplay.games.boards import Game
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.learning.alphazero_loss import AlphaZeroLoss, SymmetricOutputs
+from polyplay.learning.parts import RateDrops
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
 from polyplay.search.self_play import game_rows
@@ -53,4 +54,5 @@ def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: 
     update = averaged(OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     outputs = SymmetricOutputs(board, seed, turned=c.symmetries != "none")
-    return LearnerSpec(policy, AlphaZeroLoss(), update, hyper, total, c.anneal, c.drops, outputs=outputs)
+    parts = (RateDrops(c.drops),)
+    return LearnerSpec(policy, AlphaZeroLoss(), update, hyper, total, c.anneal, parts, outputs=outputs)

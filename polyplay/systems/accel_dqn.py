@@ -17,6 +17,7 @@ from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn, q_outputs
+from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems import _wiring as wiring
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
@@ -73,8 +74,8 @@ def build(c: Config, crew: Crew) -> System:
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
-    targets: Any = {"outputs": partial(q_outputs, double=rainbow), "target": c.target_update}
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", **targets, report=10)
+    outputs, target = partial(q_outputs, double=rainbow), TargetNetwork(c.target_update)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs, report=10)
     lost: Any = "replace" if update.asynchronous else "fail"
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     source = Replayed(Inline(envs, c.unroll, explore), replay)

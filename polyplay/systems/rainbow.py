@@ -16,6 +16,7 @@ from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, learn, q_outputs
+from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
@@ -70,9 +71,8 @@ def build(c: Config, crew: Crew) -> System:
     loss = CategoricalLoss(-c.v_max, c.v_max, priority=judge)
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, net)
     outputs, steps = partial(q_outputs, double=c.variant != "dopamine"), crew.total(envs, c.frames)
-    hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
-    spec = replace(spec, target=c.target_update)
+    hyper, target = Hyperparameters(learning_rate=c.learning_rate), TargetNetwork(c.target_update)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs, report=10)
     explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     source = Replayed(Inline(envs, c.unroll, explore), replay)
     crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)

@@ -239,7 +239,10 @@ def test_dqns_falls_from_1_to_a_tenth_after_its_warm_up():
 
 def test_a_joint_schedule_is_at_what_all_did_together_whatever_a_lane_did():
     counts = SimpleNamespace()
-    joint, alone = RunSchedule(1.0, 0.1, 1_000, 50, 8, counts), LinearEpsilon(1.0, 0.1, 1_000, 50)
+    joint, alone = (
+        RunSchedule(1.0, 0.1, 1_000, 50, 8, SimpleNamespace(counts=counts)),
+        LinearEpsilon(1.0, 0.1, 1_000, 50),
+    )
     assert joint.lanes == 8
     for steps in (0, 50, 333, 1_050, 10**7):
         counts.learnt = float(steps)

@@ -18,7 +18,9 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import policy_losses, returns, value_losses
-from polyplay.learning.learner import Epochs, Learner, Minibatches, SaveMarks, shuffled_order, unroll_before_last
+from polyplay.learning.checkpoints import SaveMarks
+from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order, unroll_before_last
+from polyplay.learning.parts import RateDrops, TargetNetwork
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from tests.weights.ends import SPEC, finish, me, some_rows, task
@@ -38,7 +40,7 @@ def test_counts_lag_and_annealing():
     for i in range(7):
         finish(learner.step(some_rows(i), {}))
     assert learner.done
-    dropping = Learner(me(), task(anneal="constant", drops=(1, 3)))
+    dropping = Learner(me(), task(anneal="constant", parts=(RateDrops((1, 3)),)))
     for i, rate in enumerate((1e-2, 1e-3, 1e-3, 1e-4)):
         assert dropping.rate() == pytest.approx(rate)
         finish(dropping.step(some_rows(i), {}))
@@ -111,7 +113,9 @@ def test_metrics_of_every_third_update_are_reported_if_so_asked():
 
 def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     policy = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
-    spec = task(policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, target=5)
+    spec = task(
+        policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, parts=(TargetNetwork(5),)
+    )
     learner, rng = Learner(me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
     item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}
@@ -178,7 +182,7 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
             assert held == (0.01 if before < 60 else 0.5 if before < 80 else 0.25)
         assert told == expected
         if index == 0:
-            learner.save()
+            learner.checkpoints.save()
             path = checkpoint.complete(tmp_path, learner.version, {})
     again, told = begin(0, path)
     assert again.spec.hyperparameters.entropy_cost == 0.01, "no state: it follows from where the run is"

@@ -31,8 +31,9 @@ class Learner:
         self.priority: Any = None  # NumPy's, here
         self.mean: float | None = None  # agent steps of all replicas, where there are others
         self._left = left
-        self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False))
+        self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
+        self.checkpoints = SimpleNamespace(more=None)
 
     def divide(self, rows: int) -> Any:
         return self if self.divided else None
