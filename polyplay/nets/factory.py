@@ -35,7 +35,7 @@ from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., Any]
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
-WHOLE = "--network: {!r} is a whole policy; {} (a module with `features`)"
+WHOLE = "--network: {!r} is a whole policy; {} (polyplay.nets.policy.Torso)"
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {
     name: partial(torsos.Conv, name, hidden=width, init=style) for name, (_, width, style, _) in torsos.CONVS.items()
@@ -232,7 +232,7 @@ class NetworkFactory(PolicyFactory):
         return policy
 
     @property
-    def scales_actions(self) -> bool:  # type: ignore[override]
+    def scales_actions(self) -> bool:
         return self.deterministic or self.options.get("actions", "scale") == "scale"
 
     @property

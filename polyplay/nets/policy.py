@@ -130,8 +130,6 @@ class Policy(nn.Module):
 class PolicyFactory:
     """Makes a policy, the same modules in every call. Workers get this, pickled, never weights."""
 
-    scales_actions: bool = True  # whether −1 … 1 of its policy's bounded real actions is their range
-
     def __call__(self) -> Policy:
         """A policy on the CPU, its weights from torch's global generator."""
         raise NotImplementedError
@@ -145,6 +143,11 @@ class PolicyFactory:
     def choice(self) -> str:
         """What was chosen, for a plan."""
         return self.title
+
+    @property
+    def scales_actions(self) -> bool:
+        """Whether −1 … 1 of its policy's bounded real actions is their range."""
+        return True
 
 
 class Torso(nn.Module):
