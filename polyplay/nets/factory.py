@@ -352,7 +352,7 @@ LEARNT = {"logp": NUMBER, "value": NUMBER, "entropy": NUMBER}
 
 
 class NetworkTrial:
-    """One of a user's networks, whose methods are tried. Mistakes are UserErrors of one line, by class and method."""
+    """Tries methods of a user's network. Mistakes are UserErrors of one line, by class and method."""
 
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
         """missing: by name, whether a method is still the base class's."""
@@ -361,7 +361,7 @@ class NetworkTrial:
             raise UserError(f"{self.where} lacks {lacks[0]}")
 
     def call(self, method: Callable[..., Any], takes: str, *given: Any) -> Any:
-        """What a method gives, without gradient. takes: what it is given, in words."""
+        """Call a method without gradient. takes: what it is given, in words."""
         training = self.net.training
         self.net.eval()
         try:
@@ -405,7 +405,7 @@ def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
 
 
 def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
-    """Act in a row of two lanes, and unroll three rows of them. Raises UserError."""
+    """Act in a row of two lanes, and unroll three rows. Raises UserError."""
     kind = type(policy)
     missing = {"spec": kind.spec is Policy.spec, "act": kind.act is Policy.act, "unroll": kind.unroll is Policy.unroll}
     trial, outputs, memory = NetworkTrial(policy, title, **missing), policy.spec(), policy.state_spec()
