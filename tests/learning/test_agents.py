@@ -226,6 +226,7 @@ def source(horizon: float) -> ExperienceSource:
     policy = SimpleNamespace(inputs=None, returns=None, rewarded=lambda rows: rows)
     spec = SimpleNamespace(loss=PPO(0.5, 0.9, reward="none"), hyperparameters=hyper)
     learner = SimpleNamespace(policy=policy, spec=spec, device=torch.device("cpu"), adjust=lambda: None)
+    learner.checkpoints = SimpleNamespace(more=None)
     counters = Counters(1, METRICS).row(0)
     ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, counters=counters)
     params: Any = SimpleNamespace(each=[None])
