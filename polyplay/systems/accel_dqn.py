@@ -16,8 +16,7 @@ from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
-from polyplay.learning import CategoricalLoss, Hyperparameters, LearnerSpec, QLoss, q_outputs, replica
-from polyplay.learning.parts import TargetNetwork
+from polyplay.learning import CategoricalLoss, Hyperparameters, LearnerSpec, QLoss, TargetNetwork, q_outputs, replica
 from polyplay.systems import System, described
 from polyplay.systems import _wiring as wiring
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_worker, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
-from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, learn, q_outputs, replica
-from polyplay.learning.parts import OutlierGate, TargetNetwork
+from polyplay.learning import Hyperparameters, LearnerSpec, OutlierGate, QLoss, TargetNetwork, learn, q_outputs, replica
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, nice_of, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, ParameterServer, param_sizes, serve_parameters

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.learning import CategoricalLoss, Hyperparameters, LearnerSpec, q_outputs, replica
-from polyplay.learning.parts import TargetNetwork
+from polyplay.learning import CategoricalLoss, Hyperparameters, LearnerSpec, TargetNetwork, q_outputs, replica
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
