@@ -243,9 +243,10 @@ class Learner:
             ctx.turn()
             time.sleep(0.01)
         self.version, self.learnt = self.update.counts.version, self.update.counts.learnt
-        goes_on = bool(self.parts) and ctx.resume is not None and not ctx.incarnation % 1000
+        goes_on = ctx.resume is not None and self.parts and not ctx.incarnation % 1000
+        found = checkpoint.open_checkpoint(ctx.resume) if goes_on else None
         for part in self.parts:
-            part.begin(checkpoint.open_checkpoint(ctx.resume) if goes_on else None)
+            part.begin(found)
         self.apply_hyperparameters()
         ctx.rescue = self.checkpoints.rescue
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 from polyplay.buffers import Replay
 from polyplay.core.errors import UserError
 from polyplay.games.boards import Game
-from polyplay.learning import Hyperparameters, LearnerSpec
+from polyplay.learning import Hyperparameters, LearnerSpec, RateDrops
 from polyplay.learning.alphazero_loss import AlphaZeroLoss, SymmetricOutputs
-from polyplay.learning.parts import RateDrops
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
 from polyplay.search.self_play import game_rows

@@ -18,8 +18,7 @@ from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_wor
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, learn, q_outputs
-from polyplay.learning.parts import TargetNetwork
+from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, TargetNetwork, learn, q_outputs
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, atari_options, nice_of, per_replica, q_network_of, replay_of_rows
 from polyplay.weights import OptimizerSpec, Params, averaged

@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from polyplay.acting import GaussianNoise
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Width
 from polyplay.envs import Envs, rules
-from polyplay.learning import DPGLoss, Hyperparameters, LearnerSpec, dpg_outputs
-from polyplay.learning.parts import TargetNetwork
+from polyplay.learning import DPGLoss, Hyperparameters, LearnerSpec, TargetNetwork, dpg_outputs
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System, described
 from polyplay.systems._wiring import check_actions

@@ -15,8 +15,7 @@ from typing import Any, Literal
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
-from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn, q_outputs
-from polyplay.learning.parts import TargetNetwork
+from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, TargetNetwork, learn, q_outputs
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
