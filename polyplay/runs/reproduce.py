@@ -126,7 +126,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     acting, learning = _asynchronous_roles(crew, config["system"])
     assert learning.spec is not None
     spec, source, queue = learning.spec, learning.source, learning.source.edge
-    per_batch = 1 if spec.passes is None else spec.passes.updates
+    per_batch = 1 if source.passes is None else source.passes.updates
     logs = _read_logs(directory, learning, per_batch, updates)
     queue.patience = 0.0
     source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
