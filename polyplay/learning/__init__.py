@@ -1,4 +1,4 @@
-"""The learning loop: batches, losses, updates; and the replica, which acts and learns."""
+"""The learning loop: where batches come from, losses, updates."""
 
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning.agents import AgentRollouts, Windows
