@@ -112,7 +112,8 @@ class Feed(ABC):
 
     def learn(self, item: Any) -> Iterator[None]:
         """Make the update of an item, or count its agent steps. An item is a Rollout where this is not overridden."""
-        return self.learner.step(*item, passes=self.passes)
+        rows, state = item
+        return self.learner.step(rows, state, passes=self.passes)
 
     def finish(self, item: Any) -> None:  # noqa: B027
         """Give back what the item was read from, and publish the weights where others have copies."""
