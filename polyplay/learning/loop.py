@@ -54,6 +54,7 @@ class Source(ABC):
     edge: Edge | None = None  # that other workers fill; None: it acts itself
     envs: Envs | None = None  # that it acts in itself
     steps: int = 0  # agent steps per lane of its own rollouts
+    n: int = 0  # slots of a queue that it takes at once
     replay: Replay | None = None  # that its batches are drawn from, in whatever worker it is
     holds_replay: bool = False  # in the learner's own memory
     passes: Epochs | None = None  # over each batch, where they are several
@@ -396,7 +397,7 @@ class RolloutFeed(Feed):
         self.learner.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
-class Chunks(TrainingBatches, Source):
+class Chunks(TrainingBatches, Source):  # type: ignore[override]
     """Batches of a TrainingQueue's chunks: at least `rows` transitions, or one chunk. Acting uses the same weights."""
 
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
@@ -426,7 +427,7 @@ class Over(Source):
 
     def __init__(self, source: Source):
         self.source, self.edge, self.league = source, source.edge, source.league
-        self.envs, self.steps = source.envs, source.steps
+        self.envs, self.steps, self.n = source.envs, source.steps, source.n
 
     @property
     def shape(self) -> tuple[int, int]:
