@@ -151,8 +151,7 @@ class QueueBatches:
 
     edge = property(lambda self: self.queue)
 
-    @property
-    def joined_nbytes(self) -> float:
+    def nbytes(self, policy: PolicyLike) -> float:
         """Bytes of a batch that is put together from several slots."""
         return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
 

@@ -231,11 +231,11 @@ class AgentFeed(Feed):
             yield batch
 
     def learn(self, item: Rollout) -> Iterator[None]:
-        rows, state = item
+        rows, _ = item
         if self.copies is not None and self.copies.outdated(rows["version"]):
             yield from self.learner.count_only(float(np.count_nonzero(~rows["first"][1:])))
         else:
-            yield from self.learner.step(rows, state)
+            yield from super().learn(item)
 
     def finish(self, item: Rollout) -> None:
         self.rounds += 1

@@ -150,20 +150,21 @@ class Minibatches:
         return rows, {}, self.version.reshape(-1)[at]
 
 
-def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]) -> Iterator[None]:
+def run_epochs(
+    learner: Any, passes: Epochs, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
+) -> Iterator[None]:
     """All updates of a Learner, or of what stands in for one, from one rollout. Its agent steps count once, with the
     first pass; every update's lag is its own.
     """
-    spec, policy, passes = learner.spec, learner.policy, learner.spec.passes
-    assert passes is not None
-    loss = cast("Any", spec.loss)
+    policy, loss = learner.policy, cast("Any", learner.spec.loss)
     parts = Minibatches(batch, state, loss.prepare(batch, policy.reward_scale()), version, loss.whole)
     learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
     for k, at in enumerate(order):
         rows, before, versions = parts.take(at)
         scored, last = learner.score(rows, before), k == len(order) - 1
-        kl = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, batch if last else None)
-        if passes.target_kl and kl > passes.target_kl:
+        seen, watch = batch if last else None, passes.target_kl > 0.0
+        kl = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, seen, watch)
+        if watch and kl > passes.target_kl:
             if not last:
                 policy.observe(batch)  # replicas agree on it at their next update
             return
@@ -183,7 +184,6 @@ class LearnerSpec:
     total: float  # agent steps; learning ends there
     anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
     parts: tuple[LearnerPart, ...] = ()  # what else it has: a target network, drops of the rate, …
-    passes: Epochs | None = None  # several over each batch (PPO); their loss has a `prepare`
     agent: int = 0
     population: AgentParams | None = None  # weights of all agents of the run, which learn from `total` steps together
     stored_bootstrap: bool = False  # the last row's value was stored while acting: one row less to unroll
@@ -202,8 +202,6 @@ class LearnerSpec:
         """A line each for the diagram."""
         rows = [f"loss    {getattr(self.loss, 'title', type(self.loss).__name__)}", f"update  {self.update.title()}"]
         rows += filter(None, (part.describe() for part in self.parts))
-        if self.passes is not None:
-            rows.append(f"passes  {self.passes.epochs} of {self.passes.minibatches} minibatches")
         return rows
 
 
@@ -278,14 +276,15 @@ class Learner:
         left = self.remaining() if left is None else left
         return rate * (left if self.spec.anneal == "linear" else 1.0)
 
-    def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
+    def step(self, rows: Batch, state: Batch, tape: Tape | None = None, passes: Epochs | None = None) -> Iterator[None]:
         """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
         `passes` several. tape: of acting with the present weights, where nothing is to be computed twice.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
-        if self.spec.passes is not None:
-            yield from run_epochs(self, batch, state, rows["version"], (self.ctx.seed, self.ctx.index, self.version))
+        if passes is not None:
+            seed = self.ctx.seed, self.ctx.index, self.version
+            yield from run_epochs(self, passes, batch, state, rows["version"], seed)
             return
 
         with self.ctx.counters.timed("learn"):
@@ -356,11 +355,17 @@ class Learner:
         return None if self.priority is None else to_host(self.priority)
 
     def apply_gradient(
-        self, scored: LossOutput, rows: Batch, versions: np.ndarray, learnt: float, observe: Batch | None
+        self,
+        scored: LossOutput,
+        rows: Batch,
+        versions: np.ndarray,
+        learnt: float,
+        observe: Batch | None,
+        watch: bool = False,
     ) -> Generator[None, None, float]:
         """One update along the gradient of a loss, and its count. versions: of the weights that acted, a row each;
         learnt: agent steps to count; observe: rows to learn running statistics from; rows: saved if it is not finite.
-        Gives the approximate KL divergence from the policy that acted, a mean over replicas, where passes end by it.
+        watch: gives the approximate KL divergence from the policy that acted, a mean over replicas; else 0.
         """
         if not all(part.admit(scored) for part in self.parts):
             self.update.counts.refuse()
@@ -373,8 +378,7 @@ class Learner:
             if observe is not None:
                 self.policy.observe(observe)
             rate = self.rate(self.now)
-        watched = self.spec.passes is not None and self.spec.passes.target_kl > 0.0
-        kl = float(scored.metrics["approx_kl"]) if watched else 0.0
+        kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update.apply(rate, self._sums(learnt, kl))
         check_leaving(total)

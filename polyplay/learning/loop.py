@@ -27,11 +27,11 @@ from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, RolloutBatches
 from polyplay.buffers.training_queue import TrainingBatches, TrainingQueue
 from polyplay.core import tree
 from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
-from polyplay.core.errors import Leaving
+from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Learner, LearnerSpec, collator_for
+from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock
 from polyplay.weights.params import Params
@@ -54,8 +54,10 @@ class Source(ABC):
     edge: Edge | None = None  # that other workers fill; None: it acts itself
     envs: Envs | None = None  # that it acts in itself
     steps: int = 0  # agent steps per lane of its own rollouts
+    n: int = 0  # slots of a queue that it takes at once
     replay: Replay | None = None  # that its batches are drawn from, in whatever worker it is
     holds_replay: bool = False  # in the learner's own memory
+    passes: Epochs | None = None  # over each batch, where they are several
     league: Any = None  # that knows the past agents which are made of the weights (population.league)
 
     @property
@@ -89,6 +91,7 @@ class Feed(ABC):
 
     alone: bool = True  # no other learner has to agree that the run ends
     blocking: bool = True  # it waits for what other workers do; they begin first
+    passes: Epochs | None = None  # over each rollout, where they are several
     lane: int = 0  # in a replay, the first one of the rollout that came last
 
     def __init__(self, ctx: WorkerContext, learner: Learner):
@@ -110,7 +113,8 @@ class Feed(ABC):
 
     def learn(self, item: Any) -> Iterator[None]:
         """Make the update of an item, or count its agent steps. An item is a Rollout where this is not overridden."""
-        yield from self.learner.step(*item)
+        rows, state = item
+        return self.learner.step(rows, state, passes=self.passes)
 
     def finish(self, item: Any) -> None:  # noqa: B027
         """Give back what the item was read from, and publish the weights where others have copies."""
@@ -139,6 +143,10 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Any 
     several agents, one of them at a turn.
     """
     feeds = source.feeds(ctx, spec, params)
+    for feed in feeds:
+        if not isinstance(feed, Feed):
+            given = f"{type(source).__name__}.open gave {type(feed).__name__}"
+            raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
     if not ctx.served:
         yield from learn_from(feeds[0])
         return
@@ -270,7 +278,8 @@ class InlineFeed(ActingFeed):
             yield None if slots is None else self.collate(slots)
 
     def learn(self, item: Rollout) -> Iterator[None]:
-        yield from self.learner.step(*item, self.recorder.take() if self.recorder else None)
+        tape = self.recorder.take() if self.recorder else None
+        return self.learner.step(*item, tape, self.passes)
 
     def finish(self, item: Rollout) -> None:
         self.collate.done()
@@ -307,9 +316,6 @@ class EpisodeFeed(ActingFeed):
     def finish(self, item: Rollout) -> None:
         report_faults(self.ctx, self.table.pool)
 
-    def late(self) -> bool:
-        return self.ctx.late()
-
     def close(self) -> None:
         self.table.close()
 
@@ -330,9 +336,6 @@ class Rollouts(RolloutBatches, Source):
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         return RolloutFeed(self, ctx, learner, params, replayed)
 
-    def nbytes(self, policy: PolicyLike) -> float:
-        return self.joined_nbytes
-
 
 class RolloutFeed(Feed):
     """A learner's end of a RolloutQueue. It saves once its actors have written their parts."""
@@ -341,8 +344,6 @@ class RolloutFeed(Feed):
         super().__init__(ctx, learner)
         self.source, self.queue, self.params, self.replayed = source, source.queue, params, replayed
         self.first, self.alone = ctx.index == 0, self.queue.consumers == 1
-        passes = learner.spec.passes
-        self.each = 1 if passes is None else passes.updates  # from one batch
         taken = actor_checkpoint.rollouts_learnt(ctx, self.queue)
         self.slots = sum(taken)
         self.queue.turns[ctx.index] = actor_checkpoint.saved_turn(ctx, self.queue)
@@ -358,8 +359,8 @@ class RolloutFeed(Feed):
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
         if self.replayed:
             return self.source.consumer(ctx.index, self._note_lane)
-        length = spec.total if spec.anneal == "linear" else 0.0
-        log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, self.each)
+        length, each = spec.total if spec.anneal == "linear" else 0.0, 1 if self.passes is None else self.passes.updates
+        log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, each)
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
     def _note_lane(self, slots: list[int]) -> None:
@@ -368,7 +369,7 @@ class RolloutFeed(Feed):
 
     def learn(self, item: Rollout) -> Iterator[None]:
         self.learner.update.refresh()  # where others change the weights too
-        yield from self.learner.step(*item)
+        yield from super().learn(item)
         assert UNWRITTEN not in item[0]["version"]
 
     def finish(self, item: Rollout) -> None:
@@ -396,14 +397,11 @@ class RolloutFeed(Feed):
         self.learner.checkpoints.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
-class Chunks(TrainingBatches, Source):
+class Chunks(TrainingBatches, Source):  # type: ignore[override]
     """Batches of a TrainingQueue's chunks: at least `rows` transitions, or one chunk. Acting uses the same weights."""
 
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         return ChunkFeed(self, ctx, learner)
-
-    def nbytes(self, policy: PolicyLike) -> float:
-        return self.joined_nbytes
 
 
 class ChunkFeed(Feed):
@@ -421,10 +419,51 @@ class ChunkFeed(Feed):
         self.ctx.counters.depth(self.source.queue.depth)
 
 
-# Learning from a replay.
+# What is made of another source's rollouts: several passes over each, or draws from a replay.
 
 
-class Replayed(Source):
+class Over(Source):
+    """A source that takes the rollouts of another."""
+
+    def __init__(self, source: Source):
+        self.source, self.edge, self.league = source, source.edge, source.league
+        self.envs, self.steps, self.n = source.envs, source.steps, source.n
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.source.shape
+
+    def nbytes(self, policy: PolicyLike) -> float:
+        return self.source.nbytes(policy)
+
+    def describe(self) -> list[str]:
+        return self.source.describe()
+
+
+class Passes(Over):
+    """Several passes over each rollout, in minibatches, as PPO makes them; its loss has a `prepare`."""
+
+    passes: Epochs
+
+    def __init__(self, source: Source, passes: Epochs):
+        super().__init__(source)
+        self.passes = passes
+
+    def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
+        return [self._over(feed) for feed in self.source.feeds(ctx, spec, params)]
+
+    def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
+        return self._over(self.source.open(ctx, learner, params, replayed))
+
+    def _over(self, feed: Feed) -> Feed:
+        feed.passes = self.passes
+        return feed
+
+    def describe(self) -> list[str]:
+        return [*super().describe(), f"passes  {self.passes.epochs} of {self.passes.minibatches} minibatches"]
+
+
+class Replayed(Over):
     """Rollouts of another source go into a replay of the learner's own; it makes as many updates as the replay's ratio
     asks for (replay.rate_limiter), before it inserts more.
     """
@@ -433,22 +472,18 @@ class Replayed(Source):
     holds_replay = True
 
     def __init__(self, source: Source, replay: Replay):
-        self.source, self.replay = source, replay
-        self.edge, self.envs, self.steps = source.edge, source.envs, source.steps
+        super().__init__(source)
+        self.replay = replay
 
     @property
     def shape(self) -> tuple[int, int]:
         return max(self.replay.sequence, 1), self.replay.batch
 
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
-        memory = ReplayLearner(ctx, learner, self.replay)
-        return ReplayFeed(memory, self.source.open(ctx, learner, params, replayed=True), math.prod(self.source.shape))
-
-    def nbytes(self, policy: PolicyLike) -> float:
-        return self.source.nbytes(policy)
+        return ReplayFeed(self, ctx, learner, params)
 
     def describe(self) -> list[str]:
-        return self.source.describe() if self.edge is None else []  # what others act is no batch here
+        return super().describe() if self.edge is None else []  # what others act is no batch here
 
 
 class ReplayFeed(Feed):
@@ -458,59 +493,16 @@ class ReplayFeed(Feed):
     Where the learner acts, all that is due is made first.
     """
 
-    def __init__(self, memory: ReplayLearner, feed: Feed, ahead: int):
-        super().__init__(memory.ctx, memory.learner)
-        self.memory, self.feed, self.ahead = memory, feed, ahead
-        self.alone, self.blocking = feed.alone, feed.blocking
-
-    @property
-    def between(self) -> bool:
-        return self.blocking or not self.memory.due
-
-    def items(self) -> Iterator[Rollout | Nothing | None]:
-        rollouts = self.feed.items()
-        while True:
-            if self.memory.due:
-                yield ()
-                continue
-            if not self.blocking:
-                self.memory.draw_ahead(self.ahead)
-            yield next(rollouts)
-
-    def learn(self, item: Rollout | Nothing) -> Iterator[None]:
-        if item:
-            yield from self.memory.insert(*item, self.feed.lane)
-        else:
-            yield from self.memory.update()
-
-    def finish(self, item: Rollout | Nothing) -> None:
-        if item:
-            self.feed.finish(item)
-        else:
-            self.feed.publish()
-
-    def late(self) -> bool:
-        return self.feed.late()
-
-    def save(self, dropped: bool = False) -> Iterator[None]:
-        return self.feed.save(dropped)
-
-    def close(self) -> None:
-        self.feed.close()
-
-
-class ReplayLearner:
-    """A learner's own replay. It makes the updates that are due (replay.rate_limiter) before more is inserted."""
-
-    def __init__(self, ctx: WorkerContext, learner: Learner, replay: Replay):
-        self.ctx, self.learner, self.replay = ctx, learner, replay
-        self.buffer = replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
-        self.updates = 0
+    def __init__(self, source: Replayed, ctx: WorkerContext, learner: Learner, params: Any):
+        super().__init__(ctx, learner)
+        self.replay, apart = source.replay, learner.spec.update.asynchronous
+        self.buffer = self.replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
+        self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
         # where others change the weights meanwhile, each update begins with the newest
-        self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.asynchronous
-        if not learner.spec.update.asynchronous:
-            learner.checkpoints.more = self.save
+        self.divided = learner.divide(self.replay.batch) is not None and not apart
+        if not apart:
+            learner.checkpoints.more = self.write
         replicas = learner.spec.update.replicas
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
             found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
@@ -519,23 +511,48 @@ class ReplayLearner:
             if saved.get("ahead"):
                 self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
                 learner.begin(self.ahead)
+        self.feed = source.source.open(ctx, learner, params, replayed=True)
+        self.alone, self.blocking = self.feed.alone, self.feed.blocking
 
-    def insert(self, rows: Batch, state: Batch, lane: int = 0) -> Iterator[None]:
-        """Insert a rollout whose first lane is `lane`, and count its agent steps: of learners that wait for each other
-        the mean, so that the same number of updates is due in all of them.
+    @property
+    def between(self) -> bool:
+        return self.blocking or not self.due
+
+    def items(self) -> Iterator[Rollout | Nothing | None]:
+        rollouts = self.feed.items()
+        while True:
+            if self.due:
+                yield ()
+                continue
+            if not self.blocking:
+                self.draw_ahead()
+            yield next(rollouts)
+
+    def learn(self, item: Rollout | Nothing) -> Iterator[None]:
+        return self.insert(*item) if item else self.update()
+
+    def finish(self, item: Rollout | Nothing) -> None:
+        if item:
+            self.feed.finish(item)
+        else:
+            self.feed.publish()
+
+    def insert(self, rows: Batch, state: Batch) -> Iterator[None]:
+        """Insert a rollout and count its agent steps: of learners that wait for each other the mean, so that the same
+        number of updates is due in all of them.
         """
         limiter, before = self.buffer.limiter, self.buffer.limiter.steps
         with self.ctx.counters.timed("replay"):
             self.learner.observe({"obs": rows["obs"]})
-            steps = self.buffer.add_rollout(rows, state, lane)
+            steps = self.buffer.add_rollout(rows, state, self.feed.lane)
         limiter.steps = before + (yield from self.learner.count_only(steps))
 
-    def draw_ahead(self, steps: int) -> None:
-        """Draw the next sample and begin with it, if so many agent steps make an update due: other threads pass it
+    def draw_ahead(self) -> None:
+        """Draw the next sample and begin with it, if the next rollout makes an update due: other threads pass it
         through the target network while this one acts.
         """
         limiter = self.buffer.limiter
-        credit = limiter.credit(self.buffer.sampled) + steps * (limiter.ratio or 0.0)
+        credit = limiter.credit(self.buffer.sampled) + self.steps * (limiter.ratio or 0.0)
         if self.divided and self.ahead is None and self.buffer.ready and credit >= limiter.batch:
             self.ahead = self._draw()
             self.learner.begin(self.ahead)
@@ -563,10 +580,17 @@ class ReplayLearner:
         if self.updates % replay_worker.REPORT == 0:
             replay_worker.report_replay(self.ctx, self.buffer)
 
-    # ------------------------------------------------------------------------------------------------ saving
+    def late(self) -> bool:
+        return self.feed.late()
 
-    def save(self, part: CheckpointPart) -> None:
-        """Raises OSError."""
+    def save(self, dropped: bool = False) -> Iterator[None]:
+        return self.feed.save(dropped)
+
+    def close(self) -> None:
+        self.feed.close()
+
+    def write(self, part: CheckpointPart) -> None:
+        """Write the replay into a checkpoint. Raises OSError."""
         name = replay_worker.replay_folder(self.ctx)
         self.buffer.save(part.folder(name))
         part.json(f"{name}/replay_learner", {"updates": self.updates, "ahead": self.ahead is not None})

@@ -29,7 +29,6 @@ from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
-    from polyplay.workers.role import Role
 
 # How much memory a run needs at least: the bytes of its replays, queues and weights by its wiring. Nothing is computed.
 # What processes, environments and networks take by themselves is not counted.
@@ -83,7 +82,8 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
         parts["weights"] += role.n * own
         if role.held_replay is not None:
             parts["replay"] += role.n * role.held_replay.bytes(batches=role.out is None)
-        parts["rollouts"] += role.n * _rollouts(role, net)
+        if role.spec is not None:  # of each agent that one worker learns for
+            parts["rollouts"] += role.n * max(1.0, len(role.served) / role.n) * role.source.nbytes(net)
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
         parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
@@ -107,12 +107,6 @@ def kind_of(envs: Any) -> str:
     if envs.spec.vector:
         return "vector"
     return "inline" if envs.inline else "processes"
-
-
-def _rollouts(role: Role, net: Any) -> float:
-    """Bytes of one worker's own slots, and of the batches that it puts together from several."""
-    own = role.source.nbytes(net) if role.spec and role.source else 0.0
-    return max(1.0, len(role.served) / role.n) * own  # of each agent that one worker learns for
 
 
 # ------------------------------------------------------------------------------------------ self-play by a search
@@ -266,7 +260,7 @@ def _length(options: Any, total: float, done: int, skip: int) -> str:
 def _updates(crew: Any, total: float) -> str:
     rows, n = max(1, round(_steps_per_update(crew))), updates_of(crew, total)
     replays = [r.drawn_replay for r in crew.roles if r.learner and r.drawn_replay]
-    passes = next((r.spec.passes for r in crew.roles if r.spec), None)
+    passes = next((r.source.passes for r in crew.roles if r.spec), None)
     if any(replay.ratio is None for replay in replays):
         return f"batches of {rows:,}, as many as there is time for"
     if replays:

@@ -173,12 +173,13 @@ class Crew:
 
         `drain`: one that has to leave sees `ctx.leaving`, brings what it holds to its end and returns; without, it is
         ended at its next turn, a process at once. serves: agents that the workers learn for, each with counters of its
-        own.
+        own. Raises UserError: a learner's source is no Source.
         """
         held = {k: holds.pop(k) for k in Role.FIELDS if k in holds}
         title, size, kind = name or work.__name__, RoleSize(n), on or self.on
         role = Role(title, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds)
         if role.spec is not None:
+            role.join_source()
             role.spec.hyperparameters.schedules = self.schedules
         self._reserve(role, n)
         role.served = tuple(itertools.islice(self._rows, serves))

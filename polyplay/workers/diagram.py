@@ -62,8 +62,7 @@ def _holds(role: Role) -> list[str]:
 
 def _lag(role: Role) -> str:
     """How old the weights of a rollout are that its own worker learns from."""
-    assert role.spec is not None
-    most = role.spec.passes.updates - 1 if role.spec.passes else 0
+    most = role.source.passes.updates - 1 if role.source.passes else 0
     return "free" if role.n > 1 and role.asynchronous else f"lag at most {most}" if most else "lag 0"
 
 

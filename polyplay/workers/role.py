@@ -69,9 +69,14 @@ class Role:
     lost: int = 0
     recent_losses: list[float] = field(default_factory=list)  # when workers were lost of late
 
-    def __post_init__(self) -> None:
-        if self.spec is not None and self.source is not None:
-            self.envs, self.league = self.source.envs, self.source.league
+    def join_source(self) -> None:
+        """Hold what a learner's source holds. Raises UserError: it is no Source."""
+        from polyplay.learning.loop import Source
+
+        if not isinstance(self.source, Source):
+            given = f"{self.name}: source {type(self.source).__name__} given"
+            raise UserError(f"{given}, allowed: a polyplay.learning.Source, with shape and open(ctx, learner, params)")
+        self.envs, self.league = self.source.envs, self.source.league
 
     @cached_property
     def parameters(self) -> int:

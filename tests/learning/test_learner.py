@@ -242,17 +242,16 @@ def test_whole_lanes_are_taken_with_the_state_before_them(loss, length):
     assert len(version) == 22
 
 
-def _learner(ctx, passes, **more):
-    spec = task(loss=policy_losses.PPO(anneal_clip=False), total=1e6, passes=passes)
-    return Learner(ctx, replace(spec, **more))
+def _learner(ctx):
+    return Learner(ctx, task(loss=policy_losses.PPO(anneal_clip=False), total=1e6))
 
 
 def test_steps_count_once_and_every_update_has_its_own_lag():
     ctx = me()
-    learner = _learner(ctx, Epochs(3, 2))
-    assert learner.spec.passes.updates == 6
+    learner, passes = _learner(ctx), Epochs(3, 2)
+    assert passes.updates == 6
     for i in range(2):
-        finish(learner.step(some_rows(i, version=6 * i), {}))
+        finish(learner.step(some_rows(i, version=6 * i), {}, passes=passes))
     assert learner.version == 12
     assert learner.learnt == 2 * 22
     assert ctx.counters.get("lag_count") == 2 * 3 * 22
@@ -261,9 +260,9 @@ def test_steps_count_once_and_every_update_has_its_own_lag():
 
 
 def test_too_far_from_the_policy_that_acted_ends_the_passes():
-    near, far = _learner(me(), Epochs(5, 2, target_kl=1e9)), _learner(me(), Epochs(5, 2, target_kl=1e-9))
-    for learner in (near, far):
-        finish(learner.step(some_rows(0), {}))
+    near, far = _learner(me()), _learner(me())
+    for learner, target_kl in ((near, 1e9), (far, 1e-9)):
+        finish(learner.step(some_rows(0), {}, passes=Epochs(5, 2, target_kl)))
     assert near.version == 10
     assert far.version == 1, "rows that another policy acted on"
     assert near.learnt == far.learnt == 22
