@@ -35,7 +35,7 @@ from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
 
 Builder = Callable[..., Any]
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
-WHOLE = "--network: {!r} is a whole policy; {} (a module with `features`)"
+WHOLE = "--network: {!r} is a whole policy; {} (polyplay.nets.policy.Torso)"
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {
     name: partial(torsos.Conv, name, hidden=width, init=style) for name, (_, width, style, _) in torsos.CONVS.items()
@@ -232,7 +232,7 @@ class NetworkFactory(PolicyFactory):
         return policy
 
     @property
-    def scales_actions(self) -> bool:  # type: ignore[override]
+    def scales_actions(self) -> bool:
         return self.deterministic or self.options.get("actions", "scale") == "scale"
 
     @property
@@ -352,7 +352,7 @@ LEARNT = {"logp": NUMBER, "value": NUMBER, "entropy": NUMBER}
 
 
 class NetworkTrial:
-    """One of a user's networks, whose methods are tried. Mistakes are UserErrors of one line, by class and method."""
+    """Tries methods of a user's network. Mistakes are UserErrors of one line, by class and method."""
 
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
         """missing: by name, whether a method is still the base class's."""
@@ -361,7 +361,7 @@ class NetworkTrial:
             raise UserError(f"{self.where} lacks {lacks[0]}")
 
     def call(self, method: Callable[..., Any], takes: str, *given: Any) -> Any:
-        """What a method gives, without gradient. takes: what it is given, in words."""
+        """Call a method without gradient. takes: what it is given, in words."""
         training = self.net.training
         self.net.eval()
         try:
@@ -405,7 +405,7 @@ def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
 
 
 def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
-    """Act in a row of two lanes, and unroll three rows of them. Raises UserError."""
+    """Act in a row of two lanes, and unroll three rows. Raises UserError."""
     kind = type(policy)
     missing = {"spec": kind.spec is Policy.spec, "act": kind.act is Policy.act, "unroll": kind.unroll is Policy.unroll}
     trial, outputs, memory = NetworkTrial(policy, title, **missing), policy.spec(), policy.state_spec()

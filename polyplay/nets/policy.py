@@ -30,7 +30,7 @@ class Network(Protocol):
 
 
 class Player(Protocol):
-    """What acting asks of who plays in B lanes: a Policy, a bot, a search. Those without a network inherit this.
+    """Acts in B lanes: a Policy, a bot or a search. What has no network inherits these defaults.
 
     A lane is one parallel environment.
     """
@@ -42,7 +42,7 @@ class Player(Protocol):
         raise NotImplementedError
 
     def spec(self) -> Spec:
-        """What `act` puts out, per lane; {}: rows of this player are not written."""
+        """Fields per lane of what `act` puts out; {}: rows of this player are not written."""
         return {}
 
     def state_spec(self) -> Spec:
@@ -63,19 +63,19 @@ class Player(Protocol):
 
 
 class Policy(nn.Module):
-    """A network that acts in B lanes and unrolls T+1 rows of them, as the same function of its weights.
+    """Acts in B lanes and unrolls T+1 rows of them, as the same function of its weights.
 
-    One of your own inherits this and defines `spec`, `act` and `unroll`; with a memory, `state_spec` and `initial` too.
-    The same weights, rows and noise give the same outputs: nothing is drawn from torch's generator. What is wrong with
-    the shapes of one by `module:callable` is a UserError before anything starts, see nets.factory.
+    A network of your own inherits this and defines `spec`, `act` and `unroll`; with a memory, `state_spec` and
+    `initial` too. The same weights, rows and noise give the same outputs: nothing is drawn from torch's generator.
+    Wrong shapes or types of a network by `module:callable` are a UserError before anything starts (nets.factory).
     """
 
     noise: int = 0  # uniforms in (0, 1) that `act` takes per lane and step
-    bf16: bool | None = None  # whether its torso computes in bfloat16; None: it decides on its numbers itself
-    observes: bool = False  # whether `observe` learns from observations, so that a replay shows it what is acted
+    bf16: bool | None = None  # whether its torso computes in bfloat16; None: its precision cannot be chosen
+    observes: bool = False  # whether `observe` learns from observations: it is then called before a replay has them
 
     def spec(self) -> Spec:
-        """What `act` puts out, a field per lane: "action" as the environment takes it, and what losses ask for."""
+        """Fields per lane of what `act` puts out: "action" as the environment takes it, and what losses ask for."""
         raise NotImplementedError
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
@@ -99,18 +99,18 @@ class Policy(nn.Module):
         raise NotImplementedError
 
     def state_spec(self) -> Spec:
-        """The state that goes from row to row, a field per lane; {}: there is none."""
+        """Fields per lane of the state that goes from row to row; {}: there is none."""
         return {}
 
     def initial(self, lanes: int) -> Batch:
-        """The state before the first step, zeros [lanes, …] where the weights are."""
+        """The state before the first step: zeros [lanes, …], on the weights' device."""
         return {}
 
     def observe(self, batch: Batch) -> None:
         """Learn running statistics, which are floating buffers, from rows [T+1, B, …] once they were learnt from."""
 
     def reward_scale(self) -> float | Tensor:
-        """What losses multiply rewards by, a number or [], where the network learns the size of returns."""
+        """The factor of rewards in losses, a number or [], where the network learns the size of returns."""
         return 1.0
 
     def rewarded(self, rows: Batch) -> Batch:
@@ -128,9 +128,7 @@ class Policy(nn.Module):
 
 
 class PolicyFactory:
-    """Makes a policy, the same modules in every call. Workers get this, pickled, never weights."""
-
-    scales_actions: bool = True  # whether −1 … 1 of its policy's bounded real actions is their range
+    """Makes a policy, the same modules in every call. It is pickled: workers get this, never weights."""
 
     def __call__(self) -> Policy:
         """A policy on the CPU, its weights from torch's global generator."""
@@ -146,11 +144,16 @@ class PolicyFactory:
         """What was chosen, for a plan."""
         return self.title
 
+    @property
+    def scales_actions(self) -> bool:
+        """Whether −1 … 1 of its policy's bounded real actions is their range."""
+        return True
+
 
 class Torso(nn.Module):
-    """Features of observations: what comes before a network's core and heads.
+    """Makes features of observations: the part of a network before its core and heads.
 
-    One of your own inherits this, sets `features` and defines `forward`. All else may stay as it is.
+    A torso of your own inherits this, sets `features` and defines `forward`. All else has defaults.
     """
 
     features: int = 0  # numbers of a row that `forward` gives
@@ -172,7 +175,7 @@ class Torso(nn.Module):
 
     @property
     def core_features(self) -> int:
-        """Those without the units'."""
+        """The number of features without the units'."""
         return self.features - self.unit_features
 
 
