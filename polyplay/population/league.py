@@ -261,8 +261,8 @@ class League(SharedObject, LeagueClient):
 
     def load(self, saved: Batch) -> None:
         """The inverse."""
-        for name, array in self.arrays().items():
-            array[...] = saved[name]
+        for name, array in saved.items():
+            self.arrays()[name][...] = array
 
     def close(self) -> None:
         self._run[0] = 1

@@ -214,7 +214,7 @@ def evolve(
 
 @dataclass(frozen=True)
 class Evolution:
-    """Say which member copies which, how often, and what copied values become: of runs (pbt), of agents (league, ftw)."""
+    """Say which member copies which, how often, and what copied values become: runs (pbt), agents (league, ftw)."""
 
     every: int = 0  # between two decisions about a member: agent steps of a run, matches of an agent; 0: there are none
     exploit: str = "outplayed"
