@@ -41,7 +41,7 @@ from polyplay.systems import System
 from polyplay.workers import process
 
 if TYPE_CHECKING:
-    from polyplay.acting.play import PlayedGame
+    from polyplay.acting import play
     from polyplay.nets.policy import Player
 
 EVERY = 30.0  # seconds between two lines where standard error is no terminal
@@ -56,7 +56,7 @@ class GamesWatch:
         self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: by what
         self._show: Callable[[], None] = lambda: None
 
-    def step(self, found: list[PlayedGame], lanes: int) -> bool:
+    def step(self, found: list[play.PlayedGame], lanes: int) -> bool:
         """All lanes made a step, and these games ended in it. Whether to go on."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
