@@ -23,6 +23,7 @@ from polyplay.acting.actor import Actor, LanePlayer
 from polyplay.buffers.rollout_queue import RolloutQueue, row_spec
 from polyplay.core.tree import Batch, Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext
+from polyplay.nets.policy import Player
 
 # A pool and a policy that cost next to nothing, for measuring what is around them
 
@@ -58,7 +59,7 @@ class Pool:
         pass
 
 
-class Policy:
+class Constant(Player):
     """The same answer always."""
 
     noise = 1
@@ -66,9 +67,6 @@ class Policy:
     def __init__(self, lanes: int):
         action, logp, value = torch.zeros(lanes, dtype=torch.int64), torch.zeros(lanes), torch.zeros(lanes)
         self.answer = {"action": action, "logp": logp, "value": value}
-
-    def initial(self, lanes: int) -> Batch:
-        return {}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         return self.answer, state
@@ -79,7 +77,7 @@ TARGET_US, TARGET_GBS = 120.0, 8.0
 SPEC = {"action": Field((), "int64"), "logp": Field((), "float32"), "value": Field((), "float32")}
 
 
-def loop(pool: Pool, policy: Policy, T: int, shape: tuple[int, ...]) -> tuple[Iterator[None], RolloutQueue]:
+def loop(pool: Pool, policy: Player, T: int, shape: tuple[int, ...]) -> tuple[Iterator[None], RolloutQueue]:
     """The real loop, a rollout per `next`, and its stream."""
     queue = RolloutQueue(row_spec(Field(shape, "uint8"), SPEC), {}, T, pool.lanes, slots=2)
     ctx = WorkerContext("act", 0, 1, 0, 0, Counters(1), RunControl())
@@ -97,7 +95,7 @@ def loop(pool: Pool, policy: Policy, T: int, shape: tuple[int, ...]) -> tuple[It
     return rollouts(), queue
 
 
-def bare(pool: Pool, policy: Policy, T: int, queue: RolloutQueue) -> Iterator[None]:
+def bare(pool: Pool, policy: Player, T: int, queue: RolloutQueue) -> Iterator[None]:
     """What is subtracted: pool, policy and frame copy of a rollout per `next`."""
     frames, state = queue.rows["obs"], policy.initial(pool.lanes)
     row: Batch = pool.rows[0]
@@ -122,7 +120,7 @@ def seconds(turn: Callable[[], object], times: int) -> float:
 
 def overhead(lanes: int, T: int, shape: tuple[int, ...], asked: argparse.Namespace) -> list[float]:
     """Microseconds per acting step, one per repeat: loop − bare, measured one after the other."""
-    pool, policy = Pool(lanes, shape), Policy(lanes)
+    pool, policy = Pool(lanes, shape), Constant(lanes)
     real, queue = loop(pool, policy, T, shape)
     without = bare(pool, policy, T, queue)
     times = max(1, asked.steps // T)

@@ -23,7 +23,6 @@ from typing import Any
 
 import numpy as np
 import psutil
-import torch
 from common import (
     RESULTS,
     Row,
@@ -40,7 +39,7 @@ from common import (
 )
 
 from polyplay import systems
-from polyplay.acting.rows import as_tensors
+from polyplay.acting.rows import act_rows
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.core.files import write_json
 from polyplay.envs import Envs
@@ -163,7 +162,6 @@ class Judge:
         self.vector, self.games = FlatParams(self.net), games
         self.envs, self.seed = Envs(env, games, inline=True), seed + 10_000
 
-    @torch.no_grad()
     def __call__(self, params: Any) -> float:
         """The mean return of a game in each of the lanes, which begin the same every time."""
         params.pull(self.vector)
@@ -176,7 +174,7 @@ class Judge:
                 ended |= step["terminated"] | step["truncated"]
                 if ended.all():
                     return float(total.mean())
-                out, state = self.net.act(as_tensors({k: step[k] for k in ("obs", "reward", "first")}), state)
+                out, state = act_rows(self.net, step, state)
                 pool.send(lanes, out["action"].numpy())
         finally:
             pool.close()

@@ -2,7 +2,9 @@
 
 A line of code has a token on it that is no comment and no docstring; blank lines are not counted. Counted as `Any` are
 the lines of code that use the name, import lines left out. Counted as imports are the lines of import statements,
-those within functions too; what stands for type checkers alone is counted with them.
+those within functions too; what stands for type checkers alone is counted with them. Long are functions
+over 30 lines. Protocols are among the classes. Counted as asked are calls of `getattr` and `hasattr`. A name crosses
+where `from polyplay.ROOM… import NAME` stands in another room: counted once, for the room that it comes from.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+COLUMNS = ("files", "code", "imports", "any", "long", "classes", "protocols", "asked", "cross")
 OWNERS = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -40,7 +43,7 @@ def written(text: str, nodes: Sequence[ast.AST]) -> set[int]:
 
 
 def measure(path: Path) -> Counter[str]:
-    """code, imports, files, any and functions over 30 lines of one file."""
+    """What a file has of everything but names that cross rooms."""
     text = path.read_text()
     nodes = list(ast.walk(ast.parse(text)))
     code = written(text, nodes) - docstrings(nodes)
@@ -49,21 +52,40 @@ def measure(path: Path) -> Counter[str]:
         if isinstance(node, ast.Import | ast.ImportFrom):
             imports |= set(range(node.lineno, (node.end_lineno or 0) + 1))
     functions = [n for n in nodes if isinstance(n, ast.FunctionDef)]
+    classes = [n for n in nodes if isinstance(n, ast.ClassDef)]
+    called = [n.func.id for n in nodes if isinstance(n, ast.Call) and isinstance(n.func, ast.Name)]
     return Counter(
         files=1,
         code=len(code),
         imports=len(imports & code),
         any=len({n.lineno for n in nodes if isinstance(n, ast.Name) and n.id == "Any"}),
         long=sum((f.end_lineno or 0) - f.lineno + 1 > 30 for f in functions),
+        classes=len(classes),
+        protocols=sum(isinstance(base, ast.Name) and base.id == "Protocol" for c in classes for base in c.bases),
+        asked=sum(name in ("getattr", "hasattr") for name in called),
     )
+
+
+def crossing(path: Path, room: str) -> set[tuple[str, str]]:
+    """Names that a file of a room imports from other rooms, with these."""
+    found = set[tuple[str, str]]()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("polyplay."):
+            source = str(node.module).split(".")[1]
+            found |= {(source, name.name) for name in node.names if source != room}
+    return found
 
 
 def by_room(folder: Path) -> dict[str, Counter[str]]:
     """Of the Python files below a folder, by the first folder or file in it."""
     rooms: dict[str, Counter[str]] = {}
+    names = set[tuple[str, str]]()
     for path in sorted(folder.rglob("*.py")):
         room = path.relative_to(folder).parts[0].removesuffix(".py")
         rooms[room] = rooms.get(room, Counter()) + measure(path)
+        names |= crossing(path, room) if folder.name == "polyplay" else set()
+    for source, _ in names:
+        rooms.get(source, Counter())["cross"] += 1
     return rooms
 
 
@@ -88,11 +110,10 @@ def main() -> int:
         print(json.dumps(found, indent=1))
         return 0
     for name, rooms in found.items():
-        print(f"{name:<14}{'files':>7}{'code':>8}{'imports':>9}{'share':>8}{'Any':>6}{'functions over 30 lines':>26}")
+        print(f"{name:<14}" + "".join(f"{column:>10}" for column in (*COLUMNS, "share")))
         for room, n in rooms.items():
             share = f"{100 * n['imports'] / max(n['code'], 1):.1f} %"
-            row = f"{room:<14}{n['files']:>7}{n['code']:>8}{n['imports']:>9}{share:>8}{n['any']:>6}"
-            print(f"{row}{n['long']:>26}")
+            print(f"{room:<14}" + "".join(f"{n[column]:>10}" for column in COLUMNS) + f"{share:>10}")
         print()
     return 0
 

@@ -89,7 +89,7 @@ class Ours:
         self.net, self.target = (set_precision(factory.make_values("nature", spec), asked.precision) for _ in range(2))
         self.vector, self.loss = FlatParams(self.net), value_losses.QLoss("mean")
         self.optim = optimizers.make_optimizer("adam", [self.vector.parameter], lr=1e-4, eps=1e-8)
-        self.target.freeze_noise()
+        self.target.cache_weights()
         seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)
         actions, rewards = torch.randint(0, ACTIONS, (KEPT, batch)), torch.randn(KEPT, batch).sign()
         each = {"discount": torch.full((batch,), 0.99), "weight": torch.ones(batch)}

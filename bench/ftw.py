@@ -26,7 +26,7 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 from torch import Tensor
 
 from polyplay.acting.play import PlayOptions, TeamPlayer, load_player, policy_player, random_player, scripted_player
-from polyplay.acting.rows import MatchEnds, as_tensors, policy_inputs
+from polyplay.acting.rows import MatchEnds, act_rows
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import read_lines
@@ -413,9 +413,9 @@ def collect(envs: Envs, policy: Any, untrained: Any, matches: int, seed: int) ->
         for t in range(length // repeat):
             which, step = pool.recv()
             since = np.where(step["events"].reshape(since.shape) > 0, 0, since + 1)
-            inputs = as_tensors({**policy_inputs(step), "noise": rng.random((matches * P, policy.noise), np.float32)})
-            out, states[0] = policy.act(inputs, states[0])
-            _, states[1] = untrained.act(inputs, states[1])
+            noise = rng.random((matches * P, policy.noise), np.float32)
+            out, states[0] = act_rows(policy, step, states[0], noise)
+            _, states[1] = act_rows(untrained, step, states[1], noise)
             states[1]["action"] = out["action"]
             if t % EVERY == EVERY - 1:
                 s = {**tree.map(np.copy, pool.state()["game"]), "length": np.full(matches, length)[:, None]}

@@ -92,13 +92,13 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
     """Acting for `lanes` at once, and updates of T·B rows, one pass, all of it on the device: samples/s (infer, learn),
     and what `busy` finds of each. extras: for learners of windows without a last row.
     """
-    device, spec = wired.device, wired.learns
+    device, spec, passes = wired.device, wired.learns, wired.learner["source"].passes
     policy = build_network(spec.policy, 0, wired.options.precision, device)
     vector = FlatParams(policy)
     optimizer = spec.update.optim.make(vector.parameter)
     step = wired.rows(policy, (lanes,)) | {"noise": torch.rand(lanes, policy.noise, device=device)}
     batch, before = wired.rows(policy, (T + (extras is None), B)), policy.initial(B)
-    if spec.passes is not None:
+    if passes is not None:
         batch |= spec.loss.prepare(batch) if spec.loss.whole else {}
     if extras is not None:
         batch = extras(batch)
@@ -110,7 +110,7 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
 
     def update() -> None:
         rows = batch
-        if spec.passes is not None and not spec.loss.whole:
+        if passes is not None and not spec.loss.whole:
             targets = spec.loss.prepare(batch)
             rows = {k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()} | targets
         scored = spec.loss(policy.unroll(rows, before), rows, spec.hyperparameters)
@@ -119,8 +119,7 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
         clip_gradient(vector, spec.update.optim.clip)
         optimizer.step()
 
-    if hasattr(policy, "freeze_noise"):
-        policy.freeze_noise()
+    policy.cache_weights()
     found = {"infer": rate(act, lanes, seconds, device), "learn": rate(update, T * B, seconds, device)}
     for name, turn, rows in (("infer", act, lanes), ("learn", update, T * B)):
         found |= {f"{name} {k}": v for k, v in busy(turn, rows / found[name], device).items()}
@@ -210,7 +209,7 @@ def learner_alone(wired: Wired, seconds: float, episode: int) -> Row:
     """Updates of a learner that draws from a replay: from a sample in the machine's memory (updates/s), and with
     drawing it and returning priorities on the same thread (with_replay/s).
     """
-    given = wired.learner.get("replay") or wired.learner["source"].replay
+    given = wired.learner["source"].replay
     buffer, learner = filled(given, episode), Learner(wired.context(), wired.learns)
     item, device = tree.map(np.copy, buffer.sample()), wired.device
     rows = given.batch * max(1, given.sequence)
@@ -402,9 +401,8 @@ def emulators(day: Day) -> float:
 def limits(system: str, keywords: Row, seconds: float) -> Row:
     """Samples/s of the device alone with this system's loss and batch sizes, and what of a turn is launch cost."""
     wired = Wired(system, keywords)
-    given, passes = wired.learner, wired.learns.passes
-    T = given["source"].queue.T if "source" in given else given["T"]
-    B = given["source"].n * given["source"].queue.lanes if "source" in given else given["envs"].lanes
+    source = wired.learner["source"]
+    (T, B), passes = source.shape, source.passes
     lanes = wired.system.envs.lanes // wired.system.envs.groups
     taken = B // passes.minibatches if passes else B
     found: Row = {"lanes": lanes, "rows": T * taken, **alone(wired, lanes, T, taken, seconds)}

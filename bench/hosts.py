@@ -486,13 +486,12 @@ def updates(reduce: Any, rank: int, seconds: float) -> float:
     torch.set_num_threads(1)
     net = nn.Linear(reduce.size - 1, 1)
     ctx: Any = SimpleNamespace(index=rank, resume=None, meeting=0)
-    vector = reduce.vector(ctx, net)
-    end, took, until = reduce.bind(ctx, vector), [], time.perf_counter() + seconds
+    end, took, until = reduce.open(ctx, net), [], time.perf_counter() + seconds
     try:
         while time.perf_counter() < until or rank:
-            vector.grad.fill_(1e-3)
+            end.vector.grad.fill_(1e-3)
             began = time.perf_counter()
-            for _ in end(1e-6, np.zeros(5)):
+            for _ in end.apply(1e-6, np.zeros(5)):
                 pass
             took.append(1e3 * (time.perf_counter() - began))
     except Closed:

@@ -41,16 +41,16 @@ from common import ROOT, Row, command_line, table
 from contests import PONG, Contender
 
 from polyplay import systems
-from polyplay.acting.rows import policy_inputs
+from polyplay.acting.rows import POLICY_INPUTS
 from polyplay.cli.bench import LITTLE
 from polyplay.core import tree
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import LearnerSpec, unroll_before_last
+from polyplay.learning.learner import Epochs, LearnerSpec, unroll_before_last
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.layers import Tape, join_tapes
-from polyplay.nets.policy import TapedPolicy
 from polyplay.runs import options
 from polyplay.runs.crew_metrics import Throttled, cpu_seconds, memory_mb, process_tree
 from polyplay.runs.load import crew_of, load_run
@@ -194,6 +194,7 @@ class WiredSystem:
     reuse: bool  # learning takes from acting what that computed
     envs: Envs
     spec: LearnerSpec
+    passes: Epochs | None
 
 
 def wire(system: str, given: Row) -> WiredSystem:
@@ -206,15 +207,15 @@ def wire(system: str, given: Row) -> WiredSystem:
     envs = acts.agents.envs if acts.agents else acts.envs
     assert envs is not None
     assert learner.spec is not None
-    T, B = learner.source.shape if learner.source else (learner.T, learner.envs.lanes if learner.envs else 0)
+    T, B = (learner.source.steps, learner.envs.lanes) if learner.envs else learner.source.shape
     lanes = 1 if acts.agents else envs.lanes // envs.groups
-    return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec)
+    return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec, learner.source.passes)
 
 
 def updates_per_turn(crew: Crew) -> int:
     """Updates that follow one another while nobody acts; 1 where others act, or where they aren't always as many."""
     role = learner_of(crew)
-    passes = role.spec.passes if role.spec else None
+    passes = role.source.passes
     return passes.updates if passes and role.envs and not role.asynchronous and not passes.target_kl else 1
 
 
@@ -238,9 +239,10 @@ Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, tho
 class Profile(CostProfile):
     """reuse: what was computed while acting is not computed again while learning (nets.layers.Tape)."""
 
-    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str, reuse: bool):
-        super().__init__(envs, spec, precision)
-        self.reuse = reuse and spec.stored_bootstrap and spec.passes is None and getattr(self.policy, "recalls", False)
+    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str, passes: Epochs | None, reuse: bool):
+        super().__init__(envs, spec, precision, passes)
+        recalls = isinstance(self.policy, ActorCritic) and self.policy.recalls
+        self.reuse = reuse and spec.stored_bootstrap and passes is None and recalls
 
     def learn(self, T: int, B: int, seconds: float) -> float:
         if not self.reuse:
@@ -250,8 +252,8 @@ class Profile(CostProfile):
         state = first
         with torch.no_grad():
             for t, tape in enumerate(tapes):
-                row = tree.map(lambda x, t=t: x[t], policy_inputs(batch))
-                _, state = cast("TapedPolicy", self.policy).act(row, state, tape)
+                row = {k: tree.at(batch[k], t) for k in POLICY_INPUTS if k in batch}
+                _, state = cast("ActorCritic", self.policy).act(row, state, tape)
         tape = join_tapes(tapes)
 
         def update() -> None:
@@ -277,7 +279,7 @@ def measure_parts(request: MeasureRequest) -> Microseconds:
     """In this process. Raises UserError."""
     wired = wire(request.system, request.keywords)
     precision = request.keywords.get("precision", "float32")
-    parts = Profile(wired.envs, wired.spec, precision, wired.reuse)
+    parts = Profile(wired.envs, wired.spec, precision, wired.passes, wired.reuse)
     found: Microseconds = {}
     if request.lanes:
         found["env"] = parts.env(request.seconds, request.lanes) / request.lanes
@@ -430,7 +432,7 @@ def parts_of(run: Path) -> CostProfile:
     crew = crew_of(chosen)
     system = page.build(settings, crew)
     spec: Any = next(r.spec for r in crew.roles if r.spec)
-    return Profile(system.envs, spec, chosen.precision, reuses(crew))
+    return Profile(system.envs, spec, chosen.precision, learner_of(crew).source.passes, reuses(crew))
 
 
 def learn(parts: CostProfile, m: int, seconds: float) -> float:

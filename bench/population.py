@@ -26,7 +26,7 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 
 from polyplay.core.files import read_lines, read_object
 from polyplay.core.machine import cores
-from polyplay.population.rules import Standing, exploit, explore, parse_prior
+from polyplay.population.rules import Standing, change_values, choose_donor, parse_prior
 from polyplay.population.store import ancestry, read_lineage
 
 TRAIN = "--over a2c --env ALE/Breakout-v5 --preset quick --population 8 --every 100k --steps 800k"
@@ -199,7 +199,7 @@ def population(arm: Arm, seed: int, steps: int, asked: Any) -> tuple[list[Member
         member.train(asked.every)
         if member.steps >= steps:
             continue  # what is copied last would not be trained
-        choice = exploit(arm.exploit, [m.standing for m in members], members.index(member), rng)
+        choice = choose_donor(arm.exploit, [m.standing for m in members], members.index(member), rng)
         if choice.donor is not None:
             copies += 1
             copy(member, members[choice.donor], arm, rng)
@@ -209,7 +209,7 @@ def population(arm: Arm, seed: int, steps: int, asked: Any) -> tuple[list[Member
 def copy(member: Member, donor: Member, arm: Arm, rng: np.random.Generator) -> None:
     member.theta = list(donor.theta)
     member.momentum = list(donor.momentum) if arm.state else [0.0, 0.0]
-    member.values = explore(arm.explore, donor.values, PRIORS, rng)
+    member.values = change_values(arm.explore, donor.values, PRIORS, rng)
     member.standing = Standing(None)
 
 

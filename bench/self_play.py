@@ -52,7 +52,7 @@ from polyplay.envs import Envs
 from polyplay.games.board_pool import board_of
 from polyplay.games.boards import Game
 from polyplay.learning.learner import Learner
-from polyplay.learning.loop import ReplayLearner
+from polyplay.learning.loop import ReplayFeed
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
 from polyplay.search.evaluators import BACKENDS, NetworkEvaluator
@@ -359,9 +359,8 @@ def update_seconds(asked: argparse.Namespace) -> float:
     crew = Crew(0, steps=1_000_000, precision=asked.precision)
     PAGE.build(PAGE.Config(**vars(PAGE.quick()) | settings(asked)), crew)
     role = next(r for r in crew.roles if r.spec)
-    spec, replay = role.spec, role.held_replay
     ctx = WorkerContext("learn", 0, 1, 0, 0, Counters(1), RunControl(), precision=asked.precision)
-    learner = ReplayLearner(ctx, Learner(ctx, spec), replay)
+    learner = role.source.open(ctx, Learner(ctx, role.spec), role.params)
     fill(learner, asked)
     begun, n = 0.0, -3
     while n < 1 or time.perf_counter() - begun < asked.update_seconds:
@@ -371,7 +370,7 @@ def update_seconds(asked: argparse.Namespace) -> float:
     return (time.perf_counter() - begun) / n
 
 
-def fill(learner: ReplayLearner, asked: argparse.Namespace) -> None:
+def fill(learner: ReplayFeed, asked: argparse.Namespace) -> None:
     """Positions of games that a uniform evaluator plays."""
     player = Player(0, "torch", "float32", True, asked)
     player.play.search.evaluator = UniformEvaluator(player.board.actions)
@@ -380,7 +379,7 @@ def fill(learner: ReplayLearner, asked: argparse.Namespace) -> None:
             if slot is not None:
                 player.play.out.commit(slot)
                 rows, state = next(player.taken)
-                learner.buffer.limiter.steps += learner.insert(tree.map(lambda x: x.copy(), rows), state)
+                deque(learner.insert(tree.map(lambda x: x.copy(), rows), state), 0)
                 next(player.taken)
                 break
 

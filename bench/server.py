@@ -40,7 +40,7 @@ from polyplay.envs.spaces import Discrete
 from polyplay.nets import factory
 from polyplay.weights import update
 from polyplay.weights.parameter_server import ParameterServer, ParameterShard, serve_parameters
-from polyplay.weights.params import param_sizes
+from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import AllReduce, OptimizerSpec
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import tune
@@ -95,9 +95,8 @@ def _replica(rank: int, reduces: dict[str, AllReduce], turns: int, block: Shared
     scratch = np.ones(SCRATCH, np.float32)
     for i, (network, reduce) in enumerate(reduces.items()):
         ctx: Any = SimpleNamespace(index=rank, resume=None)
-        vector = reduce.vector(ctx, factory.make(network, SPEC))
-        vector.grad.fill_(1e-4 * (1 + rank))
-        bound: Any = reduce.bind(ctx, vector)
+        bound: Any = reduce.open(ctx, factory.make(network, SPEC))
+        bound.vector.grad.fill_(1e-4 * (1 + rank))
         bound.bells, bound.part.step = bells, step = Bells(bound.bells), Watched(bound.part.step)
         timed = (bells.wait, mean, step)
         for k in range(-WARM, turns):
@@ -105,7 +104,7 @@ def _replica(rank: int, reduces: dict[str, AllReduce], turns: int, block: Shared
             for watched in timed:
                 watched.spent[:] = 0.0
             before = clocks()
-            for _ in bound(1e-4, np.zeros(3)):
+            for _ in bound.apply(1e-4, np.zeros(3)):
                 pass
             whole = clocks() - before
             waits, means, steps = (w.spent for w in timed)
@@ -257,24 +256,24 @@ def made(network: str, optimizer: str, learners: int, shards: int, stale: int) -
 
 def learner(ctx: WorkerContext, *, server: ParameterServer, network: str, todo: Hyperparameters) -> Iterator[None]:
     """Does what `todo.what` says for as long as it says so; counts updates pushed, and as rollouts pulls."""
-    vector = server.vector(ctx, factory.make(network, SPEC))
-    bound: Any = server.bind(ctx, vector)
+    bound = server.open(ctx, factory.make(network, SPEC))
     bound.begin(0, 0.0)
-    while not bound.ready:
+    while not bound.counts.ready:
         yield
-    bound.newest()
+    bound.refresh()
+    vector = bound.vector
     vector.grad.copy_(vector.flat[: vector.weights]).mul_(1e-3)
     while True:
         what = int(todo.what)
         if what == REST:
             time.sleep(0.01)
         if what == CYCLE:
-            bound.newest()
+            bound.refresh()
         if what == PULL:
             server.fetch(vector, np.full(server.shards, -1))
             ctx.counters.add("rollouts", 1)
         if what in (PUSH, CYCLE):
-            yield from bound(1e-4, np.zeros(3))
+            yield from bound.apply(1e-4, np.zeros(3))
             ctx.counters.add("updates", 1)
         yield
 
@@ -302,7 +301,7 @@ def running(server: ParameterServer, network: str) -> Iterator[Callable[[int, fl
         return found
 
     try:
-        while not server.ready:
+        while not server.counts.ready:
             watch(crew, 0.1)
         yield rate
     finally:
@@ -321,8 +320,7 @@ def watch(crew: Crew, seconds: float) -> None:
 def alone(network: str, optimizer: str, turns: int) -> Row:
     """Milliseconds of CPU of a shard of the whole vector, medians: a sweep of one gradient, and a plain copy."""
     server = made(network, optimizer, 1, 1, 0)
-    vector = server.vector(None, factory.make(network, SPEC))  # type: ignore[arg-type]
-    server.fill(vector, [0], 0, 0.0)
+    server.fill(FlatParams(factory.make(network, SPEC)), [0], 0, 0.0)
     server.gradient[:] = 1e-3
     part, slot, times = (
         ParameterShard(server, 0),

@@ -79,33 +79,33 @@ class Late:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.__dict__["server"], name)
 
-    def bind(self, ctx: Any, vector: Any) -> Any:
-        bound = self.server.bind(ctx, vector)
-        return _Late(bound, vector, self.d) if ctx.index >= self.first else bound
+    def open(self, ctx: Any, module: Any) -> Any:
+        opened = self.server.open(ctx, module)
+        return _Late(opened, self.d) if ctx.index >= self.first else opened
 
 
 class _Late:
     """A learner's end: gradients wait here, each with the versions that it was made with, until `d` more were made."""
 
-    def __init__(self, bound: Any, vector: Any, d: int):
-        self.bound, self.vector, self.d = bound, vector, d
+    def __init__(self, opened: Any, d: int):
+        self.opened, self.vector, self.d = opened, opened.vector, d
         self.kept: deque[tuple[Any, np.ndarray]] = deque()
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.__dict__["bound"], name)
+        return getattr(self.__dict__["opened"], name)
 
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        held = self.bound.versions
+    def apply(self, rate: float, sums: Sums) -> Apply:
+        held = self.opened.versions
         self.kept.append((self.vector.grad.clone(), held.copy()))
         if len(self.kept) <= self.d:  # the first of them have not arrived yet
-            self.bound.met = self.bound.server.version
+            self.opened.applied_to = self.opened.counts.version
             return float(self.vector.grad.norm()), sums
         gradient, made_with = self.kept.popleft()
         now = held.copy()
         self.vector.grad.copy_(gradient)
         held[:] = made_with
         try:
-            return (yield from self.bound(learning_rate, sums))
+            return (yield from self.opened.apply(rate, sums))
         finally:
             held[:] = now
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from polyplay.nets.policy import Torso
+
 ROWS, COLUMNS = 10, 5
 
 
@@ -23,7 +25,7 @@ def whole(obs: torch.Tensor) -> torch.Tensor:
     return bits & fits
 
 
-class Witness(nn.Module):
+class Witness(Torso):
     """[N, 50] → [N, 64]"""
 
     def __init__(self, spec: Any):

@@ -270,7 +270,7 @@ def percentiles(seconds: Iterable[float]) -> Row | None:
 
 def _machine(worker: WorkerHandle) -> str | None:
     """The other machine that it is on."""
-    return getattr(worker.runs, "machine", None)
+    return worker.runs.machine
 
 
 def _who(worker: WorkerHandle) -> Row:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.population.rules import Standing, exploit, explore, parse_prior
+from polyplay.population.rules import Standing, change_values, choose_donor, parse_prior
 
 EVERY = 500_000
 VARY = {"learning_rate": "log:1e-05:0.1", "entropy_cost": "log:0.0001:0.1"}
@@ -77,11 +77,11 @@ class MadePopulation:
         member = min(self.members, key=lambda m: (m.steps, m.number))
         member.train(self.rng, EVERY)
         standings = [Standing(m.score, tuple(m.games[-10:])) for m in self.members]
-        choice = exploit(self.exploit, standings, member.number, self.rng)
+        choice = choose_donor(self.exploit, standings, member.number, self.rng)
         old, score, donor = member.values, member.score, None
         if choice.donor is not None:
             donor = self.members[choice.donor]
-            member.values = explore(self.explore, donor.values, self.priors, self.rng)
+            member.values = change_values(self.explore, donor.values, self.priors, self.rng)
         self._log(member, donor, old, choice.why, score)
         member.since = member.steps
         if donor is not None:

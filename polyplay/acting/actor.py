@@ -12,12 +12,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 import torch
 
-from polyplay.acting.rows import EpisodeCounter, Exploration, as_tensors, policy_inputs, row_to_device, write_row
+from polyplay.acting.rows import EpisodeCounter, Exploration, act_rows, row_to_device, write_row
 from polyplay.buffers.rollout_queue import Producer, RolloutSlots
 from polyplay.core import tree
 from polyplay.core.numbers import LaneUniforms
@@ -25,28 +25,20 @@ from polyplay.core.tree import Batch, Index
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import SeatedBot
 from polyplay.envs.pool import Pool
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import to_host
 from polyplay.nets.layers import Tape, join_tapes
-from polyplay.nets.policy import Policy, TapedPolicy
+from polyplay.nets.policy import Player
 from polyplay.weights.params import WeightCache
 
 Pull = Callable[[int], int | None]  # of a round: bring its weights; their version, None: they are not there yet
-
-
-class ActingPolicy(Protocol):
-    """As much of a Policy as a group of lanes needs."""
-
-    @property
-    def noise(self) -> int: ...
-    def initial(self, lanes: int) -> Batch: ...
-    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]: ...
 
 
 @dataclass
 class LanePlayer:
     """One may act in several groups of an actor's lanes."""
 
-    policy: ActingPolicy
+    policy: Player
     out: Producer | RolloutSlots | None  # None: its rows are not written
     agent: int = 0  # what its rows say; -1: no agent that learns
     pull: Pull = lambda k: None
@@ -54,17 +46,11 @@ class LanePlayer:
     fresh: bool = False  # these are not those that acted in the row that a rollout begins with
 
 
-class ScriptedPolicy:
-    """A bot as an ActingPolicy."""
-
-    noise = 0
+class ScriptedPolicy(Player):
+    """A bot as a player."""
 
     def __init__(self, bot: SeatedBot):
         self.bot = bot
-
-    def initial(self, lanes: int) -> Batch:
-        """No state."""
-        return {}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """As Policy.act."""
@@ -165,9 +151,8 @@ class Actor:
             if not player.fresh:
                 continue
             player.version = version
-            if hasattr(player.policy, "freeze_noise"):
-                with self.ctx.counters.timed("infer"):
-                    player.policy.freeze_noise()
+            with self.ctx.counters.timed("infer"):
+                player.policy.cache_weights()
         self.pulled = 0
 
     def _write(self, group: LaneGroup, at: int, step: Batch, outputs: Batch) -> None:
@@ -203,24 +188,23 @@ class Actor:
             else:
                 self._send(group, outputs, after)
             self.ctx.turn()
-            if self.late():
+            if self.ctx.control.finishing and self.late():
                 yield None
 
     def late(self) -> bool:
         """Whether the run ends in the middle of a rollout that is not waited for."""
-        if not self.ctx.control.finishing or self.between:
+        if self.between:
             return False
         rows = 1 + min(group.at for group in self.groups if not group.parked)
         return self.ctx.late((time.monotonic() - self.begun) / max(rows, 1) * (self.out.T + 1 - rows))
 
     def _act(self, group: LaneGroup, step: Batch) -> tuple[Batch, Batch]:
-        with self.ctx.counters.timed("infer"), torch.no_grad():
-            inputs = policy_inputs(step)
-            inputs["noise"] = group.noise.row(int(self.acts[group.lanes.start]))
-            if self.explore is not None:
-                inputs["epsilon"] = self.explore.at(self.acts[group.lanes], self.numbers[group.lanes])
-            self.acts[group.lanes] += 1
-            outputs, after = group.player.policy.act(as_tensors(inputs), group.state)
+        with self.ctx.counters.timed("infer"):
+            lanes, acts = group.lanes, self.acts[group.lanes]
+            noise = group.noise.row(int(acts[0]))
+            epsilon = None if self.explore is None else self.explore.at(acts, self.numbers[lanes])
+            acts += 1
+            outputs, after = act_rows(group.player.policy, step, group.state, noise, epsilon)
         self.ctx.counters.served(self.width)
         return outputs, after
 
@@ -266,20 +250,23 @@ class Actor:
         self.restored = True
 
 
-class TapeRecorder:
+class TapeRecorder(Player):
     """A policy that records its activations, for a learner with the same weights (nets.layers.Tape)."""
 
-    def __init__(self, policy: Policy, groups: int, T: int):
-        self.policy, self.groups, self.T = policy, groups, T
+    def __init__(self, policy: ActorCritic, groups: int, T: int):
+        self.policy, self.noise, self.groups, self.T = policy, policy.noise, groups, T
         self.tapes: list[Tape] = []
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.policy, name)
+    def initial(self, lanes: int) -> Batch:
+        return self.policy.initial(lanes)
+
+    def cache_weights(self) -> None:
+        self.policy.cache_weights()
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        """See Policy.act."""
+        """See ActorCritic.act. What goes on a tape stays on the policy's device."""
         self.tapes.append([])
-        return cast("TapedPolicy", self.policy).act(step, state, self.tapes[-1])
+        return self.policy.act(step, state, self.tapes[-1])
 
     def take(self) -> Tape:
         """Of the rollout that was just finished: rows 0..T-1 of all groups, side by side."""

@@ -6,16 +6,16 @@ Play full games with a run's weights, every lane its fair share, and say how the
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from polyplay.acting.rows import MatchEnds, as_tensors, policy_from_cpu, policy_inputs
+from polyplay.acting.rows import MatchEnds, act_rows, player_from_cpu
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import read_self
 from polyplay.core.files import Row
@@ -30,7 +30,7 @@ from polyplay.games import records as kernels
 from polyplay.games.board_pool import play_all
 from polyplay.games.boards import Game
 from polyplay.games.mcts import Opponent
-from polyplay.nets.policy import Policy
+from polyplay.nets.policy import Player, Policy
 
 Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool
 
@@ -67,7 +67,7 @@ class PlayOptions:
 
 
 def play_games(
-    envs: Envs, policy: Policy, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
+    envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = (), watch: Watch | None = None
 ) -> list[tuple[float, int]]:
     """(return, length) of full games, by their numbers. Every lane has its quota, so short games don't
     crowd in. `watch` says after every step whether to go on: where it does not, fewer games are over.
@@ -88,7 +88,7 @@ def lanes_of(envs: Envs, episodes: int) -> int:
 
 
 def play_steps(
-    envs: Envs, policy: Policy, how: PlayOptions, viewers: Sequence[Viewer] = ()
+    envs: Envs, policy: Player, how: PlayOptions, viewers: Sequence[Viewer] = ()
 ) -> Generator[list[PlayedGame], None, None]:
     """After every step of all lanes those games that ended in it and count. A player that never comes to a match has no
     game there.
@@ -99,9 +99,10 @@ def play_steps(
     quota = how.episodes // lanes + (np.arange(lanes) < how.episodes % lanes)
     ret, length, done = np.zeros(lanes), np.zeros(lanes, np.int64), np.zeros(lanes, np.int64)
     ends, everyone = MatchEnds(np.arange(lanes).reshape(-1, envs.spec.seats)), np.arange(lanes)
-    players = [(policy_player(policy, how), slice(None))]
-    with closing(_steps(envs, lanes, how.seed + SEED, players, viewers=viewers)) as steps:
-        for step, _ in steps:
+    with closing(play_rows(envs, lanes, how.seed + SEED, [(policy_player(policy, how), slice(None))])) as rows:
+        for step, _, pool in rows:
+            for viewer in viewers:
+                viewer(step, pool)
             for matches in ends.watch(everyone, step):
                 done[ends.lanes[matches][~ends.came[ends.lanes[matches]]]] += 1
                 ends.forget(matches)
@@ -118,29 +119,19 @@ def play_steps(
                 return
 
 
-def actions_of_games(
-    envs: Envs, policy: Policy, how: PlayOptions, first: int, seed: int
-) -> Iterator[tuple[Tree, np.ndarray]]:
-    """The first games of lanes `first` …, one each: (actions, bool [lanes]: whose game is over), step by step."""
-    over, players = np.zeros(how.episodes, bool), [(policy_player(policy, how), slice(None))]
-    with closing(_steps(replace(envs, max_restarts=0), how.episodes, seed, players, first)) as steps:
-        for step, action in steps:
-            over |= step["over"]
-            yield action, over
-            if over.all():
-                return
+class PlayedRow(NamedTuple):
+    """A row of all lanes, and the actions chosen in it, which the next ones overwrite."""
+
+    step: Batch
+    action: Tree
+    pool: Pool
 
 
-def _steps(
-    envs: Envs,
-    lanes: int,
-    seed: int,
-    players: Sequence[tuple[TeamPlayer, np.ndarray | slice]],
-    first: int = 0,
-    viewers: Sequence[Viewer] = (),
-) -> Generator[tuple[Batch, Tree], None, None]:
-    """Every row of lanes `first` … together, however they go in training, and the actions chosen in it, which the next
-    ones overwrite. players: with the lanes of each, counted from `first`.
+def play_rows(
+    envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
+) -> Generator[PlayedRow, None, None]:
+    """The loop of all full games of environments: every row of lanes `first` …, together, however they go in training.
+    players: with the lanes of each, counted from `first`.
     """
     shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
     with closing(shown.open(seed, first)) as pool:
@@ -150,23 +141,19 @@ def _steps(
             which, step = pool.recv()
             for choose, own in seated:
                 tree.write(action, own, choose(tree.at(step, own)))
-            for viewer in viewers:
-                viewer(step, pool)
-            yield step, action
+            yield PlayedRow(step, action, pool)
             pool.send(which, action)
 
 
 def choose_with_value(
-    spec: EnvSpec, policy: Policy, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
+    spec: EnvSpec, policy: Player, how: PlayOptions, numbers: np.ndarray, step: Batch, state: Batch, act: int
 ) -> tuple[Tree, np.ndarray | None, Batch]:
     """The actions of lanes of these numbers, the network's values [B] where it has some, and the state after them;
     `act`: how often they acted before.
     """
-    inputs, acts = policy_inputs(step), np.full(len(numbers), act)
-    if not how.greedy:
-        inputs["noise"] = uniform(how.seed + SEED, numbers, acts, policy.noise)
-    with torch.no_grad():
-        out, after = policy.act(as_tensors(inputs), state)
+    acts = np.full(len(numbers), act)
+    noise = None if how.greedy else uniform(how.seed + SEED, numbers, acts, policy.noise)
+    out, after = act_rows(policy, step, state, noise)
     action = tree.map(lambda x: x.numpy(), out["action"])
     value = out["value"].numpy() if "value" in out else None
     if not how.epsilon:
@@ -187,17 +174,17 @@ def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
     return policy
 
 
-def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Policy:
+def load_player(system: Any, path: Path, device: str = "cpu", simulations: int | None = None, agent: int = 0) -> Player:
     """What plays full games: the network on a device, or a search that asks it, with so many simulations (None: its
     own number).
     """
-    policy, player = load_policy(system, path, agent).to(device), getattr(system, "player", None)
-    if player is None:
-        return policy_from_cpu(policy)
-    search = player(policy)
+    policy = load_policy(system, path, agent).to(device)
+    if system.player is None:
+        return player_from_cpu(policy, device)
+    search: Any = system.player(policy)
     if simulations is not None:
         search.simulate(simulations)
-    return cast("Policy", search)
+    return search
 
 
 def summarize_games(games: list[tuple[float, int]], frames_per_step: int, seconds: float) -> Row:
@@ -212,7 +199,7 @@ def summarize_games(games: list[tuple[float, int]], frames_per_step: int, second
     }
 
 
-def policy_player(policy: Policy, how: PlayOptions) -> TeamPlayer:
+def policy_player(policy: Player, how: PlayOptions) -> TeamPlayer:
     """A policy with a state for each lane."""
 
     def begin(pool: Pool, lanes: np.ndarray) -> Choose:
@@ -282,8 +269,8 @@ def team_steps(
     # match m has lanes m·seats …, in the order of the seats
     done, everyone = np.zeros(at_once, np.int64), np.arange(at_once * len(team))
     ends = MatchEnds(everyone.reshape(at_once, len(team)))
-    with closing(_steps(envs, len(everyone), seed + SEED, list(zip(players, sides, strict=True)))) as steps:
-        for step, _ in steps:
+    with closing(play_rows(envs, len(everyone), seed + SEED, list(zip(players, sides, strict=True)))) as rows:
+        for step, _, _ in rows:
             over = ends.watch(everyone, step)
             for i in over.whole:
                 if (number := done[i] * at_once + i) < matches:

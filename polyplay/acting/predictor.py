@@ -9,33 +9,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from typing import Protocol, cast
 
 import numpy as np
 import torch
 
-from polyplay.acting.rows import EpisodeCounter, as_tensors, policy_inputs, write_row
+from polyplay.acting.rows import EpisodeCounter, act_rows, write_row
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import tree
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree
-from polyplay.core.worker import Adjustable, WorkerContext
+from polyplay.core.worker import Adjustable, Edge, WorkerContext
 from polyplay.envs.pool import Envs, Greedy, Lanes, Pool
-from polyplay.nets.policy import Policy
+from polyplay.nets.policy import Player
 
 Chunk = tuple[int, int]  # a slot, and how many transitions it holds
 
 
-class ServicePool(Pool, Protocol):
-    """A pool that answers whoever is ready. Those whose lanes come and go have more: wanted, present, scale, part."""
-
-    @property
-    def ready(self) -> int: ...  # lanes that wait to be served
-    def scale(self, n: int) -> None: ...
-    def part(self, lanes: np.ndarray) -> None: ...  # they leave
-
-
-class LaneTable:
+class LaneTable(Edge):
     """A pool, and where each of its lanes stands: shared by all threads that act in it.
 
     One thread serves a lane at a time, from recv() to send(); its cells here are that thread's meanwhile.
@@ -43,12 +33,12 @@ class LaneTable:
 
     def __init__(self, envs: Envs, out: TrainingQueue, first_lane: int = 0):
         self.envs, self.out, self.first_lane = envs, out, first_lane
-        self._pool: ServicePool | None = None
+        self._pool: Pool | None = None
         self.taken = 0
         self._opening = threading.Lock()
         self._can_recv = threading.Condition()  # of pools that step in send(), for one thread at a time
 
-    def open(self, ctx: WorkerContext, policy: Policy) -> LaneTable:
+    def open(self, ctx: WorkerContext, policy: Player) -> LaneTable:
         """The first to come opens the pool."""
         with self._opening:
             if self._pool is None:
@@ -57,8 +47,8 @@ class LaneTable:
                 self.acts, self.games = np.zeros(n, np.int64), EpisodeCounter(n)
                 self.state: Batch = policy.initial(n)
                 self.numbers = np.arange(n)
-                self._pool = cast("ServicePool", self.envs.open(ctx.env_seed, lane=self.first_lane))
-                self._waits = self._pool.fixed or hasattr(self._pool, "wanted")
+                self._pool = self.envs.open(ctx.env_seed, lane=self.first_lane)
+                self._waits = self._pool.fixed or self._pool.threaded
         return self
 
     @property
@@ -66,7 +56,7 @@ class LaneTable:
         return self._pool is not None
 
     @property
-    def pool(self) -> ServicePool:
+    def pool(self) -> Pool:
         assert self._pool is not None
         return self._pool
 
@@ -80,10 +70,10 @@ class LaneTable:
         first = self.envs.active or self.envs.lanes
 
         def ask(n: int) -> None:
-            if hasattr(self._pool, "scale"):
-                self.pool.scale(n)
+            if self._pool is not None:
+                self._pool.scale(n)
 
-        return Adjustable(name, 1, self.envs.lanes, lambda: getattr(self._pool, "present", first), ask)
+        return Adjustable(name, 1, self.envs.lanes, lambda: self._pool.present if self._pool else first, ask)
 
     def recv(self, timeout: float) -> tuple[Lanes, Batch]:
         """See Pool."""
@@ -103,12 +93,12 @@ class LaneTable:
             self._can_recv.notify()
 
     def leaves(self, numbers: np.ndarray) -> np.ndarray:
-        return numbers >= getattr(self.pool, "wanted", len(self.numbers))
+        return numbers >= self.pool.wanted
 
     @property
     def queued(self) -> int:
         """Lanes that waited when a thread came last: those it took, and those it left."""
-        return self.taken + getattr(self.pool, "ready", 0)
+        return self.taken + self.pool.ready
 
     def close(self) -> None:
         with self._opening:
@@ -119,7 +109,7 @@ class LaneTable:
 class Predictor:
     """One thread that serves the lanes of a table."""
 
-    def __init__(self, ctx: WorkerContext, table: LaneTable, policy: Policy, version: Callable[[], int]):
+    def __init__(self, ctx: WorkerContext, table: LaneTable, policy: Player, version: Callable[[], int]):
         self.ctx, self.table, self.policy, self.version = ctx, table, policy, version
         self.out = table.out
         self.together = False  # chunks end together
@@ -149,7 +139,7 @@ class Predictor:
             leaves = table.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
             last = renew is not None and bool(self._ends(numbers, go).any())
-            nothing = as_tensors(tree.zeros(self.policy.spec(), (len(numbers),))) if last else {}
+            nothing = tree.map(torch.from_numpy, tree.zeros(self.policy.spec(), (len(numbers),))) if last else {}
             outputs, after = (nothing, {}) if last else self._act(numbers, step, state)
             done = self._write(numbers, step, outputs, version, go)
             if done:
@@ -171,11 +161,11 @@ class Predictor:
         return has if self.together and ends.any() else ends
 
     def _act(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        with self.ctx.counters.timed("infer"), torch.no_grad():
+        with self.ctx.counters.timed("infer"):
             lanes, acts = numbers + self.table.first_lane, self.table.acts[numbers]
             noise = uniform(self.ctx.noise_seed, lanes, acts, self.policy.noise)
             self.table.acts[numbers] += 1
-            outputs, after = self.policy.act(as_tensors({**policy_inputs(step), "noise": noise}), state)
+            outputs, after = act_rows(self.policy, step, state, noise)
         self.ctx.counters.served(len(numbers))
         return outputs, after
 

@@ -1,42 +1,43 @@
-"""What all acting loops do with a row; exploration; devices.
-
-What both acting loops do with a row: choose what the policy sees of it, write it, count the games.
-"""
+"""What all acting loops do with a row: ask the policy, write it, count the games; exploration; devices."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
 from polyplay.buffers.rollout_queue import RolloutSlots
 from polyplay.core import tree
-from polyplay.core.tree import Batch, Index
+from polyplay.core.tree import Batch, Index, Spec, Tree
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.device import fetch_outputs, to_device
-from polyplay.nets.layers import Tape
-from polyplay.nets.policy import Policy, TapedPolicy
-
-# How often an ε-greedy actor plays at random: a schedule in agent steps, or a ladder over the lanes; or how large the
-# noise on real actions is.
-#
-# `at(acts, lanes)` gives ε (or the noise's deviation), float32 [B], for lanes by their numbers among all workers' and
-# how often each acted before. A pure function of both, or of a RunSchedule's counts, so nothing of it has to be
-# saved, and a replaced actor explores as the one before it did.
+from polyplay.nets.policy import Player
 
 
-class Exploration(Protocol):
-    @property
-    def lanes(self) -> int: ...  # of all workers together
-    def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray: ...
-    def label(self) -> str: ...  # for the diagram
+class Exploration(ABC):
+    """How often an ε-greedy actor plays at random, or how large the noise on real actions is. Nothing of it has to be
+    saved, and a replaced actor explores as the one before it did.
+    """
+
+    lanes: int = 1  # of all workers together
+
+    @abstractmethod
+    def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
+        """ε, or the noise's deviation, float32 [B], of lanes by their numbers among all workers' (int64 [B]) that acted
+        so often before (int64 [B]). A pure function of both, or of the run's counts.
+        """
+
+    @abstractmethod
+    def label(self) -> str:
+        """A line of the diagram."""
 
 
 @dataclass(frozen=True)
-class LinearEpsilon:
+class LinearEpsilon(Exploration):
     """ε is `start` for the first `after` agent steps, then falls straight to `end` over `over` more, and stays.
 
     Mnih et al. 2015: 1 to 0.1 over 1M agent steps after 50k. lanes: of all workers together; they keep step, so
@@ -59,18 +60,18 @@ class LinearEpsilon:
 
 @dataclass(frozen=True)
 class RunSchedule(LinearEpsilon):
-    """The same by the agent steps of the whole run, earlier ones' too, which `counts.learnt` is, where lanes don't keep
+    """The same by the agent steps of the whole run, earlier ones' too, which `weights` count, where lanes don't keep
     step (actors of Gorila that run freely). So whoever takes a lost one's place, or resumes, goes on where the run is.
     """
 
-    counts: Any = None
+    weights: Any = None  # SharedWeights
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
-        return super().at(np.full(np.shape(acts), self.counts.learnt / self.lanes), lanes)
+        return super().at(np.full(np.shape(acts), self.weights.counts.learnt / self.lanes), lanes)
 
 
 @dataclass(frozen=True)
-class EpsilonLadder:
+class EpsilonLadder(Exploration):
     """ε of lane i of N is base^(1 + α·i/(N − 1)), for ever (Ape-X, Horgan et al. 2018, §4.1; R2D2): 0.4 to 6.6e-4.
 
     One lane alone has i/(N − 1) = 0, so ε = base.
@@ -89,7 +90,7 @@ class EpsilonLadder:
 
 
 @dataclass(frozen=True)
-class GaussianNoise:
+class GaussianNoise(Exploration):
     """Every lane's actions get normal noise of this deviation, in half ranges, for ever (Ape-X DPG: 0.3)."""
 
     deviation: float = 0.3
@@ -104,29 +105,36 @@ class GaussianNoise:
 # On a CPU every function here gives back what it was given.
 
 
-def policy_from_cpu(policy: Policy) -> Policy:
-    """A policy whose inputs and outputs are on the CPU, wherever its weights are."""
-    device = next(policy.parameters()).device
-    return policy if device.type == "cpu" else cast("Policy", PolicyOnDevice(policy, device))
+def player_from_cpu(player: Player, device: torch.device | str) -> Player:
+    """A player whose inputs and outputs are on the CPU, while its weights are on a device."""
+    device = torch.device(device)
+    return player if device.type == "cpu" else PlayerOnDevice(player, device)
 
 
-class PolicyOnDevice:
+class PlayerOnDevice(Player):
     """One copy there (observations that are there already stay), one copy back per call."""
 
-    def __init__(self, policy: Policy, device: torch.device):
-        self.policy, self.device = policy, device
+    def __init__(self, player: Player, device: torch.device):
+        self.player, self.device, self.noise = player, device, player.noise
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.policy, name)
+    def spec(self) -> Spec:
+        return self.player.spec()
+
+    def state_spec(self) -> Spec:
+        return self.player.state_spec()
 
     def initial(self, lanes: int) -> Batch:
-        return tree.map(lambda x: x.cpu(), self.policy.initial(lanes))
+        return tree.map(lambda x: x.cpu(), self.player.initial(lanes))
 
-    def act(self, step: Batch, state: Batch, *tape: Tape) -> tuple[Batch, Batch]:
-        """See Policy.act. What goes on a tape stays on the device."""
-        out, after = cast("TapedPolicy", self.policy).act(
-            to_device(step, self.device), to_device(state, self.device), *tape
-        )
+    def reward_scale(self) -> float | torch.Tensor:
+        return self.player.reward_scale()
+
+    def cache_weights(self) -> None:
+        self.player.cache_weights()
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """See Policy.act."""
+        out, after = self.player.act(to_device(step, self.device), to_device(state, self.device))
         both = fetch_outputs({"out": out, "after": after} if after else {"out": out})
         return both["out"], both.get("after", {})
 
@@ -138,15 +146,20 @@ def pool_to_device(pool: Pool, slots: RolloutSlots, device: torch.device) -> Poo
     if device.type == "cpu":
         return pool
     slots.rows["obs"] = tree.map(lambda x: torch.zeros_like(torch.from_numpy(x), device=device), slots.rows["obs"])
-    return cast("Pool", PoolOnDevice(pool, device))
+    return PoolOnDevice(pool, device)
 
 
-class PoolOnDevice:
+class PoolOnDevice(Pool):
+    """A pool of lanes that stay, whose observations are on a device."""
+
     def __init__(self, pool: Pool, device: torch.device):
-        self.pool, self.device = pool, device
+        self.pool, self.device, self.title, self.spec = pool, device, pool.title, pool.spec
+        self.lanes, self.groups, self.fixed, self.seating = pool.lanes, pool.groups, pool.fixed, pool.seating
+        self.faults, self.remarks = pool.faults, pool.remarks
 
-    def __getattr__(self, name: str) -> object:
-        return getattr(self.pool, name)
+    restarts = property(lambda self: self.pool.restarts)
+    unsaved = property(lambda self: self.pool.unsaved)
+    resting = property(lambda self: self.pool.resting)
 
     def arrive(self, step: Batch) -> Batch:
         return {**step, "obs": to_device(step["obs"], self.device)}
@@ -155,6 +168,26 @@ class PoolOnDevice:
         """See Pool."""
         lanes, step = self.pool.recv(timeout)
         return lanes, self.arrive(step)
+
+    def send(self, lanes: Lanes, action: Tree) -> None:
+        """See Pool."""
+        self.pool.send(lanes, action)
+
+    def close(self) -> None:
+        """See Pool."""
+        self.pool.close()
+
+    def pause_matches(self, on: bool) -> None:
+        """See Pool."""
+        self.pool.pause_matches(on)
+
+    def state(self) -> Batch | None:
+        """See Pool."""
+        return self.pool.state()
+
+    def load(self, state: Batch) -> None:
+        """See Pool."""
+        self.pool.load(state)
 
 
 def row_to_device(pool: Pool, step: Batch) -> Batch:
@@ -215,9 +248,22 @@ class MatchEnds:
 POLICY_INPUTS = ("obs", "mask", "reward", "first", "events")  # what a policy sees of a row
 
 
-def as_tensors(batch: Batch) -> Batch:
-    """Torch views of NumPy arrays; no bytes move. Tensors pass."""
-    return tree.map(torch.as_tensor, batch)
+def act_rows(
+    player: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
+) -> tuple[Batch, Batch]:
+    """What a player makes of rows [B] as a pool gives them, after the state before them: its outputs [B], and the state
+    behind them. No bytes move on a CPU.
+
+    noise: float32 [B, player.noise] within (0, 1); None: it takes its likeliest action. epsilon: float32 [B], see
+    Exploration; None: nothing is added to how the player explores.
+    """
+    inputs = {key: tree.map(torch.as_tensor, step[key]) for key in POLICY_INPUTS if key in step}
+    if noise is not None:
+        inputs["noise"] = torch.from_numpy(noise)
+    if epsilon is not None:
+        inputs["epsilon"] = torch.from_numpy(epsilon)
+    with torch.no_grad():
+        return player.act(inputs, state)
 
 
 class EpisodeCounter:
@@ -244,11 +290,6 @@ class EpisodeCounter:
         self.over[lanes] = over
         if agent >= 0:
             ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
-
-
-def policy_inputs(step: Batch) -> Batch:
-    """Of a row; without its noise."""
-    return {k: step[k] for k in POLICY_INPUTS if k in step}
 
 
 WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events", "team_reward")  # of what a pool says

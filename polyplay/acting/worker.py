@@ -10,14 +10,13 @@ import multiprocessing
 import os
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 import torch
 
-from polyplay.acting.actor import ActingPolicy, Actor, LanePlayer, Pull, ScriptedPolicy
+from polyplay.acting.actor import Actor, LanePlayer, Pull, ScriptedPolicy
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, policy_from_cpu
+from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, player_from_cpu
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_at_table
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
@@ -25,12 +24,12 @@ from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Batch
-from polyplay.core.worker import WorkerContext
+from polyplay.core.worker import LeagueClient, WorkerContext
 from polyplay.envs.lane import Bot, load_bot, seat_bot
 from polyplay.envs.pool import Envs, Pool
 from polyplay.nets.device import enter_device, to_host
 from polyplay.nets.factory import build_network
-from polyplay.nets.policy import PolicyFactory
+from polyplay.nets.policy import Player, PolicyFactory
 from polyplay.weights.parameter_server import ParameterServer
 from polyplay.weights.params import AgentParams, FlatParams, Params, WeightCache
 from polyplay.weights.update import Hogwild
@@ -59,7 +58,7 @@ def act(
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         producer = out.producer(ctx.index)
         producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
-        actor = Actor(ctx, pool, [LanePlayer(policy_from_cpu(net), producer)], ctx.index * envs.lanes)
+        actor = Actor(ctx, pool, [LanePlayer(player_from_cpu(net, ctx.device), producer)], ctx.index * envs.lanes)
         actor.explore, actor.held = explore, held
         if "pool" in saved:
             actor.load(saved)
@@ -90,14 +89,14 @@ def predict(
     ctx: WorkerContext, *, agents: LaneTable, policy: PolicyFactory, out: TrainingQueue, params: Hogwild
 ) -> Iterator[None]:
     """A predictor: one of those that serve these lanes, with the weights that the trainers change."""
-    while not params.ready:
+    while not params.counts.ready:
         time.sleep(min(ctx.patience, 0.005))
         yield
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     params.reader(net)
-    net = policy_from_cpu(net)
-    agents.open(ctx, net)
-    for chunks in Predictor(ctx, agents, net, lambda: params.version).chunks():
+    player = player_from_cpu(net, ctx.device)
+    agents.open(ctx, player)
+    for chunks in Predictor(ctx, agents, player, lambda: params.counts.version).chunks():
         for slot, length in chunks:
             out.commit(slot, length)
             ctx.counters.add("rollouts", 1)
@@ -183,20 +182,6 @@ class MatchResults:
 # file; its rows and those of a bot are not written. Players change between two rollouts, while all matches rest.
 
 
-class Tables(Protocol):
-    """What an actor asks of a league (population.league)."""
-
-    agents: int
-    players: int
-    bots: tuple[str, ...]  # the last players
-
-    def table(self, actor: int) -> tuple[int, np.ndarray]: ...
-    def wait(self, actor: int) -> bool: ...
-    def acknowledge(self, actor: int, draw: int) -> None: ...
-    def identity(self, player: int) -> Any: ...  # its `agent`, and of a past agent the `version` of its weights
-    def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None: ...
-
-
 def act_at_table(
     ctx: WorkerContext,
     *,
@@ -204,7 +189,7 @@ def act_at_table(
     out: RolloutQueue,
     params: AgentParams,
     envs: Envs,
-    league: Tables | None = None,
+    league: LeagueClient | None = None,
     lag: int | None = None,
 ) -> Iterator[None]:
     """An actor whose groups of lanes have a player each, whom the league draws; without, agents play in turn. lag:
@@ -243,11 +228,11 @@ class Seat(LanePlayer):
     ):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
         self.net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-        self.vector, self.network = FlatParams(self.net), policy_from_cpu(self.net)
+        self.vector, self.network = FlatParams(self.net), player_from_cpu(self.net, ctx.device)
         super().__init__(self.network, producer)
         self.seats_of_agent = 1  # players of the same agent at the table
 
-    def sit(self, policy: ActingPolicy, pull: Pull, agent: int = -1) -> None:
+    def sit(self, policy: Player, pull: Pull, agent: int = -1) -> None:
         """From the next rollout on this plays here. agent: a living one, which learns from it."""
         self.policy, self.agent, self.pull, self.version = policy, agent, pull, -1
         self.out = self.producer if agent >= 0 else None
@@ -274,7 +259,7 @@ class ActorSeating:
     """Who sits at an actor's table, and what comes of its matches."""
 
     def __init__(
-        self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: Tables | None, bots: Sequence[Bot] = ()
+        self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: LeagueClient | None, bots: Sequence[Bot] = ()
     ):
         self.ctx, self.actor, self.seats, self.league = ctx, actor, seats, league
         self.bots = [[seat_bot(bot, actor.pool, group.lanes) for bot in bots] for group in actor.groups]  # of each seat

@@ -24,6 +24,8 @@ from polyplay.core.errors import BadPriority, NotFinite
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 
+BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # of a row's byte
+
 # The index of a buffer: which row is in which slot, which items may be drawn, and their ids. See row_kernels.
 
 
@@ -408,7 +410,7 @@ class ReplayBuffer:
         if r.sequence:  # burn_in + sequence + n_step rows of one episode each, and the recurrent state before them
             at, real, extras["valid"] = spans(slots, r.length, index.R, r.burn_in, index.flags)
             flags = index.flags[at]
-            extras |= {n: (flags & getattr(replay_kernels, n.upper()) > 0) & real for n in FLAGS}
+            extras |= {name: (flags & bit > 0) & real for name, bit in BITS.items()}
             extras["first"] |= ~real
             extras["state"] = self.states.take(at[0], extras["first"][0])
         else:  # s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has

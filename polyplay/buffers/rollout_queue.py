@@ -13,7 +13,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from math import gcd
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from polyplay.core import tree
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.shared_memory import LINE, Ring, Semaphore, Semaphores, SharedObject
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.core.worker import Arrow
+from polyplay.core.worker import Arrow, Edge
 from polyplay.envs.pool import Envs, EnvSpec
 
 # What the queues between acting and learning have in common. Imports no torch.
@@ -32,20 +32,15 @@ from polyplay.envs.pool import Envs, EnvSpec
 FILLING, READING = 1, 2
 
 
-class Queue(ABC):
-    """What the crew and the diagram see: an Edge that one role has as `out` and another as `source`."""
-
-    memory: ClassVar[str] = "rollouts"
-    patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-
-    @abstractmethod
-    def label(self) -> str: ...
+class Queue(Edge):
+    """One role has it as `out` and another as `source`."""
 
     def arrows(self) -> list[Arrow]:
+        """See Edge."""
         return [Arrow(self.label(), ("out",), ("source",))]
 
 
-class SharedQueue(Queue, SharedObject):
+class SharedQueue(SharedObject, Queue, ABC):
     """Slots between processes, in one block of memory. Every pair of a writer and a reader has two rings of their
     numbers, of the empty and of the full ones: so every ring has one writer and one reader, and whoever is killed
     leaves no lock. Pair i's reader is i mod `readers`. `share`: slots of each owner, which has `each` pairs that follow
@@ -156,8 +151,7 @@ class QueueBatches:
 
     edge = property(lambda self: self.queue)
 
-    @property
-    def joined_nbytes(self) -> float:
+    def nbytes(self, policy: PolicyLike) -> float:
         """Bytes of a batch that is put together from several slots."""
         return self.queue.nbytes / self.queue.slots * self.n if self.n > 1 else 0.0
 

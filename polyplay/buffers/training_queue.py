@@ -33,7 +33,6 @@ class TrainingQueue(Queue):
         slots = self.slots = capacity + agents
         self.rows: Batch = tree.zeros(rows, (slots, T + 1))
         self.state: Batch = tree.zeros(state, (slots,))
-        self.nbytes = slots * ((T + 1) * tree.nbytes(rows) + tree.nbytes(state))
         self.length = np.zeros(slots, np.int64)  # transitions of the chunk in a slot
         self._empty = list(range(slots))
         self._full: deque[int] = deque()
@@ -48,6 +47,11 @@ class TrainingQueue(Queue):
         """For chunks of T steps of such environments' lanes, with this network."""
         rows = rows_of(envs.spec, policy.spec())
         return cls(rows, policy.state_spec(), T, envs.lanes, capacity)
+
+    @property
+    def nbytes(self) -> int:
+        """See Edge."""
+        return sum(array.nbytes for _, array in tree.leaves({"rows": self.rows, "state": self.state}))
 
     def label(self) -> str:
         return f"training queue: at most {self.capacity} chunks × {self.T + 1} rows"
@@ -80,9 +84,7 @@ class TrainingQueue(Queue):
     # -------------------------------------------------------------------------------- the learning side
 
     def batches(self, rows: int) -> TrainingBatches:
-        """Raises UserError: there may never be so many transitions in the queue."""
-        if rows > self.capacity:
-            raise UserError(f"--min-batch {rows} can take more chunks than --queue {self.capacity} holds: raise that")
+        """See TrainingBatches."""
         return TrainingBatches(self, rows)
 
     def take(self, rows: int) -> list[int] | None:
@@ -128,12 +130,16 @@ class TrainingQueue(Queue):
 
 
 class TrainingBatches(QueueBatches):
-    """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change."""
+    """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change. Raises
+    UserError: there may never be so many transitions in the queue.
+    """
 
     queue: TrainingQueue
 
     def __init__(self, queue: TrainingQueue, rows: int):
         self.queue, self.rows = queue, rows
+        if rows > queue.capacity:
+            raise UserError(f"--min-batch {rows} can take more chunks than --queue {queue.capacity} holds: raise that")
 
     @property
     def n(self) -> int:  # type: ignore[override]

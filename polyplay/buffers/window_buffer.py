@@ -6,58 +6,11 @@ each is drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 it 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import tree
 from polyplay.core.files import Row
 from polyplay.core.tree import Batch, Spec
-
-
-@dataclass(frozen=True)
-class Windows:
-    """What crosses into an optimizer: a queue of rollouts that have the state before each of their windows, and how
-    their windows are drawn.
-    """
-
-    queue: RolloutQueue
-    capacity: int  # windows of a buffer
-    batch: int  # windows of an update
-    reuse: float = 1.0  # 0: drawing waits for nothing once the buffer is full
-    publish: int = 1  # updates from one published version of the weights to the next
-    stale: int = 0  # versions that the published weights are behind
-
-    @property
-    def edge(self) -> RolloutQueue:
-        return self.queue
-
-    @property
-    def n(self) -> int:
-        """Slots taken at once."""
-        return 1
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        """[T, B] of an update."""
-        return self.queue.window, self.batch
-
-    @property
-    def joined_nbytes(self) -> float:
-        """Bytes of the buffer."""
-        rows = self.queue.nbytes / self.queue.slots / (self.queue.T * self.queue.lanes)
-        return rows * self.queue.window * (self.capacity + self.batch)
-
-    def describe(self) -> list[str]:
-        """Lines for the diagram."""
-        reuse = f"reuse {self.reuse:g}" if self.reuse else "reuse free"
-        stale = f", {self.stale} versions behind" if self.stale else ""
-        return [
-            f"buffer  {self.capacity:,} windows × {self.queue.window} steps, {reuse}",
-            f"batch   {self.batch:,} windows, drawn at random",
-            f"version every {self.publish} updates{stale}",
-        ]
 
 
 class WindowBuffer:

@@ -9,11 +9,13 @@ import importlib.util
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from polyplay.core.errors import Finding, UserError
 from polyplay.core.files import Row
+
+if TYPE_CHECKING:
+    from polyplay.systems import Page
 
 T = TypeVar("T")
 EXAMPLES = (
@@ -50,7 +52,7 @@ def run_and_options(cls: type[T], words: Sequence[str], verb: str) -> tuple[Path
     return Path(first[0]), options, given
 
 
-def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[str, ModuleType, list[str]]:
+def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[str, Page, list[str]]:
     """(system, its page, the rest of the words). over: of a population, unless the words say it."""
     from polyplay import systems
 

@@ -178,14 +178,14 @@ def open_player(directory: Path, options: PageOptions) -> tuple[SearchPolicy, in
     """The agent, its simulations, its checkpoint, its system. Raises UserError: none is usable, or the agent does not
     search.
     """
-    from polyplay.acting.play import load_player
+    from polyplay.acting import play
     from polyplay.evaluation.agent import open_run
     from polyplay.search.search import SearchPolicy
     from polyplay.workers import process
 
     wired, found, config = open_run(directory, options.checkpoint, options.trust)
     process.tune(1)
-    player = load_player(wired, found)
+    player = play.load_player(wired, found)
     if not isinstance(player, SearchPolicy):
         given = f"play: {directory} is a run of {config['system']} on {wired.envs.title}"
         allowed = "a run of alphago_zero, from polyplay train alphago_zero --env game:connect_four"

@@ -163,12 +163,11 @@ class ValueUnits:
     reward_scale: float = 1.0
     rescale: float = 0.0
 
-    def in_environment(self, value: Array, policy: object) -> Array:
-        """Values as discounted sums of the environment's rewards. A policy with `returns` has learned another factor of
-        rewards. Limits of rewards, as of `clip`, cannot be undone.
+    def in_environment(self, value: Array, learned: Array = 1.0) -> Array:
+        """Values as discounted sums of the environment's rewards. learned: a factor of rewards that the network has
+        learned (Policy.reward_scale). Limits of rewards, as of `clip`, cannot be undone.
         """
         if self.rescale:
             value = unscale(value, self.rescale)
-        if (returns := getattr(policy, "returns", None)) is not None:
-            value = value / returns.scale()
+        value = value / learned
         return value if self.reward_scale == 1.0 else value / self.reward_scale

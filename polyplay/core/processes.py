@@ -374,9 +374,50 @@ class _Popen(popen_forkserver.Popen):
             pipe.write(buffer.getbuffer())
 
 
-class ForkedProcess(process.BaseProcess):
+class Handle:
+    """What runs a worker, as the main process sees it. The defaults are those of what runs in this process and can only
+    end by itself.
+    """
+
+    apart: bool = False  # a process, here or on another machine: it can be killed
+    machine: str | None = None  # the other machine that it is on
+    lost_first: bool = True  # of the workers that were lost with a machine at once: the one that counts
+
+    @property
+    def pid(self) -> int | None:
+        """Its number, where it is a process of this machine."""
+        return None
+
+    @property
+    def sentinel(self) -> int | None:
+        """A file that is readable once it has ended; None: it sends a last message."""
+        return None
+
+    def turn(self) -> None:
+        """Take a turn, where it runs in the calling thread. Raises StopIteration: it is done; and what it raises."""
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended."""
+        return False
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait for its end, at most `timeout` seconds."""
+
+    def kill(self) -> None:
+        """End it at once, where it is apart."""
+
+    def ending(self) -> str:
+        """How it ended, in words."""
+        return "ended"
+
+    def close(self) -> None:
+        """Give back what it holds. It has ended, or never runs again."""
+
+
+class ForkedProcess(process.BaseProcess, Handle):
     """A process forked from a server. It ends with its parent, also when that is daemonic."""
 
+    apart = True
     _start_method = None  # what it starts itself it starts in the platform's way
     starts = True  # it may start processes itself, once it has read what it was sent
 

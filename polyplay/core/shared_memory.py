@@ -106,7 +106,11 @@ class SharedObject:
 
     def _attach(self) -> None:
         """Make what is this process's own."""
-        self.__dict__.update(tree.map(lambda place: self.block.array(*place), self._places))
+        self.__dict__.update(self.arrays())
+
+    def arrays(self) -> tree.Batch:
+        """All of them in this process, by their names."""
+        return cast("tree.Batch", tree.map(lambda place: self.block.array(*place), self._places))
 
     @property
     def nbytes(self) -> int:

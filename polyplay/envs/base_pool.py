@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 
@@ -14,7 +14,7 @@ from polyplay.core.errors import Closed, EnvFailure, UserError
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.shared_memory import SharedObject
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs.pool import Batching, Envs, EnvSpec, Greedy, Lanes, lane_seeds
+from polyplay.envs.pool import Batching, Envs, EnvSpec, Greedy, Lanes, Pool, lane_seeds
 from polyplay.envs.spaces import check_action, fields
 
 
@@ -53,6 +53,9 @@ class Seating:
 
     def _place(self, matches: np.ndarray) -> None:
         self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
+
+    # who sits where, as `state` has it and as other processes see it
+    arrays = property(lambda self: {"lanes": self.lanes, "drawn": self.drawn, "seat": self.seat})
 
     def bind(self, arrays: Batch) -> None:
         """Keep who sits where in these arrays, as `state` has them and as other processes see them."""
@@ -122,7 +125,7 @@ class SharedRows(SharedObject):
     def __init__(self, spec: EnvSpec, lanes: int, workers: int, seating: Seating | None = None):
         matches: dict[str, Tree] = {}
         if seating is not None:
-            sitting = {name: (getattr(seating, name).shape, np.int64) for name in ("lanes", "drawn", "seat")}
+            sitting = {name: (array.shape, np.int64) for name, array in seating.arrays.items()}
             matches = {"sitting": sitting, "held": (1, np.bool_), "resting": (seating.matches, np.bool_)}
         super().__init__(
             **matches,
@@ -136,8 +139,7 @@ class SharedRows(SharedObject):
         )
         self.seeds[:] = -1
         if seating is not None:
-            for name, array in self.sitting.items():
-                array[:] = getattr(seating, name)
+            tree.write(self.sitting, ..., seating.arrays)
             self.seating = seating
             self._attach()
 
@@ -339,13 +341,8 @@ class Faults:
         self.reports.append(text)
 
 
-class BasePool(ABC):
+class BasePool(Pool):
     """A Pool, but for `_step`: which steps lanes, and writes their rows or leaves them to `_rows_of`."""
-
-    restarts = 0
-    unsaved = ""
-    seating: Seating | None = None
-    resting = False
 
     def __init__(self, envs: Envs, rows: Batch | None = None):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
@@ -358,7 +355,7 @@ class BasePool(ABC):
 
     @property
     def ready(self) -> int:
-        """Lanes whose row nobody took yet, of a pool that gives whoever is ready; by the answers read so far."""
+        """See Pool; by the answers read so far."""
         return self._ready.ready
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
@@ -385,17 +382,6 @@ class BasePool(ABC):
     def close(self) -> None:
         """See Pool."""
         self._open = False
-
-    def pause_matches(self, on: bool) -> None:
-        """See Pool."""
-        raise ValueError(f"{self.title}: has no matches to hold")
-
-    def state(self) -> Batch | None:
-        """None: it cannot be saved; `unsaved` says why."""
-        return None
-
-    def load(self, state: Batch) -> None:
-        raise ValueError(f"{self.title}: has no state to load: {self.unsaved}")
 
     def _check_open(self) -> None:
         if not self._open:

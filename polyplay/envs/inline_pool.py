@@ -56,10 +56,9 @@ class InlinePool(UnitPool):
     def _turn(self, numbers: Iterable[int]) -> None:
         self._random.enter()
         for i in numbers:
-            lanes = self._ready.ordered([i])
-            while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, lanes):
+            while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, self._ready.ordered([i])):
                 pass
-            self._faults.steps += len(lanes)
+            self._faults.steps += self.seats
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)

@@ -245,9 +245,18 @@ class Seats(NamedTuple):
     seat: np.ndarray  # int64 [n]
 
 
-# observations [n, …] and masks, None without any, and where its attribute plays_state is true Seats: actions [n]
-Bot = Callable[..., Tree]
-SeatedBot = Callable[[Tree, Tree | None], Tree]  # one that has its lanes
+SeatedBot = Callable[[Tree, Tree | None], Tree]  # of observations [n, …] and masks, None without any: actions [n, …]
+
+
+class StateBot(ABC):
+    """A scripted player that plays by the state of the game."""
+
+    @abstractmethod
+    def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> Tree:
+        """Actions [n, …] of players at `seats`, of observations [n, …] and masks, None without any."""
+
+
+Bot = SeatedBot | StateBot
 
 
 def load_bot(spec: EnvSpec, name: str) -> Bot:
@@ -255,7 +264,7 @@ def load_bot(spec: EnvSpec, name: str) -> Bot:
     tried by seat_bot.
     """
     bot: Bot = imported(spec.bots[name], "polyplay_bots")
-    if not _plays_state(bot):
+    if not isinstance(bot, StateBot):
         _try(bot, spec, 2, f"{name}: {spec.bots[name]}")
     return bot
 
@@ -264,22 +273,20 @@ def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
     """The bot on these lanes of the pool. Raises UserError: it plays by states that this pool does not have, raises, or
     returns something else.
     """
-    if not _plays_state(bot):
+    if not isinstance(bot, StateBot):
         return bot
-    seats_of, name = getattr(pool, "seats_of", None), title_of(bot)
-    if seats_of is None:
+    name = title_of(bot)
+    if pool.seats_of(lanes) is None:
         needs = "allowed: bots that play by observations, or a toy: or arena: environment of several players"
         raise UserError(f"polyplay_bots: {name} plays by the game's state, which these environments lack; {needs}")
 
     def play(obs: Tree, mask: Tree | None) -> Tree:
-        return bot(obs, mask, seats_of(lanes))
+        seats = pool.seats_of(lanes)
+        assert seats is not None
+        return bot(obs, mask, seats)
 
     _try(play, pool.spec, len(range(pool.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes), name)
     return play
-
-
-def _plays_state(bot: Bot) -> bool:
-    return bool(getattr(bot, "plays_state", False))
 
 
 def _try(bot: SeatedBot, spec: EnvSpec, n: int, name: str) -> None:

@@ -7,7 +7,6 @@ import importlib
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from dataclasses import replace
-from typing import Any
 
 from polyplay.envs import build, envpool, process_pool
 from polyplay.envs.atari import Atari, NativePool
@@ -26,16 +25,19 @@ GAMES = {  # modules with describe(envs) and connect(envs, seed, lane), loaded w
 }
 
 
-def _game(name: str, what: str) -> Callable[..., Any]:
-    """`what` of the module of the games whose names begin with `name`."""
-    return lambda *given: getattr(importlib.import_module(GAMES[name]), what)(*given)
+def _games(module: str) -> tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]:
+    """Its describe and connect."""
+    return (
+        lambda envs: importlib.import_module(module).describe(envs),
+        lambda envs, seed, lane: importlib.import_module(module).connect(envs, seed, lane),
+    )
 
 
 # by how a name begins; all others are Gymnasium environments
 POOLS: dict[str, tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]] = {
     "ALE/": (describe_game, NativePool),
     "envpool:": (envpool.describe, envpool.EnvPoolPool),
-    **{name: (_game(name, "describe"), _game(name, "connect")) for name in GAMES},
+    **{name: _games(module) for name, module in GAMES.items()},
 }
 
 

@@ -1,4 +1,4 @@
-"""The protocol: Envs describes, Pool serves lanes; specs as JSON.
+"""Envs describes lanes, Pool serves them; specs as JSON.
 
 A pool's rows follow the project's row convention: the row with `terminated | truncated` holds the real
 last observation of the episode, the action sent for it is ignored, and the lane's next row is the `first`
@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import difflib
 import pickle
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from gymnasium import spaces as gym
@@ -26,6 +27,7 @@ from polyplay.envs.spaces import ActionSpec, Conditional, conditional_actions, s
 
 if TYPE_CHECKING:
     from polyplay.envs.base_pool import Seating
+    from polyplay.envs.lane import Seats
 
 WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
 EPISODE_CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
@@ -57,7 +59,7 @@ class Greedy:
 Batching = All | Greedy
 
 
-# --------------------------------------------------------------------------------------- protocol
+# ------------------------------------------------------------------------------------------- pool
 
 
 @dataclass(frozen=True)
@@ -101,43 +103,100 @@ class EnvSpec:
         return {**events, **({"team_reward": Field((), "float32")} if self.team_reward else {})}
 
 
-class Pool(Protocol):
+class Pool(ABC):
+    """Serves lanes of one kind of environment. What has a default, most pools lack: matches, pictures, lanes that come
+    and go, and a state to save.
+    """
+
     spec: EnvSpec
+    title: str  # of the environment, in errors
     lanes: int
     groups: int
     fixed: bool  # recv gives slices (fixed groups), not index arrays
-    restarts: int  # lanes restarted so far (crash or hang)
-    faults: list[str]  # what went wrong there, each with its traceback; the reader may take them out
+    faults: list[str]  # what went wrong, each with its traceback; the reader may take them out
     remarks: list[str]  # what is odd, but no fault; likewise
-    unsaved: str  # why state() was None the last time
-    seating: Seating | None  # who sits where, of environments with several players; as of the rows that recv gave
-    resting: bool  # every match is over and held, see pause_matches()
+    restarts: int = 0  # lanes restarted so far (crash or hang)
+    unsaved: str = ""  # why state() was None the last time
+    seating: Seating | None = None  # of environments with several players; as of the rows that recv gave
+    resting: bool = False  # every match is over and held, see pause_matches()
+    threaded: bool = False  # several threads may call recv and send at once, and recv waits for lanes that step
 
+    @abstractmethod
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """The lanes that are ready and their rows, in the same order; arrays are valid until the send() of
         those lanes. The first row of every lane is its reset observation.
 
-        Raises TimeoutError (ale-py's pool always waits: its steps end), EnvFailure, Closed after close().
+        timeout: seconds; None: for ever. Raises TimeoutError (ale-py's pool always waits: its steps end), EnvFailure,
+        Closed after close().
         """
 
+    @abstractmethod
     def send(self, lanes: Lanes, action: Tree) -> None:
         """Answer lanes that recv gave: an array [B, …] as `spec.action` says, or a dict of them. Raises
         ValueError: other lanes or actions.
         """
 
+    @abstractmethod
     def close(self) -> None:
         """End everything; may be called again."""
+
+    def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
+        """What people see of a lane: RGB uint8 [H, W, 3], and pictures per second; None: it draws nothing."""
+        return None
+
+    # ---------------------------------------------------------------------------------------- matches
 
     def pause_matches(self, on: bool) -> None:
         """While on, a match that is over does not begin again: its lanes have `first` rows again and again, so no
         transitions. Afterwards it begins with its next step. Raises ValueError: an environment without matches.
         """
+        raise ValueError(f"{self.title}: has no matches to hold")
+
+    def seats_of(self, lanes: Lanes) -> Seats | None:
+        """The states of matches, and where these lanes sit: valid until the send() of those lanes. None: they are the
+        environment's own.
+        """
+        return None
+
+    # ------------------------------------------------------------------------ lanes that come and go
+
+    @property
+    def ready(self) -> int:
+        """Lanes whose row nobody took yet, of a pool that gives whoever is ready."""
+        return 0
+
+    @property
+    def wanted(self) -> int:
+        """The first so many lanes are to be there."""
+        return self.lanes
+
+    @property
+    def present(self) -> int:
+        """Lanes that are there."""
+        return self.lanes
+
+    def scale(self, n: int) -> None:  # noqa: B027 - lanes that stay need nothing
+        """Be the first `n` lanes: recv gives the others once more, to `part`. A pool whose lanes stay does nothing."""
+
+    def part(self, lanes: np.ndarray) -> None:
+        """Instead of send(): these lanes, beyond the wanted ones, are to end. int64 [n]."""
+        raise ValueError(f"{self.title}: its lanes stay")
+
+    def waits(self) -> tuple[float, float] | None:
+        """Seconds that environments waited for their orders so far, and how many waits; None: nobody counts them."""
+        return None
+
+    # ------------------------------------------------------------------------------------------ state
 
     def state(self) -> Batch | None:
         """Everything that decides the future of every lane, as arrays; None where it has none, see `unsaved`."""
+        return None
 
     def load(self, state: Batch) -> None:
-        """Go on from such a state, to the bit: also which lanes wait for their answer."""
+        """Go on from such a state, to the bit: also which lanes wait for their answer. Raises ValueError: there is
+        none.
+        """
+        raise ValueError(f"{self.title}: has no state to load: {self.unsaved}")
 
 
 # ------------------------------------------------------------------------------------ description
@@ -174,7 +233,7 @@ class Envs:
         parts = "--players" if self.agents > 1 else "--groups"
         whole = self.lanes > 0 and self.groups > 0 and self.lanes % self.groups == 0
         need(whole, f"--lanes {self.lanes} given; allowed: positive multiples of {parts} {self.groups}")
-        alone = self.fixed or (self.groups == 1 and 1 <= getattr(self.batching, "n", 1) <= self.lanes)
+        alone = isinstance(self.batching, All) or (self.groups == 1 and 1 <= self.batching.n <= self.lanes)
         got = f"groups={self.groups}, lanes={self.lanes}"
         need(alone, f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, got {got}")
         comes = 0 <= self.active <= self.lanes and not (self.active and self.fixed)

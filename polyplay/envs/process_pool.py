@@ -336,7 +336,9 @@ TICK = 0.25  # seconds between two checks of the deadlines, and the longest that
 
 
 class ProcessPool(UnitPool):
-    """A Pool over environment processes. recv and send may be called by several threads."""
+    """A Pool over environment processes."""
+
+    threaded = True
 
     def __init__(self, envs: Envs, seed: int, lane: int, server: ForkServer = SERVER):
         super().__init__(envs, seed, lane, envs.workers or cores())
@@ -352,16 +354,16 @@ class ProcessPool(UnitPool):
         self._workers: dict[int, EnvProcessHandle] = {}
         self._leaving: list[EnvProcessHandle] = []  # without orders; they are closing their environments
         self._apart = n == units  # every lane, or match, has a process of its own, so lanes may come and go
-        self.wanted = envs.active or envs.lanes  # lanes, the first so many
+        self._wanted = envs.active or envs.lanes
         self._here: set[int] = set()  # lanes that gave a row since they came
         self._failure: BaseException | None = None
         self._checked = time.monotonic()
         self._tick = min(TICK, envs.step_timeout / 4)
         self._job = LaneJob(pickled_factory(envs), envs.title, self.spec, seed, lane, envs.step_timeout)
-        if not self._apart and self.wanted < envs.lanes:
+        if not self._apart and self._wanted < envs.lanes:
             raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={units}")
         try:
-            for i in range(self.wanted // self.seats if self._apart else n):
+            for i in range(self._wanted // self.seats if self._apart else n):
                 self._start(i)
         except BaseException:
             self.close()
@@ -448,8 +450,8 @@ class ProcessPool(UnitPool):
             raise ValueError(f"{n} lanes: 0 … {self.lanes} can be, of a greedy pool with a process per lane")
         with self._lock:
             self._check_open()
-            self.wanted = min(-(-n // self.seats) * self.seats, self.lanes)
-            for i in range(self.wanted // self.seats):
+            self._wanted = min(-(-n // self.seats) * self.seats, self.lanes)
+            for i in range(self._wanted // self.seats):
                 for lane in self._absent(i):
                     self._board.joins[lane] += 1
                     self._ready.join(lane)
@@ -458,7 +460,7 @@ class ProcessPool(UnitPool):
             self._reap()
 
     def part(self, lanes: np.ndarray) -> None:
-        """Instead of send(): these lanes, beyond the wanted ones, are to end. Nobody waits for that."""
+        """See Pool. Nobody waits for their end."""
         with self._lock:
             for lane in lanes.tolist():
                 self._ready.part(lane)
@@ -469,21 +471,23 @@ class ProcessPool(UnitPool):
                     self._unregister(worker)
                     worker.close_orders()
                     self._leaving.append(worker)
-            self.scale(self.wanted)  # perhaps they are wanted again
+            self.scale(self._wanted)  # perhaps they are wanted again
 
     def _absent(self, i: int) -> list[int]:
         """The lanes of process `i`, of those that have one lane or match, that are not there."""
         lanes = range(i * self.seats, (i + 1) * self.seats)
         return [lane for lane in lanes if self._ready.where[lane] == ABSENT]
 
+    wanted = property(lambda self: self._wanted)
+
     @property
     def present(self) -> int:
         """Lanes that are there: those that have yet to go included, but not those whose first row is awaited."""
         there = len(self._workers) * self.seats if self._apart else self.lanes
-        return there if there > self.wanted else min(there, len(self._here))
+        return there if there > self._wanted else min(there, len(self._here))
 
     def waits(self) -> tuple[float, float]:
-        """Seconds that environment processes waited for their orders so far, and how many waits these were."""
+        """See Pool."""
         waited = self._board.waited.sum(0)
         return float(waited[0]), float(waited[1])
 

@@ -54,7 +54,7 @@ class Agent:
         evaluate`). trust: open a run that was made elsewhere and executes a module by name. agent: of a league: best
         (by its Elo), or a number (None: the first). Raises UserError.
         """
-        from polyplay.acting.play import PlayOptions, load_player
+        from polyplay.acting import play
 
         if epsilon is not None and not 0.0 <= epsilon <= 1.0:
             raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
@@ -76,8 +76,8 @@ class Agent:
         process.tune(1)
         self.observation_space, self.action_space = pool.of_spec(self.spec)
         self._envs: Envs = wired.envs
-        self._units, self._policy = wired.values, load_player(wired, self.checkpoint, agent=whose)
-        self._how = PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
+        self._units, self._policy = wired.values, play.load_player(wired, self.checkpoint, agent=whose)
+        self._how = play.PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
         self._read = spaces.action_reader(self.action_space)
         self._acts = 0  # random numbers used: who passes no state on is not given the same ones again
 
@@ -104,7 +104,7 @@ class Agent:
         value = self._choose(step, state, True)[1]
         if value is None:
             raise UserError(f"value: the network of this {self.system} run has none")
-        value = self._units.in_environment(torch.from_numpy(value), self._policy).numpy()
+        value = self._units.in_environment(torch.from_numpy(value), self._policy.reward_scale()).numpy()
         return value if batched else float(value[0])
 
     def predict(
@@ -173,12 +173,12 @@ class Agent:
         return (concatenate(self.action_space, rows, out) if batched else rows[0]), after
 
     def _choose(self, step: Batch, state: State | None, greedy: bool) -> tuple[Tree, np.ndarray | None, State]:
-        from polyplay.acting.play import choose_with_value
+        from polyplay.acting import play
 
         n = len(step["first"])
         before = State(self._policy.initial(n), self._acts, n) if state is None else state
         how = replace(self._how, greedy=greedy, epsilon=0.0 if greedy else self._how.epsilon)
-        found = choose_with_value(self.spec, self._policy, how, np.arange(n), step, before.network, before.acts)
+        found = play.choose_with_value(self.spec, self._policy, how, np.arange(n), step, before.network, before.acts)
         return found[0], found[1], State(found[2], before.acts + 1, n)
 
 

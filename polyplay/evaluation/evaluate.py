@@ -41,8 +41,8 @@ from polyplay.systems import System
 from polyplay.workers import process
 
 if TYPE_CHECKING:
-    from polyplay.acting.play import PlayedGame
-    from polyplay.nets.policy import Policy
+    from polyplay.acting import play
+    from polyplay.nets.policy import Player
 
 EVERY = 30.0  # seconds between two lines where standard error is no terminal
 
@@ -56,7 +56,7 @@ class GamesWatch:
         self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: by what
         self._show: Callable[[], None] = lambda: None
 
-    def step(self, found: list[PlayedGame], lanes: int) -> bool:
+    def step(self, found: list[play.PlayedGame], lanes: int) -> bool:
         """All lanes made a step, and these games ended in it. Whether to go on."""
         self.games, self.steps = self.games + len(found), self.steps + lanes
         self.total += sum(game.ret for game in found)
@@ -122,20 +122,20 @@ def picture(step: Batch, pool: Pool, option: str) -> tuple[np.ndarray, float]:
     """The first lane's (RGB uint8 [H, W, 3], pictures per second): an Atari screen's newest plane, else what `render`
     gives. Raises UserError.
     """
-    if not hasattr(pool, "picture"):
-        obs = step["obs"]
-        if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
-            raise UserError(f"{option}: needs image observations [C, H, W] of uint8; these are none")
-        plane = np.repeat(np.repeat(obs[0, -1], SCALE, 0), SCALE, 1)
-        return np.stack([plane] * 3, -1), ATARI_RATE
     try:
-        rendered, rate = pool.picture(0)
+        rendered = pool.picture(0)
     except Exception as e:
         why = " ".join(str(e).split())
         if isinstance(e, DependencyNotInstalled) and "pygame" in why:
             raise UserError(f"{option}: needs the package pygame; `pip install 'polyplay[{option[2:]}]'`") from None
         raise UserError(f"{option}: rendering failed: {type(e).__name__}: {why}") from e
-    array = np.asarray(rendered)
+    if rendered is None:
+        obs = step["obs"]
+        if isinstance(obs, dict) or obs.ndim != 4 or obs.dtype != np.uint8:
+            raise UserError(f"{option}: needs image observations [C, H, W] of uint8; these are none")
+        plane = np.repeat(np.repeat(obs[0, -1], SCALE, 0), SCALE, 1)
+        return np.stack([plane] * 3, -1), ATARI_RATE
+    array, rate = np.asarray(rendered[0]), rendered[1]
     if array.ndim != 3 or array.shape[2] != 3 or array.dtype != np.uint8:
         raise UserError(f"{option}: render() gave {array.dtype} {list(array.shape)}; it must give uint8 [H, W, 3]")
     return array, rate
@@ -434,12 +434,13 @@ def play_and_score(
     }
 
 
-def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy, str, Row]:
+def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player, str, Row]:
     """Who plays, on which device, and what a record says of both. Raises UserError."""
     import torch
 
     from polyplay.acting import play
     from polyplay.nets import device
+    from polyplay.search.search import SearchPolicy
 
     process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(options.seed)
@@ -451,7 +452,7 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Policy,
     policy = play.load_player(wired, found, where, options.simulations, whose)
     about: Row = {"device": where if where == "cpu" else device.device_name(where)}
     about |= {} if options.agent is None else {"agent": whose}
-    return policy, where, about | ({"simulations": getattr(policy, "simulations", None)} if wired.player else {})
+    return policy, where, about | ({"simulations": policy.simulations} if isinstance(policy, SearchPolicy) else {})
 
 
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:

@@ -6,12 +6,11 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyplay.acting import play
-from polyplay.acting.play import MatchStarts, MatchWatch, PlayOptions, TeamPlayer, load_player
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.tree import Batch
@@ -27,11 +26,11 @@ from polyplay.games.board_pool import board_of, show_all
 from polyplay.games.boards import Game, Go
 from polyplay.games.mcts import Opponent, opponent
 from polyplay.nets import device
+from polyplay.nets.policy import Player
 from polyplay.systems import System
 
 if TYPE_CHECKING:
     from polyplay.evaluation.evaluate import EvaluateOptions
-    from polyplay.nets.policy import Policy
     from polyplay.search.search import SearchPolicy
 
 MORE = ", or the directory of a run"  # beside opponents by name
@@ -48,27 +47,25 @@ class BoardPlayer:
 
 
 @dataclass(frozen=True)
-class SearchAt:
-    """A search as a policy for one step that knows its positions, records int8 [n, record], whole: planes of Go show
+class SearchAt(Player):
+    """A search as a player for one step that knows its positions, records int8 [n, record], whole: planes of Go show
     only the last eight of those that may not be repeated.
     """
 
     search: SearchPolicy
     records: np.ndarray
 
-    noise = 0
-
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        from polyplay.acting.rows import as_tensors
+        import torch
 
         action, value = self.search.choose(self.records)
-        return as_tensors({"action": action, "value": value}), state
+        return {"action": torch.as_tensor(action), "value": torch.as_tensor(value)}, state
 
 
 class PolicyPlayer:
     """A policy that has no memory, on any position of its game: an Opponent."""
 
-    def __init__(self, wired: System, policy: Policy, how: PlayOptions):
+    def __init__(self, wired: System, policy: Player, how: play.PlayOptions):
         self.board, self.spec, self.policy, self.how, self.acts = board_of(wired.envs), wired.envs.spec, policy, how, 0
         if policy.state_spec():
             memory = "a policy with a memory cannot be asked for a position alone"
@@ -82,7 +79,7 @@ class PolicyPlayer:
         step = {"obs": np.zeros((n, *self.board.planes), np.float32), "reward": reward, "first": off}
         step["mask"], found = np.zeros((n, self.board.actions), bool), records[at]
         show_all(self.board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
-        policy = cast("Policy", SearchAt(self.policy, found)) if isinstance(self.policy, SearchPolicy) else self.policy
+        policy = SearchAt(self.policy, found) if isinstance(self.policy, SearchPolicy) else self.policy
         action, _, _ = play.choose_with_value(self.spec, policy, self.how, at, step, {}, self.acts)
         self.acts += 1
         return np.asarray(action, np.int64)
@@ -99,9 +96,9 @@ class PlayerOptions:
     device: str = "cpu"
 
 
-def player_of(wired: System, policy: Policy, about: Row, options: PlayerOptions, name: str = "") -> BoardPlayer:
+def player_of(wired: System, policy: Player, about: Row, options: PlayerOptions, name: str = "") -> BoardPlayer:
     """A policy of a checkpoint. Raises UserError: it has a memory."""
-    moves = PolicyPlayer(wired, policy, PlayOptions(0, options.seed, options.greedy, options.epsilon))
+    moves = PolicyPlayer(wired, policy, play.PlayOptions(0, options.seed, options.greedy, options.epsilon))
     return BoardPlayer(name, moves.board, moves, about)
 
 
@@ -109,7 +106,7 @@ def player_of_agent(found: RunAgent, options: PlayerOptions) -> BoardPlayer:
     """Raises UserError: its run plays no board game."""
     if not atari.is_board(found.wired.envs):
         raise UserError(f"{found.name} plays {found.wired.envs.title}, and matches are of board games (game:NAME)")
-    policy = load_player(found.wired, found.weights, options.device, options.simulations, found.agent)
+    policy = play.load_player(found.wired, found.weights, options.device, options.simulations, found.agent)
     return player_of(found.wired, policy, found.about, options, found.name)
 
 
@@ -124,9 +121,9 @@ def named_player(name: str, board: Game, option: str) -> BoardPlayer:
 def play_match(
     player: BoardPlayer,
     other: BoardPlayer,
-    starts: MatchStarts,
+    starts: play.MatchStarts,
     seed: int,
-    watch: MatchWatch = lambda found, moves: True,
+    watch: play.MatchWatch = lambda found, moves: True,
 ) -> np.ndarray:
     """As match.match. A Go program has one game on its board: games with one are played one after the other."""
     programs = list[GtpPlayer]()
@@ -151,7 +148,7 @@ OUTCOMES = {"wins": 1.0, "draws": 0.5, "losses": 0.0}
 
 
 def play_versus(
-    wired: System, policy: Policy, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
+    wired: System, policy: Player, name: str, options: EvaluateOptions, device: str, games: int, step: play.Watch
 ) -> Row:
     """What a record says of a run's games against an opponent. step: gets the games that ended, and the number of moves
     made. Raises UserError.
@@ -203,10 +200,10 @@ def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
             raise UserError(f"--opening-plies {plies}: {text}")
 
 
-def both_colors(board: Game, games: int, plies: int, seed: int) -> MatchStarts:
+def both_colors(board: Game, games: int, plies: int, seed: int) -> play.MatchStarts:
     """Each opening twice: in the second half of the games the other moves next."""
     records = np.stack([*islice(openings(board, plies, seed), games // 2)])
-    return MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
+    return play.MatchStarts(np.concatenate([records, records]), np.arange(2 * len(records)) < len(records))
 
 
 @dataclass(frozen=True)
@@ -274,11 +271,11 @@ def _team_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOp
         seats = f"{spec.seats} seat{'s' * (spec.seats > 1)} of {teams} team{'s' * (teams > 1)}"
         needs = "a tournament needs two teams of seats that have the same spaces, or a board game (game:NAME)"
         raise UserError(f"{name} plays {envs.title}, which has {seats}: {needs}")
-    players, bots = list[TeamPlayer](), {f"bot:{name}": name for name in spec.bots}
+    players, bots = list[play.TeamPlayer](), {f"bot:{name}": name for name in spec.bots}
     for seed, (name, agent) in enumerate(entrants, options.seed):
         if agent:
-            policy = load_player(agent.wired, agent.weights, where, agent=agent.agent)
-            players.append(play.policy_player(policy, PlayOptions(options.matches, seed, options.greedy)))
+            policy = play.load_player(agent.wired, agent.weights, where, agent=agent.agent)
+            players.append(play.policy_player(policy, play.PlayOptions(options.matches, seed, options.greedy)))
         elif name == "random":
             players.append(play.random_player(seed))
         elif name in bots:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -194,21 +195,21 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
     if title is None:
         raise UserError(f"RUN: start states are of Atari games, this run plays {wired.envs.title}")
     process.tune(1)
-    policy = play.load_policy(wired, found)
-    envs = replace(wired.envs, options={**wired.envs.options, **WHOLE, "max_frames": options.frames})
-    rows = []
+    how, policy = play.PlayOptions(1, options.seed, epsilon=options.epsilon), play.load_policy(wired, found)
+    envs = replace(wired.envs, options={**wired.envs.options, **WHOLE, "max_frames": options.frames}, max_restarts=0)
+    rows, players = list[Row](), [(play.policy_player(policy, how), slice(None))]
     for first in range(0, options.number, AT_ONCE):
-        how = play.PlayOptions(min(AT_ONCE, options.number - first), options.seed, epsilon=options.epsilon)
-        played: list[list[int]] = [[] for _ in range(how.episodes)]
-        for actions, over in play.actions_of_games(envs, policy, how, first, options.seed + SEED):
-            for i in np.flatnonzero(~over).tolist():
-                played[i].append(int(actions[i]))
+        played: list[list[int]] = [[] for _ in range(min(AT_ONCE, options.number - first))]
+        over = np.zeros(len(played), bool)
+        with closing(play.play_rows(envs, len(played), options.seed + SEED, players, first)) as games:
+            while not over.all():
+                step, action, _ = next(games)
+                over |= step["over"]
+                for i in np.flatnonzero(~over).tolist():
+                    played[i].append(int(action[i]))
         rows += _starts_of_games(envs, played, options, first)
-    source = (
-        f"play of an agent of {config['system']}, no human's: "
-        f"checkpoint {found.name}, config {config_hash(config)}, "
-        f"epsilon {options.epsilon:g}, seed {options.seed}, the first {options.frames} frames"
-    )
+    agent = f"play of an agent of {config['system']}, no human's: checkpoint {found.name}, config {config_hash(config)}"
+    source = f"{agent}, epsilon {options.epsilon:g}, seed {options.seed}, the first {options.frames} frames"
     return written(title, "substitute", source, rows)
 
 

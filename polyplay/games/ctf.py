@@ -13,6 +13,7 @@ import itertools
 import math
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -21,27 +22,29 @@ from polyplay.core import tree
 from polyplay.core.compiled import cached_njit
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs.lane import Seats
+from polyplay.envs.lane import Seats, StateBot
 from polyplay.games import ctf_maps, ctf_views
 from polyplay.games import ctf_rules as rules
 from polyplay.games.ctf_rules import COS, EVENTS, RANGE, SIN, SPEED, TURN, FlagMatches, World
-from polyplay.games.toys import Arrays, Draw
+from polyplay.games.toys import Arrays, Draw, Toy
 
 BOTS = ("level1", "level2", "level3", "level4", "level5", "attacker", "defender", "returner")
 STEPS_A_SECOND = 15.0
 HELD_OUT = np.uint64(1 << 63)  # of a map's key
 
 
-class CaptureTheFlag:
+class CaptureTheFlag(Toy):
     """A match is terminated after World.length steps. See World.reward."""
 
     options, events = World, EVENTS
     team_reward = True
     bots = {name: f"polyplay.games.ctf:{name}" for name in BOTS}  # noqa: RUF012
+    obs = cached_property(lambda self: self.world.obs)
+    action = property(lambda self: self.world.action)
 
     def __init__(self, world: World):
         self.world = world
-        self.obs, self.action, self.seats, self.teams = world.obs, world.action, world.seats, world.teams
+        self.seats, self.teams = world.seats, world.teams
 
     def reset(self, draw: Draw, n: int) -> Arrays:
         s = self.world.arrays(n)
@@ -73,7 +76,7 @@ class CaptureTheFlag:
         return {**s, "here": ~ends}, {**row, "terminated": ends, "truncated": np.zeros_like(ends)}
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
-        """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""
+        """See Toy."""
         return ctf_views.draw_match(s, m), STEPS_A_SECOND / self.world.repeat
 
     def see(self, s: Arrays) -> Tree:
@@ -293,12 +296,11 @@ def choose_all(
 
 
 @dataclass(frozen=True)
-class FlagBot:
+class FlagBot(StateBot):
     """One of `bots`: see envs.bots."""
 
     level: int
     role: int = ANY
-    plays_state = True
 
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> np.ndarray:
         world = seats.game.world

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -18,28 +19,30 @@ from polyplay.core import tree
 from polyplay.core.compiled import cached_njit
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs.lane import Seats
+from polyplay.envs.lane import Seats, StateBot
 from polyplay.games import moba_rules, moba_views
 from polyplay.games import moba_world as w
 from polyplay.games.moba_rules import start_matches
 from polyplay.games.moba_views import DECAY, DECAY_TIME, EVENTS, REWARDS, SHARES
 from polyplay.games.moba_world import LaneWorld
-from polyplay.games.toys import Arrays, Draw
+from polyplay.games.toys import Arrays, Draw, Toy
 
 BOTS = ("level1", "level2", "level3", "level4")
 
 
-class LaneGame:
+class LaneGame(Toy):
     """A match is terminated when a core has fallen, or after LaneWorld.length steps."""
 
     options, events = LaneWorld, (*EVENTS, *SHARES)
     team_reward = True
     uses = w.USES  # of the action's parts: by which values of `primary` they are used
     bots = {name: f"polyplay.games.moba:{name}" for name in BOTS}  # noqa: RUF012
+    obs = cached_property(lambda self: self.world.obs)
+    action = property(lambda self: self.world.action)
 
     def __init__(self, world: LaneWorld):
         self.world = world
-        self.obs, self.action, self.seats, self.teams = world.obs, world.action, world.seats, world.teams
+        self.seats, self.teams = world.seats, world.teams
         self.legality = world.legality
         self._weights = DECAY ** (np.arange(world.length + 1) / DECAY_TIME)
 
@@ -91,12 +94,12 @@ class LaneGame:
 
     def legal(self, s: Arrays) -> Tree:
         """Masks: of primary bool [n, P, 8], of unit for each primary bool [n, P, 8, rows]."""
-        masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.legality.items()}
+        masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.world.legality.items()}
         w.legal_actions(w.LaneMatches.of(s), masks["primary"], masks["unit"])
         return masks
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
-        """What people see of match m: RGB uint8 [H, W, 3], and pictures per second."""
+        """See Toy."""
         return moba_views.draw_lanes(s, m), w.STEPS_A_SECOND / self.world.repeat
 
     def see(self, s: Arrays) -> Tree:
@@ -292,11 +295,10 @@ def choose_lane_actions(
 
 
 @dataclass(frozen=True)
-class LaneBot:
+class LaneBot(StateBot):
     """One of `bots`: see envs.bots."""
 
     level: int
-    plays_state = True
 
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> Tree:
         out = np.empty((len(seats.match), 4), np.int64)

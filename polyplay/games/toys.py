@@ -10,14 +10,16 @@ toy:conditional  a verb, then the parts that it takes.
 toy:still     the same picture for ever: costs nothing.
 toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players.
 
-toy:module:Class is a game of your own, a class as the comment on toys says. Options that are switches or numbers may
-stand in the name: toy:still+planes=1, toy:module:Class+mask.
+toy:module:Class is a game of your own, a dataclass that inherits Toy. Options that are switches or numbers may stand in
+the name: toy:still+planes=1, toy:module:Class+mask.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, is_dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -26,16 +28,80 @@ import numpy as np
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import SPLITMIX, mix
-from polyplay.core.tree import Batch, Field, Tree
+from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs import spaces
 from polyplay.envs.base_pool import FLAGS, STEPPING, BasePool, Seating, check_groups
-from polyplay.envs.build import imported
+from polyplay.envs.build import imported, one_line
 from polyplay.envs.lane import Seats
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, need, options
-from polyplay.envs.spaces import Box, Discrete, conditional_actions, describe_actions, describe_fields
+from polyplay.envs.spaces import (
+    ActionSpec,
+    Box,
+    Discrete,
+    action_sampler,
+    conditional_actions,
+    describe_actions,
+    describe_fields,
+)
 
 Arrays = dict[str, np.ndarray]
 Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
+
+
+class Toy(ABC):
+    """A game over arrays [n, …]: n of a pool's lanes or matches, picked by the pool. Games of your own are dataclasses
+    that inherit it; their fields are their options.
+
+    With several `seats`, the observations, rewards and flags of a match are [n, seats, …], one for each seat. States
+    have the array `here` then, bool [n, seats]: which seats play. A seat that ends is no longer here, one may come
+    later; a match is over once nobody is here.
+    """
+
+    classes: Mapping[str, int | tuple[int, ...]] = {}  # see EnvSpec
+    legality: Spec | None = None  # fields of `legal`, bool; None: every action is legal
+    uses: Mapping[str, Iterable[int]] | None = (
+        None  # where a part of the actions decides which others count, see spaces
+    )
+    seats: int = 1  # players of a match
+    teams: tuple[int, ...] = ()  # of each seat; empty: every seat is one
+    events: tuple[str, ...] = ()  # names of what rows of several players count
+    team_reward: bool = False  # whether these rows have one
+    bots: Mapping[str, str] = {}  # scripted players, "module:callable" by name
+
+    @property
+    @abstractmethod
+    def obs(self) -> Spec:
+        """Fields of an observation, of one player."""
+
+    @property
+    @abstractmethod
+    def action(self) -> ActionSpec:
+        """What one player chooses among."""
+
+    @abstractmethod
+    def reset(self, draw: Draw, n: int) -> Arrays:
+        """States of n new episodes or matches: [n, …] arrays, always the same names. draw: gives uniforms [n]."""
+
+    @abstractmethod
+    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Any, ...]:
+        """Of one player: new states, reward [n], terminated [n], truncated [n].
+
+        Of several: new states; and a dict of reward, terminated, truncated [n, seats], with `events`
+        [n, seats, events] and `team_reward` where there are some. What is given and said of seats that are not here is
+        ignored.
+        """
+
+    @abstractmethod
+    def see(self, s: Arrays) -> Tree:
+        """Observations [n, *obs.shape], or [n, seats, *obs.shape]."""
+
+    def legal(self, s: Arrays) -> Tree:
+        """Masks, bool [n, *legality.shape], or [n, seats, *legality.shape]; only asked where there is a `legality`."""
+        raise NotImplementedError(f"{type(self).__name__} has a legality, but no legal()")
+
+    def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float] | None:
+        """What people see of match m: RGB uint8 [H, W, 3], and pictures per second; None: it draws nothing."""
+        return None
 
 
 def _check(toy: Any, good: bool, needs: str) -> None:
@@ -44,7 +110,7 @@ def _check(toy: Any, good: bool, needs: str) -> None:
 
 
 @dataclass(frozen=True)
-class Still:
+class Still(Toy):
     """Observation: `planes` noisy images, or with height 0 as many real numbers. Rewards 1, 0, -1 that mean nothing;
     truncated after `steps`. Numbers stand in the name: toy:still+planes=1+actions=18.
     """
@@ -68,12 +134,10 @@ class Still:
         return Field((self.planes,), "float32")
 
     @cached_property
-    def picture(self) -> np.ndarray:
+    def shown(self) -> np.ndarray:
         rng, obs = np.random.default_rng(0), self.obs
         noise = rng.integers(0, 256, obs.shape) if obs.dtype == "uint8" else rng.normal(size=obs.shape)
         return noise.astype(obs.dtype)
-
-    # ---------------------------------------------------------------------------------------- as a toy
 
     def reset(self, draw: Draw, n: int) -> Arrays:
         return {"age": np.zeros(n, np.int64)}
@@ -84,7 +148,7 @@ class Still:
         return {"age": age}, (age % 3 - 1).astype(np.float32), np.zeros_like(end), end
 
     def see(self, s: Arrays) -> np.ndarray:
-        return np.broadcast_to(self.picture, (len(s["age"]), *self.picture.shape))
+        return np.broadcast_to(self.shown, (len(s["age"]), *self.shown.shape))
 
 
 # A verb, then the parts that it takes: the smallest game whose actions are of several parts that depend on the first.
@@ -101,7 +165,7 @@ TAKES = np.array([[False, True, False, True], [False, False, True, True]])  # [u
 
 
 @dataclass(frozen=True)
-class ConditionalGame:
+class ConditionalGame(Toy):
     """Observation: a cue, one-hot. Right is unit (cue + verb) mod 4, offset (cue + verb) mod 3. The share of right
     parts over `rows` is the reward: perfect play returns 1, waiting (verb 0) nothing. One wrong value of each part is
     illegal; what is illegal ends the game with -1.
@@ -151,22 +215,11 @@ def _asked(draw: Draw) -> Arrays:
     return {"cue": (draw() * UNITS).astype(np.int64), "asked": 1 + (draw() * (VERBS - 1)).astype(np.int64)}
 
 
-# A game of several players, over arrays [n, …]: n of the pool's matches, picked by the pool. As a toy of one player
-# (below) it has obs and action, the spaces of a player; besides `seats`, the number of players.
-#
-#   reset(draw, n)          states of n new matches; a draw is [n]. They have the array `here`, bool [n, seats]: which
-#                           seats play
-#   step(s, action, draw)   new states; and a dict of [n, seats]: each reward, terminated, truncated, and where the game
-#                           has them `events` [n, seats, E] and `team_reward`. The actions and what is said of seats
-#                           that are not here are ignored
-#   see(s)                  observations [n, seats, *obs.shape]
-#
-# A seat that ends is no longer here, one may come later; a match is over once nobody is here. It may have `teams`,
-# `events` and `team_reward` (see EnvSpec), and masks as a toy of one player.
+# Games of several players.
 
 
 @dataclass(frozen=True)
-class RockPaperScissors:
+class RockPaperScissors(Toy):
     """Observation: 1. Actions: rock, paper, scissors. A round won is worth 1, lost -1; terminated after `rounds`."""
 
     rounds: int = 1
@@ -192,7 +245,7 @@ class RockPaperScissors:
 
 
 @dataclass(frozen=True)
-class Skirmish:
+class Skirmish(Toy):
     """Two teams of two. In each step every unit shoots at one of the two enemies, all at once. A shot hits with
     probability `accuracy`; who is hit once in a step loses 1 health, who is hit by both enemies loses 4. A unit without
     health dies: that costs its own seat half a point, and the seats that hit it in that step share half a point. So a
@@ -271,18 +324,8 @@ class Skirmish:
 DIGITS = 300  # of a number in a name, which int() and float() take
 
 
-# A toy: one game over arrays [n], n of the pool's lanes, picked by the pool. It has `obs`, a Spec, and `action`.
-#
-#   reset(draw, n)          states of n new episodes: [n, …] arrays, always the same names
-#   step(s, action, draw)   new states, reward, terminated, truncated
-#   see(s)                  observations [n, *obs.shape]
-#
-# It may have `classes` of its observations, and masks: their fields `legality` and `legal(s)`. Where a part of the
-# actions decides which others count it has `uses`, see envs/spaces.
-
-
 @dataclass(frozen=True)
-class Catch:
+class Catch(Toy):
     """Observation: the board, flattened, 1 (uint8: 255) where ball and paddle are. Actions: left,
     stay, right.
     """
@@ -317,7 +360,7 @@ class Catch:
 
 
 @dataclass(frozen=True)
-class MemoryGame:
+class MemoryGame(Toy):
     """Observation: the cue (one-hot, first row only) and a light that is on where the answer is due.
 
     Rows: cue, `delay` blanks the last of which is lit, the end (reward ±1 for the answer in the lit row).
@@ -350,7 +393,7 @@ class MemoryGame:
 
 
 @dataclass(frozen=True)
-class Pendulum:
+class Pendulum(Toy):
     """gymnasium/envs/classic_control/pendulum.py, vectorised; the torque is clipped to [-2, 2]."""
 
     steps: int = 200  # then truncated
@@ -375,7 +418,7 @@ class Pendulum:
 
 
 @dataclass(frozen=True)
-class CartPole:
+class CartPole(Toy):
     """gymnasium/envs/classic_control/cartpole.py (Euler), vectorised; actions: push left, push right."""
 
     steps: int = 500  # then truncated
@@ -400,7 +443,7 @@ class CartPole:
         return s["x"].astype(np.float32)
 
 
-TOYS: dict[str, type] = {
+TOYS: dict[str, type[Toy]] = {
     "catch": Catch,
     "memory": MemoryGame,
     "pendulum": Pendulum,
@@ -414,7 +457,7 @@ TOYS: dict[str, type] = {
 ARENAS = {"arena:ctf": "polyplay.games.ctf:CaptureTheFlag", "arena:moba": "polyplay.games.moba:LaneGame"}
 
 
-def toy(envs: Envs) -> Any:
+def toy(envs: Envs) -> Toy:
     """The game that `envs` names: toy:catch, arena:ctf, arena:moba+team=2+lanes=1. Raises UserError: no such game,
     module or option.
     """
@@ -427,12 +470,71 @@ def toy(envs: Envs) -> Any:
     if kind == "arena":
         allowed = f"{', '.join(ARENAS)}, with options after a +: arena:ctf+size=21"
         raise UserError(f"--env: {envs.title} given, allowed: {allowed}")
-    made = TOYS.get(name) or (imported(name) if ":" in name else None)
+    made = TOYS.get(name) or (own_class(name) if ":" in name else None)
     if made is None:
         known = [f"toy:{k}" for k in TOYS]
         near = closest_names(envs.title, known)
         raise UserError(f"--env: unknown toy {envs.title!r}{near}; there are: {', '.join(known)}")
     return options(made, given, title)
+
+
+def own_class(name: str) -> type[Toy]:
+    """The class of a toy of one's own, "module:Class". Raises UserError: it is none, or lacks a method."""
+    made: Any = imported(name)
+    if not (isinstance(made, type) and issubclass(made, Toy) and is_dataclass(made)):
+        raise UserError(f"--env: toy:{name} is no toy; allowed: a dataclass that inherits {__name__}.Toy")
+    if lacks := ", ".join(sorted(made.__abstractmethods__)):
+        raise UserError(f"--env: toy:{name} lacks {lacks}, which {__name__}.Toy declares: define it")
+    return made
+
+
+def _try(game: Toy, spec: EnvSpec) -> None:
+    """Play a step of two games. Raises UserError: a method raises, or returns other shapes or types."""
+    n, rng, alone = 2, np.random.default_rng(0), game.seats == 1
+    lead, draw = (n,) if alone else (n, game.seats), lambda: rng.random(n)
+    states = _called(game.reset, draw, n)
+    if not isinstance(states, dict):
+        raise _refused(game.reset, type(states).__name__, f"a dict of arrays [{n}, …]")
+    saved = {name: Field(np.shape(x)[1:], np.asarray(x).dtype.name) for name, x in states.items()}
+    saved |= {} if alone else {"here": Field((game.seats,), "bool")}
+    _fit(game.reset, states, saved, (n,))
+    _fit(game.see, _called(game.see, states), spec.obs, lead)
+    mask = None if spec.mask is None else _called(game.legal, states)
+    if spec.mask is not None:
+        _fit(game.legal, mask, spec.mask, lead)
+        mask = tree.map(lambda m: m.reshape(-1, *m.shape[len(lead) :]), mask)
+    action = tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), action_sampler(spec.action, 0)(math.prod(lead), mask))
+    flags = {"reward": Field((), "float32"), "terminated": Field((), "bool"), "truncated": Field((), "bool")}
+    found, parts = _called(game.step, states, action, draw), ("states", *flags) if alone else ("states", "row")
+    if not isinstance(found, tuple) or len(found) != len(parts):
+        raise _refused(game.step, type(found).__name__, f"a tuple: {', '.join(parts)}")
+    _fit(game.step, found[0], saved, (n,))
+    _fit(game.step, dict(zip(flags, found[1:], strict=True)) if alone else found[1], flags | spec.team_fields, lead)
+
+
+def _called(method: Callable[..., Any], *given: Any) -> Any:
+    """What a method returns. Raises UserError: it raises."""
+    try:
+        return method(*given)
+    except Exception as e:
+        raise UserError(f"--env: {method.__qualname__}() raised {one_line(e)}") from e
+
+
+def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, ...]) -> None:
+    """Raises UserError: what a method returned has other parts, shapes or types."""
+    got = {path: (np.asarray(x).dtype, np.shape(x)) for path, x in tree.leaves(given)}
+    needs = {path: (np.dtype(f.dtype), lead + f.shape) for path, f in tree.leaves(want)}
+    right = [
+        path in got and got[path][1] == shape and np.can_cast(got[path][0], kind, "same_kind")
+        for path, (kind, shape) in needs.items()
+    ]
+    if not all(right) or len(got) > len(needs):
+        shown, allowed = (", ".join(f"{k} {t} {list(s)}".strip() for k, (t, s) in x.items()) for x in (got, needs))
+        raise _refused(method, shown, allowed)
+
+
+def _refused(method: Callable[..., Any], given: str, allowed: str) -> UserError:
+    return UserError(f"--env: {method.__qualname__}() returned {given}, allowed: {allowed}")
 
 
 def switch(word: str) -> tuple[str, bool | int | float | str]:
@@ -449,17 +551,17 @@ def switch(word: str) -> tuple[str, bool | int | float | str]:
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a toy. Raises UserError."""
     game = toy(envs)
-    action = conditional_actions(game.action, getattr(game, "uses", None), f"{envs.title}: uses")
+    action = conditional_actions(game.action, game.uses, f"{envs.title}: uses")
     text = {"environment": envs.title, "observation": describe_fields(game.obs)}
     text["actions"] = describe_actions(action)
-    mask = getattr(game, "legality", None)
-    text |= {} if mask is None else {"action mask": "of the toy's own"}
-    spec = EnvSpec(game.obs, action, describe=text, classes=getattr(game, "classes", {}), mask=mask)
-    if (seats := getattr(game, "seats", 1)) == 1:
-        return spec
-    optional: dict[str, Any] = {"teams": tuple(range(seats)), "events": (), "team_reward": False, "bots": {}}
-    given = {name: getattr(game, name, usual) for name, usual in optional.items()}
-    return replace(spec, seats=seats, kinds=(0,) * seats, **given)
+    text |= {} if game.legality is None else {"action mask": "of the toy's own"}
+    spec = EnvSpec(game.obs, action, describe=text, classes=game.classes, mask=game.legality)
+    if game.seats > 1:
+        spec = replace(spec, seats=game.seats, teams=game.teams or tuple(range(game.seats)), kinds=(0,) * game.seats)
+        spec = replace(spec, events=game.events, team_reward=game.team_reward, bots=game.bots)
+    if envs.title.count(":") > 1:
+        _try(game, spec)
+    return spec
 
 
 def game_streams(seed: int, lane: int, n: int) -> np.ndarray:
@@ -544,7 +646,7 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
 class MatchPool(ArrayPool):
     """A Pool of a toy of several players: a match steps in the send() that answers its last lane, in that thread."""
 
-    def __init__(self, envs: Envs, game: Any, seed: int, lane: int):
+    def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):
         super().__init__(envs)
         check_groups(envs, self.spec.seats)
         self._asynchronous = True  # a lane is ready again once its match has stepped
@@ -560,8 +662,6 @@ class MatchPool(ArrayPool):
         self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters, "action": self._action}
         self._arrays |= {"over": self._over, "rests": self._rests, "held": self._held}
         self._ready.back(range(envs.lanes))
-        if hasattr(game, "picture"):
-            self.picture = lambda lane: game.picture(self._states, int(self._table.match[lane]))
 
     resting = property(lambda self: bool(self._rests.all()))
 
@@ -569,8 +669,12 @@ class MatchPool(ArrayPool):
         """See Pool."""
         self._held[...] = on
 
+    def picture(self, lane: int) -> tuple[np.ndarray, float] | None:
+        """See Pool."""
+        return self.game.picture(self._states, int(self._table.match[lane]))
+
     def seats_of(self, lanes: Lanes) -> Seats:
-        """For bots that play by the state: valid until the send() of those lanes."""
+        """See Pool."""
         return Seats(self.game, self._states, self._table.match[lanes], self._table.seat[lanes])
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:

@@ -1,8 +1,9 @@
-"""The learning loop: batches, losses, updates; and the replica, which acts and learns."""
+"""The learning loop: where batches come from, losses, updates."""
 
 from polyplay.core.worker import Hyperparameters
-from polyplay.learning.agents import learn_agents, window_learner
+from polyplay.learning.agents import AgentRollouts, Windows
 from polyplay.learning.learner import Epochs, LearnerSpec
-from polyplay.learning.loop import ReplayOfRollouts, episodic_replica, learn, replica
+from polyplay.learning.loop import Chunks, Feed, Inline, Passes, Replayed, Rollouts, Samples, Source, learn
+from polyplay.learning.parts import LearnerPart, OutlierGate, RateDrops, TargetNetwork
 from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
 from polyplay.learning.value_losses import CategoricalLoss, DPGLoss, QLoss, SequenceLoss, dpg_outputs, q_outputs

@@ -7,23 +7,23 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, NamedTuple, Protocol, cast
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
 
 from polyplay.buffers.actor_checkpoint import between_rounds
-from polyplay.buffers.rollout_queue import RolloutBatches
-from polyplay.buffers.window_buffer import WindowBuffer, Windows
+from polyplay.buffers.rollout_queue import PolicyLike, RolloutQueue
+from polyplay.buffers.window_buffer import WindowBuffer
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint, self_path, write_self
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
+from polyplay.core.worker import Hyperparameters, LeagueClient, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
-from polyplay.learning.loop import Nothing, OpenSource, Rollout, learn_from
+from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source
 from polyplay.learning.policy_losses import PPO
 from polyplay.learning.unreal import UnrealReplay, specs_of
 from polyplay.nets.device import to_device, to_host
@@ -32,22 +32,10 @@ from polyplay.weights.params import AgentParams, AgentSnapshot
 # Past agents: weights of an agent as they were, each written once, for actors to load when they come to a table.
 
 
-class LearnersLeague(Protocol):
-    """What learners ask of population.league: it knows past agents, and who copies whom."""
-
-    varied: tuple[str, ...]
-    hyper: np.ndarray
-    values: np.ndarray
-
-    def post(self, agent: int, version: int) -> int | None: ...
-    def order(self) -> Any: ...  # `number` of a copy, `agent` and `donor`, and the hyperparameters to go on with; None
-    def copied(self, number: int, version: int, donor_version: int) -> None: ...
-
-
 class PastAgents:
     """Makes one of a learner's weights every `every` updates."""
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, league: LearnersLeague, every: int):
+    def __init__(self, ctx: WorkerContext, learner: Learner, league: LeagueClient, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
@@ -86,21 +74,26 @@ class PastAgents:
             self.ctx.log("warning", f"past agent {path.name} was not written: {refusal_text(e)}")
 
 
+def past_agents(feed: Feed, league: LeagueClient | None, every: int) -> PastAgents | None:
+    """Those of a feed's learner, where a league knows them."""
+    return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
+
+
 # An agent's part in copies: its learner hands out its state, or goes on with that of another agent.
 
 
 class AgentCopies:
     """Between two updates of a learner. Nobody waits: donor and receiver look when they get to it."""
 
-    def __init__(self, learner: Learner, orders: LearnersLeague, snapshot: AgentSnapshot, publish: Callable[[], None]):
+    def __init__(self, learner: Learner, orders: LeagueClient, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
         self.since = 0  # the version of the last copy: rows of earlier ones are of weights that are gone
         self._tell()
 
     def _tell(self) -> None:
-        hyper = self.learner.spec.hyperparameters
-        self.orders.hyper[self.agent] = [getattr(hyper, name) for name in self.orders.varied]
+        hyper = self.learner.spec.hyperparameters.all()
+        self.orders.hyper[self.agent] = [hyper[name] for name in self.orders.varied]
 
     def look(self) -> None:
         """Do what is ordered of this agent."""
@@ -118,9 +111,9 @@ class AgentCopies:
         for name, value in zip(self.orders.varied, self.orders.values.tolist(), strict=True):
             learner.spec.hyperparameters.set(name, value)
         learner.apply_hyperparameters()
-        learner.update.add(0.0)
-        self.since = learner.version = learner.update.version
-        learner.ctx.counters.set("updates", learner.version - learner.update.begun)
+        learner.update.counts.add(0.0)
+        self.since = learner.version = learner.update.counts.version
+        learner.ctx.counters.set("updates", learner.version - learner.update.counts.begun)
         self._tell()
         self.publish()
         self.orders.copied(number, learner.version, donor_version)
@@ -146,72 +139,56 @@ class AgentCopies:
 APART = 7_919  # between the seeds of agents: no two begin with the same weights
 
 
-REST = 0.001  # seconds between two looks, where several agents wait for rollouts
-
-
-def learn_agents(
-    ctx: WorkerContext,
-    *,
-    source: RolloutBatches,
-    spec: LearnerSpec,
-    params: AgentParams,
-    league: LearnersLeague | None = None,
-    snapshots: int = 0,
-) -> Iterator[None]:
-    """Learn for every ctx.n-th agent, each in its turn. spec: of all; each gets hyperparameters of its own. snapshots:
-    updates of an agent from one past agent to the next.
+class AgentRollouts(Rollouts):
+    """Rollouts that several agents act, each in a part of the queue of its own. A worker learns for every ctx.n-th
+    agent. league: that knows past agents and who copies whom; snapshots: updates of an agent from one past agent to the
+    next.
     """
-    own = range(ctx.index, params.agents, ctx.n)
-    feeds = {agent: AgentSource(ctx, agent, source, spec, params, league, snapshots) for agent in own}
-    turns = {agent: learn_from(feed, feed.ctx, feed.learner) for agent, feed in feeds.items()}
 
-    def write_part(number: int) -> None:
-        for feed in feeds.values():
-            feed.write_part(number)
+    def __init__(self, queue: RolloutQueue, n: int, league: LeagueClient | None = None, snapshots: int = 0):
+        super().__init__(queue, n)
+        self.league, self.snapshots = league, snapshots
 
-    if league is not None and ctx.directory is not None:
-        ctx.write_part, ctx.number = write_part, lambda: feeds[ctx.index].number + 1
-    while turns:
-        for agent, turn in list(turns.items()):
-            if next(turn, turns) is turns:
-                del turns[agent]
-        if len(own) > 1 and not any(source.queue.waiting(agent).any() for agent in turns):
-            time.sleep(min(ctx.patience, REST))
-        yield
+    def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: AgentParams) -> Sequence[AgentFeed]:
+        """spec: of all; each gets hyperparameters of its own."""
+        feeds = {agent: AgentFeed(ctx, agent, self, spec, params) for agent in range(ctx.index, params.agents, ctx.n)}
+
+        def write_part(number: int) -> None:
+            for feed in feeds.values():
+                feed.write_part(number)
+
+        if self.league is not None and ctx.directory is not None:
+            ctx.write_part, ctx.number = write_part, lambda: feeds[ctx.index].number + 1
+        return list(feeds.values())
 
 
-class AgentSource(OpenSource):
+class AgentFeed(Feed):
     """The end of a queue at which one agent learns, with its learner, which is alone with it."""
 
-    def __init__(
-        self,
-        ctx: WorkerContext,
-        agent: int,
-        source: RolloutBatches,
-        spec: LearnerSpec,
-        params: AgentParams,
-        league: LearnersLeague | None,
-        snapshots: int,
-    ):
+    def __init__(self, ctx: WorkerContext, agent: int, source: AgentRollouts, spec: LearnerSpec, params: AgentParams):
         self.wait = ctx.index + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
         ctx = replace(ctx, index=0, n=1, row=ctx.served[agent], seed=ctx.seed + APART * agent)
         own = spec.initial[agent] if spec.initial else {}
         hyper = Hyperparameters(**{**spec.hyperparameters.configured, **own})
         hyper.schedules = spec.hyperparameters.schedules
-        learner = Learner(ctx, replace(spec, agent=agent, population=params, hyperparameters=hyper))
-        super().__init__(source, ctx, learner, params.each[agent])
-        self.queue, self.agent, self.among = source.queue, agent, params
+        super().__init__(ctx, Learner(ctx, replace(spec, agent=agent, population=params, hyperparameters=hyper)))
+        self.source, self.queue, self.agent = source, source.queue, agent
+        self.params, self.among = params.each[agent], params
         self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # that it goes on from
         self.number = self.first_save  # of the last save
         self.rounds = 0
-        self.past = None if league is None or not snapshots else PastAgents(ctx, learner, league, snapshots)
+        self.past = past_agents(self, source.league, source.snapshots)
         self.copies: AgentCopies | None = None
-        self.join = collator_for(self.queue, source.n, learner.device)
+        self.join = collator_for(self.queue, source.n, self.learner.device)
         self.publish()
-        if league is not None and params.snapshot is not None:
-            self.copies = AgentCopies(learner, league, params.snapshot, self.publish)
+        if source.league is not None and params.snapshot is not None:
+            self.copies = AgentCopies(self.learner, source.league, params.snapshot, self.publish)
         if (found := between_rounds(ctx)) is not None:
             self.take_up(found)
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self.queue.waiting(self.agent).any())
 
     @property
     def _name(self) -> str:
@@ -220,7 +197,7 @@ class AgentSource(OpenSource):
     def write_part(self, number: int) -> None:
         """Its part of a checkpoint between two rounds of turns."""
         self.number = number
-        self.learner.save(self._write, number=number)
+        self.learner.checkpoints.save(self._write, number=number)
 
     def _write(self, part: CheckpointPart) -> None:
         recent = self.learner.auxiliary.recent
@@ -247,18 +224,20 @@ class AgentSource(OpenSource):
         taken = self.queue.ends[self.agent :: self.queue.consumers, 0]
         self.params.publish(self.learner.vector, self.learner.version, self.rounds, taken)
 
-    def batches(self) -> Iterator[Rollout | None]:
+    def items(self) -> Iterator[Rollout | None]:
         for batch in self.source.consumer(self.agent, join=self.join, wait=self.wait):
             if batch is None and self.copies is not None:
                 self.copies.look()
             yield batch
 
-    def step(self, batch: Rollout) -> Iterator[None]:
-        rows, state = batch
+    def learn(self, item: Rollout) -> Iterator[None]:
+        rows, _ = item
         if self.copies is not None and self.copies.outdated(rows["version"]):
             yield from self.learner.count_only(float(np.count_nonzero(~rows["first"][1:])))
         else:
-            yield from self.learner.step(rows, state)
+            yield from super().learn(item)
+
+    def finish(self, item: Rollout) -> None:
         self.rounds += 1
         self.publish()
         if self.copies is not None:
@@ -267,19 +246,19 @@ class AgentSource(OpenSource):
             self.past.look()
         self.ctx.counters.depth(self.queue.depth)
 
-    def save(self) -> Iterator[None]:
+    def save(self, dropped: bool = False) -> Iterator[None]:
         """Its part of the checkpoint that is due. Actors begin new matches in a run that goes on from it, but for one
         that is made between two rounds of turns.
         """
         if self.ctx.serial:
             return
         learner = self.learner
-        while (n := self.among.save_number(learner.agreed, self.agent, learner.done)) is None:
+        while (n := self.among.save_number(learner.checkpoints.agreed, self.agent, learner.done)) is None:
             time.sleep(min(self.ctx.patience, REST))
             yield
         if self.first_save + n > self.number:
             self.number = self.first_save + n
-            learner.save(number=self.number)
+            learner.checkpoints.save(number=self.number)
 
 
 # The worker that learns from windows of rollouts: OpenAI Five's optimizer (Berner et al. 2019, figure 2).
@@ -296,25 +275,43 @@ LEFT = ("events", "terminated")  # of COLUMNS, what no window has: its reward is
 METRICS = ("reuse", "staleness")
 
 
-def window_learner(
-    ctx: WorkerContext,
-    *,
-    source: Windows,
-    spec: LearnerSpec,
-    params: AgentParams,
-    league: LearnersLeague | None = None,
-    snapshots: int = 0,
-) -> Iterator[None]:
-    """Learn from windows, and publish the weights now and then. snapshots: updates from one past agent to the next."""
-    learner = Learner(ctx, spec)
-    feed = ExperienceSource(source, ctx, learner, params)
-    if league is not None and snapshots and ctx.index == 0:
-        feed.past = PastAgents(ctx, learner, league, snapshots)
-    if (found := between_rounds(ctx)) is not None:
-        feed.take_up(found)
-    if ctx.directory is not None:
-        ctx.write_part, ctx.number = feed.write_part, lambda: learner.version
-    yield from learn_from(feed, ctx, learner)
+@dataclass(frozen=True)
+class Windows(Source):
+    """Rollouts of a queue that have the state before each of their windows; how their windows are drawn."""
+
+    queue: RolloutQueue
+    capacity: int  # windows of a buffer
+    batch: int  # windows of an update
+    reuse: float = 1.0  # 0: drawing waits for nothing once the buffer is full
+    publish: int = 1  # updates from one published version of the weights to the next
+    stale: int = 0  # versions that the published weights are behind
+    league: LeagueClient | None = None  # that knows past agents
+    snapshots: int = 0  # updates from one past agent to the next
+    n = 1  # slots taken at once
+
+    @property
+    def edge(self) -> RolloutQueue:  # type: ignore[override]
+        return self.queue
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.queue.window, self.batch
+
+    def open(self, ctx: WorkerContext, learner: Learner, params: AgentParams, replayed: bool = False) -> Feed:
+        return WindowFeed(self, ctx, learner, params)
+
+    def nbytes(self, policy: PolicyLike) -> float:
+        rows = self.queue.nbytes / self.queue.slots / (self.queue.T * self.queue.lanes)
+        return rows * self.queue.window * (self.capacity + self.batch)
+
+    def describe(self) -> list[str]:
+        reuse = f"reuse {self.reuse:g}" if self.reuse else "reuse free"
+        stale = f", {self.stale} versions behind" if self.stale else ""
+        return [
+            f"buffer  {self.capacity:,} windows × {self.queue.window} steps, {reuse}",
+            f"batch   {self.batch:,} windows, drawn at random",
+            f"version every {self.publish} updates{stale}",
+        ]
 
 
 class PublishedWeights(NamedTuple):
@@ -324,14 +321,15 @@ class PublishedWeights(NamedTuple):
     version: int
 
 
-class ExperienceSource(OpenSource):
+class WindowFeed(Feed):
     """An optimizer's end of the rollouts: they go into its buffer with their targets, and batches are drawn from it."""
 
     def __init__(self, source: Windows, ctx: WorkerContext, learner: Learner, params: AgentParams):
-        super().__init__(source, ctx, learner, params.each[0])
-        self.queue = source.queue
+        super().__init__(ctx, learner)
+        self.source, self.queue, self.params = source, source.queue, params.each[0]
+        self.first = ctx.index == 0
         self.alone = self.queue.consumers == 1
-        self.past: PastAgents | None = None
+        self.past = past_agents(self, source.league, source.snapshots) if self.first else None
         kept = {k: v for k, v in self.queue.rows.items() if k in COLUMNS and k not in LEFT}
         columns = specs_of(kept, 3) | TARGETS
         seed = seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index
@@ -339,13 +337,17 @@ class ExperienceSource(OpenSource):
         self.buffer = WindowBuffer(columns, state, self.queue.window, source.capacity, source.reuse, seed)
         self.fresh, self.since = 0.0, 0  # agent steps, and windows, that came since the last update
         self.versions: deque[PublishedWeights] = deque(maxlen=source.stale + 1)
-        learner.extra_parts = self._write
+        learner.checkpoints.more = self._write
         if ctx.resume is not None:
             self._load()
         if self.first:
             self._publish()
+        if (found := between_rounds(ctx)) is not None:
+            self.take_up(found)
+        if ctx.directory is not None:
+            ctx.write_part, ctx.number = self.write_part, lambda: learner.version
 
-    def batches(self) -> Iterator[Rollout | Nothing | None]:
+    def items(self) -> Iterator[Rollout | Nothing | None]:
         """Rollouts that came; (): a batch is due; None: nothing came for a while."""
         rollouts = self.queue.batches(1).consumer(self.ctx.index, wait=bool(self.source.reuse))
         while True:
@@ -368,12 +370,15 @@ class ExperienceSource(OpenSource):
         if self.ctx.serial or self.params.waits(own):
             self.params.stay(own, queue.ends[own, 0])
 
-    def step(self, batch: Rollout | Nothing) -> Iterator[None]:
-        if batch:
-            self._add(*batch)
-            self.ctx.counters.depth(self.queue.depth)
+    def learn(self, item: Rollout | Nothing) -> Iterator[None]:
+        if item:
+            self._add(*item)
         else:
             yield from self._update()
+
+    def finish(self, item: Rollout | Nothing) -> None:
+        if item:
+            self.ctx.counters.depth(self.queue.depth)
 
     def _add(self, rows: Batch, state: Batch) -> None:
         """A rollout [T+1, lanes] with the states [windows, lanes] before its windows."""
@@ -409,7 +414,7 @@ class ExperienceSource(OpenSource):
         item, before = to_device(drawn, learner.device), to_device(state, learner.device)
         learner.adjust()
         versions = drawn["version"][drawn["valid"]]
-        lags = learner.update.newest() - versions
+        lags = learner.update.refresh() - versions
         yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh, None)
         self.fresh = 0.0
         self.ctx.counters.tally("reuse", source.batch, self.since)
@@ -426,12 +431,12 @@ class ExperienceSource(OpenSource):
         self.versions.append(PublishedWeights(self.learner.vector.flat.detach().clone(), self.learner.version))
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
-    def save(self) -> Iterator[None]:
+    def save(self, dropped: bool = False) -> Iterator[None]:
         """The optimizer with its buffer. Actors begin new matches in a run that goes on from it, but for one that is
         made between two rounds of turns.
         """
-        if not self.ctx.serial and self.learner.saved != self.learner.version:
-            self.learner.save()
+        if not self.ctx.serial and self.learner.checkpoints.last != self.learner.version:
+            self.learner.checkpoints.save()
         yield from ()
 
     def write_part(self, number: int) -> None:
@@ -446,7 +451,7 @@ class ExperienceSource(OpenSource):
                 vectors = np.stack([to_host(x.flat) for x in self.versions])
                 part.arrays("league/published", {"vectors": vectors, "learnt": self.params.learnt.copy()})
 
-        self.learner.save(write)
+        self.learner.checkpoints.save(write)
 
     @property
     def _statistics(self) -> torch.Tensor:

@@ -1,56 +1,509 @@
-"""The learning loop, where batches come from, and acting and learning in one loop.
+"""The learning loop, written once, and what it learns from.
 
-The learning loop, written once, and where batches come from: a RolloutQueue, a training queue, the learner's own
-replay of a RolloutQueue, or replays in workers of their own.
+A `Source` is the description that a role holds; a `Feed` is its open end in a worker. Batches come from rollouts of the
+learner's own, from a queue of rollouts or chunks, from a replay of either, or from replays in workers of their own.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, cast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, policy_from_cpu, pool_to_device
+from polyplay.acting.rows import Exploration, player_from_cpu, pool_to_device
 from polyplay.acting.worker import open_pool, report_faults
 from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
-from polyplay.buffers.rollout_queue import UNWRITTEN, RolloutBatches, RolloutQueue, RolloutSlots, rows_of
+from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, RolloutBatches, RolloutSlots, rows_of
 from polyplay.buffers.training_queue import TrainingBatches, TrainingQueue
 from polyplay.core import tree
 from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
-from polyplay.core.errors import Leaving
+from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
-from polyplay.core.worker import Source, WorkerContext, seed_of
+from polyplay.core.worker import Edge, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Learner, LearnerSpec, collator_for
+from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock
-from polyplay.nets.policy import Policy
 from polyplay.weights.params import Params
 
-# Learning from a replay: insert rollouts, then make as many updates as the replay's ratio asks for.
+# The loop, and what it asks of where batches come from.
 
 
-class ReplayLearner:
-    """A learner's own replay. It makes the updates that are due (replay.rate_limiter) before more is inserted."""
+REST = 0.001  # seconds between two looks, where several agents wait for rollouts
+Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the state before row 0
+Nothing = tuple[()]
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, replay: Replay):
-        self.ctx, self.learner, self.replay = ctx, learner, replay
-        self.buffer = replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
-        self.updates = 0
+
+class Source(ABC):
+    """What a learner takes its batches from: the description that a role holds, pickled with it.
+
+    The plan, the memory estimate, the diagram and the places of workers ask it. Raises TypeError when it is made
+    without `shape` or `open`.
+    """
+
+    edge: Edge | None = None  # that other workers fill; None: it acts itself
+    envs: Envs | None = None  # that it acts in itself
+    steps: int = 0  # agent steps per lane of its own rollouts
+    n: int = 0  # slots of a queue that it takes at once
+    replay: Replay | None = None  # that its batches are drawn from, in whatever worker it is
+    holds_replay: bool = False  # in the learner's own memory
+    passes: Epochs | None = None  # over each batch, where they are several
+    league: Any = None  # that knows the past agents which are made of the weights (population.league)
+
+    @property
+    @abstractmethod
+    def shape(self) -> tuple[int, int]:
+        """[rows, lanes] of an update; of a replay, [rows of an item, items]."""
+
+    @abstractmethod
+    def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
+        """The end of it in one worker. params: where the weights are published, None: nowhere. replayed: its rollouts
+        are only stored in a replay.
+        """
+
+    def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
+        """The ends of it in one worker, each with a learner of its own: several where it learns for several agents."""
+        return [self.open(ctx, Learner(ctx, spec), params)]
+
+    def nbytes(self, policy: PolicyLike) -> float:
+        """Bytes of the rollouts and batches that each worker has for itself."""
+        return 0.0
+
+    def describe(self) -> list[str]:
+        """A line each for the diagram."""
+        return []
+
+
+class Feed(ABC):
+    """The open end of a Source in one worker. The loop calls `learn` and then `finish` with every item, `save` only
+    where the feed is `between` two of them, and `close` at the end.
+    """
+
+    alone: bool = True  # no other learner has to agree that the run ends
+    blocking: bool = True  # it waits for what other workers do; they begin first
+    passes: Epochs | None = None  # over each rollout, where they are several
+    lane: int = 0  # in a replay, the first one of the rollout that came last
+
+    def __init__(self, ctx: WorkerContext, learner: Learner):
+        self.ctx, self.learner = ctx, learner
+
+    @property
+    def between(self) -> bool:
+        """Whether the run may be saved, or end, after the last item."""
+        return True
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to do; asked where several take turns in one worker."""
+        return True
+
+    @abstractmethod
+    def items(self) -> Iterator[Any]:
+        """What there is to do, one after the other; None: nothing came for a while."""
+
+    def learn(self, item: Any) -> Iterator[None]:
+        """Make the update of an item, or count its agent steps. An item is a Rollout where this is not overridden."""
+        rows, state = item
+        return self.learner.step(rows, state, passes=self.passes)
+
+    def finish(self, item: Any) -> None:  # noqa: B027
+        """Give back what the item was read from, and publish the weights where others have copies."""
+
+    def publish(self) -> None:  # noqa: B027
+        """Publish the weights where others have copies; called after each draw where rollouts are only stored."""
+
+    def late(self) -> bool:
+        """Whether the run ends, and what comes next is not waited for."""
+        return not self.alone and self.ctx.late()
+
+    def save(self, dropped: bool = False) -> Iterator[None]:
+        """Save the learner with what else is its own. Nothing to do where that was done. dropped: a rollout under way
+        is dropped at the end of the run.
+        """
+        if self.learner.checkpoints.last != self.learner.version:
+            self.learner.checkpoints.save()
+        yield from ()  # no turn: where all take turns, saving changes no order
+
+    def close(self) -> None:  # noqa: B027
+        """Release what it holds."""
+
+
+def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Any = None) -> Iterator[None]:
+    """Take batches from a source, update, and publish the weights where others have copies. With ctx.served, for
+    several agents, one of them at a turn.
+    """
+    feeds = source.feeds(ctx, spec, params)
+    for feed in feeds:
+        if not isinstance(feed, Feed):
+            given = f"{type(source).__name__}.open gave {type(feed).__name__}"
+            raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
+    if not ctx.served:
+        yield from learn_from(feeds[0])
+        return
+    turns = [(feed, learn_from(feed)) for feed in feeds]
+    while turns:
+        turns = [(feed, turn) for feed, turn in turns if next(turn, turn) is not turn]
+        if len(feeds) > 1 and not any(feed.waiting for feed, _ in turns):
+            time.sleep(min(ctx.patience, REST))
+        yield
+
+
+def learn_from(feed: Feed) -> Iterator[None]:
+    """The loop. Weights are saved as of the last update where the run ends and rollouts take too long."""
+    ctx, learner = feed.ctx, feed.learner
+    try:
+        if feed.blocking:
+            yield  # actors begin with these weights, also where all take turns
+        before = time.perf_counter()
+        for item in feed.items():
+            if feed.blocking:
+                ctx.counters.add("wait", time.perf_counter() - before)
+                ctx.counters.stamp()
+            if item is not None:
+                yield from feed.learn(item)
+                feed.finish(item)
+            elif learner.spec.population is not None:
+                learner.read_control()
+            elif feed.late():
+                yield from learner.leave()
+            if not feed.between:
+                continue
+            ends = learner.done or (item is None and ctx.control.finishing and feed.alone)
+            learner.done = ends
+            if ends or learner.checkpoints.due:
+                yield from feed.save()
+            if ends or ctx.leaving:
+                return
+            yield
+            before = time.perf_counter()
+    except Leaving:
+        learner.done = True
+        yield from feed.save(dropped=True)
+    finally:
+        feed.close()
+
+
+# Act and learn in one loop with the same weights.
+
+
+@dataclass(frozen=True)
+class Inline(Source):
+    """Rollouts that the learner acts itself, each before the next: lag 0, but for what others changed meanwhile where
+    learners don't wait for each other.
+    """
+
+    envs: Envs = field()
+    steps: int = field()  # of a rollout, per lane
+    explore: Exploration | None = None
+    episodes: bool = False  # a rollout also ends with an episode (A3C's workers, of one lane or match each)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.steps, self.envs.lanes
+
+    def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
+        return EpisodeFeed(self, ctx, learner) if self.episodes else InlineFeed(self, ctx, learner, replayed)
+
+    def nbytes(self, policy: PolicyLike) -> float:
+        groups, row = self.envs.groups, tree.nbytes(rows_of(self.envs.spec, policy.spec()))
+        slot = (self.steps + 1) * self.envs.lanes // groups * row
+        return float(groups * slot * (2 if groups > 1 else 1))
+
+    def describe(self) -> list[str]:
+        return [] if self.explore is None else [self.explore.label()]
+
+
+class ActingFeed(Feed):
+    """The end of an Inline source. The run ends only after a rollout, for all that learn together."""
+
+    alone, blocking = False, False
+
+    def __init__(self, ctx: WorkerContext, learner: Learner, replayed: bool = False):
+        super().__init__(ctx, learner)
+        self.replayed = replayed
+
+    def write(self, part: CheckpointPart) -> None:
+        """Write the state of the lanes. Raises OSError."""
+
+    def save(self, dropped: bool = False) -> Iterator[None]:
+        """The learner with its lanes, if they are between two rollouts: those of other workers are in the middle of
+        one where learners don't wait for each other. Nothing to do after a rollout was dropped where the last
+        checkpoint has the last update; but a replay has more than that.
+        """
+        learner, apart = self.learner, self.learner.spec.update.asynchronous
+        more, done = self.replayed and not apart, (learner.checkpoints.last, learner.update.counts.begun)
+        if not dropped or more or learner.update.refresh() not in done:
+            learner.checkpoints.save(None if apart or dropped else self.write)
+        yield from ()
+
+
+class InlineFeed(ActingFeed):
+    """Lanes that act in step."""
+
+    def __init__(self, source: Inline, ctx: WorkerContext, learner: Learner, replayed: bool):
+        super().__init__(ctx, learner, replayed)
+        envs, explore, saved = source.envs, source.explore, actor_checkpoint.load_actor(ctx)
+        self.pool = open_pool(ctx, envs, saved)
+        try:
+            slots = RolloutSlots(*_rows(learner, envs), source.steps, envs.lanes // envs.groups, envs.groups)
+            place = torch.device("cpu") if replayed else learner.device  # a replay is in the machine's own memory
+            self.pool = pool_to_device(self.pool, slots, place)
+            self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
+            self.recorder: TapeRecorder | None = None
+            if ctx.reuse and learner.spec.stored_bootstrap and isinstance(policy, ActorCritic) and policy.recalls:
+                self.recorder = TapeRecorder(policy, envs.groups, source.steps)
+            player = player_from_cpu(self.recorder or policy, learner.device)
+            self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
+            self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
+            if "pool" in saved:
+                self.actor.load(saved)
+            elif explore is not None:  # ε is where the run is
+                self.actor.acts[:] = int(learner.learnt) // explore.lanes
+        except BaseException:
+            self.pool.close()
+            raise
+
+    def items(self) -> Iterator[Rollout | None]:
+        for slots in self.actor.rollouts(lambda k: self.learner.update.refresh()):
+            yield None if slots is None else self.collate(slots)
+
+    def learn(self, item: Rollout) -> Iterator[None]:
+        tape = self.recorder.take() if self.recorder else None
+        return self.learner.step(*item, tape, self.passes)
+
+    def finish(self, item: Rollout) -> None:
+        self.collate.done()
+        report_faults(self.ctx, self.pool)
+
+    def late(self) -> bool:
+        return self.actor.late()
+
+    def write(self, part: CheckpointPart) -> None:
+        actor_checkpoint.save_actor(self.ctx, part, self.actor, {})
+
+    def close(self) -> None:
+        self.pool.close()
+
+
+class EpisodeFeed(ActingFeed):
+    """One lane, or match, whose rollouts also end with an episode; its lanes are not saved."""
+
+    def __init__(self, source: Inline, ctx: WorkerContext, learner: Learner):
+        super().__init__(ctx, learner)
+        lanes, update = source.envs.lanes, learner.update
+        self.slots = TrainingQueue(*_rows(learner, source.envs), source.steps, lanes, lanes)
+        self.slots.patience = ctx.patience
+        self.table = LaneTable(source.envs, self.slots, ctx.index * lanes).open(ctx, learner.policy)
+        self.predictor = Predictor(ctx, self.table, learner.policy, update.refresh)
+
+    def items(self) -> Iterator[Rollout | None]:
+        for chunks in self.predictor.chunks(renew=self.learner.update.refresh):
+            full = [slot for slot, length in chunks if length]
+            yield self.slots.batch(full) if full else None
+            for slot, _ in chunks:
+                self.slots.commit(slot, 0)  # empty again
+
+    def finish(self, item: Rollout) -> None:
+        report_faults(self.ctx, self.table.pool)
+
+    def close(self) -> None:
+        self.table.close()
+
+
+def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
+    """What a row holds, and the state before a rollout."""
+    return rows_of(envs.spec, learner.policy.spec()), learner.policy.state_spec()
+
+
+# Rollouts, or chunks, of other workers.
+
+
+class Rollouts(RolloutBatches, Source):
+    """Batches of `n` slots of a RolloutQueue, whose actors have copies of the weights. in_turn: see
+    RolloutQueue.batches.
+    """
+
+    def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
+        return RolloutFeed(self, ctx, learner, params, replayed)
+
+
+class RolloutFeed(Feed):
+    """A learner's end of a RolloutQueue. It saves once its actors have written their parts."""
+
+    def __init__(self, source: Rollouts, ctx: WorkerContext, learner: Learner, params: Params, replayed: bool):
+        super().__init__(ctx, learner)
+        self.source, self.queue, self.params, self.replayed = source, source.queue, params, replayed
+        self.first, self.alone = ctx.index == 0, self.queue.consumers == 1
+        taken = actor_checkpoint.rollouts_learnt(ctx, self.queue)
+        self.slots = sum(taken)
+        self.queue.turns[ctx.index] = actor_checkpoint.saved_turn(ctx, self.queue)
+        if self.first:
+            self.queue.base[:] = taken
+            self.publish()
+
+    def publish(self) -> None:
+        rounds = self.slots // (self.queue.producers * self.queue.groups)
+        self.params.publish(self.learner.vector, self.learner.version, rounds)
+
+    def items(self) -> Iterator[Rollout | None]:
+        ctx, spec, queue = self.ctx, self.learner.spec, self.queue
+        if self.replayed:
+            return self.source.consumer(ctx.index, self._note_lane)
+        length, each = spec.total if spec.anneal == "linear" else 0.0, 1 if self.passes is None else self.passes.updates
+        log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, each)
+        return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
+
+    def _note_lane(self, slots: list[int]) -> None:
+        """Set `lane` to the first one of the actor whose rollout is taken."""
+        self.lane = slots[0] // self.queue.share * self.queue.lanes
+
+    def learn(self, item: Rollout) -> Iterator[None]:
+        self.learner.update.refresh()  # where others change the weights too
+        yield from super().learn(item)
+        assert UNWRITTEN not in item[0]["version"]
+
+    def finish(self, item: Rollout) -> None:
+        self.slots += self.source.n * self.queue.consumers
+        if self.first:
+            if not self.replayed:
+                self.publish()
+            self.ctx.counters.depth(self.queue.depth)
+
+    def save(self, dropped: bool = False) -> Iterator[None]:
+        """The learner with what its actors have and what is in flight. Nothing to do where that was done, or where the
+        checkpoint that the run goes on from has more.
+        """
+        if self.learner.checkpoints.last == self.learner.version:
+            return
+        self.learner.checkpoints.marks.wait(self.learner.version)
+        lost = yield from actor_checkpoint.wait_for_actors(
+            self.ctx, self.queue, self.learner.version, self.learner.done
+        )
+        if lost and self.ctx.resume is not None and self.learner.version == self.learner.update.counts.begun:
+            return
+        if lost and self.alone and self.learner.done:
+            actors = ", ".join(map(str, lost))
+            self.ctx.log("caution", f"lanes begin anew when the run is resumed: no state of actors {actors}")
+        self.learner.checkpoints.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
+
+
+class Chunks(TrainingBatches, Source):  # type: ignore[override]
+    """Batches of a TrainingQueue's chunks: at least `rows` transitions, or one chunk. Acting uses the same weights."""
+
+    def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
+        return ChunkFeed(self, ctx, learner)
+
+
+class ChunkFeed(Feed):
+    """A trainer's end of a TrainingQueue."""
+
+    def __init__(self, source: Chunks, ctx: WorkerContext, learner: Learner):
+        super().__init__(ctx, learner)
+        self.source = source
+
+    def items(self) -> Iterator[Rollout | None]:
+        return self.source.consumer()
+
+    def finish(self, item: Rollout) -> None:
+        self.ctx.counters.served(int(np.count_nonzero(~item[0]["first"][1:])))
+        self.ctx.counters.depth(self.source.queue.depth)
+
+
+# What is made of another source's rollouts: several passes over each, or draws from a replay.
+
+
+class Over(Source):
+    """A source that takes the rollouts of another."""
+
+    def __init__(self, source: Source):
+        self.source, self.edge, self.league = source, source.edge, source.league
+        self.envs, self.steps, self.n = source.envs, source.steps, source.n
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.source.shape
+
+    def nbytes(self, policy: PolicyLike) -> float:
+        return self.source.nbytes(policy)
+
+    def describe(self) -> list[str]:
+        return self.source.describe()
+
+
+class Passes(Over):
+    """Several passes over each rollout, in minibatches, as PPO makes them; its loss has a `prepare`."""
+
+    passes: Epochs
+
+    def __init__(self, source: Source, passes: Epochs):
+        super().__init__(source)
+        self.passes = passes
+
+    def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
+        return [self._over(feed) for feed in self.source.feeds(ctx, spec, params)]
+
+    def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
+        return self._over(self.source.open(ctx, learner, params, replayed))
+
+    def _over(self, feed: Feed) -> Feed:
+        feed.passes = self.passes
+        return feed
+
+    def describe(self) -> list[str]:
+        return [*super().describe(), f"passes  {self.passes.epochs} of {self.passes.minibatches} minibatches"]
+
+
+class Replayed(Over):
+    """Rollouts of another source go into a replay of the learner's own; it makes as many updates as the replay's ratio
+    asks for (replay.rate_limiter), before it inserts more.
+    """
+
+    replay: Replay
+    holds_replay = True
+
+    def __init__(self, source: Source, replay: Replay):
+        super().__init__(source)
+        self.replay = replay
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return max(self.replay.sequence, 1), self.replay.batch
+
+    def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
+        return ReplayFeed(self, ctx, learner, params)
+
+    def describe(self) -> list[str]:
+        return super().describe() if self.edge is None else []  # what others act is no batch here
+
+
+class ReplayFeed(Feed):
+    """The end of a Replayed source: its items are rollouts to insert, and (), to draw.
+
+    Whoever acts elsewhere waits while more updates are due, so that a moment between any two items will do for saving.
+    Where the learner acts, all that is due is made first.
+    """
+
+    def __init__(self, source: Replayed, ctx: WorkerContext, learner: Learner, params: Any):
+        super().__init__(ctx, learner)
+        self.replay, apart = source.replay, learner.spec.update.asynchronous
+        self.buffer = self.replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
+        self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
         # where others change the weights meanwhile, each update begins with the newest
-        self.divided = learner.divide(replay.batch) is not None and not learner.spec.update.asynchronous
-        if not learner.spec.update.asynchronous:
-            learner.extra_parts = self.save
-        replicas = getattr(learner.spec.update, "replicas", 1)
+        self.divided = learner.divide(self.replay.batch) is not None and not apart
+        if not apart:
+            learner.checkpoints.more = self.write
+        replicas = learner.spec.update.replicas
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
             found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
             saved = found.json(f"{name}/replay_learner")
@@ -58,19 +511,48 @@ class ReplayLearner:
             if saved.get("ahead"):
                 self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
                 learner.begin(self.ahead)
+        self.feed = source.source.open(ctx, learner, params, replayed=True)
+        self.alone, self.blocking = self.feed.alone, self.feed.blocking
 
-    def insert(self, rows: Batch, state: Batch, lane: int = 0) -> float:
-        """See ReplayBuffer.add_rollout."""
+    @property
+    def between(self) -> bool:
+        return self.blocking or not self.due
+
+    def items(self) -> Iterator[Rollout | Nothing | None]:
+        rollouts = self.feed.items()
+        while True:
+            if self.due:
+                yield ()
+                continue
+            if not self.blocking:
+                self.draw_ahead()
+            yield next(rollouts)
+
+    def learn(self, item: Rollout | Nothing) -> Iterator[None]:
+        return self.insert(*item) if item else self.update()
+
+    def finish(self, item: Rollout | Nothing) -> None:
+        if item:
+            self.feed.finish(item)
+        else:
+            self.feed.publish()
+
+    def insert(self, rows: Batch, state: Batch) -> Iterator[None]:
+        """Insert a rollout and count its agent steps: of learners that wait for each other the mean, so that the same
+        number of updates is due in all of them.
+        """
+        limiter, before = self.buffer.limiter, self.buffer.limiter.steps
         with self.ctx.counters.timed("replay"):
             self.learner.observe({"obs": rows["obs"]})
-            return self.buffer.add_rollout(rows, state, lane)
+            steps = self.buffer.add_rollout(rows, state, self.feed.lane)
+        limiter.steps = before + (yield from self.learner.count_only(steps))
 
-    def draw_ahead(self, steps: int) -> None:
-        """Draw the next sample and begin with it, if so many agent steps make an update due: other threads pass it
+    def draw_ahead(self) -> None:
+        """Draw the next sample and begin with it, if the next rollout makes an update due: other threads pass it
         through the target network while this one acts.
         """
         limiter = self.buffer.limiter
-        credit = limiter.credit(self.buffer.sampled) + steps * (limiter.ratio or 0.0)
+        credit = limiter.credit(self.buffer.sampled) + self.steps * (limiter.ratio or 0.0)
         if self.divided and self.ahead is None and self.buffer.ready and credit >= limiter.batch:
             self.ahead = self._draw()
             self.learner.begin(self.ahead)
@@ -79,7 +561,8 @@ class ReplayLearner:
         with self.ctx.counters.timed("replay"):
             return self.buffer.sample(replay_worker.importance_exponent(self.replay, self.learner.remaining()))
 
-    def _due(self) -> int:
+    @property
+    def due(self) -> int:
         """Updates that may be made now."""
         drawn = 0 if self.ahead is None else self.replay.batch
         return self.buffer.limiter.due(self.buffer.sampled - drawn) if self.buffer.ready else 0
@@ -97,17 +580,17 @@ class ReplayLearner:
         if self.updates % replay_worker.REPORT == 0:
             replay_worker.report_replay(self.ctx, self.buffer)
 
-    def step(self, rows: Batch, state: Batch) -> Iterator[None]:
-        """Insert a rollout, count its agent steps, and make the updates that are due."""
-        limiter, before = self.buffer.limiter, self.buffer.limiter.steps
-        limiter.steps = before + (yield from self.learner.count_only(self.insert(rows, state)))
-        for _ in range(self._due()):
-            yield from self.update()
+    def late(self) -> bool:
+        return self.feed.late()
 
-    # ------------------------------------------------------------------------------------------------ saving
+    def save(self, dropped: bool = False) -> Iterator[None]:
+        return self.feed.save(dropped)
 
-    def save(self, part: CheckpointPart) -> None:
-        """Raises OSError."""
+    def close(self) -> None:
+        self.feed.close()
+
+    def write(self, part: CheckpointPart) -> None:
+        """Write the replay into a checkpoint. Raises OSError."""
         name = replay_worker.replay_folder(self.ctx)
         self.buffer.save(part.folder(name))
         part.json(f"{name}/replay_learner", {"updates": self.updates, "ahead": self.ahead is not None})
@@ -115,358 +598,90 @@ class ReplayLearner:
             part.arrays(f"{name}/ahead", {path: np.ascontiguousarray(x) for path, x in tree.leaves(self.ahead)})
 
 
-Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the state before row 0
-Nothing = tuple[()]
+# Replays in workers of their own.
 
 
-@dataclass(frozen=True)
-class ReplayOfRollouts:
-    """What crosses into a learner with a replay of its own: its actors' queue, and the replay."""
+class Samples(Source):
+    """Batches that replay workers draw into a queue; priorities go back in the same slots."""
 
-    queue: RolloutQueue
     replay: Replay
-    n: int = 1  # slots taken at once
+
+    def __init__(self, queue: SampleQueue):
+        self.queue = self.edge = queue
+        self.replay = queue.replay
 
     @property
-    def edge(self) -> RolloutQueue:
-        return self.queue
+    def shape(self) -> tuple[int, int]:
+        return max(self.replay.sequence, 1), self.replay.batch
 
-    @property
-    def held_replay(self) -> Replay:
-        return self.replay
+    def open(self, ctx: WorkerContext, learner: Learner, params: Params | None, replayed: bool = False) -> Feed:
+        return SampleFeed(self.queue, ctx, learner, params)
 
     def describe(self) -> list[str]:
-        return []
+        return self.queue.describe()
 
 
-class OpenSource(ABC):
-    """A learner's end of its source. `alone`: no other learner has to agree that the run ends."""
-
-    alone = True
-
-    def __init__(self, source: Any, ctx: WorkerContext, learner: Learner, params: Any):
-        self.source, self.ctx, self.learner, self.params = source, ctx, learner, params
-        self.first = ctx.index == 0
-
-    @abstractmethod
-    def batches(self) -> Iterator[Any]:
-        """What there is to do, one after the other; None: nothing came for a while."""
-
-    @abstractmethod
-    def step(self, batch: Any, /) -> Iterator[None]:
-        """Do it."""
-
-    def save(self) -> Iterator[None]:
-        """The learner with what else is its own. Nothing to do where that was done."""
-        if self.learner.saved != self.learner.version:
-            self.learner.save()
-        yield from ()  # no turn: where all take turns, saving changes no order
-
-
-class RolloutSource(OpenSource):
-    """The learner's end of a RolloutQueue, whose actors hold copies of its weights."""
-
-    def __init__(self, source: RolloutBatches | ReplayOfRollouts, ctx: WorkerContext, learner: Learner, params: Params):
-        super().__init__(source, ctx, learner, params)
-        self.queue = source.queue
-        self.alone = self.queue.consumers == 1
-        passes = learner.spec.passes
-        self.each = 1 if passes is None else passes.updates  # from one batch
-        taken = actor_checkpoint.rollouts_learnt(ctx, self.queue)
-        self.slots = sum(taken)
-        self.queue.turns[ctx.index] = actor_checkpoint.saved_turn(ctx, self.queue)
-        if self.first:
-            self.queue.base[:] = taken
-            self.publish()
-
-    def publish(self) -> None:
-        rounds = self.slots // (self.queue.producers * self.queue.groups)
-        self.params.publish(self.learner.vector, self.learner.version, rounds)
-
-    def batches(self) -> Iterator[Any]:
-        ctx, spec, queue = self.ctx, self.learner.spec, self.queue
-        length = spec.total if spec.anneal == "linear" else 0.0
-        log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, self.each)
-        join = collator_for(queue, self.source.n, self.learner.device)
-        return self.source.consumer(ctx.index, log, join)
-
-    def step(self, batch: Rollout) -> Iterator[None]:
-        self.learner.update.newest()  # where others change the weights too
-        yield from self.learner.step(*batch)
-        assert UNWRITTEN not in batch[0]["version"]
-        self.slots += self.source.n * self.queue.consumers
-        if self.first:
-            self.publish()
-            self.ctx.counters.depth(self.queue.depth)
-
-    def save(self) -> Iterator[None]:
-        """The learner with what its actors have and what is in flight. Nothing to do where that was done, or where the
-        checkpoint that the run goes on from has more.
-        """
-        if self.learner.saved == self.learner.version:
-            return
-        self.learner.marks.wait(self.learner.version)
-        lost = yield from actor_checkpoint.wait_for_actors(
-            self.ctx, self.queue, self.learner.version, self.learner.done
-        )
-        if lost and self.ctx.resume is not None and self.learner.version == self.learner.update.begun:
-            return
-        if lost and self.alone and self.learner.done:
-            actors = ", ".join(map(str, lost))
-            self.ctx.log("caution", f"lanes begin anew when the run is resumed: no state of actors {actors}")
-        self.learner.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
-
-
-class ReplaySource(RolloutSource):
-    """The end of a RolloutQueue whose rollouts go into a replay. As many updates as its ratio asks for; actors wait
-    while more are due, and the learner waits while none is.
-    """
-
-    def __init__(self, source: ReplayOfRollouts, ctx: WorkerContext, learner: Learner, params: Params):
-        super().__init__(source, ctx, learner, params)
-        self.replay_learner = ReplayLearner(ctx, learner, source.replay)
-        self.actor = 0  # whose rollout was taken last
-
-    def batches(self) -> Iterator[Rollout | Nothing | None]:
-        """Rollouts to insert; (): draw; None: nothing came for a while."""
-        rollouts = self.queue.batches(1).consumer(self.ctx.index, log=self._note)
-        while True:
-            yield () if self.replay_learner.buffer.due else next(rollouts)
-
-    def _note(self, slots: list[int]) -> None:
-        self.actor = slots[0] // self.queue.share
-
-    def step(self, batch: Rollout | Nothing) -> Iterator[None]:
-        if batch:
-            steps = self.replay_learner.insert(*batch, self.actor * self.queue.lanes)
-            self.slots += 1
-            self.ctx.counters.depth(self.queue.depth)
-            yield from self.learner.count_only(steps)
-        else:
-            yield from self.replay_learner.update()
-            self.publish()
-
-
-class SampleSource(OpenSource):
+class SampleFeed(Feed):
     """A learner's end of replays that are workers of their own; learner 0 reports to them for all.
 
     Learners that average gradients rest and end together, and so only with an update. Of those that don't wait for each
     other (a parameter server's) every one sees by itself that the run is over, also where no batch comes.
     """
 
-    def __init__(self, source: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
-        super().__init__(source, ctx, learner, params)
-        self.samples, self.reader = source, source.reader(ctx.index)
-        self.alone = source.learners == 1 or learner.spec.update.asynchronous
-        learner.extra_parts = None  # without its replays the checkpoint before is worth more
-        page_lock(source.block, learner.device)
+    def __init__(self, samples: SampleQueue, ctx: WorkerContext, learner: Learner, params: Params | None):
+        super().__init__(ctx, learner)
+        self.samples, self.reader, self.params = samples, samples.reader(ctx.index), params
+        self.first = ctx.index == 0
+        self.alone = samples.learners == 1 or learner.spec.update.asynchronous
+        learner.checkpoints.more = None  # without its replays the checkpoint before is worth more
+        page_lock(samples.block, learner.device)
         if self.first:
-            self._publish()
+            self.publish()
 
-    def _publish(self) -> None:
+    def publish(self) -> None:
         learner = self.learner
         self.samples.learnt(learner.remaining(), learner.version)
         if self.params is not None:
             self.params.publish(learner.vector, learner.version, learner.version)
 
-    def batches(self) -> Iterator[int | Nothing | None]:
+    def items(self) -> Iterator[int | Nothing | None]:
         """Slots; (): none came for a while, but learner 0 has agent steps to count; None: nothing came."""
         for slot in self.reader.batches():
             idle = slot is None and self.alone and (not self.first or self.samples.news)
             yield () if idle else slot
 
-    def step(self, slot: int | Nothing) -> Iterator[None]:
+    def learn(self, item: int | Nothing) -> Iterator[None]:
         learner, steps = self.learner, self.samples.fresh() if self.first else 0.0
-        if isinstance(slot, tuple):
+        if isinstance(item, tuple):
             yield from learner.count_only(steps)
+        else:  # replay workers have no network
+            yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
+
+    def finish(self, item: int | Nothing) -> None:
+        if isinstance(item, tuple):
             return
-        item = self.samples.item(slot)
-        yield from learner.step_on_sample(item, steps, observe=True)  # replay workers have no network
-        self.reader.give(slot, learner.priorities())
+        self.reader.give(item, self.learner.priorities())
         if self.first:
-            self._publish()
+            self.publish()
             self.ctx.counters.depth(self.samples.depth)
 
-    def save(self) -> Iterator[None]:
+    def save(self, dropped: bool = False) -> Iterator[None]:
         """The learner with its replays, their actors and what is in flight. Nothing to do where that was done."""
         learner = self.learner
-        if learner.saved == learner.update.newest():
+        if learner.checkpoints.last == learner.update.refresh():
             return
         if not self.first or self.ctx.directory is None:
-            learner.save()
+            learner.checkpoints.save()
             return
 
         def more(part: CheckpointPart) -> None:
             if failed := self.samples.failed(0):
                 raise OSError(f"memories {', '.join(map(str, failed))} could not write their parts")
 
-        learner.marks.wait(learner.update.newest())
-        with learner.writers_paused():  # what replays write fits the weights, whoever else learns
-            version = learner.update.newest()
+        learner.checkpoints.marks.wait(learner.update.refresh())
+        with learner.checkpoints.writers_paused():  # what replays write fits the weights, whoever else learns
+            version = learner.update.refresh()
             yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)
             if self.alone:
                 yield from learner.count_only(self.samples.fresh(kept=True))
-            learner.save(more, version)
-
-
-class TrainingSource(OpenSource):
-    """A trainer's end of a training queue: those who act use the weights themselves, and have nothing to save."""
-
-    def batches(self) -> Iterator[Rollout | None]:
-        return self.source.consumer()
-
-    def step(self, batch: Rollout) -> Iterator[None]:
-        yield from self.learner.step(*batch)
-        self.ctx.counters.served(int(np.count_nonzero(~batch[0]["first"][1:])))
-        self.ctx.counters.depth(self.source.queue.depth)
-
-
-SOURCES: dict[type, type[OpenSource]] = {
-    RolloutBatches: RolloutSource,
-    ReplayOfRollouts: ReplaySource,
-    SampleQueue: SampleSource,
-    TrainingBatches: TrainingSource,
-}
-
-
-# The learning loop, written once: batches come from a source, weights go out.
-
-
-def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Params | None = None) -> Iterator[None]:
-    """Take batches from a source (see SOURCES), update, and publish the weights where others hold copies."""
-    learner = Learner(ctx, spec)
-    yield from learn_from(SOURCES[type(source)](source, ctx, learner, params), ctx, learner)
-
-
-def learn_from(feed: OpenSource, ctx: WorkerContext, learner: Learner) -> Iterator[None]:
-    """The loop. Weights are saved as of the last update where the run ends and others' rollouts take too long."""
-    try:
-        yield  # actors begin with these weights, also where all take turns
-        before = time.perf_counter()
-        for batch in feed.batches():
-            ctx.counters.add("wait", time.perf_counter() - before)
-            ctx.counters.stamp()
-            if batch is not None:
-                yield from feed.step(batch)
-            elif learner.spec.population is not None:
-                learner.read_control()
-            elif not feed.alone and ctx.late():
-                yield from learner.leave()
-            ends = learner.done or (batch is None and ctx.control.finishing and feed.alone)
-            learner.done = ends
-            if ends or learner.saving:
-                yield from feed.save()
-            if ends or ctx.leaving:
-                return
-            yield
-            before = time.perf_counter()
-    except Leaving:
-        learner.done = True
-        yield from feed.save()
-
-
-# Act and learn in one loop with the same weights.
-
-
-def replica(
-    ctx: WorkerContext,
-    *,
-    envs: Envs,
-    T: int,
-    spec: LearnerSpec,
-    replay: Replay | None = None,
-    explore: Exploration | None = None,
-) -> Iterator[None]:
-    """Act, and learn from each rollout before the next: lag 0, but for what others changed meanwhile where replicas
-    don't wait for each other. replay: rollouts go into it, and batches drawn from it are learnt from (DQN).
-    """
-    learner = Learner(ctx, spec)
-    replay_learner = None if replay is None else ReplayLearner(ctx, learner, replay)
-    saved = actor_checkpoint.load_actor(ctx)
-    pool = open_pool(ctx, envs, saved)
-    try:
-        slots_of = RolloutSlots(*_rows(learner, envs), T, envs.lanes // envs.groups, envs.groups)
-        policy = policy_from_cpu(learner.policy)
-        place = learner.device if replay is None else torch.device("cpu")  # a replay is in the machine's own memory
-        pool = pool_to_device(pool, slots_of, place)
-        collate = collator_for(slots_of, envs.groups, place)
-        recorder = None
-        if ctx.reuse and spec.stored_bootstrap and getattr(learner.policy, "recalls", False):
-            recorder = TapeRecorder(policy, envs.groups, T)
-            policy = cast("Policy", recorder)
-        actor = Actor(ctx, pool, [LanePlayer(policy, slots_of)], ctx.index * envs.lanes)
-        actor.explore, actor.bootstrap = explore, replay is None  # a replay keeps no last rows
-        steps = T * envs.lanes
-        if "pool" in saved:
-            actor.load(saved)
-        elif explore is not None:  # ε is where the run is
-            actor.acts[:] = int(learner.learnt) // explore.lanes
-
-        if replay_learner is not None:
-            replay_learner.draw_ahead(steps)
-        for slots in actor.rollouts(lambda k: learner.update.newest()):
-            if slots is not None:
-                rows, state = collate(slots)
-                if replay_learner is not None:
-                    yield from replay_learner.step(rows, state)
-                else:
-                    yield from learner.step(rows, state, recorder.take() if recorder else None)
-                collate.done()
-                report_faults(ctx, pool)
-                if learner.saving or learner.done:  # apart: the other workers' lanes are in mid-rollout now
-                    lanes = not spec.update.asynchronous
-                    learner.save((lambda part: actor_checkpoint.save_actor(ctx, part, actor, {})) if lanes else None)
-                if learner.done:
-                    return
-                if replay_learner is not None:
-                    replay_learner.draw_ahead(steps)
-            elif actor.late():
-                yield from learner.leave()
-            yield
-    except Leaving:
-        save_leaving(learner, replay_learner)
-    finally:
-        pool.close()
-
-
-def save_leaving(learner: Learner, replay_learner: ReplayLearner | None = None) -> None:
-    """Save as of the last update, without lanes, which are in the middle of a rollout. Nothing to do where the last
-    checkpoint has that, and lanes too.
-    """
-    more = replay_learner is not None and not learner.spec.update.asynchronous
-    if more or learner.update.newest() not in (learner.saved, learner.update.begun):
-        learner.save()
-
-
-def _rows(learner: Learner, envs: Envs) -> tuple[Spec, Spec]:
-    """What a row holds, and the state before a rollout."""
-    return rows_of(envs.spec, learner.policy.spec()), learner.policy.state_spec()
-
-
-def episodic_replica(ctx: WorkerContext, *, envs: Envs, T: int, spec: LearnerSpec) -> Iterator[None]:
-    """One lane, or match, that acts and learns: a rollout ends after T steps or with an episode (A3C's workers)."""
-    learner = Learner(ctx, spec)
-    slots = TrainingQueue(*_rows(learner, envs), T, envs.lanes, envs.lanes)
-    slots.patience = ctx.patience
-    table = LaneTable(envs, slots, ctx.index * envs.lanes).open(ctx, learner.policy)
-    predictor = Predictor(ctx, table, learner.policy, learner.update.newest)
-    try:
-        for chunks in predictor.chunks(renew=learner.update.newest):
-            full = [slot for slot, length in chunks if length]
-            if full:
-                yield from learner.step(*slots.batch(full))
-            for slot, _ in chunks:
-                slots.commit(slot, 0)  # empty again
-            if full:
-                report_faults(ctx, table.pool)
-                if learner.saving or learner.done:
-                    learner.save()
-                if learner.done:
-                    return
-            elif ctx.late():
-                yield from learner.leave()
-            yield
-    except Leaving:
-        save_leaving(learner)
-    finally:
-        table.close()
+            learner.checkpoints.save(more, version)

@@ -30,8 +30,6 @@ from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams
 
 if TYPE_CHECKING:
-    from torch import nn
-
     from polyplay.learning.learner import Learner
     from polyplay.nets.q_network import QNetwork
 
@@ -46,7 +44,8 @@ def parts_of(learner: Learner, rows: int) -> int:
     """
     ctx, spec = learner.ctx, learner.spec
     simple = isinstance(spec.loss, QLoss | CategoricalLoss) and not learner.policy.state_spec()
-    if not simple or learner.update.gate is not None or ctx.trace or learner.device.type != "cpu":
+    refuses = any(part.refuses for part in learner.parts)
+    if not simple or refuses or ctx.trace or learner.device.type != "cpu":
         return 1
     return split_size(rows, min(ctx.threads, torch.get_num_threads()), learner.vector.weights)
 
@@ -82,7 +81,7 @@ class ThreadedGradient:
         where others change the weights.
         """
         kept = list[tuple[Tensor, Tensor]]()
-        if not getattr(self.learner.policy, "bf16", False) or self.learner.spec.update.asynchronous:
+        if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
             return []
         for k, layer in _large(self.learner.policy).items():
             layer.present_half = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
@@ -144,7 +143,7 @@ class ThreadedGradient:
         """How a batch is divided that is begun while the first thread acts: where a row takes half the time, in
         bfloat16, and acting nearly as long as in float32, that thread has fewer.
         """
-        if not getattr(self.learner.policy, "bf16", False):
+        if not self.learner.policy.bf16:
             return even(rows, self.n)
         first = max(1, round(BESIDE_ACTING * rows / self.n))
         return [first, *even(rows - first, self.n - 1)]
@@ -188,7 +187,7 @@ class ThreadedGradient:
 def _large(net: Policy) -> dict[int, Linear]:
     """Large layers, by the number of their weight among the parameters."""
     numbers = {id(p): k for k, p in enumerate(net.parameters())}
-    layers = (m for m in cast("nn.Module", net).modules() if isinstance(m, Linear))
+    layers = (m for m in net.modules() if isinstance(m, Linear))
     return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
 
 

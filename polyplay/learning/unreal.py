@@ -24,11 +24,10 @@ from polyplay.core import tree
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
-from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, control_cells
+from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, ActorCritic, control_cells
 from polyplay.nets.device import to_device, to_host
 
 if TYPE_CHECKING:
-    from polyplay.nets.actor_critic import ActorCritic
     from polyplay.nets.policy import Policy
 
 # A learner's memory of recent rows, and what it draws from them for UNREAL's reward prediction and value replay
@@ -127,8 +126,8 @@ class UnrealWindows:
     """
 
     def __init__(self, policy: Policy, device: torch.device):
-        self.policy, self.device = cast("ActorCritic", policy), device
-        heads = getattr(policy, "auxiliary", None)
+        self.policy, self.device = policy, device
+        heads = policy.auxiliary if isinstance(policy, ActorCritic) else None
         self.examples = heads is not None and heads.reward is not None  # whether any are drawn
         self.replays = heads is not None and heads.value  # likewise columns
         self.recent: UnrealReplay | None = None

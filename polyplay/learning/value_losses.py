@@ -283,7 +283,7 @@ def q_outputs(
     without taking gradients that nobody wants.
     Sequences: rows [burn_in + R, B] and the `state` before row 0. Both networks walk through the first burn_in rows
     without gradient; → all [R, B, …], "online" from the same pass as "q".
-    target.freeze_noise(), once it was copied, saves each pass the conversion of its weights.
+    target.cache_weights(), once it was copied, saves each pass the conversion of its weights.
     key: of the noise of noisy networks, another number for every update (its number will do): each pass has noise of
     its own, the whole batch the same (dqn_zoo). Nothing is drawn, so nothing has to be saved. None: no noise.
     ready: target_scores of these transitions, where they were computed before.

@@ -38,11 +38,9 @@ from polyplay.nets.layers import (
     axis,
     cache_half_weights,
     initialise,
-    torso_features,
 )
-from polyplay.nets.policy import Normalize, ReturnScale, is_pixels
+from polyplay.nets.policy import Normalize, Policy, ReturnScale, Torso, is_pixels
 from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
-from polyplay.nets.torsos import Conv
 
 # Rewards of an agent's own: weights on what happens in the game, which evolution tunes (Jaderberg et al. 2019).
 
@@ -248,18 +246,17 @@ class AuxiliaryHeads(nn.Module):
 Inputs = CentredImages | SignedImages | Normalize
 
 
-class TorsoPolicy(nn.Module):
+class TorsoPolicy(Policy):
     """previous: the core (or the head, without a core) also takes the previous action and the reward that came with the
     observation, 0 on first rows; `clipped` to ±1 or as it is. inputs: what observations go through first.
     """
 
     bf16 = False  # the torso's numbers, see nets.device
     bf16_core = False  # whether the core's input and the head's hidden layers have them too
-    noise = 0  # uniforms in (0, 1) that `act` takes per lane and step
     clipped = True
     outputs: tuple[str, ...]  # numbers that `act` puts out beside the action
     action: Spec
-    torso: nn.Module
+    torso: Torso
     head: Any  # an ActionHead or a QHead
     core: Core | Temporal | None
     inputs: Inputs | None
@@ -277,14 +274,12 @@ class TorsoPolicy(nn.Module):
         return tree.map(lambda x: torch.from_numpy(x).to(device), tree.zeros(self.state_spec(), (lanes,)))
 
     def observe(self, batch: Batch) -> None:
-        """Learn from rows [T+1, B] what is no weight: running statistics. Called after the rows were learnt."""
+        """See Policy.observe."""
         if self.inputs is not None:
             self.inputs.observe(batch["obs"])
 
-    def freeze_noise(self) -> None:
-        """Acting uses copies of the large weights in bfloat16, where that is what is computed in, until the next call:
-        due whenever the weights have changed. Without it they are converted in every pass.
-        """
+    def cache_weights(self) -> None:
+        """See Policy.cache_weights."""
         if self.bf16:
             cache_half_weights(self._halves())
 
@@ -293,7 +288,7 @@ class TorsoPolicy(nn.Module):
         return self.torso.modules()
 
     def _context(self) -> contextlib.AbstractContextManager[object]:
-        return precision_of(self, self.bf16)
+        return precision_of(self, bool(self.bf16))
 
     def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:
         """[N, features]; float32, whatever they were computed in, unless what is behind is computed in that too."""
@@ -346,7 +341,7 @@ class ActorCritic(TorsoPolicy):
 
     def __init__(
         self,
-        torso: nn.Module,
+        torso: Torso,
         head: ActionHead,
         core: Core | Temporal | None = None,
         previous: bool = False,
@@ -359,16 +354,15 @@ class ActorCritic(TorsoPolicy):
     ):
         super().__init__()
         self.inputs, self.returns, self.rewards, self.auxiliary = inputs, returns, rewards, auxiliary
+        self.observes = inputs is not None
         self.torso, self.head, self.core, self.previous = torso, head, core, previous
         self.latents = core.noise if isinstance(core, Temporal) else 0
         self.noise, self.action = head.noise + self.latents, head.action
-        pointer = getattr(torso, "pointer", None)  # a part of the actions, and how many numbers a unit has
-        self.units = getattr(torso, "unit_features", 0)
-        own = getattr(torso, "value_features", 0)  # the value's alone, behind the policy's
+        self.units, own, pointer = torso.unit_features, torso.value_features, torso.pointer
         if own and (core is not None or previous):
             raise UserError("--network: separate networks of policy and value have no core; use mlp with one")
-        size = torso_features(torso, None)
-        seen: Axis = getattr(torso, "feature_axis", axis("features", size))
+        size = torso.core_features
+        seen = torso.feature_axis or axis("features", size)
         behind = (*seen, *_embedded_axis(head, torso), *axis("reward", 1)) if previous else seen
         if core is not None:
             core.input.stand(core.rows, behind)
@@ -394,7 +388,7 @@ class ActorCritic(TorsoPolicy):
         return {**super().spec(), **noise}
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take over what a run's hyperparameters say of parts of the network."""
+        """See Policy.apply_hyperparameters."""
         for part in (self.core, self.rewards):
             if isinstance(part, Temporal | EventRewards):
                 part.apply_hyperparameters(values)
@@ -402,7 +396,7 @@ class ActorCritic(TorsoPolicy):
     @property
     def recalls(self) -> bool:
         """Whether `unroll` can take what `act` put on a tape."""
-        return hasattr(self.torso, "recall")
+        return self.torso.recalls
 
     def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]:
         """One row [B] of obs, reward, first, mask and events where there are any, and noise [B, noise] (without it the
@@ -436,7 +430,7 @@ class ActorCritic(TorsoPolicy):
         """
         batch = self.rewarded(batch)
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
-        torso = self.torso if tape is None else partial(cast("Conv", self.torso).recall, tape=tape)
+        torso = self.torso if tape is None else partial(self.torso.recall, tape=tape)
         features, units = self._seen(torso, rows["obs"])
         x, _, latent = self._behind_core(features, batch, state, batch.get("latent_noise"))
         params = self._params(x, rows.get("mask"), units)
@@ -446,6 +440,10 @@ class ActorCritic(TorsoPolicy):
         out |= ({} if latent is None else kl_terms(latent)) | self._auxiliary_outputs(x, batch)
         out |= {} if self.rewards is None else {"reward": batch["reward"]}
         return out if self.returns is None else {**out, "reward_scale": self.returns.scale()}
+
+    def reward_scale(self) -> float | Tensor:
+        """See Policy.reward_scale."""
+        return 1.0 if self.returns is None else self.returns.scale()
 
     def observe(self, batch: Batch) -> None:
         super().observe(batch)
@@ -475,7 +473,7 @@ class ActorCritic(TorsoPolicy):
         return out
 
     def rewarded(self, rows: Batch) -> Batch:
-        """Rows with the agent's own reward of events, where it has one and they say what happened."""
+        """See Policy.rewarded: its own reward is of events."""
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
     def _seen(self, torso: Callable[[Tree], Tensor], obs: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -498,12 +496,12 @@ class ActorCritic(TorsoPolicy):
         return value.squeeze(1)
 
 
-def _embedded_axis(head: ActionHead, torso: nn.Module) -> Axis:
+def _embedded_axis(head: ActionHead, torso: Torso) -> Axis:
     """The numbers of an action as an input. A part that names units has those of each set of them."""
-    pointer, found = getattr(torso, "pointer", None), list[AxisSegment]()
+    found = list[AxisSegment]()
     for path, part in head.parts.items():
-        if pointer and path == pointer[0]:
-            found += [replace(s, name=f"action {path}: {s.name}") for s in torso.unit_axis]  # type: ignore[union-attr]
+        if torso.pointer is not None and path == torso.pointer[0]:
+            found += [replace(s, name=f"action {path}: {s.name}") for s in torso.unit_axis]
         else:
             found += part.segments(path, silent=False)
     return tuple(found)

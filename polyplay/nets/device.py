@@ -14,7 +14,7 @@ import functools
 import time
 import weakref
 from collections.abc import Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
@@ -167,16 +167,9 @@ def _product(dtype: torch.dtype) -> float:
     return min(seconds)
 
 
-@runtime_checkable
-class HasPrecision(Protocol):
-    """A network that computes in bfloat16 where it is asked to."""
-
-    bf16: bool
-
-
 def set_precision(policy: Policy, how: str) -> Policy:
     """The policy, from now on in `how`. Raises UserError: it is a user's own, which decides on its precision itself."""
-    if isinstance(policy, HasPrecision):
+    if policy.bf16 is not None:
         policy.bf16 = is_half(how, next(policy.parameters()).device.type)
     elif how == "bfloat16":
         raise UserError("--precision bfloat16: this --network is a whole policy, with numbers of its own; leave it out")

@@ -2,8 +2,7 @@
 `make_deterministic(name, spec, ...)`, and `NetworkFactory`, which is what travels into workers.
 
 Names: auto, those of `NETS`, or "module:callable": a function of the EnvSpec (and options) that returns a
-torso (a module with an int `features`, observations [N, ...] → [N, features]), which gets our head and core,
-or a whole policy (a module with act, unroll, initial, spec, state_spec and noise).
+Torso, which gets our head and core, or a whole Policy.
 """
 
 from __future__ import annotations
@@ -17,27 +16,26 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 
 from polyplay.core import tree, user_modules
 from polyplay.core.errors import UserError
-from polyplay.core.tree import Field, Spec
+from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.process_state import outside
-from polyplay.envs.spaces import Box, Discrete, describe_fields
+from polyplay.envs.spaces import Box, Discrete, describe_fields, fields
 from polyplay.nets import action_heads, layers, recurrent, torsos
 from polyplay.nets.action_heads import LogProbGuard
 from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards, Inputs
 from polyplay.nets.device import set_precision
-from polyplay.nets.layers import CentredImages, Linear, SignedImages, torso_features
-from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale
+from polyplay.nets.layers import CentredImages, Linear, SignedImages
+from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale, Torso
 from polyplay.nets.q_network import VARIANTS, DPGNetwork, QHead, QNetwork
 from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
 
-Builder = Callable[..., nn.Module]
+Builder = Callable[..., Any]
 LAYERS = re.compile(r"(.+)\(([^()]*)\)")  # mlp(256,256,relu): a network, and what is asked of its layers
-WHOLE = "--network: {!r} is a whole policy; {} (a module with `features`)"
+WHOLE = "--network: {!r} is a whole policy; {} (polyplay.nets.policy.Torso)"
 # by name; the default of `init` is its publication's
 NETS: dict[str, Builder] = {
     name: partial(torsos.Conv, name, hidden=width, init=style) for name, (_, width, style, _) in torsos.CONVS.items()
@@ -62,7 +60,7 @@ def make(
     bound: float = BOUND,
     actions: str = "scale",
     **options: Any,
-) -> ActorCritic:
+) -> Policy:
     """A policy for `spec`'s observations and actions. Weights come from torch's global generator alone.
 
     core: none, lstm, gru or temporal of `core_size`, and of the last one the words of its memory (0: it has none);
@@ -85,12 +83,13 @@ def make(
             raise UserError(WHOLE.format(title, "here a torso is needed"))
         if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
-        return torso  # type: ignore[return-value]
+        _try_policy(torso, title, spec)
+        return torso
     head = action_heads.for_space(spec.action, log_prob, actions == "scale")
-    features = torso_features(torso, head.inputs if previous else None)
-    middle = recurrent.make_core(core, features, core_size, init, memory)
+    behind = torso.core_features + (head.inputs + 1 if previous else 0)
+    middle = recurrent.make_core(core, behind, core_size, init, memory)
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None
-    sizes = (features if middle is None else middle.features), torso_features(torso, None)
+    sizes = (behind if middle is None else middle.features), torso.core_features
     heads = AuxiliaryHeads(auxiliary, sizes, spec) if auxiliary else None
     given = _inputs(inputs, spec, torso, bound), size, own, width, heads
     return ActorCritic(torso, head, middle, previous, init, *given)
@@ -148,7 +147,7 @@ def make_values(
         own = options.pop("hidden", fc.default)
         options, width = {**options, "hidden": 0}, own if width is None else width
     torso, actions = _torso(build, title, spec, options, "values need a torso"), int(spec.action.n)
-    features = torso_features(torso, actions if previous else None)
+    features = torso.core_features + (actions + 1 if previous else 0)
     middle = recurrent.make_core(core, features, core_size, init)
     features = features if middle is None else middle.features
     head = QHead(features, actions, atoms, width or 0, dueling, scale, noisy, sigma, bias, init)
@@ -175,14 +174,14 @@ def make_deterministic(
     assert isinstance(space, Box)
     title, build, init = _resolve(name, spec, init)
     fc = inspect.signature(build).parameters.get("hidden")
-    layered, torsos = fc is not None and isinstance(fc.default, tuple), list[nn.Module]()
+    layered, torsos = fc is not None and isinstance(fc.default, tuple), list[Torso]()
     for sizes in (actor, critic):
         own = {**options, "hidden": tuple(sizes[:-1])} if layered else options
         torsos.append(_torso(build, title, spec, own, "here a torso is needed"))
     return DPGNetwork(space, torsos[0], torsos[1], (actor[-1], critic[-1]), init)
 
 
-def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> nn.Module:
+def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> Torso:
     """A torso, tried. Raises UserError, for a whole policy too."""
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
@@ -190,12 +189,11 @@ def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]
     return torso
 
 
-def _inputs(how: str, spec: EnvSpec, torso: nn.Module, bound: float = BOUND) -> Inputs | None:
+def _inputs(how: str, spec: EnvSpec, torso: Torso, bound: float = BOUND) -> Inputs | None:
     """What observations go through before the torso."""
     obs = spec.obs
     if how not in ("centre", "signed"):
-        sets = getattr(torso, "unit_sets", ())
-        return Normalize(obs, sets, bound, spec.classes) if how == "normalize" else None
+        return Normalize(obs, torso.unit_sets, bound, spec.classes) if how == "normalize" else None
     if not isinstance(obs, Field) or len(obs.shape) != 3 or obs.dtype != "uint8":
         seen = describe_fields(obs)
         raise UserError(f"--inputs {how}: takes one image of bytes, the observations are {seen}; use raw or normalize")
@@ -204,7 +202,7 @@ def _inputs(how: str, spec: EnvSpec, torso: nn.Module, bound: float = BOUND) -> 
 
 
 @dataclass(frozen=True)
-class NetworkFactory:
+class NetworkFactory(PolicyFactory):
     """`make`'s arguments, or with `values` `make_values`'s, or with `deterministic` `make_deterministic`'s; calling it
     makes the policy. Workers get this, never pickled weights. Option `exact`: a row has the same bits in every batch
     (layers.Linear), which costs most where one lane acts.
@@ -228,16 +226,26 @@ class NetworkFactory:
             raise UserError("--hidden: given, but actor and critic have the sizes that follow from --width: use that")
         options = {k: v for k, v in self.options.items() if k != "exact"}
         policy = build(name, self.spec, **options, **layers)
-        for layer in policy.modules():  # type: ignore[attr-defined]
+        for layer in policy.modules():
             if isinstance(layer, Linear | recurrent.Core):
                 layer.exact = self.options.get("exact", True)
         return policy
 
     @property
+    def scales_actions(self) -> bool:
+        return self.deterministic or self.options.get("actions", "scale") == "scale"
+
+    @property
+    def title(self) -> str:
+        """The network's name, and its core if it has one."""
+        core = self.options.get("core", "none")
+        return _title(self.name) if core == "none" else f"{_title(self.name)} + {core}"
+
+    @property
     def choice(self) -> str:
         """What `auto` stands for, and what it reads in another way than one may think."""
         if callable(self.name):
-            return getattr(self.name, "__qualname__", type(self.name).__name__)
+            return _title(self.name)
         name, colon, rest = self.name.partition("(")
         known = _auto(self.spec.obs) if name == "auto" else name
         chosen = f"{known}{colon}{rest}" + (", chosen by auto" if name == "auto" else "")
@@ -248,6 +256,11 @@ class NetworkFactory:
             style = _resolve(name, self.spec, "auto")[2]
             clauses.append(f"initial weights {style}")
         return "; ".join(clauses)
+
+
+def _title(name: str | Builder) -> str:
+    """A name, or that of a function or a class; of other callables their class's."""
+    return name if isinstance(name, str) else getattr(name, "__qualname__", type(name).__name__)
 
 
 def read_layers(name: str | Builder, spec: EnvSpec) -> tuple[str | Builder, dict[str, Any]]:
@@ -280,7 +293,7 @@ def _resolve(name: str | Builder, spec: EnvSpec, init: str) -> tuple[str, Builde
     """The network's title, the function that makes its torso, and the initialisation of head and core."""
     own = "orthogonal" if init == "auto" else init
     if callable(name):
-        return getattr(name, "__qualname__", repr(name)), name, own
+        return _title(name), name, own
     known = _auto(spec.obs) if name == "auto" else name
     if known in NETS:
         style: str = inspect.signature(NETS[known]).parameters["init"].default if init == "auto" else init
@@ -307,7 +320,7 @@ def _load(name: str) -> Builder:
     return found
 
 
-def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> nn.Module:
+def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> Torso | Policy:
     """A whole policy, or a torso, tried. Raises UserError."""
     signature = inspect.signature(build)
     try:
@@ -316,31 +329,101 @@ def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
         known = ", ".join(k for k in list(signature.parameters)[1:] if k != "init") or "none"
         raise UserError(f"--network: {title!r}: {error}; its options are: {known}") from error
     made = build(spec, **options)
-    if not isinstance(made, nn.Module):
-        raise UserError(f"--network: {title!r} returned {type(made).__name__}, it must return a torch.nn.Module")
-    if not isinstance(made, Policy):
-        _probe(made, title, spec.obs)
+    if isinstance(made, Torso):
+        _try_torso(made, title, spec.obs)
+    elif not isinstance(made, Policy):
+        allowed = "a Torso or a Policy: a class of yours inherits one of these from polyplay.nets.policy"
+        raise UserError(f"--network: {title!r} returned {type(made).__name__}, it must return {allowed}")
     return made
 
 
-def _probe(torso: nn.Module, title: str, obs: Spec) -> None:
-    """Try two zero observations, so that misfits show before any worker starts. Raises UserError."""
-    shapes = ", ".join(f"{path} {list(f.shape)}".strip() for path, f in tree.leaves(obs))
-    features = getattr(torso, "features", None)
-    if not isinstance(features, int):
-        raise UserError(f"--network: {title!r} must have an int attribute `features`, it has {features!r}")
-    zeros = tree.map(torch.from_numpy, tree.zeros(obs, (2,)))
-    training = torso.training
-    try:
-        with torch.no_grad():
-            got = tuple(torso.eval()(zeros).shape)
-    except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"--network: {title!r} does not take observations of shape {shapes}: {line}") from error
-    torso.train(training)
-    if got != (2, features):
-        want = f"[2, {features}]"
-        raise UserError(f"--network: {title!r} made {list(got)} of two observations of shape {shapes}, not {want}")
+# A user's own network is tried with zeros, so that misfits show before any worker starts.
+
+
+DECLARED = {
+    "forward": "forward(obs): observations [N, …] → float32 [N, features]",
+    "spec": "spec(): what `act` puts out, a Field per lane each, `action` among them",
+    "act": "act(step, state): a row [B, …] and its state → (outputs [B, …] as in `spec`, the state after it)",
+    "unroll": "unroll(batch, state): rows [T+1, B, …] and the state before them → logp, value, entropy [T+1, B]",
+}
+NUMBER, FLAG = Field((), "float32"), Field((), "bool")
+ARRIVES = {"reward": NUMBER, "first": FLAG, "terminated": FLAG, "truncated": FLAG}  # in every row
+LEARNT = {"logp": NUMBER, "value": NUMBER, "entropy": NUMBER}
+
+
+class NetworkTrial:
+    """Tries methods of a user's network. Mistakes are UserErrors of one line, by class and method."""
+
+    def __init__(self, net: Torso | Policy, title: str, **missing: bool):
+        """missing: by name, whether a method is still the base class's."""
+        self.net, self.where = net, f"--network: {title!r}: class {type(net).__name__}"
+        if lacks := [DECLARED[name] for name, none in missing.items() if none]:
+            raise UserError(f"{self.where} lacks {lacks[0]}")
+
+    def call(self, method: Callable[..., Any], takes: str, *given: Any) -> Any:
+        """Call a method without gradient. takes: what it is given, in words."""
+        training = self.net.training
+        self.net.eval()
+        try:
+            with torch.no_grad():
+                return method(*given)
+        except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+            line = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise UserError(f"{self.where}: {method.__name__} does not take {takes}: {line}") from error
+        finally:
+            self.net.train(training)
+
+    def check(self, what: str, found: Any, spec: Spec, *lead: int) -> None:
+        """Raise UserError unless a method gave every field of `spec`, [*lead, …] each."""
+        given = dict(tree.leaves(found))
+        for path, leaf in tree.leaves(spec):
+            x, wanted = given.get(path), f"{leaf.dtype} {[*lead, *leaf.shape]}"
+            got = f"{x.dtype} {[*x.shape]}".removeprefix("torch.") if isinstance(x, torch.Tensor) else "no tensor"
+            if got != wanted:
+                raise UserError(f"{self.where}: {what} gave {f'{path} ' if path else ''}{got}, not {wanted}")
+
+
+def _zeros(spec: Spec, *lead: int) -> Any:
+    return tree.map(torch.from_numpy, tree.zeros(spec, lead))
+
+
+def _rows(spec: EnvSpec, *lead: int) -> Batch:
+    """Rows of zeros in which every action is legal."""
+    rows: Batch = _zeros({"obs": spec.obs, **ARRIVES, "events": Field((len(spec.events),), "float32")}, *lead)
+    return rows if spec.mask is None else {**rows, "mask": tree.map(torch.ones_like, _zeros(spec.mask, *lead))}
+
+
+def _try_torso(torso: Torso, title: str, obs: Spec) -> None:
+    """Raises UserError."""
+    trial = NetworkTrial(torso, title, forward=type(torso).forward is Torso.forward)
+    if not isinstance(torso.features, int) or torso.features < 1:
+        wanted = "it must be an int, how many numbers `forward` makes of a row"
+        raise UserError(f"{trial.where}: features is {torso.features!r}, {wanted}")
+    takes = f"two observations of {describe_fields(obs)}"
+    made = trial.call(torso.forward, takes, _zeros(obs, 2))
+    trial.check(f"forward, of {takes},", made, Field((torso.features,), "float32"), 2)
+
+
+def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
+    """Act in a row of two lanes, and unroll three rows. Raises UserError."""
+    kind = type(policy)
+    missing = {"spec": kind.spec is Policy.spec, "act": kind.act is Policy.act, "unroll": kind.unroll is Policy.unroll}
+    trial, outputs, memory = NetworkTrial(policy, title, **missing), policy.spec(), policy.state_spec()
+    own = outputs.get("action") if isinstance(outputs, dict) else None
+    if own != fields(spec.action):
+        raise UserError(f"{trial.where}: spec must have `action` {fields(spec.action)}, as actions are; it has {own}")
+    seen, two, three = f"with obs {describe_fields(spec.obs)}", "for two lanes,", "for three rows of two lanes,"
+    state = trial.call(policy.initial, "two lanes", 2)
+    trial.check(f"initial, {two}", state, memory, 2)
+    step = {**_rows(spec, 2), "noise": torch.full((2, policy.noise), 0.5)}
+    said = trial.call(policy.act, f"a row of two lanes {seen}", step, state)
+    if not isinstance(said, tuple) or len(said) != 2:
+        raise UserError(f"{trial.where}: act gave {type(said).__name__}, it must give (outputs, the state after)")
+    trial.check(f"act, {two}", said[0], outputs, 2)
+    trial.check(f"act, {two} as the state after", said[1], memory, 2)
+    batch = {**_rows(spec, 3, 2), **_zeros(outputs, 3, 2)}
+    learnt = trial.call(policy.unroll, f"three rows of two lanes {seen}", batch, state)
+    trial.check(f"unroll, {three}", learnt, LEARNT, 3, 2)
 
 
 _building = threading.Lock()

@@ -157,7 +157,7 @@ class Linear(nn.Linear):
     """
 
     exact = True
-    half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (ActorCritic.freeze_noise)
+    half_weight: Tensor | None = None  # the weight in bfloat16, for acting until it changes (Policy.cache_weights)
     present_half: Tensor | None = None  # the same, where somebody keeps it equal to the weight, for learning too
     factors: list[tuple[Tensor, Tensor]] | None = None  # if not None, where backward puts (dL/dy, x), and no dL/dw
 
@@ -273,6 +273,7 @@ class Conv2d(nn.Conv2d):
     """A convolution that may keep its weight in bfloat16."""
 
     half_weight: Tensor | None = None  # as Linear's
+    present_half: Tensor | None = None  # nobody keeps one
 
     def forward(self, x: Tensor) -> Tensor:
         if self.half_weight is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
@@ -283,16 +284,8 @@ class Conv2d(nn.Conv2d):
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
     """Every layer of these kinds computes with a copy of its weight in bfloat16 while acting in that precision."""
     for layer in layers:
-        if isinstance(layer, Linear | Conv2d) and getattr(layer, "present_half", None) is None:
+        if isinstance(layer, Linear | Conv2d) and layer.present_half is None:
             layer.half_weight = layer.weight.detach().to(torch.bfloat16)
-
-
-def torso_features(torso: nn.Module, action: int | None) -> int:
-    """Numbers per row behind a torso, with a previous action of `action` numbers and its reward beside them; without
-    those of units, which go around the core to a UnitPointer.
-    """
-    features: int = torso.features - getattr(torso, "unit_features", 0)  # type: ignore[operator, assignment]
-    return features if action is None else features + action + 1
 
 
 def pad_lanes(lanes: int, device: torch.device) -> int:

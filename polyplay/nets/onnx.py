@@ -27,7 +27,6 @@ from polyplay.core.errors import UserError
 from polyplay.core.numbers import ValueUnits
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.nets import actor_critic, recurrent
-from polyplay.nets.device import HasPrecision
 from polyplay.nets.layers import Linear
 from polyplay.nets.policy import Policy
 
@@ -55,7 +54,11 @@ class ExportedStep(nn.Module):
 
 def _outputs(policy: Policy, units: ValueUnits, step: Batch, state: Batch) -> Batch:
     out, after = policy.act(step, state)
-    return {"action": out["action"], "value": units.in_environment(out["value"], policy), "next": dict(after)}
+    return {
+        "action": out["action"],
+        "value": units.in_environment(out["value"], policy.reward_scale()),
+        "next": dict(after),
+    }
 
 
 def check_export(file: Path) -> None:
@@ -76,7 +79,7 @@ def export_onnx(
     if isinstance(policy, actor_critic.ActorCritic) and isinstance(policy.core, recurrent.Temporal):
         why = "this policy has --core temporal, whose slow clock runs in some lanes only, which no fixed graph can say"
         raise UserError(f"--onnx: {why}; use it with polyplay.load, or train with --core lstm or gru")
-    if isinstance(policy, HasPrecision):
+    if policy.bf16 is not None:
         policy.bf16 = False  # the file's numbers are float32
     fields = exported_inputs(policy, spec)
     model, outputs = _graph(policy, fields, units)
@@ -104,8 +107,8 @@ def exported_inputs(policy: Policy, spec: EnvSpec) -> dict[str, Field]:
     inputs: dict[str, Spec] = {"obs": spec.obs}
     if spec.mask is not None:
         inputs["mask"] = spec.mask
-    if (own := getattr(policy, "rewards", None)) is not None:
-        inputs["events"] = Field((len(own.names),), "float32")
+    if isinstance(policy, actor_critic.ActorCritic) and policy.rewards is not None:
+        inputs["events"] = Field((len(policy.rewards.names),), "float32")
     inputs |= {"reward": Field((), "float32"), "first": Field((), "bool"), "state": policy.state_spec()}
     return dict(tree.leaves(inputs))
 

@@ -1,12 +1,12 @@
-"""What loops ask of a network; running statistics.
+"""What loops ask of a network, a torso, a player; running statistics.
 
-What every loop asks of a network: `Policy`, and of its weights: `Network`.
+People inherit `Policy`, a whole network, or `Torso`, its features. `Player` is what acting asks of a network or a bot.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import Any, Protocol, Self, runtime_checkable
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.spaces import describe_fields
-from polyplay.nets.layers import Tape, TensorAxes, axis
+from polyplay.nets.layers import Axis, Tape, TensorAxes, axis
 
 
 class Network(Protocol):
@@ -29,34 +29,154 @@ class Network(Protocol):
     def to(self, device: torch.device | str) -> Self: ...
 
 
-@runtime_checkable
-class Policy(Network, Protocol):
-    """A module that acts in B lanes and unrolls T+1 rows of them, as the same function of its weights.
+class Player(Protocol):
+    """Acts in B lanes: a Policy, a bot or a search. What has no network inherits these defaults.
 
-    Some have more, which loops look for: `observe` (running statistics), `freeze_noise` (copies of weights in
-    bfloat16) and tapes (TapedPolicy).
+    A lane is one parallel environment.
     """
 
+    noise: int = 0  # uniforms in (0, 1) that `act` takes per lane and step
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """See Policy.act."""
+        raise NotImplementedError
+
+    def spec(self) -> Spec:
+        """Fields per lane of what `act` puts out; {}: rows of this player are not written."""
+        return {}
+
+    def state_spec(self) -> Spec:
+        """See Policy.state_spec."""
+        return {}
+
+    def initial(self, lanes: int) -> Batch:
+        """See Policy.initial."""
+        return {}
+
+    def reward_scale(self) -> float | Tensor:
+        """See Policy.reward_scale."""
+        return 1.0
+
+    def cache_weights(self) -> None:
+        """See Policy.cache_weights."""
+        return
+
+
+class Policy(nn.Module):
+    """Acts in B lanes and unrolls T+1 rows of them, as the same function of its weights.
+
+    A network of your own inherits this and defines `spec`, `act` and `unroll`; with a memory, `state_spec` and
+    `initial` too. The same weights, rows and noise give the same outputs: nothing is drawn from torch's generator.
+    Wrong shapes or types of a network by `module:callable` are a UserError before anything starts (nets.factory).
+    """
+
+    noise: int = 0  # uniforms in (0, 1) that `act` takes per lane and step
+    bf16: bool | None = None  # whether its torso computes in bfloat16; None: its precision cannot be chosen
+    observes: bool = False  # whether `observe` learns from observations: it is then called before a replay has them
+
+    def spec(self) -> Spec:
+        """Fields per lane of what `act` puts out: "action" as the environment takes it, and what losses ask for."""
+        raise NotImplementedError
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """Choose actions in one row. The caller turns gradients off.
+
+        step: obs [B, …], reward float32 [B] that came with it, first bool [B]: an episode begins; mask, bool, where the
+        environment has legal actions; events float32 [B, E] where it counts some; noise float32 [B, noise], without
+        which actions are the most probable ones; epsilon float32 [B] where a system explores by it.
+        state: [B, …] as `state_spec` says. It counts as zero where `first` is true.
+
+        Returns the outputs [B, …] that `spec` says, and the state after the row.
+        """
+        raise NotImplementedError
+
+    def unroll(self, batch: Batch, state: Batch) -> Batch:
+        """Compute what losses take of rows, with gradient, under the present weights.
+
+        batch: rows [T+1, B, …] as docs/concepts/rows.md has them, with the actions that were done; state: [B, …],
+        before row 0. Returns outputs [T+1, B]: of actors and critics float32 logp and entropy of the policy, and value.
+        """
+        raise NotImplementedError
+
+    def state_spec(self) -> Spec:
+        """Fields per lane of the state that goes from row to row; {}: there is none."""
+        return {}
+
+    def initial(self, lanes: int) -> Batch:
+        """The state before the first step: zeros [lanes, …], on the weights' device."""
+        return {}
+
+    def observe(self, batch: Batch) -> None:
+        """Learn running statistics, which are floating buffers, from rows [T+1, B, …] once they were learnt from."""
+
+    def reward_scale(self) -> float | Tensor:
+        """The factor of rewards in losses, a number or [], where the network learns the size of returns."""
+        return 1.0
+
+    def rewarded(self, rows: Batch) -> Batch:
+        """The rows with the agent's own reward, where it is made of what happens in them."""
+        return rows
+
+    def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
+        """Take over what a run's hyperparameters, by name, say of parts of the network."""
+
+    def cache_weights(self) -> None:
+        """Act from now on with copies of the large weights in bfloat16, where that is what is computed in.
+
+        The caller calls it again whenever the weights have changed. Without it they are converted in every pass.
+        """
+
+
+class PolicyFactory:
+    """Makes a policy, the same modules in every call. It is pickled: workers get this, never weights."""
+
+    def __call__(self) -> Policy:
+        """A policy on the CPU, its weights from torch's global generator."""
+        raise NotImplementedError
+
     @property
-    def noise(self) -> int: ...  # uniforms in (0, 1) that `act` takes per lane and step
-    def spec(self) -> Spec: ...  # what `act` puts out, per lane
-    def state_spec(self) -> Spec: ...  # recurrent state, per lane; {} without one
-    def initial(self, lanes: int) -> Batch: ...  # the state before the first step
-    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]: ...  # one row [B]: outputs, the state after it
-    def unroll(self, batch: Batch, state: Batch) -> Batch: ...  # rows [T+1, B], the state before row 0
-
-
-@runtime_checkable
-class TapedPolicy(Policy, Protocol):
-    """One whose `unroll` can take what `act` has computed, where `recalls` says so."""
+    def title(self) -> str:
+        """The network's name, for a diagram."""
+        return type(self).__name__
 
     @property
-    def recalls(self) -> bool: ...
-    def act(self, step: Batch, state: Batch, tape: Tape | None = None) -> tuple[Batch, Batch]: ...
-    def unroll(self, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch: ...
+    def choice(self) -> str:
+        """What was chosen, for a plan."""
+        return self.title
+
+    @property
+    def scales_actions(self) -> bool:
+        """Whether −1 … 1 of its policy's bounded real actions is their range."""
+        return True
 
 
-PolicyFactory = Callable[[], Policy]
+class Torso(nn.Module):
+    """Makes features of observations: the part of a network before its core and heads.
+
+    A torso of your own inherits this, sets `features` and defines `forward`. All else has defaults.
+    """
+
+    features: int = 0  # numbers of a row that `forward` gives
+    value_features: int = 0  # the last of them that are the value's alone, where policy and value share nothing
+    unit_features: int = 0  # the last of them that are numbers of units, which go around the core to a UnitPointer
+    pointer: tuple[str, int] | None = None  # the part of actions that names a unit, and the numbers of a unit
+    unit_sets: tuple[str, ...] = ()  # paths of observations that are sets of units [units, numbers]
+    unit_axis: Axis = ()  # units, in the order of `unit_features`
+    feature_axis: Axis = ()  # what stands along the features without those of units; (): they belong together
+    recalls: bool = False  # whether `forward` takes a tape, and `recall` is defined
+
+    def forward(self, obs: Tree) -> Tensor:
+        """Observations [N, …], a tensor or a dict of them → float32 [N, features]."""
+        raise NotImplementedError
+
+    def recall(self, obs: Tree, tape: Tape) -> Tensor:
+        """What forward(obs) gave with these weights, from its tape; gradients go back as through `forward`."""
+        raise NotImplementedError
+
+    @property
+    def core_features(self) -> int:
+        """The number of features without the units'."""
+        return self.features - self.unit_features
 
 
 # What a policy learns besides its weights: running statistics, in floating buffers. Those of inputs are of float64, so

@@ -25,7 +25,8 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
-from polyplay.nets.layers import Conv2d, Linear, initialise, torso_features
+from polyplay.nets.layers import Conv2d, Linear, initialise
+from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
 # Linear layers with noise in their weights (Fortunato et al. 2018), and that noise from keys: no generator, no state.
@@ -159,11 +160,12 @@ class DuelingBranch(nn.Module):
         super().__init__()
         self.hidden = make(inputs, hidden, True) if hidden else None
         self.last = make(hidden or inputs, outputs, bias)
-        self.noise = sum(getattr(layer, "noise", 0) for layer in (self.hidden, self.last))
+        self.noises = [layer.noise if isinstance(layer, Noisy) else 0 for layer in (self.hidden, self.last)]
+        self.noise = sum(self.noises)
 
     def forward(self, x: Tensor, noise: Tensor | None, context: Context) -> Tensor:
         """noise [N or 1, self.noise]; context: what the hidden layer is computed in. The last one is float32."""
-        at = getattr(self.hidden, "noise", 0)
+        at = self.noises[0]
         if self.hidden is not None:
             with context:
                 x = F.relu(_apply(self.hidden, x, None if noise is None else noise[:, :at]), inplace=True)
@@ -307,7 +309,7 @@ class QNetwork(TorsoPolicy):
 
     def __init__(
         self,
-        torso: nn.Module,
+        torso: Torso,
         head: QHead,
         core: Core | Temporal | None = None,
         previous: bool = False,
@@ -318,6 +320,7 @@ class QNetwork(TorsoPolicy):
         super().__init__()
         self.torso, self.head, self.core, self.inputs = torso, head, core, inputs
         self.previous, self.clipped, self.support = previous, clipped, support
+        self.observes = inputs is not None
         self.noise = CHANCE + (COLUMNS if head.noise else 0)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
@@ -360,7 +363,7 @@ class QNetwork(TorsoPolicy):
 
         batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
         noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
-        copies that `freeze_noise` made; otherwise the weights are the present ones.
+        copies that `cache_weights` made; otherwise the weights are the present ones.
         """
         noise = None
         if self.head.noise and key is not None:
@@ -424,7 +427,7 @@ class DPGNetwork(TorsoPolicy):
     low: Tensor
     high: Tensor
 
-    def __init__(self, space: Box, actor: nn.Module, critic: nn.Module, widths: tuple[int, int], init: str = "torch"):
+    def __init__(self, space: Box, actor: Torso, critic: Torso, widths: tuple[int, int], init: str = "torch"):
         super().__init__()
         self.shape, self.size = tuple(space.shape), math.prod(space.shape)
         self.action, self.noise = Field(self.shape, "float32"), self.size
@@ -432,8 +435,8 @@ class DPGNetwork(TorsoPolicy):
         for name, bound in (("low", space.low), ("high", space.high)):
             self.register_buffer(name, torch.tensor(bound, dtype=torch.float32).reshape(-1), persistent=False)
         self.actor, self.critic = actor, critic
-        self.steer = _two(torso_features(actor, None), widths[0], self.size, init)
-        self.judge = _two(torso_features(critic, None) + self.size, widths[1], 1, init)
+        self.steer = _two(actor.core_features, widths[0], self.size, init)
+        self.judge = _two(critic.core_features + self.size, widths[1], 1, init)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """One row [B] of obs, noise [B, noise] and epsilon [B], the deviation of the normal noise on each number of the

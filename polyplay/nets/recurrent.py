@@ -509,7 +509,7 @@ class Temporal(nn.Module):
         """Take over what hyperparameters say of the clocks."""
         for name in ("period", "gradient_scale"):
             if name in values:
-                getattr(self, name).fill_(values[name])
+                self.get_buffer(name).fill_(values[name])
 
     def state_spec(self) -> Spec:
         names = ("h", "c", "z", "slow_h", "slow_c", "prior_mean", "prior_scale")

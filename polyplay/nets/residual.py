@@ -26,6 +26,7 @@ from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete, describe_fields
 from polyplay.nets.device import precision_of
 from polyplay.nets.layers import Linear, initialise, made
+from polyplay.nets.policy import Policy, PolicyFactory
 
 
 class NormalizedConv(nn.Module):
@@ -48,15 +49,14 @@ class NormalizedConv(nn.Module):
         return F.batch_norm(self.conv(x), *statistics, self.scale, self.shift, by_batch, self.momentum, self.eps)
 
 
-class DualResidualNetwork(nn.Module):
-    """Planes [N, C, H, W] → logits of all actions [N, A] and the mover's value [N] in (−1, 1). A Policy.
+class DualResidualNetwork(Policy):
+    """Planes [N, C, H, W] → logits of all actions [N, A] and the mover's value [N] in (−1, 1).
 
     3×3 convolution, then `blocks` residual blocks of two; policy: 1×1 convolution of 2 filters, one layer; value: 1×1
     convolution of 1 filter, a layer of `hidden`, one number, tanh. Every convolution has batch normalisation and ReLU.
     """
 
     bf16 = False  # the convolutions' numbers while learning, see nets.device
-    noise = 0
 
     def __init__(
         self, planes: tuple[int, int, int], actions: int, blocks: int, filters: int, hidden: int, init: str = "torch"
@@ -84,12 +84,6 @@ class DualResidualNetwork(nn.Module):
     def spec(self) -> Spec:
         return {"action": Field((), "int64"), "value": Field((), "float32")}
 
-    def state_spec(self) -> Spec:
-        return {}
-
-    def initial(self, lanes: int) -> Batch:
-        return {}
-
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """One row [B] of obs, and mask where there is one → the most probable legal action and the value [B]."""
         logits, value = self.predict(step["obs"])
@@ -113,7 +107,7 @@ class DualResidualNetwork(nn.Module):
         return self._compute(planes, by_batch=False)
 
     def _compute(self, planes: Tensor, by_batch: bool) -> tuple[Tensor, Tensor]:
-        with precision_of(self, self.bf16):
+        with precision_of(self, bool(self.bf16)):
             stem, *tower = self.trunk()
             x = F.relu(stem(planes.contiguous(memory_format=torch.channels_last), by_batch))
             for first, second in zip(tower[::2], tower[1::2], strict=True):
@@ -125,7 +119,7 @@ class DualResidualNetwork(nn.Module):
 
 
 @dataclass(frozen=True)
-class BoardNetworkFactory:
+class BoardNetworkFactory(PolicyFactory):
     """Makes a DualResidualNetwork for an environment of planes and Discrete actions; defaults are the paper's. Workers
     get this, never weights. Raises UserError.
     """
@@ -145,12 +139,12 @@ class BoardNetworkFactory:
             raise UserError(f"--env: the actions are {action}; a board's are Discrete: take game:NAME")
 
     @property
-    def name(self) -> str:
+    def title(self) -> str:
         return f"residual, {self.blocks} × {self.filters}"
 
     @property
     def choice(self) -> str:
-        """For a plan."""
+        """See PolicyFactory.choice."""
         return f"{self.blocks} residual blocks of {self.filters} filters"
 
     def __call__(self) -> DualResidualNetwork:
@@ -187,8 +181,9 @@ class FoldedNetwork(nn.Module):
             _write(mine, *folded(theirs))
         heads = [folded(network.policy), folded(network.value)]
         _write(self.heads, *(torch.cat(parts) for parts in zip(*heads, strict=True)))
-        for name in ("logits", "hidden", "output"):
-            getattr(self, name).load_state_dict(getattr(network, name).state_dict())
+        ends = (self.logits, network.logits), (self.hidden, network.hidden), (self.output, network.output)
+        for layer, new in ends:
+            layer.load_state_dict(new.state_dict())
 
     def trunk(self) -> list[nn.Conv2d]:
         """The convolutions below the heads, in order."""

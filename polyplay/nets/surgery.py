@@ -135,7 +135,7 @@ class NetworkGrowth:
                 raise UserError(f"surgery: {name} would have {len(x.axes)} axes instead of {len(old_axes)}")
             both = zip(old_axes, x.axes, strict=bool(source))
             self.tensors[name] = TensorGrowth(x, source, tuple(match_axes(name, *axes) for axes in both))
-        match_axes("torso", *(getattr(net.torso, "unit_axis", ()) for net in (old, new)))  # in the shape of no tensor
+        match_axes("torso", *(net.torso.unit_axis for net in (old, new)))  # in the shape of no tensor
 
     @property
     def changed(self) -> dict[str, tuple[tuple[int, ...] | None, tuple[int, ...]]]:

@@ -22,6 +22,7 @@ from polyplay.envs.pool import EnvSpec, byte_bounds
 from polyplay.envs.spaces import ActionSpec, Conditional, Discrete, describe_fields
 from polyplay.nets import layers
 from polyplay.nets.layers import Conv2d, Linear, Tape, axis, initialise, pixels
+from polyplay.nets.policy import Torso
 
 # Fully connected network for vectors, and for trees of them.
 
@@ -30,7 +31,7 @@ from polyplay.nets.layers import Conv2d, Linear, Tape, axis, initialise, pixels
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU}
 
 
-class MLP(nn.Module):
+class MLP(Torso):
     """Observation → [N, features]. Leaves of a tree are flattened and concatenated in the spec's order.
 
     Discrete and MultiDiscrete leaves (those in the spec's `classes`: path → number of values, or numbers) become
@@ -60,7 +61,7 @@ class MLP(nn.Module):
         return self.layers(flat[0] if len(flat) == 1 else torch.cat(flat, 1))
 
 
-class SeparateMLPs(nn.Module):
+class SeparateMLPs(Torso):
     """Two of them, one for the policy and one for the value, as PPO has it for MuJoCo (Schulman et al. 2017, §6.1).
 
     Observation → [N, features]: the policy's, then the value's last `value_features`.
@@ -116,11 +117,13 @@ def image_scale(spec: EnvSpec, path: str = "") -> tuple[float, float]:
     return 1.0 / (high - low), float(low)
 
 
-class Conv(nn.Module):
+class Conv(Torso):
     """Convolutions and one fully connected layer, each followed by ReLU. [N, C, H, W] → [N, features].
 
     name: of CONVS. hidden: that layer's width; 0 for none.
     """
+
+    recalls = True
 
     def __init__(self, name: str, spec: EnvSpec, hidden: int, init: str):
         super().__init__()
@@ -156,7 +159,7 @@ class Conv(nn.Module):
         return self._through(obs, apply)
 
     def recall(self, obs: Tensor, tape: Tape) -> Tensor:
-        """What forward(obs) gave with these weights, from its tape; gradients go back as through forward."""
+        """See Torso.recall."""
         outputs = iter(tape)
         return self._through(obs, lambda layer, x: layers.recall(layer, x, next(outputs)))
 
@@ -200,7 +203,7 @@ class Section(nn.Module):
         return self.two(self.one(F.max_pool2d(x, 3, 2, padding=odd, ceil_mode=True)))
 
 
-class Impala(nn.Module):
+class Impala(Torso):
     """IMPALA's deep net (Espeholt et al. 2018, figure 3): 15 convolutions. [N, C, H, W] → [N, features]. 1,091,031
     parameters.
     """
@@ -263,7 +266,7 @@ CONVS: dict[str, tuple[Layers, int, str, Padding]] = {
 LARGE = 36  # pixels of a side, from which on it is the paper's
 
 
-class FTWTorso(nn.Module):
+class FTWTorso(Torso):
     """[N, C, H, W] bytes, alone or in a tree with numbers beside → [N, hidden]. Large views: 32 filters 8×8/4, 64
     4×4/2, twice 64 3×3 around which the input goes on. Small views: 32 filters 3×3, 64 3×3/2.
     """
@@ -313,7 +316,7 @@ class FTWTorso(nn.Module):
 HERO, ALLIES = "own", "allies"  # a vector and a set, whose embeddings are pooled together
 
 
-class FiveTorso(nn.Module):
+class FiveTorso(Torso):
     """Vectors [N, n] and sets of units [N, units, numbers], whose first number says whether a unit is there → features
     [N, hidden]. hidden 0: no last layer. Two layers of each set make embeddings of its units; features hear their
     maximum over the units that are there, 0 where none is.

@@ -9,38 +9,21 @@ room for past agents, then bots. The referee alone writes ratings, players and t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 
 from polyplay.core.errors import Closed, UserError
-from polyplay.core.shared_memory import LINE, Semaphores, SharedObject
+from polyplay.core.shared_memory import LINE, Semaphores, SharedObject, shared_array
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Arrow
+from polyplay.core.worker import Arrow, CopyOrder, Identity, LeagueClient
 
 NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
 KINDS = "nobody", "agent", "past agent", "bot"
-RATED = "elo", "mu", "sigma", "quality", "games", "points"  # arrays that matches change
 RESULTS = 4096  # matches that an actor may report before the referee takes them
 _HEAD, _TAIL, _LOST, _DRAW, _SEATED = (i * LINE // 8 for i in range(5))  # cells of an actor, a cache line each
 _ENTERED, _POSTED, _VERSION, _RESERVE = (i * LINE // 8 for i in range(4))  # cells of an agent
-
-
-class Identity(NamedTuple):
-    """Who a player is. agent: whose weights; of a bot, its place among `League.bots`."""
-
-    kind: int
-    agent: int
-    version: int  # of a past agent's weights
-
-
-class CopyOrder(NamedTuple):
-    """Agent `agent` is to go on as `donor`."""
-
-    number: int
-    agent: int
-    donor: int
 
 
 class Results(NamedTuple):
@@ -57,33 +40,32 @@ def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
-class League(SharedObject):
+class League(SharedObject, LeagueClient):
     """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of seats, in order, and a
     player in each: as many blocks as players, or as seats where these are fewer.
     """
 
     memory: ClassVar[str] = "league"
-    patience = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
-    elo: np.ndarray  # float64 [players]
-    mu: np.ndarray  # of TrueSkill
-    sigma: np.ndarray
-    quality: np.ndarray  # of past agents
-    games: np.ndarray  # int64 [players, players]: matches that row's player played against column's
-    points: np.ndarray  # float64 [players, players]: won + drawn / 2 of these
-    kind: np.ndarray  # int8 [players]
-    agent: np.ndarray  # int32 [players]
-    version: np.ndarray  # int64 [players]
-    hyper: np.ndarray  # float64 [agents, varied]: what each learns with, by its learner; nan: not known yet
-    values: np.ndarray  # float64 [varied]: what the agent of the order is to learn with
-    _order: np.ndarray
-    _copied: np.ndarray
-    _tables: np.ndarray
-    _actors: np.ndarray
-    _agents: np.ndarray
-    _draws: np.ndarray
-    _players: np.ndarray
-    _outcomes: np.ndarray
-    _run: np.ndarray
+    elo = shared_array(np.float64, lambda s: (s.players,))
+    mu = shared_array(np.float64, lambda s: (s.players,))  # of TrueSkill
+    sigma = shared_array(np.float64, lambda s: (s.players,))
+    quality = shared_array(np.float64, lambda s: (s.players,))  # of past agents
+    games = shared_array(np.int64, lambda s: (s.players, s.players))  # that row's player played against column's
+    points = shared_array(np.float64, lambda s: (s.players, s.players))  # won + drawn / 2 of these
+    kind = shared_array(np.int8, lambda s: (s.players,))
+    agent = shared_array(np.int32, lambda s: (s.players,))
+    version = shared_array(np.int64, lambda s: (s.players,))
+    hyper = shared_array(np.float64, lambda s: (s.agents, len(s.varied)))
+    values = shared_array(np.float64, lambda s: (len(s.varied),))
+    _order = shared_array(np.int64, lambda s: (LINE // 8,))
+    _copied = shared_array(np.int64, lambda s: (LINE // 8,))
+    _run = shared_array(np.int64, lambda s: (LINE // 8,))
+    _tables = shared_array(np.int32, lambda s: (s.actors, 2, s.seated))
+    _actors = shared_array(np.int64, lambda s: (s.actors, 5 * LINE // 8))
+    _agents = shared_array(np.int64, lambda s: (s.agents, 4 * LINE // 8))
+    _draws = shared_array(np.int64, lambda s: (s.actors, RESULTS))
+    _players = shared_array(np.int32, lambda s: (s.actors, RESULTS, s.blocks))
+    _outcomes = shared_array(np.float32, lambda s: (s.actors, RESULTS, len(s.sides)))
 
     def __init__(
         self,
@@ -93,7 +75,7 @@ class League(SharedObject):
         seated: int = 2,
         past: int = 100,
         bots: Sequence[str] = (),
-        varied: Sequence[str] = (),
+        varied: Collection[str] = (),
     ):
         """teams: of each seat of a match. past: past agents that are kept. bots: names of scripted players. varied:
         hyperparameters that change where agents copy each other. Raises UserError: there is only one, or no match of
@@ -112,44 +94,27 @@ class League(SharedObject):
             few = "a league needs seats of two teams" if len(self.sides) < 2 else "name the agents of a team in a row"
             raise UserError(f"--players {seated} given; in seats of teams {list(teams)} they meet nobody: {few}")
         self._bells = Semaphores(1 + actors)  # the referee's, then each actor's
-        one, pairs = (self.players, np.float64), (self.players, self.players)
-        super().__init__(
-            **dict.fromkeys(("elo", "mu", "sigma", "quality"), one),
-            games=(pairs, np.int64),
-            points=(pairs, np.float64),
-            kind=(self.players, np.int8),
-            agent=(self.players, np.int32),
-            version=(self.players, np.int64),
-            hyper=((agents, len(self.varied)), np.float64),
-            values=(len(self.varied), np.float64),
-            **dict.fromkeys(("_order", "_copied", "_run"), (LINE // 8, np.int64)),
-            _tables=((actors, 2, seated), np.int32),
-            _actors=((actors, 5 * LINE // 8), np.int64),
-            _agents=((agents, 4 * LINE // 8), np.int64),
-            _draws=((actors, RESULTS), np.int64),
-            _players=((actors, RESULTS, self.blocks), np.int32),
-            _outcomes=((actors, RESULTS, len(self.sides)), np.float32),
-        )
+        super().__init__()
         self._agents[:, _RESERVE] = -1
         self.hyper[:] = np.nan
+
+    @property
+    def rated(self) -> tuple[np.ndarray, ...]:
+        """What matches change."""
+        return self.elo, self.mu, self.sigma, self.quality, self.games, self.points
 
     # ------------------------------------------------------------------------------------------------ actors
 
     def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """The number of the newest draw, 0: there was none yet; and int32 [seated], its players. Raises Closed."""
         self.check()
         draw = int(self._actors[actor, _DRAW])
         return draw, self._tables[actor, draw % 2].copy()
 
     def wait(self, actor: int) -> bool:
-        """Wait up to `patience` seconds for a draw; False: none came. Raises Closed."""
         self.check()
         return self._bells[1 + actor].wait(self.patience)
 
     def acknowledge(self, actor: int, draw: int) -> None:
-        """From now on the actor plays with this draw, and all that it played before has been reported. Until then
-        there is no other, and no weights of a past agent at either table go.
-        """
         self._actors[actor, _SEATED] = draw
         self._bells[0].post()
 
@@ -158,11 +123,6 @@ class League(SharedObject):
         return int(self._actors[actor, _SEATED])
 
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-        """Matches that are over, in their order, played with the acknowledged draw.
-
-        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
-        draw. What the referee is too slow for is left out and counted as lost: acting never waits for it.
-        """
         self.check()
         cells = self._actors[actor]
         tail, n = int(cells[_TAIL]), len(players)
@@ -176,15 +136,11 @@ class League(SharedObject):
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
-        """Who it is; of a player at a table that was drawn and not given up yet."""
         return Identity(int(self.kind[player]), int(self.agent[player]), int(self.version[player]))
 
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of the agent's weights, whose file is there. Its player's number; the same again if there
-        is one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
-        """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
         cells = self._agents[agent]
@@ -199,13 +155,11 @@ class League(SharedObject):
         return player
 
     def order(self) -> CopyOrder | None:
-        """The copy that is to be made; None: there is none. Raises Closed."""
         self.check()
         number, pair = divmod(int(self._order[0]), self.agents**2)
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
 
     def copied(self, number: int, version: int, donor_version: int) -> None:
-        """The copy was made: the agent's next weights, of that version, are the donor's of that one."""
         self._copied[1:3] = version, donor_version
         self._fence()
         self._copied[0] = number
@@ -303,12 +257,12 @@ class League(SharedObject):
 
     def save(self) -> Batch:
         """All of it, for a checkpoint that is made while everybody stands still."""
-        return {name: np.array(getattr(self, name)) for name in self._places}
+        return {name: array.copy() for name, array in self.arrays().items()}
 
     def load(self, saved: Batch) -> None:
         """The inverse."""
         for name, array in saved.items():
-            getattr(self, name)[...] = array
+            self.arrays()[name][...] = array
 
     def close(self) -> None:
         self._run[0] = 1

@@ -28,9 +28,10 @@ import numpy as np
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, read_lines, write_bytes
-from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, RATED, Identity, League, blocks_of_teams
-from polyplay.population.ratings import Elo, Skill, TrueSkill, win_probability
-from polyplay.population.rules import Prior, Values
+from polyplay.core.worker import Identity
+from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, League, blocks_of_teams
+from polyplay.population.ratings import Elo, Skill, TrueSkill
+from polyplay.population.rules import Evolution, Population, Standing, Values, evolve
 
 LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
@@ -82,27 +83,31 @@ Pairing = tuple[list[int], list[int], float]  # two teams and the points of the 
 
 
 class LeagueRatings:
-    """The arrays of League.RATED: copies, until `bind` makes them the League's own."""
-
-    elo: np.ndarray
-    mu: np.ndarray
-    sigma: np.ndarray
-    quality: np.ndarray
-    games: np.ndarray
-    points: np.ndarray
+    """What matches make: arrays of its own, until `bind` makes them the League's."""
 
     def __init__(self, league: League, elo: Elo, skill: TrueSkill):
         self.rule, self.skill, self.sides, self.agents = elo, skill, league.sides, league.agents
         self.drift = skill.sigma / 100  # τ of living agents, which learn between matches
-        for name in RATED:
-            setattr(self, name, np.zeros_like(getattr(league, name)))
+        self._work_in(tuple(map(np.zeros_like, league.rated)))
         self.forget(slice(None))
+
+    def _work_in(self, arrays: tuple[np.ndarray, ...]) -> None:
+        self.arrays = arrays
+        self.elo, self.mu, self.sigma, self.quality, self.games, self.points = arrays
 
     def bind(self, league: League) -> None:
         """Publish them in the league's memory, and work there from now on."""
-        for name in RATED:
-            getattr(league, name)[:] = getattr(self, name)
-            setattr(self, name, getattr(league, name))
+        for shared, own in zip(league.rated, self.arrays, strict=True):
+            shared[:] = own
+        self._work_in(league.rated)
+
+    def skills(self, agent: int) -> Row:
+        """What an agent is rated as, which becomes that of whom it copies."""
+        return {"elo": float(self.elo[agent]), "mu": float(self.mu[agent]), "sigma": float(self.sigma[agent])}
+
+    def restore(self, agent: int, skills: Row) -> None:
+        """The inverse."""
+        self.elo[agent], self.mu[agent], self.sigma[agent] = skills["elo"], skills["mu"], skills["sigma"]
 
     def inherit(self, player: int, agent: int, quality: float) -> None:
         """A past agent: as good as its agent is now."""
@@ -120,7 +125,7 @@ class LeagueRatings:
     def about(self, player: int, names: Sequence[str]) -> Row:
         """Its numbers, as league.json has them. against: matches with each other one, and points of these."""
         met = np.flatnonzero(self.games[player]).tolist()
-        row: Row = {name: float(getattr(self, name)[player]) for name in ("elo", "mu", "sigma", "quality")}
+        row: Row = {**self.skills(player), "quality": float(self.quality[player])}
         return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
 
     def play(self, of: Sequence[Match], played: Sequence[int], costs: Mapping[int, float]) -> None:
@@ -182,74 +187,6 @@ class LeagueRatings:
 # these are perturbed, or drawn anew.
 
 
-SURE = 0.7  # probability to win from which on one is copied
-RANGE = 10.0  # hyperparameters without a prior stay between what was configured ÷ and × this
-SKILLS = "elo", "mu", "sigma"  # of an agent, which become those of whom it copies
-
-
-@dataclass(frozen=True)
-class CopyRule:
-    """every: matches of an agent between two looks, 0: there are none. configured: hyperparameters of a run; one that
-    is 0 and has no prior stays. sure: the probability to win from which on one is copied. priors: ranges by name.
-    chance: with which each value of a copy is perturbed, by itself. drawn: what every copy draws anew instead.
-    """
-
-    every: int = 0
-    configured: Mapping[str, float] = field(default_factory=dict)
-    sure: float = SURE
-    priors: Mapping[str, Prior] = field(default_factory=dict)
-    chance: float = 1.0
-    drawn: tuple[str, ...] = ()
-
-    @property
-    def varied(self) -> tuple[str, ...]:
-        """Hyperparameters that change."""
-        return tuple(self.configured) if self.every else ()
-
-    def ranges(self) -> dict[str, Prior]:
-        """What each hyperparameter may become."""
-        ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in self.configured.items() if x}
-        return {name: Prior(name, "log", low, high) for name, (low, high) in ends.items()} | dict(self.priors)
-
-    def explore(self, copied: Values, rng: np.random.Generator) -> Values:
-        """What the donor's values become."""
-        values = dict(copied)
-        for name, prior in self.ranges().items():
-            if name in self.drawn:
-                values[name] = float(prior.draw(rng))
-            elif rng.random() < self.chance:
-                values[name] = float(prior.perturb(copied[name], rng))
-        return values
-
-    def describe(self) -> list[str]:
-        """A line for the diagram."""
-        return [f"copies  who wins {self.sure:.0%}, every {self.every:,} matches of an agent"] if self.every else []
-
-    def due(self, history: CopyHistory, agents: int) -> int | None:
-        """An agent that is to look now; None: there is none, or a copy is being made."""
-        if not self.every or history.pending is not None:
-            return None
-        longest = max(range(agents), key=lambda a: history.matches[a] - history.looked[a])
-        return longest if history.matches[longest] - history.looked[longest] >= self.every else None
-
-    def decide(self, agent: int, history: CopyHistory, elo: np.ndarray, hyper: np.ndarray, seed: int) -> Row:
-        """The line of the look of an agent that is due: it copies a peer drawn at random that beats it with probability
-        `sure` or more. elo: float64 [players]; hyper: float64 [agents, n], the hyperparameters in use, in the order of
-        `configured`.
-        """
-        rng = np.random.default_rng([seed, agent, history.looks])
-        peers = [a for a in range(len(hyper)) if a != agent and history.matches[a] >= self.every]
-        if not peers:
-            return {"look": agent, "why": "no other agent has played enough"}
-        donor = peers[rng.integers(len(peers))]
-        chance = win_probability(float(elo[donor]), float(elo[agent]))
-        line = {"look": agent, "why": f"agent {donor} beats it with probability {chance:.2f}"}
-        if chance < self.sure:
-            return line
-        old, copied = (dict(zip(self.configured, hyper[a].tolist(), strict=True)) for a in (agent, donor))
-        return {"copy": history.copies + 1, **line, "donor": donor, "old": old, "values": self.explore(copied, rng)}
-
-
 @dataclass
 class CopyHistory:
     """What the log says of copies."""
@@ -280,12 +217,11 @@ class CopyHistory:
         if self.pending is None or self.pending["copy"] != line["copied"]:
             return
         agent, donor = self.pending["look"], self.pending["donor"]
-        before = {name: float(getattr(ratings, name)[agent]) for name in SKILLS}
         about = {"copy": line["copied"], "agent": agent, "donor": donor, "at": line.get("at")}
         versions = {"version": line["version"], "donor_version": line["donor_version"]}
         counts = {"donor_elo": float(ratings.elo[donor]), "matches": self.matches[agent]}
         values = {"old": self.pending.get("old", {}), "values": self.pending["values"]}
-        self.made.append({**about, **versions, **counts, **values, "before": before})
+        self.made.append({**about, **versions, **counts, **values, "before": ratings.skills(agent)})
         ratings.inherit(agent, donor, 0.0)
         self.matches[agent] = self.looked[agent] = 0
         self.pending = None
@@ -295,9 +231,43 @@ class CopyHistory:
         self.pending = None
         for copy in reversed(self.made):
             if copy["version"] > versions.get(str(copy["agent"]), 0):
-                for name, value in copy["before"].items():
-                    getattr(ratings, name)[copy["agent"]] = value
+                ratings.restore(copy["agent"], copy["before"])
         self.made = [copy for copy in self.made if copy["version"] <= versions.get(str(copy["agent"]), 0)]
+
+
+class LeagueAgents(Population):
+    """The agents of a league, when a referee decides about them. A copy is ordered once its line is in the log."""
+
+    def __init__(self, league: League, history: CopyHistory, evolution: Evolution):
+        self.league, self.history, self.evolution = league, history, evolution
+        self.copied: Row = {}  # what the line of a look says of its copy
+
+    def standings(self) -> list[Standing]:
+        """The score is the Elo rating, once an agent has played as many matches as a look takes."""
+        league, played, every = self.league, self.history.matches, self.evolution.every
+        elo = [float(league.elo[a]) if played[a] >= every else None for a in range(league.agents)]
+        values = [dict(zip(league.varied, hyper, strict=True)) for hyper in league.hyper.tolist()]
+        return [Standing(score, values=own) for score, own in zip(elo, values, strict=True)]
+
+    def copy(self, receiver: int, donor: int, values: Values) -> None:
+        numbers = {name: float(value) for name, value in values.items()}
+        self.copied = {"donor": donor, "old": self.standings()[receiver].values, "values": numbers}
+
+    def due(self) -> int | None:
+        """An agent that is to look now; None: there is none, or a copy is being made, or a learner has not begun."""
+        history, every = self.history, self.evolution.every
+        if not every or history.pending is not None or np.isnan(self.league.hyper).any():
+            return None
+        longest = max(range(self.league.agents), key=lambda a: history.matches[a] - history.looked[a])
+        return longest if history.matches[longest] - history.looked[longest] >= every else None
+
+    def look(self, agent: int, seed: int) -> Row:
+        """The line of the look of an agent that is due. seed: of the run."""
+        rules, self.copied = self.evolution, {}
+        rng = np.random.default_rng([seed, agent, self.history.looks])
+        choice = evolve(self, agent, rules.exploit, rules.explore, rules.priors, rng)
+        number = {"copy": self.history.copies + 1} if self.copied else {}
+        return {**number, "look": agent, "why": choice.why, **self.copied}
 
 
 @dataclass

@@ -25,10 +25,11 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import LogWrites, Row, read_lines, refusal_text
 from polyplay.core.machine import now
 from polyplay.core.numbers import uniform
-from polyplay.core.worker import WorkerContext
-from polyplay.population.league import CopyOrder, League
-from polyplay.population.league_log import LOG, SUMMARY, CopyRule, LeagueState, MatchLog
+from polyplay.core.worker import CopyOrder, WorkerContext
+from polyplay.population.league import League
+from polyplay.population.league_log import LOG, SUMMARY, LeagueAgents, LeagueState, MatchLog
 from polyplay.population.ratings import Elo, TrueSkill, win_probability
+from polyplay.population.rules import Evolution
 from polyplay.population.store import LINEAGE, write_copies
 
 # Rules that draw the players of a table:
@@ -138,7 +139,7 @@ STATE = "league/state"  # of a checkpoint between two rounds of turns
 MOST = 256  # matches of one line
 SAVE = 30.0  # seconds from one league.json to the next
 ELO, TRUESKILL = Elo(), TrueSkill()
-NO_COPIES = CopyRule()
+NO_COPIES = Evolution()
 
 
 def referee(
@@ -147,7 +148,7 @@ def referee(
     league: League,
     opponents: Opponents,
     matches: int,
-    copies: CopyRule = NO_COPIES,
+    copies: Evolution = NO_COPIES,
 ) -> Iterator[None]:
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
@@ -167,15 +168,16 @@ class Referee:
     """Its state is that of the lines in the log, and the League's memory follows it."""
 
     def __init__(
-        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, copies: CopyRule = NO_COPIES
+        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, copies: Evolution = NO_COPIES
     ):
         assert ctx.directory is not None
-        self.ctx, self.league, self.opponents, self.matches, self.copies = ctx, league, opponents, matches, copies
+        self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
         self.log, self.found = MatchLog(ctx.directory), between_rounds(ctx)
         if self.found is not None:  # the league's memory is as it was, and so is the log
             self.log.cut(self.found.json(STATE)["lines"])
             league.load(self.found.arrays(LEAGUE))
         self.state = LeagueState(league, ELO, TRUESKILL)
+        self.agents = LeagueAgents(league, self.state.copies, copies)
         for line in read_lines(ctx.directory / LOG):
             self.state.apply(line)
         if not league.begun:
@@ -328,10 +330,8 @@ class Referee:
 
     def _looks(self) -> Iterator[Row]:
         """A line of an agent that is to look whom it copies."""
-        history, league = self.state.copies, self.league
-        agent = None if np.isnan(league.hyper).any() else self.copies.due(history, league.agents)
-        if agent is not None:
-            yield self.copies.decide(agent, history, league.elo, league.hyper, self.ctx.seed)
+        if (agent := self.agents.due()) is not None:
+            yield self.agents.look(agent, self.ctx.seed)
 
     def _ask(self) -> None:
         """Have the copy made that is pending."""

@@ -1,6 +1,7 @@
-"""The rules and priors of population based training: who copies whom, what the copied values become. Pure.
+"""The evolution of a population: which member copies which, what copied values become, and what a population is asked.
 
-Jaderberg et al. 2017, §4.1.1. A rule takes plain data and a generator of random numbers, and knows nothing of runs.
+Jaderberg et al. 2017, §4.1.1; 2019. A rule takes plain data and a generator of random numbers, and knows nothing of
+runs. What evolves is a Population: runs in files (population.trainer), agents in memory (population.league_log).
 """
 
 from __future__ import annotations
@@ -8,13 +9,14 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NoReturn
 
 import numpy as np
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import is_number
+from polyplay.population.ratings import win_probability
 
 # Welch's t-test. No SciPy.
 
@@ -51,6 +53,7 @@ def two_sided(t: float, freedom: float) -> float:
 
 
 FACTORS = (0.8, 1.2)
+RANGE = 10.0
 FORMS = "NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=a,b,c, as in --vary learning_rate=log:1e-5:1e-2"
 
 
@@ -64,6 +67,8 @@ class Prior:
     high: float = 0
     choices: tuple[Any, ...] = ()  # of a list
     whole: bool = False  # a range of whole numbers
+    chance: float = 1.0  # mutate: with which a copied value is perturbed
+    drawn: bool = False  # mutate: a copy draws it anew instead
 
     def draw(self, rng: np.random.Generator) -> Any:
         """A value: uniform in a range, its logarithm uniform under log, each entry of a list as likely."""
@@ -102,6 +107,12 @@ class Prior:
 
     def _clip(self, value: float) -> float:
         return min(max(round(value) if self.whole else value, self.low), self.high)
+
+
+def around(values: Mapping[str, float], chance: float = 1.0) -> dict[str, Prior]:
+    """Priors of numbers that have none: from a tenth of the value to ten times that. 0 has none, so it stays."""
+    ends = {name: sorted((x / RANGE, x * RANGE)) for name, x in values.items() if x}
+    return {name: Prior(name, "log", low, high, chance=chance) for name, (low, high) in ends.items()}
 
 
 def initial(priors: Mapping[str, Prior], agents: int, seed: int) -> list[dict[str, float]]:
@@ -147,6 +158,7 @@ def parse_prior(text: str, read: Callable[[str], Any]) -> Prior:
 GAMES = 10  # that a t-test looks at
 LEVEL = 0.05  # of its two-sided p
 AGAIN = 0.25  # probability that a value is drawn anew, Ray Tune's
+SURE = 0.7  # probability to win from which on an agent is copied
 
 Values = dict[str, Any]
 Priors = Mapping[str, Prior]
@@ -154,58 +166,110 @@ Priors = Mapping[str, Prior]
 
 @dataclass(frozen=True)
 class Standing:
-    """How a member does."""
+    """How a member does, and what it is trained with."""
 
-    score: float | None  # None: no score since its last copy; -inf: its run failed
+    score: float | None  # more is better; None: not known since its last copy; -inf: its run failed
     games: tuple[float, ...] = ()  # the returns that the score is the mean of
+    values: Values = field(default_factory=dict)  # hyperparameters
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What an exploit rule says of a member."""
+    """What was decided for a member."""
 
     donor: int | None  # None: it copies nobody
     why: str
 
 
-def exploit(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
-    """Whom member i copies. A member without a score neither copies nor is copied; one that failed is not copied.
+class Population:
+    """Members that are trained apart, and copy each other. Nothing else changes while `evolve` calls these methods."""
 
-    truncation   one of the bottom 20 % copies any of the top 20 % that is better. Members with a score count; those
-                 that tie at the edge all belong to the 20 %.
-    tournament   a member copies a peer drawn at random if that has a better score (§4.3.1, binary tournament)
-    ttest        a member copies a peer drawn at random if the mean of that one's last 10 games is higher and Welch's
-                 t-test says so: §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no level; here the
-                 two-sided p has to be below 0.05, so a peer as good is copied in 2.5 % of looks. With fewer than two
-                 games nothing is copied, but a member that failed copies any peer.
-    none         nobody copies: random search
+    def standings(self) -> Sequence[Standing]:
+        """Return a Standing for each member, in the order of their numbers."""
+        raise NotImplementedError
+
+    def copy(self, receiver: int, donor: int, values: Values) -> None:
+        """Have member `receiver` go on with what member `donor` has learnt, and with these hyperparameters. Raises
+        UserError: the donor has nothing that is whole; then nothing has changed.
+        """
+        raise NotImplementedError
+
+
+def evolve(
+    population: Population, i: int, exploit: str, explore: str, priors: Priors, rng: np.random.Generator
+) -> Choice:
+    """Decide whom member `i` copies, and have it copy that one: it goes on with the donor's values, changed. exploit,
+    explore: by their names in EXPLOIT and EXPLORE. All but the copy is a function of the standings and of `rng`.
     """
+    standings = population.standings()
+    choice = choose_donor(exploit, standings, i, rng)
+    if choice.donor is None:
+        return choice
+    try:
+        population.copy(i, choice.donor, change_values(explore, standings[choice.donor].values, priors, rng))
+    except UserError as e:
+        return Choice(None, f"not copied: {e}")
+    return choice
+
+
+@dataclass(frozen=True)
+class Evolution:
+    """Say which member copies which, how often, and what copied values become: runs (pbt), agents (league, ftw)."""
+
+    every: int = 0  # between two decisions about a member: agent steps of a run, matches of an agent; 0: there are none
+    exploit: str = "outplayed"
+    explore: str = "mutate"
+    priors: Priors = field(default_factory=dict)
+
+    def describe(self) -> list[str]:
+        """A line for the diagram of agents."""
+        return [f"copies  who wins {SURE:.0%}, every {self.every:,} matches of an agent"] if self.every else []
+
+
+Peers = list[tuple[int, float]]  # the others that may be copied, and their scores
+
+
+def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.random.Generator) -> Choice:
+    """Whom member i copies. A member without a score neither copies nor is copied; one that failed is not copied."""
     mine = standings[i].score
     if mine is None:
         return Choice(None, "no score since its last copy")
-    found = _exploit(rule, standings, mine, i, rng)
+    scored = [(j, s.score) for j, s in enumerate(standings) if s.score is not None and s.score > -math.inf]
+    found = EXPLOIT[rule](standings, i, mine, [peer for peer in scored if peer[0] != i], rng)
     return replace(found, why=f"its run failed; {found.why}") if mine == -math.inf else found
 
 
-def _exploit(rule: str, standings: Sequence[Standing], mine: float, i: int, rng: np.random.Generator) -> Choice:
-    if rule == "none":
-        return Choice(None, "nothing is copied")
-    scored = [(j, s.score) for j, s in enumerate(standings) if s.score is not None]
-    peers = [(j, score) for j, score in scored if j != i and score > -math.inf]
-    if rule == "truncation":
-        scores = [score for _, score in scored]
-        most = -(-len(scores) // 5)  # members; 0.2 is not a float
-        if sum(score < mine for score in scores) >= most:
-            return Choice(None, "not in the bottom 20 %")
-        better = [j for j, s in peers if s > mine and sum(score > s for score in scores) < most]
-        if not better:
-            return Choice(None, "no member is better")
-        return Choice(better[rng.integers(len(better))], "in the bottom 20 %")
+def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
+    """One of the bottom 20 % copies any of the top 20 % that is better. Members with a score count; those that tie at
+    the edge all belong to the 20 %.
+    """
+    scores = [s.score for s in standings if s.score is not None]
+    most = -(-len(scores) // 5)  # members; 0.2 is not a float
+    if sum(score < mine for score in scores) >= most:
+        return Choice(None, "not in the bottom 20 %")
+    better = [j for j, s in peers if s > mine and sum(score > s for score in scores) < most]
+    if not better:
+        return Choice(None, "no member is better")
+    return Choice(better[rng.integers(len(better))], "in the bottom 20 %")
+
+
+def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
+    """A member copies a peer drawn at random if that has a better score (§4.3.1, binary tournament)."""
     if not peers:
         return Choice(None, "no other member has a score")
     j, score = peers[rng.integers(len(peers))]
-    if rule == "tournament":
-        return Choice(j, f"member {j} is better") if score > mine else Choice(None, f"member {j} is no better")
+    return Choice(j, f"member {j} is better") if score > mine else Choice(None, f"member {j} is no better")
+
+
+def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
+    """A member copies a peer drawn at random if the mean of that one's last 10 games is higher and Welch's t-test says
+    so: §4.1.1, "Welch's t-test on the last 10 episodes". The paper gives no level; here the two-sided p has to be below
+    0.05, so a peer as good is copied in 2.5 % of looks. With fewer than two games nothing is copied, but a member that
+    failed copies any peer.
+    """
+    if not peers:
+        return Choice(None, "no other member has a score")
+    j, _ = peers[rng.integers(len(peers))]
     if mine == -math.inf:
         return Choice(j, f"member {j} has not")
     own, other = standings[i].games[-GAMES:], standings[j].games[-GAMES:]
@@ -218,14 +282,36 @@ def _exploit(rule: str, standings: Sequence[Standing], mine: float, i: int, rng:
     return Choice(j if sure else None, f"member {j} {'is better' if sure else 'may be no better'}, p = {p:.2g}")
 
 
-def explore(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:
-    """What the copied values become; what has no prior stays. Each by itself is multiplied by 0.8 or by 1.2 (perturb),
-    drawn anew with probability 0.25 (resample), or the one where it is not the other (both: Ray Tune's).
+def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
+    """An agent copies a peer drawn at random that beats it with probability 0.7 or more, by the Elo ratings that are
+    their scores (Jaderberg et al. 2019).
     """
-    found = dict(values)
-    for name, prior in priors.items() if rule != "none" else ():
-        if rule != "perturb" and rng.random() < AGAIN:
-            found[name] = prior.draw(rng)
-        elif rule != "resample":
-            found[name] = prior.perturb(values[name], rng)
-    return found
+    if not peers:
+        return Choice(None, "no other agent has played enough")
+    j, score = peers[rng.integers(len(peers))]
+    chance = win_probability(score, mine)
+    return Choice(j if chance >= SURE else None, f"agent {j} beats it with probability {chance:.2f}")
+
+
+def nobody(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
+    """Nobody copies: random search."""
+    return Choice(None, "nothing is copied")
+
+
+# of each rule: which of `peers` member i copies, whose score is `mine`
+EXPLOIT = {"truncation": truncation, "tournament": tournament, "ttest": t_test, "outplayed": outplayed, "none": nobody}
+
+# of each rule: what a copied value v becomes, by its prior p and random numbers r. perturb: times 0.8 or 1.2; resample:
+# drawn anew with probability 0.25; both: perturbed where it is not drawn (Ray Tune's); mutate: as its prior says
+EXPLORE: dict[str, Callable[[Any, Prior, np.random.Generator], Any]] = {
+    "perturb": lambda v, p, r: p.perturb(v, r),
+    "resample": lambda v, p, r: p.draw(r) if r.random() < AGAIN else v,
+    "both": lambda v, p, r: p.draw(r) if r.random() < AGAIN else p.perturb(v, r),
+    "mutate": lambda v, p, r: p.draw(r) if p.drawn else p.perturb(v, r) if r.random() < p.chance else v,
+    "none": lambda v, p, r: v,
+}
+
+
+def change_values(rule: str, values: Values, priors: Priors, rng: np.random.Generator) -> Values:
+    """What copied values become, each by itself; what has no prior stays."""
+    return {**values, **{name: EXPLORE[rule](values[name], prior, rng) for name, prior in priors.items()}}

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,7 +20,6 @@ from typing import Any
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, to_plain, write_bytes, write_json
 from polyplay.core.machine import now
-from polyplay.population.rules import Standing
 
 # Lineage of a population: a member's line walked back through its donors to a founder, and what it was trained with.
 #
@@ -146,8 +144,8 @@ class Store:
 
     def repair(self) -> None:
         """Cut off the line of a decision that was not made, because its process was killed. Raises OSError."""
-        with self.locked():
-            self._cut(self.read()["decisions"])
+        with self.locked() as population:
+            self._cut(population["decisions"])
 
     def _cut(self, decisions: int) -> None:
         path = self.directory / LINEAGE
@@ -165,12 +163,12 @@ class Store:
             lines.close()
 
     @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
-        """Nobody else changes the files meanwhile."""
+    def locked(self) -> Iterator[Row]:
+        """population.json, while nobody else changes the files. Raises UserError: it is not there, or damaged."""
         fd = os.open(self.directory / ".population.lock", os.O_RDWR | os.O_CREAT, 0o644)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
+            yield self.read()
         finally:
             os.close(fd)
 
@@ -185,12 +183,6 @@ class Store:
             yield False
         finally:
             os.close(fd)
-
-
-def standing(member: Row) -> Standing:
-    """What the rules see of a member."""
-    score = -math.inf if member["state"] == FAILED else member["score"]
-    return Standing(score, tuple(member["games"]))
 
 
 def wall_seconds(population: Row) -> float:

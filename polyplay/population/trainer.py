@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -26,9 +26,9 @@ from polyplay.core import checkpoint
 from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.machine import take_share
-from polyplay.core.worker import Arrow, WorkerContext
-from polyplay.population.rules import Prior, exploit, explore
-from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, line_of, standing, wall_seconds
+from polyplay.core.worker import Arrow, Edge, WorkerContext
+from polyplay.population.rules import Evolution, Population, Standing, Values, evolve
+from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, line_of, wall_seconds
 
 # A copy: a checkpoint of one member with the agent of another.
 #
@@ -130,79 +130,101 @@ def _silent(text: str) -> None:
 
 GAMES = 10  # of a score (Jaderberg et al. 2017, section 4.1)
 DRAWS = 10  # of a member that has failed to find another whose checkpoint is whole
-Copy = Callable[[int, str, bool], PreparedCopy]
 
 
 @dataclass(frozen=True)
-class Evolution:
-    """The choices of a population. every, total: agent steps of a member between two decisions, and in all."""
+class PopulationPlan:
+    """The choices of a population of runs. total: agent steps of a member in all."""
 
+    evolution: Evolution
     over: str
     size: int
-    every: int
     total: int
-    exploit: str
-    explore: str
     score: str
-    priors: Mapping[str, Prior] = field(default_factory=dict)
     seed: int = 0
     grid: bool = False  # founders are all combinations of lists
     anew: frozenset[str] = frozenset()  # of what is varied: that with which lanes begin anew
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
+        evolution = self.evolution
         return [
             f"members {self.size} of {self.over}",
-            *(f"vary    {name} {prior.label()}" for name, prior in self.priors.items()),
-            f"ready   every {self.every:,} agent steps of its own",
-            f"decides for its member: exploit {self.exploit}, explore {self.explore}",
+            *(f"vary    {name} {prior.label()}" for name, prior in evolution.priors.items()),
+            f"ready   every {evolution.every:,} agent steps of its own",
+            f"decides for its member: exploit {evolution.exploit}, explore {evolution.explore}",
         ]
 
-    def founders(self) -> list[dict[str, Any]]:
+    def founders(self) -> list[Values]:
         """The values that every member begins with: with the same seed the same, whatever the rules."""
+        priors = self.evolution.priors
         if self.grid:
-            combinations = product(*(prior.choices for prior in self.priors.values()))
-            return [dict(zip(self.priors, chosen, strict=True)) for chosen in combinations]
+            combinations = product(*(prior.choices for prior in priors.values()))
+            return [dict(zip(priors, chosen, strict=True)) for chosen in combinations]
         rngs = [np.random.default_rng([self.seed, i]) for i in range(self.size)]
-        return [{name: prior.draw(rng) for name, prior in self.priors.items()} for rng in rngs]
+        return [{name: prior.draw(rng) for name, prior in priors.items()} for rng in rngs]
 
     def about(self) -> Row:
         """For population.json."""
-        names = ("over", "every", "total", "exploit", "explore", "score", "seed")
-        return {name: getattr(self, name) for name in names} | {"vary": {k: p.label() for k, p in self.priors.items()}}
+        evolution = self.evolution
+        rules = {"exploit": evolution.exploit, "explore": evolution.explore}
+        about = {"over": self.over, "every": evolution.every, "total": self.total, **rules, "score": self.score}
+        return {**about, "seed": self.seed, "vary": {name: p.label() for name, p in evolution.priors.items()}}
 
     def until(self, member: Row) -> int:
         """Agent steps at which a member is ready next."""
-        return min(self.total, (member["turns"] + 1) * self.every)
+        return min(self.total, (member["turns"] + 1) * self.evolution.every)
 
-    def decide(self, store: Store, population: Row, i: int, copy: Copy) -> None:
-        """Decide for member `i`, which is ready or has failed, under the lock; `pending` tells what it copies.
-        copy(donor, name, lanes) prepares that; lanes: whether they can go on. It raises UserError: the donor has no
-        checkpoint that is whole. Raises OSError.
-        """
-        members = population["members"]
-        m = members[i]
-        rng = np.random.default_rng([self.seed, i, m["turns"] + 1, m["falls"]])
-        choice = exploit(self.exploit, [standing(other) for other in members], i, rng)
-        donor, why, old, score = None, choice.why, m["values"], m["score"] if m["state"] != FAILED else None
-        failure = f"{m['why']}; " * (m["state"] == FAILED)
-        if choice.donor is not None:
-            name = f"copy-{population['decisions']}"
-            try:
-                new = explore(self.explore, members[choice.donor]["values"], self.priors, rng)
-                copied = (choice.donor, name, all(new[k] == old[k] for k in self.anew))
-                final, donor_steps = copy(*copied)
-                m["pending"] = {"copy": copied, "final": final}
-                donor, m["values"] = {**members[choice.donor], "steps": donor_steps}, new
-                m |= {"copied": m["steps"], "score": None, "games": [], "state": WAITING, "why": "", "falls": 0}
-            except UserError as e:
-                why = f"not copied: {e}"
-        if donor is not None or not failure:
-            m |= {"turns": m["turns"] + (not failure), "since": m["steps"]}
-            population["wall_seconds"] = wall_seconds(population)
-            store.commit(population, line_of(population, m, old, failure + why, donor, score))
-        else:
+
+class MemberRuns(Population):
+    """The runs of a population whose lock the caller holds. population: what is in population.json."""
+
+    def __init__(self, store: Store, plan: PopulationPlan, population: Row):
+        self.store, self.plan, self.population, self.members = store, plan, population, population["members"]
+        self.donor: Row | None = None  # of the copy that was prepared, as it was then
+
+    def standings(self) -> list[Standing]:
+        scores = [-math.inf if m["state"] == FAILED else m["score"] for m in self.members]
+        return [Standing(s, tuple(m["games"]), m["values"]) for s, m in zip(scores, self.members, strict=True)]
+
+    def copy(self, receiver: int, donor: int, values: Values) -> None:
+        """Prepare it; `pending` tells of it. Raises OSError, and UserError: no checkpoint of the donor is whole."""
+        m = self.members[receiver]
+        lanes = all(values[name] == m["values"][name] for name in self.plan.anew)  # they can go on
+        copied = (donor, f"copy-{self.population['decisions']}", lanes)
+        final, steps = self.prepare(receiver, *copied)
+        self.donor = {**self.members[donor], "steps": steps}
+        m |= {"pending": {"copy": copied, "final": final}, "values": values, "copied": m["steps"]}
+        m |= {"score": None, "games": [], "state": WAITING, "why": "", "falls": 0}
+
+    def prepare(self, receiver: int, donor: int, name: str, lanes: bool) -> PreparedCopy:
+        return prepare_copy(self.store.member(receiver), self.store.member(donor), name, lanes)
+
+    def complete(self, i: int, copy: tuple[int, str, bool], final: str) -> str:
+        """Member `i` goes on from its copy, which is made again if somebody deleted it; why it cannot."""
+        own, (donor, name, _) = self.store.member(i), copy
+        try:
+            if complete_copy(own, name, final) or complete_copy(own, name, final := self.prepare(i, *copy)[0]):
+                return ""
+            wrong = agent_flaw(checkpoint.checkpoints_dir(own) / final)
+        except UserError as e:
+            wrong = str(e)
+        return f"its copy of member {donor:02d} is gone: {wrong}"
+
+    def decide(self, i: int) -> None:
+        """Decide for member `i`, which is ready or has failed, and write that down. Raises OSError."""
+        m, rules, population = self.members[i], self.plan.evolution, self.population
+        rng = np.random.default_rng([self.plan.seed, i, m["turns"] + 1, m["falls"]])
+        failed, old, score = m["state"] == FAILED, m["values"], m["score"]
+        failure = f"{m['why']}; " * failed
+        choice = evolve(self, i, rules.exploit, rules.explore, rules.priors, rng)
+        if failed and choice.donor is None:
             m["falls"] += 1
+            return
+        m |= {"turns": m["turns"] + (not failed), "since": m["steps"]}
+        population["wall_seconds"] = wall_seconds(population)
+        line = line_of(population, m, old, failure + choice.why, self.donor, None if failed else score)
+        self.store.commit(population, line)
 
 
 def may_train(population: Row, i: int) -> bool:
@@ -219,13 +241,11 @@ def is_over(population: Row) -> bool:
 
 
 @dataclass
-class Members:
-    """What trainers share: an edge of the wiring (common.edges) that lies in files."""
+class Members(Edge):
+    """What trainers share, in files."""
 
     n: int
     memory: ClassVar[str] = "members"
-    nbytes: ClassVar[int] = 0
-    patience: float = 0.0
 
     def label(self) -> str:
         return f"members/00 … {self.n - 1:02d}: scores, hyperparameters, checkpoints"
@@ -233,9 +253,6 @@ class Members:
     def arrows(self) -> list[Arrow]:
         """Every trainer writes those of its member, and reads all."""
         return [Arrow(self.label(), ("out",), ("out",))]
-
-    def close(self) -> None:
-        """Nobody waits in it."""
 
 
 FALLS = 3  # sessions of a member in a row that may be lost; one more, and it has failed
@@ -261,14 +278,14 @@ Say = Callable[[str, str], None]
 RunMember = Callable[[Row, int, Callable[[], str], Say], MemberSession]
 
 
-def trainer(ctx: WorkerContext, *, out: Members, evolution: Evolution, run: RunMember) -> Iterator[None]:
+def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunMember) -> Iterator[None]:
     """Train members until none is left."""
     assert ctx.directory is not None
     store = Store(ctx.directory)
     take_share(ctx.index, ctx.n)
     while not (ctx.control.finishing or is_over(store.read())):
         try:
-            trained = _train_next(ctx, store, evolution, run)
+            trained = _train_next(ctx, store, plan, run)
         except OSError as e:
             raise WorkerLost(f"{e.filename or store.directory}: {refusal_text(e)}") from None
         if not trained:
@@ -276,7 +293,7 @@ def trainer(ctx: WorkerContext, *, out: Members, evolution: Evolution, run: RunM
         yield
 
 
-def _train_next(ctx: WorkerContext, store: Store, evolution: Evolution, run: RunMember) -> bool:
+def _train_next(ctx: WorkerContext, store: Store, plan: PopulationPlan, run: RunMember) -> bool:
     """Train the member with the fewest agent steps that nobody else has; whether there is one. Steps since the last
     decision about it do not count: who was stopped on the way to the next comes first, as if it had not been.
     """
@@ -284,58 +301,41 @@ def _train_next(ctx: WorkerContext, store: Store, evolution: Evolution, run: Run
     for m in sorted(population["members"], key=lambda m: (m["since"], m["member"])):
         with store.claimed(m["member"]) as mine:
             if mine and may_train(store.read(), m["member"]):
-                _train(ctx, store, evolution, m["member"], run)
+                _train(ctx, store, plan, m["member"], run)
                 return True
     return False
 
 
-def _train(ctx: WorkerContext, store: Store, evolution: Evolution, i: int, run: RunMember) -> None:
-    m = _begin(store, evolution, i)
+def _train(ctx: WorkerContext, store: Store, plan: PopulationPlan, i: int, run: RunMember) -> None:
+    m = _begin(store, plan, i)
     if m["state"] == FAILED:  # it found nobody to copy
         time.sleep(REST)
         return
     stopping = "stopped with its population"
-    session = run(m, evolution.until(m), lambda: stopping * ctx.control.finishing, ctx.log)
-    if session.ended == "ready" and evolution.until(m) >= evolution.total:
+    session = run(m, plan.until(m), lambda: stopping * ctx.control.finishing, ctx.log)
+    if session.ended == "ready" and plan.until(m) >= plan.total:
         session = replace(session, ended="done", why=DONE)
-    with store.locked():
-        population = store.read()
-        _note(ctx, population["members"][i], session)
+    with store.locked() as population:
+        runs = MemberRuns(store, plan, population)
+        _note(ctx, runs.members[i], session)
         if session.ended in ("ready", "failed"):
-            evolution.decide(store, population, i, partial(_copy, store, i))
+            runs.decide(i)
         store.write(population)
 
 
-def _begin(store: Store, evolution: Evolution, i: int) -> Row:
+def _begin(store: Store, plan: PopulationPlan, i: int) -> Row:
     """Bring the member's run to what was decided about it; its row then."""
-    with store.locked():
-        population = store.read()
-        m: Row = population["members"][i]
+    with store.locked() as population:
+        runs = MemberRuns(store, plan, population)
+        m: Row = runs.members[i]
         if m["state"] == FAILED:
-            evolution.decide(store, population, i, partial(_copy, store, i))
-        wrong = _complete(store, i, **m["pending"]) if m["pending"] else ""
+            runs.decide(i)
+        wrong = runs.complete(i, **m["pending"]) if m["pending"] else ""
         if wrong:
             m |= {"state": FAILED, "why": wrong, "lost": True}
         m |= {"pending": None, "state": FAILED if m["state"] == FAILED else TRAINING}
         store.write(population)
         return m
-
-
-def _complete(store: Store, i: int, copy: tuple[int, str, bool], final: str) -> str:
-    """Member `i` goes on from its copy, which is made again if somebody deleted it; why it cannot."""
-    member, (donor, name, _) = store.member(i), copy
-    try:
-        if complete_copy(member, name, final) or complete_copy(member, name, final := _copy(store, i, *copy)[0]):
-            return ""
-        wrong = agent_flaw(checkpoint.checkpoints_dir(member) / final)
-    except UserError as e:
-        wrong = str(e)
-    return f"its copy of member {donor:02d} is gone: {wrong}"
-
-
-def _copy(store: Store, i: int, donor: int, name: str, lanes: bool) -> PreparedCopy:
-    """Prepare the copy of a donor. Raises UserError: the donor has none that is whole."""
-    return prepare_copy(store.member(i), store.member(donor), name, lanes=lanes)
 
 
 def _note(ctx: WorkerContext, m: Row, session: MemberSession) -> None:

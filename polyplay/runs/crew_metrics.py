@@ -257,7 +257,7 @@ class CrewMetrics:
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
-            rows[role.source is not None].extend(self.crew.rows(role, past=True))
+            rows[role.takes].extend(self.crew.rows(role, past=True))
         return rows
 
     def _deciles(self, name: str, rows: list[int]) -> Metrics:
@@ -274,13 +274,12 @@ class CrewMetrics:
             return {}
         pools = [role.agents.pool for role in roles if role.agents]
         metrics: Metrics = {
-            "agents": sum(getattr(pool, "present", pool.lanes) for pool in pools),
+            "agents": sum(pool.present for pool in pools),
             "predictors": sum(role.n for role in roles),
-            "trainers": sum(role.n for role in self.crew.roles if role.source is not None),
+            "trainers": sum(role.n for role in self.crew.roles if role.takes),
             "prediction_queue": ratio(self._growth("depth_sum", acting), self._growth("depth_count", acting)),
         }
-        waits = [pool.waits() for pool in pools if hasattr(pool, "waits")]
-        if waits:
+        if waits := [found for pool in pools if (found := pool.waits()) is not None]:
             seconds, count = (sum(column) for column in zip(*waits, strict=True))
             waited = 1e3 * self._new("waited", seconds)
             metrics["agent_wait_ms"] = ratio(waited, self._new("waits", count))

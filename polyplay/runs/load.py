@@ -157,7 +157,7 @@ def check_spaces(directory: Path, envs: pool.Envs) -> None:
             raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
 
 
-def page_of(system: str, over: object = None) -> Any:
+def page_of(system: str, over: object = None) -> Page:
     """The page of a system; of a population over another that of both. Raises UserError."""
     page = systems.load(system)
     return composed(page, str(over or page.Config().over)) if systems.is_population(page) else page

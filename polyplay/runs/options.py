@@ -19,13 +19,14 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from polyplay import systems
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.runs import flags
 from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
-from polyplay.systems import _presets
+from polyplay.systems import Page, _presets
 
 # Options by what they are about, as `--help` lists them. Imports no torch.
 
@@ -94,7 +95,7 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
     if not crew.schedules:
         return []
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    copied = {name for r in crew.roles for name in getattr(r.league, "varied", ())}  # agents copy each other's
+    copied = {name for r in crew.roles if r.league is not None for name in r.league.varied}  # agents copy each other's
     known = [name for name in spec.hyperparameters.configured if name not in ("remaining", *copied)]
     lines = []
     for schedule in crew.schedules:
@@ -198,7 +199,6 @@ Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line
 
 
 Settings = Any  # the configuration of a system: an instance of its page's `Config`
-Page = Any  # a module of `polyplay.systems`
 T = TypeVar("T")
 
 
@@ -299,7 +299,7 @@ def name_of(page: Page) -> str:
 
 def spoken_name(page: Page) -> str:
     """As it is written behind a verb: of a population with the system of its members, which has options too."""
-    other = getattr(page, "OVER", None)
+    other = systems.members_page(page)
     return name_of(page) + (f" --over {name_of(other)}" if other else "")
 
 

@@ -19,8 +19,6 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from polyplay.buffers.rollout_queue import rows_of
-from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.core.processes import describe_sets
@@ -31,7 +29,6 @@ from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
-    from polyplay.workers.role import Role
 
 # How much memory a run needs at least: the bytes of its replays, queues and weights by its wiring. Nothing is computed.
 # What processes, environments and networks take by themselves is not counted.
@@ -78,14 +75,15 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
     parts = dict.fromkeys(("rollouts", "replay", "weights"), 0.0)
     for role in crew.roles:
         if role.spec is not None:
-            own = role.spec.update.worker_nbytes(net) + weights * bool(role.spec.target)
+            own = role.spec.update.worker_nbytes(net) + weights * sum(part.vectors for part in role.spec.parts)
             own *= max(1.0, len(role.served) / role.n)
         else:  # a network as one vector, and its gradient, which who serves agents never touches
             own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
         parts["weights"] += role.n * own
         if role.held_replay is not None:
             parts["replay"] += role.n * role.held_replay.bytes(batches=role.out is None)
-        parts["rollouts"] += role.n * _rollouts(role, net)
+        if role.spec is not None:  # of each agent that one worker learns for
+            parts["rollouts"] += role.n * max(1.0, len(role.served) / role.n) * role.source.nbytes(net)
     for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
         parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
@@ -109,17 +107,6 @@ def kind_of(envs: Any) -> str:
     if envs.spec.vector:
         return "vector"
     return "inline" if envs.inline else "processes"
-
-
-def _rollouts(role: Role, net: Any) -> float:
-    """Bytes of one worker's own slots, and of the batches that it puts together from several."""
-    if role.T and role.envs is not None:
-        rows = rows_of(role.envs.spec, net.spec())
-        slots = role.envs.groups
-        slot = (role.T + 1) * role.envs.lanes // slots * tree.nbytes(rows)
-        return float(slots * slot * (2 if slots > 1 else 1))
-    joined = getattr(role.source, "joined_nbytes", 0.0) if role.spec else 0.0
-    return max(1.0, len(role.served) / role.n) * joined  # of each agent that one worker learns for
 
 
 # ------------------------------------------------------------------------------------------ self-play by a search
@@ -173,7 +160,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
         net = wired.policy()
     parts = predict_memory(crew, net)
     total, limit, weights = spec.total, memory_limit(), bytes_of(net)
-    checkpoint = weights * (1 + bool(spec.target) + len(spec.update.optim.statistics))
+    checkpoint = weights * (1 + sum(part.vectors for part in spec.parts) + len(spec.update.optim.statistics))
     checkpoint *= max([1, *(len(r.served) for r in crew.roles)])
     if not any(r.asynchronous and r.learns_own for r in crew.roles):  # whose replays nobody saves
         checkpoint += int(parts["replay"])
@@ -181,7 +168,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
         ("workers", _workers(crew)),
-        *([("network", _network(crew, wired, net))] if hasattr(wired.policy, "choice") else []),
+        ("network", _network(crew, wired, net)),
         *([("search", searching(role))] if (role := search_role(crew)) is not None else []),
         *([("cores", crew.divided)] if crew.divided else []),
         ("memory", _memory(parts, limit)),
@@ -273,7 +260,7 @@ def _length(options: Any, total: float, done: int, skip: int) -> str:
 def _updates(crew: Any, total: float) -> str:
     rows, n = max(1, round(_steps_per_update(crew))), updates_of(crew, total)
     replays = [r.drawn_replay for r in crew.roles if r.learner and r.drawn_replay]
-    passes = next((r.spec.passes for r in crew.roles if r.spec), None)
+    passes = next((r.source.passes for r in crew.roles if r.spec), None)
     if any(replay.ratio is None for replay in replays):
         return f"batches of {rows:,}, as many as there is time for"
     if replays:
@@ -299,9 +286,8 @@ def _steps_per_update(crew: Any) -> float:
     """Agent steps that one update of all learners together takes, or all passes over one rollout."""
     role = next(r for r in crew.roles if r.learner)
     together, replay = 1 if role.asynchronous or role.served else role.n, role.drawn_replay
-    if replay is not None:
-        return replay.batch * max(replay.sequence, 1) * together / (replay.ratio or 1.0)
-    return together * math.prod(role.source.shape if role.source else (role.envs.lanes, role.T))
+    ratio = (replay.ratio if replay else None) or 1.0
+    return math.prod(role.source.shape) * together / ratio
 
 
 def first_sample(crew: Any) -> int:
@@ -329,7 +315,7 @@ def _repeats(crew: Any) -> str:
         return "not bitwise reproducible: sums on a GPU have no fixed order"
     if not _fixed(crew):
         return "not bitwise reproducible, because workers are asynchronous; with --serial it is"
-    why = " (lag 0)" if not crew.serial and any(r.source for r in crew.roles) else ""
+    why = " (lag 0)" if not crew.serial and any(r.takes for r in crew.roles) else ""
     sets = describe_sets(crew.serial)
     return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{sets}{why}"
 
@@ -338,7 +324,7 @@ def _fixed(crew: Any) -> bool:
     """Whether no clock decides what workers do."""
     fixed = all(r.envs.fixed for r in crew.roles if r.envs)
     free = any(r.asynchronous and r.n > 1 for r in crew.roles)
-    return crew.serial or (fixed and not free and (not any(r.source for r in crew.roles) or _in_step(crew)))
+    return crew.serial or (fixed and not free and (not any(r.takes for r in crew.roles) or _in_step(crew)))
 
 
 def resumes_exactly(crew: Any) -> bool:
@@ -358,7 +344,7 @@ def _forgets(crew: Any) -> bool:
 
 def _in_step(crew: Any) -> bool:
     """Whether acting waits for every update, and every update takes one rollout of each actor."""
-    actors, learners = ([r for r in crew.roles if getattr(r, edge) is not None] for edge in ("out", "source"))
+    actors, learners = [r for r in crew.roles if r.out is not None], [r for r in crew.roles if r.takes]
     if any(r.held_replay or r.drawn_replay for r in learners) or any(r.lag != 0 for r in actors):
         return False
     return all(r.source.n * r.n == sum(a.n for a in actors) for r in learners)
@@ -367,7 +353,7 @@ def _in_step(crew: Any) -> bool:
 def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.envs) for r in crew.roles if r.envs}
     ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
-    whole = any(r.spec and getattr(r.spec.update, "whole", False) for r in crew.roles)
+    whole = any(r.spec and r.spec.update.pauses for r in crew.roles)
     if any(r.in_league for r in crew.roles) and not crew.serial:
         return "restores each agent's weights, optimizer, counters; ratings, past agents; matches under way are lost"
     if whole and not ahead:
@@ -398,9 +384,7 @@ def episodes(envs: Any) -> str:
 
 def _scaling(wired: Any) -> str:
     """What becomes of a policy's numbers where actions are real; "": there are none such."""
-    given = getattr(wired.policy, "options", {})
-    deterministic = getattr(wired.policy, "deterministic", False)
-    return describe_scaling(wired.envs.spec.action, deterministic or given.get("actions", "scale") == "scale")
+    return describe_scaling(wired.envs.spec.action, wired.policy.scales_actions)
 
 
 # ------------------------------------------------------------------------------------------------------ refusal

@@ -14,13 +14,15 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.buffers.replay import layout
+from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import checkpoint
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
 from polyplay.core.machine import cores, now, share
 from polyplay.population import store as states
 from polyplay.population.rules import Prior
-from polyplay.population.trainer import DRAWS, GAMES, Evolution, MemberSession
+from polyplay.population.trainer import DRAWS, GAMES, MemberSession, PopulationPlan
 from polyplay.runs import directory as run_files
 from polyplay.runs import flags, load, reporter, run, terminal
 from polyplay.runs import options as run_options
@@ -70,8 +72,11 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[
     with load.compute_threads(1):
         network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
     replays = {role.name: layout(role.held_replay) for role in other.roles if role.held_replay}
-    rollouts = [[getattr(r.out, name, None) for name in ("T", "lanes", "slots")] for r in other.roles]
-    lanes = [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.T) for r in other.roles], rollouts
+    rollouts = [(q.T, q.lanes, q.slots) for r in other.roles if isinstance(q := r.out, RolloutQueue | TrainingQueue)]
+    lanes = (
+        [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.learns_own and r.source.steps) for r in other.roles],
+        rollouts,
+    )
     optimizer = {"": spec.update.optim.name, "statistics": spec.update.optim.statistics}
     return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": {"": lanes}}
 
@@ -228,8 +233,7 @@ class PopulationSession(Supervisor):
         super().__init__(crew, directory)
         self.store, self.shown = states.Store(directory), 0.0
         self.panel = PopulationPanel(quiet, terminal.Screen(live=False if crew.serial or quiet else None))
-        with self.store.locked():
-            population = self.store.read()
+        with self.store.locked() as population:
             self.decisions: int = population["decisions"]
             population["clock"] = {"before": population["wall_seconds"], "since": time.monotonic()}  # it counts on
             self.store.write(population)
@@ -257,8 +261,7 @@ class PopulationSession(Supervisor):
         self.crew.stop()
         with contextlib.suppress(Exception):
             self._look(last=True)
-        with self.store.locked():
-            population = self.store.read()
+        with self.store.locked() as population:
             for m in population["members"]:
                 m["state"] = states.WAITING if m["state"] == states.TRAINING else m["state"]
             population["wall_seconds"] = states.wall_seconds(population)
@@ -296,17 +299,17 @@ def train(
     page = composed(page, settings.over)
     settings, title = replace(settings, over=run_options.name_of(page.OVER)), run_options.name_of(page)
     reporter.check_wandb(options.wandb)
-    settings, (crew, evolution, lines), left = run_options.fitted(
+    settings, (crew, plan, lines), left = run_options.fitted(
         settings, sources, lambda other: _wire(page, other, options)
     )
-    for name in evolution.priors:
+    for name in plan.evolution.priors:
         if run_options.is_order(name, sources):
             raise UserError(f"{flags.flag(name)}: given, and --vary {name} too: leave one of them out")
     directory = run_options.new_directory(title, f"{settings.over}-{settings.env}", options)
 
     def begin(about: Row) -> None:
         run_options.refuse_begun(directory)
-        states.Store(directory).begin(evolution.about(), evolution.founders())
+        states.Store(directory).begin(plan.about(), plan.founders())
         about |= {"system": title, "environment": wire_member(settings, crew)[1].envs.spec.describe}
         run_files.write_config(directory, about)
         load.remember(directory, settings)
@@ -329,14 +332,14 @@ def resume(
     _check_code(store, config)
     settings, others = run_options.adjust(page, settings, changes)
     options = run_options.override(options, {"run": str(directory), **others})
-    crew, evolution, lines = _wire(page, settings, options)
+    crew, plan, lines = _wire(page, settings, options)
     sources = {**config["sources"], **{k: "resume" for k in changes if k not in run_options.OF_ONE_RUN}}
 
     def begin(about: Row) -> None:
         store.repair()
         about |= {k: config[k] for k in ("system", "environment")}
         run_files.amend_config(directory, about)
-        _extend(store, evolution, changes)
+        _extend(store, plan, changes)
 
     now, unused = vars(options) | {"frames": settings.frames}, "steps" if options.steps is None else "frames"
     changed = {k: now[k] for k, source in sources.items() if source == "resume" and k != unused}  # now or before
@@ -351,13 +354,12 @@ def _check_code(store: states.Store, config: Row) -> None:
             run_files.check_named(store.member(m["member"]), run_files.read_config(store.member(m["member"])), config)
 
 
-def _extend(store: states.Store, evolution: Evolution, changes: Mapping[str, Any]) -> None:
+def _extend(store: states.Store, plan: PopulationPlan, changes: Mapping[str, Any]) -> None:
     """Members that had come to their end go on where that is further now; those whose sessions were lost, and those
     that found no donor, have their tries again.
     """
-    with store.locked():
-        population = store.read()
-        further = population["total"] != evolution.total or any(
+    with store.locked() as population:
+        further = population["total"] != plan.total or any(
             changes.get(name) is not None for name in ("frames", *run_options.LIMITS)
         )
         for m in population["members"]:
@@ -366,12 +368,12 @@ def _extend(store: states.Store, evolution: Evolution, changes: Mapping[str, Any
                 m["state"] = states.WAITING
             if m["state"] != states.FAILED or m["falls"] >= DRAWS:
                 m["falls"] = 0
-        population |= evolution.about()
+        population |= plan.about()
         store.write(population)
 
 
-def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evolution, list[tuple[str, str]]]:
-    """The crew of trainers, what it evolves, and the plan. Raises UserError: what cannot work."""
+def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, PopulationPlan, list[tuple[str, str]]]:
+    """The crew of trainers, the choices of the population, and lines about them. Raises UserError: what cannot work."""
     if options.serial and settings.at_once > 1:
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
     if settings.score == "evaluations" and options.eval_every is None:
@@ -380,28 +382,29 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Evoluti
     crew = load.crew_of(options)
     load.wire_system(page, settings, crew)
     (role,) = crew.roles
-    evolution: Evolution = role.settings["evolution"]
-    if evolution.exploit != "none" and evolution.every >= evolution.total:
-        text = f"--every: {evolution.every:,} agent steps given, but each member has {evolution.total:,} in all"
+    plan: PopulationPlan = role.settings["plan"]
+    evolution = plan.evolution
+    if evolution.exploit != "none" and evolution.every >= plan.total:
+        text = f"--every: {evolution.every:,} agent steps given, but each member has {plan.total:,} in all"
         raise UserError(f"{text}, so none would copy another: lower it, raise --steps, or give --exploit none")
     for name in sorted(run_options.scheduled_names(options.change) & {*evolution.priors}):
         raise UserError(f"--change: {name} given, and --vary {name} too: leave one of them out")
     types = flags.option_types(page.Config)
     with share(role.n):
-        evolution = replace(evolution, anew=anew_of(settings, crew, dict(evolution.priors), types))
-        role.settings["evolution"] = evolution
+        plan = replace(plan, anew=anew_of(settings, crew, dict(evolution.priors), types))
+        role.settings["plan"] = plan
         other, wired = wire_member(settings, crew)
         member = run.complete_plan(systems.load(settings.over), other, wired, member_settings(settings), options)
     between = f"{max(1, cores() // role.n)} of {cores()} cores each"
-    steps = f"{evolution.total:,} agent steps each, {evolution.size * evolution.total:,} together"
+    steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
     lines = [
-        ("members", f"{evolution.size} run{'s' * (evolution.size > 1)} of {evolution.over}, {steps}"),
+        ("members", f"{plan.size} run{'s' * (plan.size > 1)} of {plan.over}, {steps}"),
         *(("vary", f"{name} from {prior.label()}") for name, prior in evolution.priors.items()),
         ("decisions", f"every {evolution.every:,} agent steps of a member: {evolution.exploit}, {evolution.explore}"),
         ("trainers", f"{role.n} at once, {between}; a member's own plan follows"),
         *member.lines,
     ]
-    return crew, evolution, lines
+    return crew, plan, lines
 
 
 def _go(

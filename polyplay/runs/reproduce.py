@@ -18,12 +18,12 @@ import numpy as np
 
 from polyplay.acting.worker import act
 from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
-from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue
+from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import checkpoint
 from polyplay.core.errors import Diverged, UserError
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Counters, RunControl, WorkerContext
-from polyplay.learning.loop import learn
+from polyplay.learning.loop import Passes, Rollouts, learn
 from polyplay.runs.load import compute_threads, crew_of, load_run
 from polyplay.systems import System
 from polyplay.weights.params import FlatParams
@@ -125,8 +125,8 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     wired = page.build(settings, crew)
     acting, learning = _asynchronous_roles(crew, config["system"])
     assert learning.spec is not None
-    spec, source, queue = learning.spec, learning.source, learning.source.edge
-    per_batch = 1 if spec.passes is None else spec.passes.updates
+    spec, source, queue = learning.spec, _rollouts_of(learning.source), learning.source.edge
+    per_batch = 1 if learning.source.passes is None else learning.source.passes.updates
     logs = _read_logs(directory, learning, per_batch, updates)
     queue.patience = 0.0
     source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
@@ -178,10 +178,15 @@ def _read_logs(directory: Path, learning: Role, per_batch: int, updates: int | N
     return [replace(log, batches=log.batches[:count]) for log in logs]
 
 
+def _rollouts_of(source: Any) -> Any:
+    """What the passes of a source are over, where it makes several."""
+    return source.source if isinstance(source, Passes) else source
+
+
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
     """The actors and learners of a system whose rollouts are logged. Raises UserError: it has no log."""
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
-    logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, RolloutBatches)
+    logged = len(acting) == len(learning) == 1 and isinstance(_rollouts_of(learning[0].source), Rollouts)
     if not logged or any(role.asynchronous for role in crew.roles):
         why = "has no log of what one role of learners got from one role of actors, as impala and appo have"
         raise UserError(f"RUN: {system} {why}; a run with --serial repeats itself exactly with the same seed")

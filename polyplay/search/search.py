@@ -24,6 +24,7 @@ from polyplay.core import numbers
 from polyplay.core.errors import NotFinite
 from polyplay.core.tree import Batch, Spec
 from polyplay.games.boards import Game
+from polyplay.nets.policy import Player
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
 from polyplay.search import gumbel, tree_kernels
 from polyplay.search.evaluators import NetworkEvaluator
@@ -300,12 +301,10 @@ class PositionSearch:
         return found.at(slice(int(np.searchsorted(found.games, n))))
 
 
-class SearchPolicy:
+class SearchPolicy(Player):
     """The most visited move of a search from each row's position, without noise and symmetries, and the search's value
     of it. With 0 simulations: the network's most probable legal move.
     """
-
-    noise = 0
 
     def __init__(self, board: Game, options: SearchOptions, factory: BoardNetworkFactory, network: DualResidualNetwork):
         self.board, self.factory, self.network = board, factory, network
@@ -315,12 +314,6 @@ class SearchPolicy:
 
     def spec(self) -> Spec:
         return self.network.spec()
-
-    def state_spec(self) -> Spec:
-        return {}
-
-    def initial(self, lanes: int) -> Batch:
-        return {}
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """One row [B] of obs and mask → action and value [B]; action 0 and value 0 where no move is legal. The search

@@ -6,11 +6,11 @@ import difflib
 import importlib
 import pkgutil
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import ValueUnits
@@ -32,6 +32,19 @@ class System:
     def test_epsilon(self) -> float:
         """ε of evaluation, unless --epsilon says otherwise."""
         return self.epsilon if self.envs.title.startswith("ALE/") else 0.0
+
+
+class Page(Protocol):
+    """A module of this room, or `_presets.composed` of two."""
+
+    __name__: str
+    Config: Any  # the dataclass of its options
+    PRESETS: Mapping[str, Callable[[], Any]]  # by name what makes a Config
+    ROW: Mapping[str, str]  # of the table of systems
+    OVER: Page | None  # only of populations: the page of their members' system; None: it is not chosen yet
+
+    def build(self, c: Any, crew: Any) -> System:
+        """Wire the system of this Config into the crew. Raises UserError: options that contradict each other."""
 
 
 @cache
@@ -64,9 +77,14 @@ def names() -> list[str]:
     return sorted(m.name for m in pkgutil.iter_modules(__path__) if not m.name.startswith("_"))
 
 
-def is_population(page: Any) -> bool:
+def is_population(page: Page) -> bool:
     """Whether a page is of populations of another system's runs."""
     return "over" in page.Config.__dataclass_fields__
+
+
+def members_page(page: Page) -> Page | None:
+    """The page of a population's members; None: it is not chosen yet, or the page trains one agent."""
+    return page.OVER if is_population(page) else None
 
 
 def ordinary() -> list[str]:
@@ -74,11 +92,11 @@ def ordinary() -> list[str]:
     return [name for name in names() if not is_population(load(name))]
 
 
-def load(name: str) -> Any:
+def load(name: str) -> Page:
     """The page (a module) of system `name`, in capitals or not."""
     known = names()
     if name.lower() in known:
-        return importlib.import_module(f"{__name__}.{name.lower()}")
+        return cast("Page", importlib.import_module(f"{__name__}.{name.lower()}"))
     near = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UserError(f"SYSTEM: {name!r} given, allowed: {', '.join(known)}{hint}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from polyplay.buffers import Replay
 from polyplay.core.errors import UserError
 from polyplay.games.boards import Game
-from polyplay.learning import Hyperparameters, LearnerSpec
+from polyplay.learning import Hyperparameters, LearnerSpec, RateDrops
 from polyplay.learning.alphazero_loss import AlphaZeroLoss, SymmetricOutputs
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
@@ -53,4 +53,5 @@ def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: 
     update = averaged(OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     outputs = SymmetricOutputs(board, seed, turned=c.symmetries != "none")
-    return LearnerSpec(policy, AlphaZeroLoss(), update, hyper, total, c.anneal, c.drops, outputs=outputs)
+    parts = (RateDrops(c.drops),)
+    return LearnerSpec(policy, AlphaZeroLoss(), update, hyper, total, c.anneal, parts, outputs=outputs)

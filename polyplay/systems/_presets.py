@@ -15,16 +15,16 @@ from dataclasses import fields, replace
 from functools import partial
 from itertools import product
 from types import SimpleNamespace
-from typing import Any, get_type_hints
+from typing import Any, cast, get_type_hints
 
 from polyplay import systems
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import Discrete
-from polyplay.population.rules import Prior, parse_prior
-from polyplay.population.trainer import Evolution
-from polyplay.systems import System
+from polyplay.population.rules import Evolution, Prior, parse_prior
+from polyplay.population.trainer import PopulationPlan
+from polyplay.systems import Page, System
 from polyplay.workers.crew import Crew
 
 AUTO = "auto"
@@ -45,19 +45,19 @@ CLIPPED = ("clip", "sign")
 SIDES = {"game:go": 19, "game:othello": 8}  # cells of a side, if a name has no size
 
 
-def names(page: Any) -> list[str]:
+def names(page: Page) -> list[str]:
     """The page's presets, and those tuned for domains."""
     return [*page.PRESETS, *tuned(page)]
 
 
-def tuned(page: Any) -> dict[str, dict[str, Any]]:
+def tuned(page: Page) -> dict[str, dict[str, Any]]:
     """Of a page: domain → settings; `source` and, by environment, `envs` among them."""
-    page = getattr(page, "OVER", page)  # a population's members are of this system
-    found: dict[str, dict[str, Any]] = systems.read_settings("tuned.toml").get(page.__name__.rpartition(".")[2], {})
+    own = systems.members_page(page) or page
+    found: dict[str, dict[str, Any]] = systems.read_settings("tuned.toml").get(own.__name__.rpartition(".")[2], {})
     return found
 
 
-def choose(page: Any, env: Any, **made: Any) -> str:
+def choose(page: Page, env: Any, **made: Any) -> str:
     """The preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
     where, there = domain(env), tuned(page)
     plain = "paper" if "paper" in page.PRESETS else next(iter(page.PRESETS))
@@ -75,7 +75,7 @@ def choose(page: Any, env: Any, **made: Any) -> str:
     return next((name for name in (likeliest, "classic", "mujoco") if name in there), plain)
 
 
-def _of_game(page: Any, env: str) -> str:
+def _of_game(page: Page, env: str) -> str:
     """Of a page whose presets are for games: that of this game, of the same game on the board nearest in size, or
     quick.
     """
@@ -109,7 +109,7 @@ def domain(env: Any) -> str:
     return next((where for start, where in MODULES.items() if str(point).startswith(start)), "other")
 
 
-def settings(page: Any, name: str, env: Any = None, automatic: bool = False) -> Any:
+def settings(page: Page, name: str, env: Any = None, automatic: bool = False) -> Any:
     """The configuration that preset `name` stands for; of a domain, with what an environment has of its own. automatic:
     nobody named it. Raises UserError: there is none.
     """
@@ -154,7 +154,7 @@ def use_shared_torso(c: Any) -> Any:
     return replace(c, network="mlp") if c.network == "separate" else c
 
 
-def warning(page: Any, name: str, env: Any, **made: Any) -> str:
+def warning(page: Page, name: str, env: Any, **made: Any) -> str:
     """That a preset is for other environments, named or for want of one; "": it fits."""
     where, fits = domain(env), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other") or str(env).startswith("game:"):
@@ -172,7 +172,7 @@ SIZE = 8  # of a population, unless it says otherwise
 SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
-def composed(page: Any, over: str) -> Any:
+def composed(page: Page, over: str) -> Page:
     """A page of population based training over the system of that name: its Config has the fields of both, its presets
     are that system's. Raises UserError: there is none, or it is a population itself.
     """
@@ -187,7 +187,7 @@ def composed(page: Any, over: str) -> Any:
     config.__doc__ = page.Config.__doc__
     presets = {name: _lifted(config, make) for name, make in other.PRESETS.items()}
     own = {"__name__": page.__name__, "Config": config, "PRESETS": presets, "OVER": other}
-    return SimpleNamespace(**own, ROW=page.ROW, build=page.build)
+    return cast("Page", SimpleNamespace(**own, ROW=page.ROW, build=page.build))
 
 
 def _lifted(config: Any, make: Any) -> Any:
@@ -246,7 +246,7 @@ def _read(kind: Any, word: str) -> Any:
         raise UserError(f"'{word}' given, allowed: {kinds[kind]}") from None
 
 
-def evolution_of(c: Any, crew: Crew) -> Evolution:
+def plan_of(c: Any, crew: Crew) -> PopulationPlan:
     """The choices of a population. Raises UserError: those that contradict each other."""
     priors = priors_of(c)
     lists = bool(priors) and all(p.kind == "list" for p in priors.values())
@@ -258,4 +258,5 @@ def evolution_of(c: Any, crew: Crew) -> Evolution:
         raise UserError(f"--vary: nothing given for {size} members: name an option, as learning_rate=log:1e-5:1e-2")
     _, wired = wire_member(c, crew)
     total = int(crew.total(wired.envs, c.frames))
-    return Evolution(c.over, size, c.every, total, c.exploit, c.explore, c.score, priors, crew.seed, grid)
+    rules = Evolution(c.every, c.exploit, c.explore, priors)
+    return PopulationPlan(rules, c.over, size, total, c.score, crew.seed, grid)

@@ -6,6 +6,7 @@ FTW's numbers: Jaderberg et al. 2019, supplement, as the one public re-implement
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 from polyplay.core.errors import UserError
@@ -15,9 +16,8 @@ from polyplay.learning.policy_losses import VTrace
 from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets.actor_critic import PREFIX
 from polyplay.nets.factory import NetworkFactory
-from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import LATEST
-from polyplay.population.rules import Prior, parse_prior
+from polyplay.population.rules import Evolution, Prior, around, parse_prior
 from polyplay.systems._wiring import auxiliary_of
 from polyplay.workers.crew import Crew
 
@@ -71,8 +71,10 @@ def _terms(c: Any) -> list[str]:
     return [TERMS[task][0] for task in TASKS if task in auxiliary_of(c, TASKS)]
 
 
-def copy_rule(c: Any, envs: Envs) -> CopyRule:
-    """The hyperparameters of agents, and how they copy each other. Raises UserError."""
+def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
+    """The hyperparameters of agents; of those that vary, what agents begin with; and how agents copy each other: values
+    are perturbed now and then, a period that varies is drawn anew. Raises UserError.
+    """
     ranges = _ranges(c)
     size, factor = ranges.pop("reward"), ranges.pop("points", None)
     values = {name: _middle(prior) for name, prior in ranges.items()}
@@ -84,7 +86,8 @@ def copy_rule(c: Any, envs: Envs) -> CopyRule:
             low, high = (x * abs(points) if factor else x for x in ((factor or size).low, (factor or size).high))
             priors[name] = Prior(name, "log", *((-high, -low) if bad else (low, high)))
     every = c.exploit_every if c.evolve and c.agents > 1 else 0
-    return CopyRule(every, values, priors=priors, chance=CHANCE, drawn=tuple({"period"} & {*priors}))
+    changed = {name: replace(prior, chance=CHANCE, drawn=name == "period") for name, prior in priors.items()}
+    return values, priors, Evolution(every, priors=around(values, CHANCE) | changed)
 
 
 def _ranges(c: Any) -> dict[str, Prior]:

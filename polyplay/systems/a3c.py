@@ -8,13 +8,13 @@ replica × workers:  env ─► own copy of the weights ─► rows ─► loss 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.core.machine import cores
 from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
-from polyplay.learning import A2C, Hyperparameters, LearnerSpec, episodic_replica
+from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System, described
 from polyplay.systems import _wiring as wiring
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
@@ -67,5 +67,6 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     # report: rollouts are short
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), c.anneal, fresh_values=True, report=10)
-    crew.add(episodic_replica, n=workers, learner=True, on_loss="replace", envs=envs, T=c.unroll, spec=spec)
+    own: Any = {"source": Inline(envs, c.unroll, episodes=True), "spec": spec, "on_loss": "replace"}
+    crew.add(learn, n=workers, name="episodic_replica", learner=True, **own)
     return System(envs, policy, loss.metrics, {"workers": workers}, values=wiring.units_of(c))

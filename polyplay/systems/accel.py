@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
-from polyplay.learning import A2C, PPO, Hyperparameters, LearnerSpec, replica
+from polyplay.learning import A2C, PPO, Hyperparameters, Inline, LearnerSpec, Passes, Source, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
@@ -53,15 +53,15 @@ def build(c: Config, crew: Crew) -> System:
     envs, replicas = divided_envs(c, crew, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
     policy = actor_critic_of(c, envs)
     loss: A2C | PPO = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward=c.reward)
-    passes = None
+    source: Source = Inline(envs, c.unroll)
     if c.algo == "ppo":
         loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward=c.reward)
-        passes = epochs_of(c, replicas, envs.spec.seats)
+        source = Passes(source, epochs_of(c, replicas, envs.spec.seats))
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     steps, lost = crew.total(envs, c.frames), cast(Any, "replace" if update.asynchronous else "fail")
-    spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, passes=passes, stored_bootstrap=True)
-    crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, stored_bootstrap=True)
+    crew.add(learn, n=replicas, name="replica", learner=True, on_loss=lost, source=source, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -16,7 +16,8 @@ from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
-from polyplay.learning import CategoricalLoss, Hyperparameters, LearnerSpec, QLoss, q_outputs, replica
+from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn, q_outputs
+from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems import _wiring as wiring
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
@@ -73,9 +74,10 @@ def build(c: Config, crew: Crew) -> System:
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
-    targets: Any = {"outputs": partial(q_outputs, double=rainbow), "target": c.target_update}
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", **targets, report=10)
+    outputs, target = partial(q_outputs, double=rainbow), TargetNetwork(c.target_update)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs, report=10)
     lost: Any = "replace" if update.asynchronous else "fail"
-    learner = crew.add(replica, n=replicas, learner=True, on_loss=lost, envs=envs, T=c.unroll, spec=spec, replay=replay)
-    learner.explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
+    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
+    source = Replayed(Inline(envs, c.unroll, explore), replay)
+    crew.add(learn, n=replicas, name="replica", learner=True, on_loss=lost, source=source, spec=spec)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)

@@ -16,7 +16,7 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWor
 from polyplay.envs import Envs
 from polyplay.games import records
 from polyplay.games.board_pool import board_of
-from polyplay.learning import ReplayOfRollouts, learn
+from polyplay.learning import Replayed, Rollouts, Samples, Source, learn
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import Gate, judge
 from polyplay.search.search import SearchPolicy
@@ -85,9 +85,11 @@ def build(c: Config, crew: Crew) -> System:
         params = Params.of(policy)
         crew.add(judge, gate=gate, params=params, best=best, **game)
     crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, resign=resign, **game)
-    source: Any = ReplayOfRollouts(queue, replay) if c.learners == 1 else SampleQueue(replay, queue, c.learners)
+    source: Source = Replayed(Rollouts(queue, 1), replay)
     if c.learners > 1:
-        crew.add(serve_replay, source=queue.batches(1), out=source)
+        samples = SampleQueue(replay, queue, c.learners)
+        crew.add(serve_replay, source=queue.batches(1), out=samples)
+        source = Samples(samples)
     crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, params=params)
     metrics = (*spec.loss.metrics, *replay_worker.NAMES, *SEARCH_METRICS, *RESIGN_METRICS)
     return System(envs, policy, metrics, player=partial(SearchPolicy, board, search, policy))

@@ -18,7 +18,7 @@ from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_wor
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, learn, q_outputs
+from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, TargetNetwork, learn, q_outputs
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, atari_options, nice_of, per_replica, q_network_of, replay_of_rows
 from polyplay.weights import OptimizerSpec, Params, averaged
@@ -62,7 +62,8 @@ def build(c: Config, crew: Crew) -> System:
     loss, hyper = QLoss("mean", clip=0.0), Hyperparameters(learning_rate=c.learning_rate)
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm), c.learners, policy())
     outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, target=c.target_update)
+    target = TargetNetwork(c.target_update)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs)
     return wire_actors(c, crew, envs, spec, EpsilonLadder(c.actors * c.lanes, c.epsilon), reward=c.reward, scale=1.0)
 
 
@@ -81,5 +82,5 @@ def wire_actors(
     actor.out, actor.params = rollouts, params
     memory = crew.add(serve_replay, n=c.replay_workers, on_loss="replace", out=samples, trim=c.evict_every)
     memory.source = rollouts.batches(1)
-    crew.add(learn, n=c.learners, learner=True, source=samples, spec=spec, params=params)
+    crew.add(learn, n=c.learners, learner=True, source=Samples(samples), spec=spec, params=params)
     return System(envs, spec.policy, (*spec.loss.metrics, *replay_worker.NAMES), values=ValueUnits(scale))

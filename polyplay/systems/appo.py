@@ -62,6 +62,5 @@ def build(c: Config, crew: Crew) -> System:
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    passes = Epochs(c.epochs, c.minibatches)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal, passes=passes)
-    return wire_actors(c, crew, envs, spec, slots)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal)
+    return wire_actors(c, crew, envs, spec, slots, Epochs(c.epochs, c.minibatches))

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
-from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, q_outputs, replica
+from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, TargetNetwork, learn, q_outputs
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
@@ -64,9 +64,9 @@ def build(c: Config, crew: Crew) -> System:
     loss, hyper = QLoss(c.reduction, replicas=c.replicas), Hyperparameters(learning_rate=c.learning_rate)
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.frames)
-    outputs = partial(q_outputs, double=c.double)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
-    spec = replace(spec, target=c.target_update)
+    outputs, target = partial(q_outputs, double=c.double), TargetNetwork(c.target_update)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs, report=10)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
-    crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
+    source = Replayed(Inline(envs, c.unroll, explore), replay)
+    crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.001 if c.double else 0.05)

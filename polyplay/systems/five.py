@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
-from polyplay.buffers.window_buffer import Windows
 from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.learning import PPO, Hyperparameters, LearnerSpec, window_learner
+from polyplay.learning import PPO, Hyperparameters, LearnerSpec, Windows, learn
 from polyplay.learning.agents import METRICS, discount_of
 from polyplay.population.judge import METRIC, rated_games, rater
 from polyplay.population.league import League
@@ -79,9 +78,9 @@ def build(c: Config, crew: Crew) -> System:
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
     actor = crew.add(act_at_table, n=n, name="act", on_loss="replace", envs=envs, policy=policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    learner = crew.add(window_learner, n=c.learners, name="learn", learner=True, spec=spec, snapshots=c.snapshot_every)
-    learner.source = Windows(rollouts, c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness)
-    learner.params, learner.league = params, league
+    drawn = c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness
+    windows = Windows(rollouts, *drawn, league, c.snapshot_every)
+    crew.add(learn, n=c.learners, learner=True, source=windows, spec=spec, params=params)
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup)
     if c.rate_every:
         rated: Any = {"games": games, "references": bots, "every": c.rate_every, "matches": teams.MATCHES}

@@ -17,7 +17,7 @@ from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.population.league import League
 from polyplay.population.rules import initial
 from polyplay.systems import System, described
-from polyplay.systems._teams import POINTS, batches_of, copy_rule, ftw_network, loss_of, table_envs
+from polyplay.systems._teams import POINTS, agent_values, batches_of, ftw_network, loss_of, table_envs
 from polyplay.systems.league import wire_tables
 from polyplay.weights import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -64,10 +64,11 @@ PRESETS, ROW = described(Config)
 
 def build(c: Config, crew: Crew) -> System:
     envs = table_envs(c, crew, c.players, c.actors)
-    policy, rule, slots = ftw_network(c, envs), copy_rule(c, envs), batches_of(c, envs)
+    policy, slots = ftw_network(c, envs), batches_of(c, envs)
+    values, priors, copies = agent_values(c, envs)
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
-    begin = initial(rule.priors, c.agents, crew.seed) if c.evolve else ()
-    hyper, total = Hyperparameters(**rule.configured), crew.total(envs, c.frames)
+    begin = initial(priors, c.agents, crew.seed) if c.evolve else ()
+    hyper, total = Hyperparameters(**values), crew.total(envs, c.frames)
     spec = LearnerSpec(policy, loss_of(c), update, hyper, total, "constant", initial=begin)
-    league = League(c.agents, c.actors, envs.spec.sides, c.players, past=0, varied=rule.varied)
-    return wire_tables(c, crew, envs, spec, slots, league, rule)
+    league = League(c.agents, c.actors, envs.spec.sides, c.players, past=0, varied=values if copies.every else ())
+    return wire_tables(c, crew, envs, spec, slots, league, copies)

@@ -16,7 +16,7 @@ from polyplay.core.errors import Count, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.envs.make import whole_matches
-from polyplay.learning import A2C, Hyperparameters, LearnerSpec, VTrace, learn
+from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
@@ -73,7 +73,7 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), c.anneal, stored_bootstrap=acted)
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
-    agents, batches = LaneTable(envs, chunks), chunks.batches(c.min_batch)
+    agents, batches = LaneTable(envs, chunks), Chunks(chunks, c.min_batch)
     predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, agents=agents, policy=policy)
     predictors.out, predictors.params = chunks, weights
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=batches, spec=spec)

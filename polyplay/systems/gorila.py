@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_worker, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
-from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, learn, q_outputs, replica
+from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, Samples, learn, q_outputs
+from polyplay.learning.parts import OutlierGate, TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, nice_of, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, ParameterServer, param_sizes, serve_parameters
@@ -65,20 +66,22 @@ def build(c: Config, crew: Crew) -> System:
     replay = replace(replay, reward=c.reward, ratio=ratio)
     stale = c.stale or 10 * learners
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95)
-    server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale, c.outlier)
+    server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale)
     loss, hyper, steps = QLoss("mean"), Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, loss, server, hyper, steps, "constant", outputs=q_outputs, target=c.target_update)
+    gates = (OutlierGate(c.outlier),) if c.outlier else ()
+    parts = (*gates, TargetNetwork(c.target_update))
+    spec = LearnerSpec(policy, loss, server, hyper, steps, "constant", parts, outputs=q_outputs)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts * places, c.lanes * actors)
     if c.actors:
         rollouts = RolloutQueue.of(envs, net, c.unroll, actors, readers=places)
         samples = SampleQueue(replay, rollouts, learners)
         nice = nice_of(actors, learners)
         actor = crew.add(act, n=actors, on_loss="replace", nice=nice, envs=envs, policy=policy, out=rollouts)
-        actor.params, actor.explore = server, RunSchedule(**vars(explore), counts=server)
+        actor.params, actor.explore = server, RunSchedule(**vars(explore), weights=server)
         crew.add(serve_replay, n=places, on_loss="replace", source=rollouts.batches(1), out=samples)
-        crew.add(learn, n=learners, learner=True, on_loss="replace", source=samples, spec=spec)
+        crew.add(learn, n=learners, learner=True, on_loss="replace", source=Samples(samples), spec=spec)
     else:
-        bundle = crew.add(replica, n=learners, name="bundle", learner=True, on_loss="replace", envs=envs, T=c.unroll)
-        bundle.spec, bundle.replay, bundle.explore = spec, replay, explore
+        source = Replayed(Inline(envs, c.unroll, explore), replay)
+        crew.add(learn, n=learners, name="bundle", learner=True, on_loss="replace", source=source, spec=spec)
     crew.add(serve_parameters, n=c.shards, server=server)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"learners": learners, "stale": stale}, 0.05)

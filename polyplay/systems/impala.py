@@ -14,7 +14,7 @@ from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.core.errors import Count, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, VTrace, learn
+from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, Passes, Rollouts, VTrace, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, auxiliary_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, Params, averaged
@@ -66,15 +66,16 @@ def build(c: Config, crew: Crew) -> System:
     return wire_actors(c, crew, envs, spec, slots)
 
 
-def wire_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int) -> System:
-    """The figure above, whatever is learnt from batches of `slots`."""
+def wire_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, passes: Epochs | None = None) -> System:
+    """The figure above, whatever is learnt from batches of `slots`, in one update or several passes."""
     net, n = spec.policy(), c.actors or fewest_actors(c.learners)
     if not c.actors and c.lag < 0:
-        n = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners)
+        n = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners, passes)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
     params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
     actor = crew.add(act, n=n, on_loss="replace", threads=int(lag is None), envs=envs, policy=spec.policy, lag=lag)
     actor.out, actor.params = rollouts, params
-    batches = rollouts.batches(slots, in_turn=lag is not None)
-    crew.add(learn, n=c.learners, learner=True, source=batches, spec=spec, params=params)
+    batches = Rollouts(rollouts, slots, in_turn=lag is not None)
+    source = batches if passes is None else Passes(batches, passes)
+    crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, params=params)
     return System(envs, spec.policy, spec.loss.metrics, {} if c.actors else {"actors": n})

@@ -15,10 +15,10 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
-from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec, VTrace, learn_agents
+from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, learn
 from polyplay.population.league import League
-from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import Opponents, referee
+from polyplay.population.rules import Evolution, around
 from polyplay.systems import System, described
 from polyplay.systems._teams import batches_of, table_envs
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, with_auxiliary
@@ -65,23 +65,33 @@ def build(c: Config, crew: Crew) -> System:
     passes = Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal, passes=passes)
-    rule, bots = CopyRule(c.exploit_every, hyper.configured), tuple(envs.spec.bots)
-    league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=rule.varied)
-    return wire_tables(c, crew, envs, spec, slots, league, rule, c.snapshot_every)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal)
+    copies, bots = Evolution(c.exploit_every, priors=around(hyper.configured)), tuple(envs.spec.bots)
+    varied = hyper.configured if copies.every else ()
+    league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=varied)
+    return wire_tables(c, crew, envs, spec, slots, league, copies, c.snapshot_every, passes)
 
 
 def wire_tables(
-    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, league: League, rule: CopyRule, snapshots: int = 0
+    c: Any,
+    crew: Crew,
+    envs: Envs,
+    spec: LearnerSpec,
+    slots: int,
+    league: League,
+    copies: Evolution,
+    snapshots: int = 0,
+    passes: Epochs | None = None,
 ) -> System:
-    """The figure above, whatever agents learn from batches of `slots` rollouts."""
+    """The figure above, whatever agents learn from batches of `slots` rollouts, in one update or several passes."""
     opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.placement.parts)
     net = spec.policy()
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, per_agent=True)
-    params = AgentParams(net, c.agents, c.actors, spec.update.optim.statistics if rule.every else None)
+    params = AgentParams(net, c.agents, c.actors, spec.update.optim.statistics if copies.every else None)
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=spec.policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    learner = crew.add(learn_agents, n=n, name="learn", learner=True, serves=c.agents, spec=spec, snapshots=snapshots)
-    learner.source, learner.params, learner.league = rollouts.batches(slots), params, league
-    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup, copies=rule)
+    batches = AgentRollouts(rollouts, slots, league, snapshots)
+    source = batches if passes is None else Passes(batches, passes)
+    crew.add(learn, n=n, learner=True, serves=c.agents, source=source, spec=spec, params=params)
+    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)
     return System(envs, spec.policy, spec.loss.metrics, {"learners": n})

@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from polyplay.core.errors import Count, Whole, Workers
 from polyplay.core.machine import cores
-from polyplay.population.trainer import Evolution, Members, trainer
+from polyplay.population.trainer import Members, trainer
 from polyplay.systems import System, described
-from polyplay.systems._presets import evolution_of
+from polyplay.systems._presets import plan_of
 from polyplay.workers.crew import Crew
 
 
@@ -34,11 +34,12 @@ class Config:
 
 
 PRESETS, ROW = described(Config)
+OVER = None  # see systems.Page
 
 
 def build(c: Any, crew: Crew) -> System:
-    evolution: Evolution = evolution_of(c, crew)
-    n = 1 if crew.serial else min(c.at_once or cores(), evolution.size)
-    members = crew.add(trainer, n=n, on="process", learner=True, on_loss="replace", evolution=evolution)
-    members.out = Members(evolution.size)
+    plan = plan_of(c, crew)
+    n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
+    members = crew.add(trainer, n=n, on="process", learner=True, on_loss="replace", plan=plan)
+    members.out = Members(plan.size)
     return System(None, None, ())

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
-from polyplay.learning import PPO, Hyperparameters, LearnerSpec, replica
+from polyplay.learning import PPO, Hyperparameters, Inline, LearnerSpec, Passes, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
@@ -55,8 +55,8 @@ def build(c: Config, crew: Crew) -> System:
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward))
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
-    passes = epochs_of(c, replicas, envs.spec.seats, c.target_kl)
+    source = Passes(Inline(envs, c.unroll), epochs_of(c, replicas, envs.spec.seats, c.target_kl))
     anneal = "constant" if c.anneal == "constant" else "linear"
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), anneal, passes=passes)
-    crew.add(replica, n=replicas, learner=True, envs=envs, T=c.unroll, spec=spec)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), anneal)
+    crew.add(learn, n=replicas, name="replica", learner=True, source=source, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

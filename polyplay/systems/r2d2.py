@@ -15,7 +15,8 @@ from polyplay.buffers import Proportional, RolloutQueue, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, ReplayOfRollouts, SequenceLoss, learn, q_outputs
+from polyplay.learning import Hyperparameters, LearnerSpec, Replayed, Rollouts, SequenceLoss, learn, q_outputs
+from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems._wiring import AgentOptions, atari_options, q_network_of, replay_of_rows
 from polyplay.weights import Local, OptimizerSpec, Params
@@ -68,9 +69,11 @@ def build(c: Config, crew: Crew) -> System:
     update = Local(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm))
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", target=c.target_update, outputs=outputs)
+    target = TargetNetwork(c.target_update)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs)
     keep = max(c.pull // c.unroll, 1)
     actor = crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, keep=keep)
     actor.params, actor.explore = params, explore
-    crew.add(learn, learner=True, source=ReplayOfRollouts(rollouts, replay), spec=spec, params=params)
+    source = Replayed(Rollouts(rollouts, 1), replay)
+    crew.add(learn, learner=True, source=source, spec=spec, params=params)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), values=ValueUnits(rescale=c.rescale))

@@ -15,7 +15,8 @@ from typing import Any, Literal
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.learning import CategoricalLoss, Hyperparameters, LearnerSpec, q_outputs, replica
+from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, learn, q_outputs
+from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
@@ -70,9 +71,9 @@ def build(c: Config, crew: Crew) -> System:
     loss = CategoricalLoss(-c.v_max, c.v_max, priority=judge)
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, net)
     outputs, steps = partial(q_outputs, double=c.variant != "dopamine"), crew.total(envs, c.frames)
-    hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", outputs=outputs, report=10)
-    spec = replace(spec, target=c.target_update)
+    hyper, target = Hyperparameters(learning_rate=c.learning_rate), TargetNetwork(c.target_update)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs, report=10)
     explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
-    crew.add(replica, n=c.replicas, learner=True, envs=envs, T=c.unroll, spec=spec, replay=replay, explore=explore)
+    source = Replayed(Inline(envs, c.unroll, explore), replay)
+    crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.0 if c.sigma else 0.001)

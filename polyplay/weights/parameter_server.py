@@ -24,57 +24,19 @@ from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import Semaphore, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy
+from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
 from polyplay.weights.update import (
-    BEGUN,
-    LEARNT,
-    READY,
+    REFUSED,
     Apply,
-    BoundUpdate,
+    Counts,
+    OpenUpdate,
     OptimizerSpec,
     SharedWeights,
     Sums,
     clip_gradient,
 )
-
-# Losses that no gradient is made of: those far above what a learner's losses were so far (Gorila, Nair et al. 2015).
-#
-# The paper discards a gradient whose loss is above mean + k·std of the learner's own, "several" k; the rest is ours:
-# how long the mean reaches back, the first losses that are all taken, and that some discarded in a row are a new rule.
-
-
-SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however their mean was rounded
-
-
-class OutlierFilter:
-    """|loss| > mean + k·std of those of one learner that were admitted before is an outlier."""
-
-    WARM_UP = 100  # losses that are admitted at first
-    HORIZON = 1000  # losses over which both run, evenly until there are so many, then fading by 1/HORIZON
-    CAP = 10  # more in a row are another regime: the next loss is admitted, and everything begins anew with it
-
-    def __init__(self, k: float):
-        self.k, self.n, self.mean, self.variance = k, 0, 0.0, 0.0
-        self.row = 0  # rejected since the last one that was admitted
-
-    def admit(self, loss: float) -> bool:
-        """Whether a gradient of this loss is to be used. One that is not finite is: others have to tell of it."""
-        size = abs(loss)
-        if not math.isfinite(size):
-            return True
-        bound = (self.mean + self.k * math.sqrt(self.variance)) * SLACK
-        if self.n >= self.WARM_UP and size > bound:
-            if self.row < self.CAP:
-                self.row += 1
-                return False
-            self.n, self.mean, self.variance = 0, 0.0, 0.0
-        self.row, self.n = 0, self.n + 1
-        weight, away = 1.0 / min(self.n, self.HORIZON), size - self.mean
-        self.mean = (1.0 - weight) * self.mean + weight * size  # of a weight of 1, exactly that size
-        self.variance = (1.0 - weight) * (self.variance + weight * away * away)
-        return True
-
 
 # cells of the header, int64, behind those of all shared weights. HOLD: odd while shards are to stand still; DOUBLES:
 # where in the vector numbers of float64 begin
@@ -83,7 +45,6 @@ HOLD, DOUBLES = 3, 4
 VERSION, BUSY, APPLIED, STALE, LAG_SUM, LAG_MAX, HELD, ACTIVE = 0, 1, 2, 3, 4, 5, 6, 8
 # of a slot: the learner writes the first two, the shard the last, a cache line away
 WRITTEN, BASE, TAKEN = 0, 1, 8
-OUTLIERS = 2  # of a learner, behind its gradients pushed and agent steps: losses that were outliers
 LAGS = 64  # histogram of gradients' staleness; the last bin holds everything beyond
 
 
@@ -92,16 +53,15 @@ class ParameterServer(SharedWeights):
 
     `weights`, `size`: of the parameters, and of the whole vector (params.param_sizes); floating buffers are the last
     part's, which averages those of the learners. workers: learners at most. stale: a shard drops a gradient that was
-    made with weights more than so many of *its* updates ago; 0: none. outliers: OutlierFilter's k, for losses of
-    which learners make no gradient; 0: none. The gradient is clipped by its own global norm. Worker 0 of the learners
-    brings the first weights.
+    made with weights more than so many of *its* updates ago; 0: none. The gradient is clipped by its own global norm.
+    Worker 0 of the learners brings the first weights.
 
     It stands in Params' place for those who act (`wait`, `pull`, `publish`), but has no rounds: they run free.
     Raises UserError: as many shards cannot be.
     """
 
-    whole = True
-    LOCAL = ("parts", "newest")
+    pauses = True
+    LOCAL = (*SharedWeights.LOCAL, "parts", "newest")
     # a worker writes where it is named, and reads everywhere; statistics: of each part its shard, in place
     shard = shared_array(np.int64, lambda s: (s.shards, 16))  # that shard
     lags = shared_array(np.int64, lambda s: (s.shards, LAGS))  # that shard
@@ -118,22 +78,19 @@ class ParameterServer(SharedWeights):
         workers: int,
         shards: int = 1,
         stale: int = 0,
-        outliers: float = 0.0,
     ):
         if not 1 <= shards <= weights:
             raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")
-        self.shards, self.stale, self.outliers, self.detail = shards, stale, outliers, f", {shards} shards"
+        self.shards, self.stale, self.detail = shards, stale, f", {shards} shards"
         super().__init__(optim, weights, size, workers, bells=shards + workers)
 
     def _attach(self) -> None:
         super()._attach()
         edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
         self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
+        self.counts = Counts(self.head, self.counters, parts=self.shard[:, VERSION])
         shards = zip(self.shard, self.parts, strict=True)
         self.newest = [TwoCopies(cells[ACTIVE:], self.copies[:, part]) for cells, part in shards]
-
-    # updates that a weight has had, the mean over the parts
-    version = property(lambda self: int(self.shard[:, VERSION].sum()) // self.shards)
 
     def label(self) -> str:
         return f"{self.weights:,} weights, in {self.shards} parts of a version each"
@@ -149,22 +106,22 @@ class ParameterServer(SharedWeights):
         down = Arrow(self.label(), ("server",), ("update", "params"))
         return [Arrow(gradients, ("update",), ("server",)), down]
 
-    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
-        return _Server(self, ctx, vector)
+    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+        return _Server(self, ctx, FlatParams(module))
 
     # ------------------------------------------------------------------------------------- in Params' place
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
         """Whether there are weights, after at most `timeout` seconds. Raises Closed. There are no rounds."""
         self.check()
-        if not self.ready:
+        if not self.counts.ready:
             time.sleep(min(timeout, 0.005))
-        return self.ready
+        return self.counts.ready
 
     def pull(self, vector: FlatParams, have: int = -1) -> int:
         """Copy the newest weights into `vector` unless `have` is their version; their version."""
         self.check()
-        if self.version == have:
+        if self.counts.version == have:
             return have
         return int(self.fetch(vector, np.full(self.shards, -1)).sum()) // self.shards
 
@@ -184,9 +141,8 @@ class ParameterServer(SharedWeights):
         for part, newest, of_part in zip(self.parts, self.newest, versions, strict=True):
             newest.write(vector.flat[part], of_part)
         self.shard[:, VERSION] = versions
-        self.head[BEGUN], self.head[LEARNT], self.head[DOUBLES] = version, learnt, vector.doubles
-        memory_barrier()
-        self.head[READY] = 1
+        self.head[DOUBLES] = vector.doubles
+        self.counts.begin(version, learnt)
         self.ring()
 
     def ring(self) -> None:
@@ -208,54 +164,43 @@ class ParameterServer(SharedWeights):
         return np.where(elsewhere, self.shard[:, HELD] == number, self.shard[:, BUSY] == 0)
 
     def totals(self) -> dict[str, np.ndarray]:
-        """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], outliers."""
+        """For reports: gradients that shards applied, dropped and had [shards], how stale [LAGS], losses refused."""
         columns = {"applied": APPLIED, "stale": STALE, "versions": VERSION}
         return {
             **{name: self.shard[:, column].copy() for name, column in columns.items()},
             "lag_sum": self.shard[:, LAG_SUM].sum(),
             "lags": self.lags.sum(0),
             "lag_max": self.shard[:, LAG_MAX].max(),
-            "outlier": self.counters[:, OUTLIERS].sum(),
+            "outlier": self.counters[:, REFUSED].sum(),
         }
 
 
-class _Server(BoundUpdate):
+class _Server(OpenUpdate):
     """A learner's end: what it pulls, and its slots."""
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(server, ctx, vector, server)
+        super().__init__(server, ctx, vector, server.counts.of(ctx.index))
         self.server, self.gradient, self.bell = server, HostCopy(vector.grad), server.reply(ctx.index)
         self.versions = np.full(server.shards, -1)  # the version of each part that was pulled
-        self.at = self.met = -1  # of all parts: of this learner's weights, and when its last gradient was made
+        self.at = self.applied_to = -1  # of all parts: of this learner's weights, and when its last gradient was made
         self.tail = vector.flat[vector.weights :]
         self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
-        self.saved: list[int] = []  # versions in the checkpoint
-        if server.outliers:
-            self.filter = OutlierFilter(server.outliers)
-            self.gate = self._admit
         # all parts' at once: for checkpoints, it makes no step
         self.optimizer = server.optim.make(nn.Parameter(torch.from_numpy(server.copies[0])[: server.weights]))
-        optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.fresh)
+        optimizers.share_statistics(self.optimizer, torch.from_numpy(server.statistics), fill=self.counts.fresh)
         self.marks, self.rate, self.slots = server.slot[ctx.index], server.rate[ctx.index], server.gradient[ctx.index]
         if ctx.index == 0:
             self._release()  # whoever was here before may have been killed while shards stood still
 
-    version = property(lambda self: self.server.version)
-
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+    def apply(self, rate: float, sums: Sums) -> Apply:
         norm = clip_gradient(self.vector, self.clip)
         if math.isfinite(norm):
-            self.met = self.server.version
-            yield from self._push(learning_rate)
+            self.applied_to = self.counts.version
+            yield from self._push(rate)
             yield  # shards that share this thread take their turns
         return norm, sums
 
-    def _admit(self, loss: float) -> bool:
-        admitted = self.filter.admit(loss)
-        self.counted[OUTLIERS] += not admitted
-        return admitted
-
-    def _push(self, learning_rate: float) -> Iterator[None]:
+    def _push(self, rate: float) -> Iterator[None]:
         """Leave every part's slice in its slot, in the order in which these come free."""
         self.synced.copy_(self.tail)  # floating buffers are sent to the server now
         gradient, buffers = self.gradient.fetch(), self.synced.cpu().numpy().copy()
@@ -264,7 +209,7 @@ class _Server(BoundUpdate):
         while left:
             while self.bell.wait(0.0):
                 pass
-            left = [k for k in left if not self._write(k, gradient, buffers, learning_rate)]
+            left = [k for k in left if not self._write(k, gradient, buffers, rate)]
             if left:
                 before = time.perf_counter()
                 yield
@@ -272,7 +217,7 @@ class _Server(BoundUpdate):
                 self.bell.wait(self.server.patience)
                 self.waited += time.perf_counter() - before
 
-    def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, learning_rate: float) -> bool:
+    def _write(self, k: int, gradient: np.ndarray, buffers: np.ndarray, rate: float) -> bool:
         """False where the last one was not taken yet. Who is killed in it has changed nothing: the mark comes last."""
         marks, part = self.marks[k], self.server.parts[k]
         if marks[WRITTEN] != marks[TAKEN]:
@@ -281,7 +226,7 @@ class _Server(BoundUpdate):
         end = min(part.stop, self.server.weights)
         self.slots[part.start : end] = gradient[part.start : end]
         self.slots[end : part.stop] = buffers[: part.stop - end]
-        self.rate[k], marks[BASE] = learning_rate, self.versions[k]
+        self.rate[k], marks[BASE] = rate, self.versions[k]
         memory_barrier()
         marks[WRITTEN] += 1
         self.server.bell(k).post()
@@ -310,16 +255,16 @@ class _Server(BoundUpdate):
         memory_barrier()
         self.server.ring()
 
-    def begin(self, version: int, learnt: float) -> None:
-        if self.fresh:
-            n = self.server.shards
+    def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
+        if self.counts.fresh:
+            n, versions = self.server.shards, [int(v) for v in (saved or {}).get("shards", [])]
             self.synced.copy_(self.tail)
-            versions = self.saved if len(self.saved) == n else [version] * n
+            versions = versions if len(versions) == n else [version] * n
             self.server.fill(self.vector, versions, sum(versions) // n, learnt)
 
-    def newest(self) -> int:
+    def refresh(self) -> int:
         """Pulls once there is an update's worth of new weights; the version of this learner's weights then."""
-        if self.server.version != self.at:
+        if self.counts.version != self.at:
             self._pull()
         return self.at
 
@@ -331,16 +276,11 @@ class _Server(BoundUpdate):
         else:
             self.synced.copy_(self.tail)
 
-    def add(self, rows: float, updates: int = 1) -> int:
-        """One more gradient; the server's version when it was made."""
-        super().add(rows, updates)
-        return self.met
+    def met(self) -> int:
+        return self.applied_to
 
     def state(self) -> dict[str, list[int]]:
         return {"shards": self.versions.tolist()}
-
-    def load_state(self, saved: Mapping[str, list[int]]) -> None:
-        self.saved = [int(v) for v in saved.get("shards", [])]
 
 
 # The worker of one part of a parameter server: takes the gradients that learners left for it, and publishes its part.
@@ -354,7 +294,7 @@ class _Server(BoundUpdate):
 def serve_parameters(ctx: WorkerContext, *, server: ParameterServer) -> Iterator[None]:
     """Part `ctx.index` of a server; ends when the crew does."""
     bell = server.bell(ctx.index)
-    while not server.ready:
+    while not server.counts.ready:
         bell.wait(ctx.patience)
         yield
     part = ParameterShard(server, ctx.index)

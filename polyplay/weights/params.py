@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.shared_memory import Semaphores, SharedObject, memory_barrier, shared_array
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Arrow
+from polyplay.core.worker import Arrow, Edge
 from polyplay.nets.device import page_lock, to_host
 from polyplay.nets.policy import Network, PolicyFactory
 from polyplay.weights.optimizers import load_state, optimizer_state
@@ -27,7 +27,7 @@ from polyplay.weights.optimizers import load_state, optimizer_state
 # Arrays that workers share, and what each object that crosses between workers answers about itself.
 
 
-class SharedArrays(SharedObject):
+class SharedArrays(SharedObject, Edge):
     """Arrays on which others wait by a bell, and are told when they are closed."""
 
     memory: ClassVar[str] = "weights"
@@ -38,14 +38,6 @@ class SharedArrays(SharedObject):
     def __init__(self, bells: int = 0) -> None:
         self._bells = Semaphores(max(bells, 1))
         super().__init__()
-
-    def label(self) -> str:
-        """What a diagram calls it."""
-        return type(self).__name__
-
-    def arrows(self) -> list[Arrow]:
-        """The lines of a diagram that it is."""
-        return []
 
     def check(self) -> None:
         """Raises Closed."""
@@ -119,7 +111,7 @@ def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
     """(parameters, parameters and floating buffers): the lengths of a network's gradient and of its vector. of: the
     network, or what makes it.
     """
-    module = cast("Network", of if hasattr(of, "parameters") else of())
+    module = of() if isinstance(of, PolicyFactory) else of
     weights = sum(p.numel() for p in module.parameters())
     singles, doubles = (sum(b.numel() for b in kind) for kind in _buffers(module))
     end = weights + singles

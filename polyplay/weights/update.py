@@ -10,7 +10,7 @@ import threading
 import time
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from polyplay.core.errors import Leaving
 from polyplay.core.shared_memory import RobustLocks, SharedBlock, memory_barrier, shared_array
-from polyplay.core.worker import Arrow, WorkerContext
+from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
 from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
@@ -64,64 +64,106 @@ def check_leaving(sums: Sums) -> None:
 
 
 READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights are there; updates, steps before
-UPDATES, STEPS = 0, 1  # of a worker: its updates, and the agent steps it learnt from
+UPDATES, STEPS, REFUSED = 0, 1, 2  # of a worker: its updates, agent steps learnt from, losses without an update
 
 
 class Counts:
-    """Updates that weights have had, and agent steps learnt from."""
+    """Updates that weights have had, and agent steps learnt from, by all workers that change them.
 
-    head: np.ndarray  # of the runs before this one
-    counters: np.ndarray  # [workers, …]: each row by its worker
-    ready = property(lambda self: bool(self.head[READY]))  # the first weights are there
-    begun = property(lambda self: int(self.head[BEGUN]))  # the version that this run began with
-    version = property(lambda self: int(self.head[BEGUN] + self.counters[:, UPDATES].sum()))
-    learnt = property(lambda self: float(self.head[LEARNT] + self.counters[:, STEPS].sum()))
-
-
-class BoundUpdate(Counts, ABC):
-    """An update at work on one worker's vector, with its counts. This base is of a worker that waits for no other and
-    shares nothing. shared: the counts of all workers, where they are changed without waiting.
+    head: int64 [3 or more], of the runs before this one. cells: int64 [workers, 3 or more], each row by its worker.
+    Without both, memory of this process. worker: the row that `add` writes. parts: int64 [n], the updates of each part
+    of the weights, where these differ.
     """
 
-    optimizer: torch.optim.Optimizer
-    gate: Callable[[float], bool] | None = None  # whether a gradient is to be made of this loss; None: of all
+    def __init__(
+        self,
+        head: np.ndarray | None = None,
+        cells: np.ndarray | None = None,
+        worker: int = 0,
+        parts: np.ndarray | None = None,
+    ):
+        self.head = np.zeros(3, np.int64) if head is None else head
+        self.cells = np.zeros((1, 3), np.int64) if cells is None else cells
+        self.own, self.parts = self.cells[worker], parts
+        # this worker begins with initial weights, or those of a checkpoint
+        self.fresh = worker == 0 and not self.ready
 
-    def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams, shared: Counts | None = None):
+    def of(self, worker: int) -> Counts:
+        """The same counts, to which this worker adds."""
+        return Counts(self.head, self.cells, worker, self.parts)
+
+    @property
+    def ready(self) -> bool:
+        """Whether the first weights are there."""
+        return bool(self.head[READY])
+
+    @property
+    def begun(self) -> int:
+        """The version that this run began with."""
+        return int(self.head[BEGUN])
+
+    @property
+    def version(self) -> int:
+        """Updates that the weights have had; of parts the mean."""
+        if self.parts is not None:
+            return int(self.parts.sum()) // len(self.parts)
+        return int(self.head[BEGUN] + self.cells[:, UPDATES].sum())
+
+    @property
+    def learnt(self) -> float:
+        """Agent steps."""
+        return float(self.head[LEARNT] + self.cells[:, STEPS].sum())
+
+    def begin(self, version: int, learnt: float) -> None:
+        """The first weights are there, after so many updates and agent steps."""
+        self.head[BEGUN], self.head[LEARNT] = version, int(learnt)
+        memory_barrier()
+        self.head[READY] = 1
+
+    def add(self, steps: float, updates: int = 1) -> None:
+        """Count an update, of so many agent steps; or only these."""
+        self.own[UPDATES] += updates
+        self.own[STEPS] += int(steps)
+
+    def refuse(self) -> None:
+        """Count a loss that no update is made of."""
+        self.own[REFUSED] += 1
+
+
+class OpenUpdate(ABC):
+    """An update at work on one worker's vector. These defaults are of a worker that shares nothing.
+
+    `apply` and `agree` are generators: where they yield, other workers of the same thread take their turns. Both may
+    raise Closed while they wait, and Leaving.
+    """
+
+    optimizer: torch.optim.Optimizer  # its statistics are those of all weights, for checkpoints
+
+    def __init__(self, update: Update, ctx: WorkerContext, vector: FlatParams, counts: Counts | None = None):
         self.ctx, self.vector, self.clip = ctx, vector, update.optim.clip
-        # this learner begins with initial weights, or those of a checkpoint
-        self.fresh = shared is None or (ctx.index == 0 and not shared.ready)
-        self.head, self.counters = np.array([1.0, 0.0, 0.0]), np.zeros((1, 2))
-        if shared is not None:
-            self.head, self.counters = shared.head, shared.counters
-        self.counted = self.counters[0 if shared is None else ctx.index]  # by this worker
+        self.counts = Counts() if counts is None else counts
         self.waited = 0.0  # seconds spent waiting for others, so far
         self.whole = True  # whether all weights have had the same updates
 
-    def begin(self, version: int, learnt: float) -> None:
-        """Once a checkpoint was loaded, if there is one."""
-        self.head[BEGUN], self.head[LEARNT] = version, learnt
+    def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
+        """The vector holds initial weights, or a checkpoint's: whoever shares them has them from now on. saved: what
+        `state` gave.
+        """
+        self.counts.begin(version, learnt)
 
-    def newest(self) -> int:
-        """Version of the weights to act with next, which are in the vector then."""
-        return self.version
-
-    def add(self, rows: float, updates: int = 1) -> int:
-        """Count an update, of `rows` agent steps, or steps without one; the version it was applied to."""
-        at = self.version
-        self.counted[UPDATES] += updates
-        self.counted[STEPS] += rows
-        return at
-
-    def state(self) -> dict[str, list[int]]:
-        """For a checkpoint, beyond `version` and `learnt`. Most have nothing."""
-        return {}
-
-    def load_state(self, saved: Mapping[str, list[int]]) -> None:
-        """What `state` gave."""
+    def refresh(self) -> int:
+        """Have the newest weights in the vector; their version."""
+        return self.counts.version
 
     @abstractmethod
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        """Apply the vector's gradient: its norm, and the sums over all replicas. Others take their turns meanwhile."""
+    def apply(self, rate: float, sums: Sums) -> Apply:
+        """Apply the vector's gradient at this learning rate: its norm before clipping, and the sums over all replicas.
+        A gradient that is not finite changes nothing. It is counted by the caller.
+        """
+
+    def met(self) -> int:
+        """The version that the last gradient was applied to; to be asked before it is counted."""
+        return self.counts.version
 
     def agree(self, sums: Sums) -> Agree:
         """The sums over all replicas, without an update."""
@@ -132,15 +174,18 @@ class BoundUpdate(Counts, ABC):
         """While in it, nobody changes the weights that this worker saves."""
         return contextlib.nullcontext()
 
+    def state(self) -> dict[str, list[int]]:
+        """For a checkpoint, beyond `version` and `learnt`. Most have nothing."""
+        return {}
 
-class Update(ABC):
-    """A description made while wiring; `bind` makes it act on one worker's vector.
 
-    `asynchronous`: workers don't wait for each other; each counts for itself, and worker 0 saves for all.
-    """
+class Update(Edge, ABC):
+    """A description made while wiring; `open` makes it act on one worker's network."""
 
     optim: OptimizerSpec
-    asynchronous: ClassVar[bool] = False
+    replicas: int = 1  # that average their gradients
+    asynchronous: ClassVar[bool] = False  # workers don't wait for each other; each counts, and worker 0 saves for all
+    pauses: ClassVar[bool] = False  # writers stand still while worker 0 saves
     detail: str = ""  # in its title
 
     def title(self) -> str:
@@ -151,12 +196,9 @@ class Update(ABC):
     def worker_nbytes(self, module: Network) -> float:
         """A worker's own weights, gradient and statistics."""
 
-    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
-        """The module where this update wants it."""
-        return FlatParams(module)
-
     @abstractmethod
-    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate: ...
+    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+        """Bind the network's weights to one vector, where this update wants it."""
 
 
 def clip_gradient(vector: FlatParams, clip: float) -> float:
@@ -176,7 +218,7 @@ def clipped_step(vector: FlatParams, optimizer: torch.optim.Optimizer, clip: flo
     return norm
 
 
-@dataclass(frozen=True)
+@dataclass
 class Local(Update):
     """This worker's gradient, applied by this worker."""
 
@@ -185,18 +227,18 @@ class Local(Update):
     def worker_nbytes(self, module: Network) -> float:
         return (2.0 + len(self.optim.statistics)) * module_nbytes(module)
 
-    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
-        return _Local(self, ctx, vector)
+    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+        return _Local(self, ctx, FlatParams(module))
 
 
-class _Local(BoundUpdate):
+class _Local(OpenUpdate):
     def __init__(self, local: Local, ctx: WorkerContext, vector: FlatParams):
         super().__init__(local, ctx, vector)
         self.optimizer = local.optim.make(vector.parameter)
 
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+    def apply(self, rate: float, sums: Sums) -> Apply:
         yield from ()
-        return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), sums
+        return clipped_step(self.vector, self.optimizer, self.clip, rate), sums
 
 
 # Replicas with a GPU each: gradients and floating buffers are averaged by NCCL, from GPU to GPU, in its own order.
@@ -283,20 +325,17 @@ class AllReduce(SharedArrays, Update):
         weights, size = param_sizes(module)
         return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
-    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
+    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
         grad, (weights, size) = self.gradients[ctx.index], param_sizes(module)
-        if weights < size or next(module.parameters()).device.type != "cpu":
-            return FlatParams(module, grad=grad)
+        if next(module.parameters()).device.type != "cpu":
+            return _Whole(self, ctx, FlatParams(module, grad=grad))
+        if weights < size:
+            return _Parts(self, ctx, FlatParams(module, grad=grad))
         # written only in a new run: another replica may have loaded a checkpoint there already
-        return FlatParams(module, memory=self.state[0], write=ctx.resume is None, grad=grad)
-
-    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
-        if vector.flat.device.type == "cpu":
-            return _Parts(self, ctx, vector)
-        return _Whole(self, ctx, vector)
+        return _Parts(self, ctx, FlatParams(module, memory=self.state[0], write=ctx.resume is None, grad=grad))
 
 
-class _Meeting(BoundUpdate):
+class _Meeting(OpenUpdate):
     """A replica's end of an AllReduce: it waits for the others, and adds numbers up with them."""
 
     def __init__(self, reduce: AllReduce, ctx: WorkerContext, vector: FlatParams):
@@ -359,7 +398,7 @@ class _Parts(_Meeting):
         self.gradient = torch.from_numpy(self.mean)
         self.part.param_groups[0]["params"][0].grad = self.gradient
 
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+    def apply(self, rate: float, sums: Sums) -> Apply:
         flat, weights = self.vector.flat[: self.vector.weights], self.vector.weights
         self.gradients[self.rank, weights:] = self.buffers.array
         total = yield from self.agree(sums, GRADIENT)
@@ -372,7 +411,7 @@ class _Parts(_Meeting):
             if self.clip and norm > self.clip:
                 self.mean *= np.float32(self.clip / (norm + 1e-6))
             self.whole = False
-            self.part.param_groups[0]["lr"] = learning_rate
+            self.part.param_groups[0]["lr"] = rate
             self.part.step()
         if self.others:
             self.weights[self.own] = flat[self.own]
@@ -392,7 +431,7 @@ class _Whole(_Meeting):
         alone = fits(vector.flat.device, self.n)  # on its GPU
         self.group = NcclGroup(reduce._place, self.rank, self.n, vector) if alone else None
 
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
+    def apply(self, rate: float, sums: Sums) -> Apply:
         weights = self.vector.weights
         if self.group is None:
             self.gradients[self.rank, :weights] = self.gradient.fetch()
@@ -401,11 +440,11 @@ class _Whole(_Meeting):
         check_leaving(total)
         if self.group is not None:  # nobody enters it who would wait there for one that leaves
             self.waited += self.group.average()
-            return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), total
+            return clipped_step(self.vector, self.optimizer, self.clip, rate), total
         _mean(self.gradients[:, :weights], self.gradient.array)
         self.gradient.put()
         self._buffers()
-        norm = clipped_step(self.vector, self.optimizer, self.clip, learning_rate)
+        norm = clipped_step(self.vector, self.optimizer, self.clip, rate)
         yield from self.agree(np.zeros(0))  # nobody writes gradients that another still reads
         return norm, total
 
@@ -429,19 +468,24 @@ def averaged(optim: OptimizerSpec, replicas: int, net: Network) -> AllReduce | L
 # Weights that workers change without waiting for each other: one vector in shared memory, and the counts of all.
 
 
-class SharedWeights(SharedArrays, Counts, Update):
+class SharedWeights(SharedArrays, Update):
     """One set of weights and of optimizer statistics, changed by up to `workers` workers. `weights`, `size`: of the
     parameters, and of the whole vector (param_sizes). `copy`: every worker has a copy of its own.
     """
 
     asynchronous, copy = True, True
-    head = shared_array(np.int64, lambda _: (8,))  # written by worker 0
+    LOCAL: tuple[str, ...] = ("counts",)
+    head = shared_array(np.int64, lambda _: (8,))  # of Counts, written by worker 0
     counters = shared_array(np.int64, lambda w: (w.workers, 8))  # by that worker
     statistics = shared_array(np.float32, lambda w: (len(w.optim.statistics), w.weights))
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, bells: int = 0):
         self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
         super().__init__(bells)
+
+    def _attach(self) -> None:
+        super()._attach()
+        self.counts = Counts(self.head, self.counters)
 
     def label(self) -> str:
         return f"shared: {self.weights:,} weights and {self.optim.name}'s {', '.join(self.optim.statistics)}"
@@ -453,32 +497,31 @@ class SharedWeights(SharedArrays, Counts, Update):
         return (1.0 + self.copy) * module_nbytes(module)
 
 
-class CopiedUpdate(BoundUpdate):
+class CopiedUpdate(OpenUpdate):
     """Of a worker on shared weights. `shared`: their vector, where the worker's own is a copy of it."""
 
     def __init__(self, weights: SharedWeights, ctx: WorkerContext, vector: FlatParams, shared: Tensor | None):
-        super().__init__(weights, ctx, vector, weights)
+        super().__init__(weights, ctx, vector, weights.counts.of(ctx.index))
         self.shared = shared
         self.copied = -1  # version of its copy, at least
         self.buffers = [part.clone() for part in vector.buffers()]  # as they were when the weights were copied
 
-    def begin(self, version: int, learnt: float) -> None:
+    def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
         """Worker 0 gives its weights to all."""
-        if self.fresh:
+        if self.counts.fresh:
             if self.shared is not None:
                 self.shared.copy_(self.vector.flat)
             super().begin(version, learnt)
-            self.head[READY] = 1
 
-    def newest(self) -> int:
+    def refresh(self) -> int:
         """Copies the shared weights, which others may be changing meanwhile; their version."""
-        version = self.copied = self.version
+        version = self.copied = self.counts.version
         if self.shared is not None:
             self.vector.flat.copy_(self.shared)
             self._copied()
         return version
 
-    def observed(self) -> None:
+    def _share_buffers(self) -> None:
         """What the worker's rows moved in its own floating buffers moves the shared ones as much. Where nothing is
         known yet, worker 0 alone begins: first means of several are no mean when they are added.
         """
@@ -511,7 +554,7 @@ class Hogwild(SharedWeights):
     workers' rows count in them, and what two write at once may lose one of them.
     """
 
-    LOCAL, detail = ("_on_device",), ", no lock"
+    LOCAL, detail = (*SharedWeights.LOCAL, "_on_device"), ", no lock"
     shared = shared_array(np.float32, lambda h: (h.size,))
 
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, copy: bool = True):
@@ -522,11 +565,11 @@ class Hogwild(SharedWeights):
         super()._attach()
         self._on_device: tuple[torch.Tensor, torch.Tensor] | None = None  # see `tensors`
 
-    def vector(self, ctx: WorkerContext, module: Network) -> FlatParams:
+    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
         if self.copy:
-            return FlatParams(module)
+            return _Hogwild(self, ctx, FlatParams(module))
         memory, _ = self.tensors(next(module.parameters()).device)
-        return FlatParams(module, memory, write=ctx.index == 0 and not self.ready)
+        return _Hogwild(self, ctx, FlatParams(module, memory, write=self.counts.of(ctx.index).fresh))
 
     def tensors(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """The vector and the statistics where they are used, by base tensors of their own each time: on a CPU the
@@ -539,11 +582,8 @@ class Hogwild(SharedWeights):
                 self._on_device = to_device(self.shared, device), to_device(self.statistics, device)
         return self._on_device[0].data, self._on_device[1].data
 
-    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
-        return _Hogwild(self, ctx, vector)
-
     def reader(self, module: Network) -> FlatParams:
-        """Binds a module that only reads to the shared weights, once they are `ready`."""
+        """Binds a module that only reads to the shared weights, once they are ready."""
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
 
@@ -554,13 +594,13 @@ class _Hogwild(CopiedUpdate):
         self.parameter = nn.Parameter(shared[: hogwild.weights]) if hogwild.copy else vector.parameter
         self.parameter.grad = vector.grad
         self.optimizer = hogwild.optim.make(self.parameter)
-        optimizers.share_statistics(self.optimizer, statistics, fill=self.fresh)
+        optimizers.share_statistics(self.optimizer, statistics, fill=self.counts.fresh)
 
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        self.observed()
-        optimizers.set_step(self.optimizer, self.version)  # Adam's, of all workers' updates
+    def apply(self, rate: float, sums: Sums) -> Apply:
+        self._share_buffers()
+        optimizers.set_step(self.optimizer, self.counts.version)  # Adam's, of all workers' updates
         yield from ()
-        return clipped_step(self.vector, self.optimizer, self.clip, learning_rate), sums
+        return clipped_step(self.vector, self.optimizer, self.clip, rate), sums
 
 
 # Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by who claims it.
@@ -589,8 +629,8 @@ class Chunked(SharedWeights):
         self.detail = f", {chunks} parts"
         super().__init__(optim, weights, size, workers)
 
-    def bind(self, ctx: WorkerContext, vector: FlatParams) -> BoundUpdate:
-        return _Chunked(self, ctx, vector)
+    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+        return _Chunked(self, ctx, FlatParams(module))
 
     def parts(self) -> list[slice]:
         edges = np.linspace(0, self.weights, self.chunks + 1).astype(int).tolist()
@@ -604,8 +644,8 @@ class _Chunked(CopiedUpdate):
 
     def __init__(self, chunked: Chunked, ctx: WorkerContext, vector: FlatParams):
         super().__init__(chunked, ctx, vector, torch.from_numpy(chunked.shared))
-        self.done, self.gradient, self.met = chunked.done, HostCopy(vector.grad), -1  # version met, at most
-        self.optimizer = self._make(chunked, slice(0, chunked.weights), self.fresh)
+        self.done, self.gradient, self.applied_to = chunked.done, HostCopy(vector.grad), -1  # the version met, at most
+        self.optimizer = self._make(chunked, slice(0, chunked.weights), self.counts.fresh)
         self.parts = chunked.parts()
         self.optimizers = [self._make(chunked, part, fill=False) for part in self.parts]
         self.lock, self.before = RobustLocks(chunked.locks), np.zeros(chunked.chunks, np.int64)
@@ -618,47 +658,47 @@ class _Chunked(CopiedUpdate):
         optimizers.share_statistics(made, torch.from_numpy(chunked.statistics)[:, part], fill=fill)
         return made
 
-    def newest(self) -> int:
+    def refresh(self) -> int:
         """Copies the weights once, at the beginning."""
-        return self.copied if self.copied >= 0 else super().newest()
+        return self.copied if self.copied >= 0 else super().refresh()
 
-    def observed(self) -> None:
-        super().observed()
+    def _share_buffers(self) -> None:
+        super()._share_buffers()
         self.vector.flat[self.vector.weights :] = self.shared[self.vector.weights :]
         self._copied()
 
-    def add(self, rows: float, updates: int = 1) -> int:
-        super().add(rows, updates)
-        return self.met
+    def met(self) -> int:
+        return self.applied_to
 
-    def __call__(self, learning_rate: float, sums: Sums) -> Apply:
-        self.observed()
+    def apply(self, rate: float, sums: Sums) -> Apply:
+        self._share_buffers()
         norm = clip_gradient(self.vector, self.clip)
         self.gradient.fetch()
         n = len(self.parts)
         left = [(self.ctx.index + i) % n for i in range(n)] if math.isfinite(norm) else []
         while left:
-            taken = [chunk for chunk in left if self._visit(chunk, learning_rate)]
+            taken = [chunk for chunk in left if self._visit(chunk, rate)]
             left = [chunk for chunk in left if chunk not in taken]
             if left and not taken:
                 yield
                 time.sleep(POLL)
                 self.waited += POLL
-        optimizers.set_step(self.optimizer, int(self.done.max()) + self.begun)
+        optimizers.set_step(self.optimizer, int(self.done.max()) + self.counts.begun)
         if math.isfinite(norm):
             # others may be in mid-update, so what this one met is the most that a part had had, and what the copy has
             # now the least: no row's lag is reported too small
-            self.met, self.copied = self.begun + int(self.before.max()), self.begun + int(self.before.min()) + 1
+            begun = self.counts.begun
+            self.applied_to, self.copied = begun + int(self.before.max()), begun + int(self.before.min()) + 1
         return norm, sums
 
-    def _visit(self, chunk: int, learning_rate: float) -> bool:
+    def _visit(self, chunk: int, rate: float) -> bool:
         """Update a chunk and take its weights home, if nobody is in it."""
         if not self.lock.acquire(chunk):
             return False
         optimizer = self.optimizers[chunk]
         self.before[chunk] = self.done[chunk]
-        optimizers.set_step(optimizer, int(self.done[chunk]) + self.begun)
-        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizers.set_step(optimizer, int(self.done[chunk]) + self.counts.begun)
+        optimizer.param_groups[0]["lr"] = rate
         optimizer.step()
         self.done[chunk] += 1
         part = self.parts[chunk]

@@ -10,7 +10,6 @@ import contextlib
 import itertools
 import multiprocessing
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -22,10 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from polyplay.core import processes
 from polyplay.core.errors import SEATS, Closed, EnvFailure, NotFinite, UserError, WorkerLost
-from polyplay.core.processes import LOST, ForkedProcess
+from polyplay.core.processes import LOST, ForkedProcess, Handle
 from polyplay.core.worker import (
     Adjustable,
     Counters,
+    Edge,
     HyperparameterSchedule,
     RoleSize,
     RunControl,
@@ -56,7 +56,7 @@ def _turn(worker: WorkerHandle) -> None:
     if worker.done:
         return
     try:
-        next(worker.runs)
+        worker.runs.turn()
         worker.ctx.turn()
     except StopIteration:
         worker.done = True
@@ -70,7 +70,7 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
     """Learners that wait for each other go on while they can, which is until their queue is empty: an update of all
     ends in the round that it was begun in, and actors never see a half of it. Replicas act for themselves.
     """
-    waiting, before = [w for w in workers if w.ctx.meeting and w.role.source], list[int]()
+    waiting, before = [w for w in workers if w.ctx.meeting and w.role.takes], list[int]()
     while (now := [w.ctx.meeting for w in waiting]) != before:
         before = now
         for worker in waiting:
@@ -109,7 +109,7 @@ REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced 
 class WorkerHandle:
     ctx: WorkerContext
     role: Role
-    runs: Any  # Process, Thread, or the generator itself when serial
+    runs: Handle
     pipe: Connection | None = None  # its messages: (kind, text)
     done: bool = False
     until: float = 0.0  # when a leaving one's time is up
@@ -173,12 +173,13 @@ class Crew:
 
         `drain`: one that has to leave sees `ctx.leaving`, brings what it holds to its end and returns; without, it is
         ended at its next turn, a process at once. serves: agents that the workers learn for, each with counters of its
-        own.
+        own. Raises UserError: a learner's source is no Source.
         """
         held = {k: holds.pop(k) for k in Role.FIELDS if k in holds}
         title, size, kind = name or work.__name__, RoleSize(n), on or self.on
         role = Role(title, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds)
         if role.spec is not None:
+            role.join_source()
             role.spec.hyperparameters.schedules = self.schedules
         self._reserve(role, n)
         role.served = tuple(itertools.islice(self._rows, serves))
@@ -211,7 +212,8 @@ class Crew:
         threads = self.serial or any(r.on == "thread" for r in self.roles)
         process.prepare()
         if threads:
-            self._objects("patience", 0.0 if self.serial else 0.05)
+            for edge in self._edges():
+                edge.patience = 0.0 if self.serial else 0.05
             process.tune(1)  # workers are threads already
         if self.fleet is not None:
             self.fleet.prepare(self)
@@ -237,7 +239,7 @@ class Crew:
                 take_turns(self._workers(), self.control)
             return self.done
         pipes = {w.pipe: w for w in self._workers() if w.pipe is not None and not w.pipe.closed}
-        ends = {w.runs.sentinel: w for w in self._workers() if not w.done and hasattr(w.runs, "sentinel")}
+        ends = {w.runs.sentinel: w for w in self._workers() if not w.done and w.runs.sentinel is not None}
         for ready in connection.wait([*pipes, *ends], timeout):
             if ready in pipes:
                 self._read(pipes[ready])
@@ -291,20 +293,17 @@ class Crew:
     def stop(self) -> None:
         """Close everything and see every worker off, gently and then not."""
         self.control.halt()
-        self._objects("close")
+        for edge in self._edges():
+            edge.close()
         self._unseated.clear()
         until = time.monotonic() + GRACE
         for worker in self._workers():
-            if self.serial:
-                with contextlib.suppress(Exception):
-                    worker.runs.close()
-            else:
-                worker.runs.join(max(0.0, until - time.monotonic()))
+            worker.runs.join(max(0.0, until - time.monotonic()))
         for worker in self._workers():
-            if hasattr(worker.runs, "kill"):
-                if worker.runs.is_alive():
-                    worker.runs.kill()
-                    worker.runs.join(PARTING)
+            if worker.runs.apart and worker.runs.is_alive():
+                worker.runs.kill()
+                worker.runs.join(PARTING)
+            with contextlib.suppress(Exception):
                 worker.runs.close()
             if worker.pipe is not None:
                 worker.pipe.close()
@@ -319,14 +318,10 @@ class Crew:
     def _workers(self) -> list[WorkerHandle]:
         return [w for r in self.roles for seats in (r.workers, r.leaving) for w in seats.values()]
 
-    def _objects(self, what: str, value: object = None) -> None:
-        """Close, or set an attribute of, every object that workers share."""
-        shared = {id(v): v for r in self.roles for v in (*r.edges().values(), r.agents, *r.settings.values())}
-        for thing in shared.values():
-            if what == "close" and hasattr(thing, "close"):
-                thing.close()
-            elif what != "close" and hasattr(thing, what):
-                setattr(thing, what, value)
+    def _edges(self) -> list[Edge]:
+        """All that workers share."""
+        held = (v for r in self.roles for v in (*r.edges().values(), r.agents, *r.settings.values()))
+        return list({id(v): v for v in held if isinstance(v, Edge)}.values())
 
     def _begin(self, role: Role, index: int) -> None:
         """Start a worker here or elsewhere."""
@@ -373,7 +368,7 @@ class Crew:
         call: Call = ctx, role.work, role.arguments()
         if self.serial:
             ctx.log = self.log
-            role.workers[index] = WorkerHandle(ctx, role, role.work(ctx, **call[2]))
+            role.workers[index] = WorkerHandle(ctx, role, process.Turns(role.work(ctx, **call[2])))
             return
         if machine is not None and self.fleet is not None:
             remote = self.fleet.start(machine, role, call)
@@ -381,13 +376,15 @@ class Crew:
             return
         try:
             pipe, theirs = multiprocessing.Pipe(duplex=False)
-            runs: Any = threading.Thread(target=process.as_thread, args=(call, theirs), daemon=True)
+            runs: Handle
             if role.on == "thread":
-                runs.start()
+                runs = thread = process.WorkerThread(target=process.as_thread, args=(call, theirs), daemon=True)
+                thread.start()
             else:
                 title = f"{role.name} {index}{processes.label}"
-                runs = ForkedProcess(process.SERVER, process.as_process, (process.CloudPickled(call), theirs), title)
-                runs.start(self._check_start)
+                given = process.CloudPickled(call), theirs
+                runs = forked = ForkedProcess(process.SERVER, process.as_process, given, title)
+                forked.start(self._check_start)
                 theirs.close()
         except (OSError, RuntimeError) as e:  # RuntimeError: no new thread
             role.workers.pop(index, None)
@@ -427,19 +424,19 @@ class Crew:
         if worker.done or worker.ctx.index in worker.role.leaving:
             worker.done = True
             return
-        local = isinstance(worker.runs, ForkedProcess)
-        if local and worker.runs.exitcode == LOST and (fate := process.SERVER.fate()):
+        runs = worker.runs
+        if isinstance(runs, ForkedProcess) and runs.exitcode == LOST and (fate := process.SERVER.fate()):
             raise WorkerLost(f"the fork server of the workers {fate}, and they with it; the run cannot go on")
-        how = worker.runs.ending()
+        how = runs.ending()
         role, now = worker.role, time.monotonic()
-        counts = getattr(worker.runs, "lost_first", True)  # a machine is one, whoever was there
+        counts = runs.lost_first  # a machine is one, whoever was there
         role.recent_losses = [t for t in role.recent_losses if t > now - HOUR] + [now] * counts
         if role.on_loss == "fail" or len(role.recent_losses) > REPLACEMENTS:
             many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.on_loss == "replace" else ""
             raise WorkerLost(f"worker {role.name} {worker.ctx.index} {how}{many}; the run cannot go on without it")
         role.lost += 1
         self.log("warning", f"worker {role.name} {worker.ctx.index} {how}; a new one takes its place")
-        worker.runs.close()
+        runs.close()
         del role.workers[worker.ctx.index]
         self._begin(role, worker.ctx.index)
 
@@ -466,15 +463,13 @@ class Crew:
             if not worker.role.drain:
                 worker.runs.close()
             return worker.done or not worker.role.drain
-        apart = hasattr(worker.runs, "kill")
-        if apart and worker.runs.is_alive() and time.monotonic() >= worker.until:
+        if worker.runs.apart and worker.runs.is_alive() and time.monotonic() >= worker.until:
             worker.runs.kill()
             worker.runs.join()
         if worker.runs.is_alive():
             return False
         self._read_rest(worker)
-        if apart:
-            worker.runs.close()
+        worker.runs.close()
         return True
 
     def diagram(self) -> str:

@@ -36,13 +36,13 @@ def _holds(role: Role) -> list[str]:
         rows.append(f"envs    {role.envs.title} × {role.envs.lanes} lanes{groups}")
     if role.agents is not None:
         rows.append(f"agents  {role.agents.label()}")
-    policy = role.policy or (role.spec and role.spec.policy)
+    policy = role.policy or (role.spec.policy if role.spec else None)
     if policy is not None:
-        rows.append(f"policy  {_name(policy)}")
+        rows.append(f"policy  {policy.title}")
     if role.served:
         rows.append(f"agents  {len(role.served)}, each by what it acted")
-    if role.T:
-        rows.append(f"rollout {role.T} steps, {_lag(role)}")
+    if role.learns_own:
+        rows.append(f"rollout {role.source.steps} steps, {_lag(role)}")
     if role.held_replay is not None:
         rows += role.held_replay.describe()
     if held.get("trim"):
@@ -54,7 +54,7 @@ def _holds(role: Role) -> list[str]:
         rows.append(role.explore.label())
     if role.envs is not None and role.out is not None:
         rows.append(f"rollout {role.out.T} steps, {'free' if role.lag is None else f'lag {role.lag}'}")
-    others = (held.get(name) for name in ("evolution", "opponents", "copies"))
+    others = (held.get(name) for name in ("plan", "opponents", "copies"))
     for thing in (role.spec and role.source, role.server, role.spec, *others):
         rows += [] if thing is None else thing.describe()
     return [*rows, f"if lost {role.on_loss}"]
@@ -62,17 +62,8 @@ def _holds(role: Role) -> list[str]:
 
 def _lag(role: Role) -> str:
     """How old the weights of a rollout are that its own worker learns from."""
-    assert role.spec is not None
-    most = role.spec.passes.updates - 1 if role.spec.passes else 0
+    most = role.source.passes.updates - 1 if role.source.passes else 0
     return "free" if role.n > 1 and role.asynchronous else f"lag at most {most}" if most else "lag 0"
-
-
-def _name(policy: object) -> str:
-    """The network's name, and its core if it has one."""
-    core = getattr(policy, "options", {}).get("core", "none")
-    name = getattr(policy, "name", policy)
-    title = name if isinstance(name, str) else getattr(name, "__qualname__", repr(name))
-    return title if core == "none" else f"{title} + {core}"
 
 
 def describe_wiring(crew: Crew) -> Row:

@@ -12,6 +12,7 @@ import ctypes
 import multiprocessing
 import os
 import sys
+import threading
 import traceback
 import types
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -20,7 +21,7 @@ from typing import cast
 
 from polyplay.core import processes
 from polyplay.core.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
-from polyplay.core.processes import ForkServer
+from polyplay.core.processes import ForkServer, Handle
 from polyplay.core.worker import WorkerContext
 
 SERVER = ForkServer("polyplay.workers.preload", tied=True)
@@ -89,6 +90,25 @@ def rescue(ctx: WorkerContext) -> None:
     if ctx.rescue is not None:
         with contextlib.suppress(Exception):  # why the run failed counts
             ctx.rescue()
+
+
+class WorkerThread(threading.Thread, Handle):
+    """A worker that is a thread of this process."""
+
+
+class Turns(Handle):
+    """A worker that takes turns in the calling thread."""
+
+    def __init__(self, turns: Iterator[None]):
+        self.turns = cast("Generator[None, None, None]", turns)
+
+    def turn(self) -> None:
+        """See Handle."""
+        next(self.turns)
+
+    def close(self) -> None:
+        """See Handle."""
+        self.turns.close()
 
 
 def as_thread(call: Call, pipe: Connection) -> None:

@@ -48,15 +48,13 @@ class Role:
     drain: bool  # workers that have to leave end by themselves
     size: RoleSize
     threads: int  # compute threads of each worker, 0: its share
-    envs: Envs | None = None
+    envs: Envs | None = None  # that its workers act in, where it learns from its own rollouts its source's
     agents: LaneTable | None = None  # lanes that several workers serve
     policy: PolicyFactory | None = None
-    source: Any = None  # a Source
-    out: Any = None  # an Edge
+    source: Any = None  # of a learner, a learning.Source; of who holds a replay, RolloutBatches
+    out: Any = None  # an Edge that it writes into
     params: Any = None  # the weights that it publishes, if it learns, or reads
     spec: LearnerSpec | None = None
-    replay: Replay | None = None
-    T: int = 0  # agent steps of a rollout, where it learns from its own
     lag: int | None = None
     explore: Exploration | None = None
     server: Any = None  # a parameter server that it serves
@@ -71,6 +69,15 @@ class Role:
     lost: int = 0
     recent_losses: list[float] = field(default_factory=list)  # when workers were lost of late
 
+    def join_source(self) -> None:
+        """Hold what a learner's source holds. Raises UserError: it is no Source."""
+        from polyplay.learning.loop import Source
+
+        if not isinstance(self.source, Source):
+            given = f"{self.name}: source {type(self.source).__name__} given"
+            raise UserError(f"{given}, allowed: a polyplay.learning.Source, with shape and open(ctx, learner, params)")
+        self.envs, self.league = self.source.envs, self.source.league
+
     @cached_property
     def parameters(self) -> int:
         """How many its network has; 0: it has none."""
@@ -79,26 +86,27 @@ class Role:
         policy = self.policy or (self.spec.policy if self.spec else None)
         return count_parameters(policy) if policy else 0
 
-    FIELDS: ClassVar[tuple[str, ...]] = "envs", "agents", "policy", "source", "out", "params", "spec", "replay", "T"
-    FIELDS += "lag", "explore", "server", "best", "league"
+    FIELDS: ClassVar[tuple[str, ...]] = "envs", "agents", "policy", "source", "out", "params", "spec", "lag"
+    FIELDS += "explore", "server", "best", "league"
 
     def arguments(self) -> dict[str, Any]:
         """What its workers are called with."""
-        held = {name: getattr(self, name) for name in self.FIELDS}
-        return {k: v for k, v in held.items() if v is not None and (k, v) != ("T", 0)} | self.settings
+        of_source = () if self.spec is None else ("envs", "league")
+        held = {name: getattr(self, name) for name in self.FIELDS if name not in of_source}
+        return {k: v for k, v in held.items() if v is not None} | self.settings
 
     def edges(self) -> dict[End, Edge]:
         """What it shares with other workers, by how it holds it."""
-        held: dict[End, Any] = {
+        held: dict[End, Edge | None] = {
             "out": self.out,
-            "source": getattr(self.source, "edge", None),
+            "source": self.source and self.source.edge,
             "publish" if self.learner else "params": self.params,
             **({} if self.best is None else {"publish": self.best}),
-            "update": self.spec and self.spec.update,
+            "update": None if self.spec is None else self.spec.update,
             "server": self.server,
             "posts" if self.learner else "plays" if self.envs else "rates": self.league,
         }
-        return {end: edge for end, edge in held.items() if hasattr(edge, "arrows")}  # a Local update is its own
+        return {end: edge for end, edge in held.items() if edge is not None}
 
     @property
     def option(self) -> str:
@@ -119,17 +127,23 @@ class Role:
     @property
     def learns_own(self) -> bool:
         """Whether it learns from what it acts itself."""
-        return self.spec is not None and self.source is None
+        return self.spec is not None and self.source is not None and self.source.envs is not None
+
+    @property
+    def takes(self) -> bool:
+        """Whether it takes what other workers make."""
+        return self.source is not None and self.source.edge is not None
 
     @property
     def held_replay(self) -> Replay | None:
         """The replay that each of its workers holds."""
-        return self.replay or getattr(self.source, "held_replay", None) or getattr(self.out, "replay", None)
+        own = self.drawn_replay if self.spec is not None and self.source.holds_replay else None
+        return own or (None if self.out is None else self.out.replay)
 
     @property
     def drawn_replay(self) -> Replay | None:
         """The replay that it learns from, whoever holds it."""
-        return self.replay or getattr(self.source, "replay", None)
+        return self.source.replay if self.spec is not None and self.source is not None else None
 
 
 @dataclass

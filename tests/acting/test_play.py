@@ -28,8 +28,9 @@ from polyplay.evaluation.evaluate import ATARI_RATE
 from polyplay.games import board_rules
 from polyplay.games import records as kernels
 from polyplay.games.boards import GAMES
-from polyplay.games.toys import Skirmish
+from polyplay.games.toys import Skirmish, Toy
 from polyplay.nets import factory
+from polyplay.nets.policy import Player, Policy
 from tests.envs.players import SCRIPT, Scripted
 from tests.games.test_board_rules import legal_of
 
@@ -170,7 +171,7 @@ def test_without_the_package_it_says_how_to_get_it(
 # ------------------------------------------------------------------------------------------------- ε, and whose games
 
 
-class Constant(torch.nn.Module):
+class Constant(Policy):
     """A policy that always does the same, and says what it heard."""
 
     noise = 1
@@ -283,10 +284,8 @@ def test_a_win_a_draw_and_a_loss():
         assert found.tolist() == [points] * 6
 
 
-class Counting:
-    """A policy with a memory: its action is the number of rows since the episode began."""
-
-    noise = 0
+class Counting(Player):
+    """A player with a memory: its action is the number of rows since the episode began."""
 
     def initial(self, n: int) -> Batch:
         return {"age": torch.full((n,), 7)}
@@ -299,13 +298,12 @@ class Counting:
 def test_a_memory_begins_anew_with_every_match():
     envs = Envs("toy:rps+rounds=2", 2)
     rock = play.scripted_player(lambda obs, mask: np.zeros(len(obs), np.int64))
-    counting: Any = Counting()
-    found = play.play_both_sides(envs, play.policy_player(counting, play.PlayOptions(1)), rock, 80, 0)
+    found = play.play_both_sides(envs, play.policy_player(Counting(), play.PlayOptions(1)), rock, 80, 0)
     assert found.tolist() == [1.0] * 80  # rock and paper; paper and scissors had lost
 
 
 @dataclass(frozen=True)
-class OneLegal:
+class OneLegal(Toy):
     """In each seat only one of four actions is legal, the next one in every step."""
 
     seats, obs, action, legality = 2, Field((1,), "float32"), Discrete(4), Field((4,), "bool")
@@ -429,7 +427,7 @@ def test_a_match_that_failed_has_no_outcome_and_those_after_it_are_whole(failure
 
 
 @dataclass(frozen=True)
-class Flattered:
+class Flattered(Toy):
     """Whose actions are higher is paid more; the match is won by the other team, in its last step."""
 
     seats, teams, team_reward = 2, (0, 1), True

@@ -22,7 +22,7 @@ from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs, Greedy
 from polyplay.learning import policy_losses, returns
 from polyplay.learning.learner import LearnerSpec
-from polyplay.learning.loop import learn
+from polyplay.learning.loop import Chunks, learn
 from polyplay.nets import factory
 from polyplay.weights.params import param_sizes
 from polyplay.weights.update import Hogwild, OptimizerSpec
@@ -61,7 +61,7 @@ def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 
     spec = LearnerSpec(policy, loss, weights, Hyperparameters(learning_rate=0.0, entropy_cost=0.0), total=total)
     queue = TrainingQueue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
     agents = LaneTable(envs, queue)
-    batches = queue.batches(rows)
+    batches = Chunks(queue, rows)
     predictors = crew.add(predict, n=2, name="act", on="thread", drain=True, agents=agents, policy=policy)
     predictors.out, predictors.params = queue, weights
     trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, spec=spec)

@@ -12,15 +12,18 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs
+from polyplay.envs.lane import StateBot
 from polyplay.games.toys import Skirmish
 from polyplay.learning import agents as learning
 from polyplay.learning import policy_losses
-from polyplay.learning.agents import learn_agents
+from polyplay.learning.agents import AgentRollouts
 from polyplay.learning.learner import LearnerSpec
+from polyplay.learning.loop import learn
 from polyplay.nets import factory
+from polyplay.population import rules
 from polyplay.population.league import League
-from polyplay.population.league_log import CopyRule
 from polyplay.population.referee import NO_COPIES, Opponents, referee
+from polyplay.population.rules import Evolution, around
 from polyplay.weights.params import AgentParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -40,7 +43,7 @@ def _crew(
     snapshots: int = 4,
     directory: Any = None,
     learners: int = 1,
-    copies: CopyRule = NO_COPIES,
+    copies: Evolution = NO_COPIES,
     **net: Any,
 ) -> tuple[Crew, League]:
     envs = Envs(env, lanes=4 * players, groups=players, agents=players)
@@ -50,13 +53,12 @@ def _crew(
     queue = RolloutQueue.of(envs, made, 5, actors, 2, agents, per_agent=True)
     hyper = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
     spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam", clip=0.5)), hyper, steps)
-    tables = League(agents, actors, envs.spec.sides, players, bots=tuple(envs.spec.bots), varied=copies.varied)
+    tables = League(agents, actors, envs.spec.sides, players, bots=tuple(envs.spec.bots), varied=tuple(copies.priors))
     crew = Crew(seed=3, serial=True, directory=directory)
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
-    more = {**own, "snapshots": snapshots} if league else {}
-    source = queue.batches(1)
-    crew.add(learn_agents, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params, **more)
+    source = AgentRollouts(queue, 1, tables if league else None, snapshots)
+    crew.add(learn, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params)
     if league:
         crew.add(referee, league=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
     return crew, tables
@@ -74,10 +76,11 @@ def test_of_four_agents_at_a_table_at_lag_0_each_learns_what_it_stored_to_the_bi
     assert crew.counters.column("lag_max").max() == 0
 
 
-OFTEN = CopyRule(15, {"learning_rate": 1e-2, "entropy_cost": 0.01}, sure=0.5)
+OFTEN = Evolution(15, priors=around({"learning_rate": 1e-2, "entropy_cost": 0.01}))
 
 
-def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_acted(tmp_path):
+def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_acted(tmp_path, monkeypatch):
+    monkeypatch.setattr(rules, "SURE", 0.5)
     loss = Compared(policy_losses.VTrace(reduction="mean"))
     more = {"league": True, "directory": tmp_path, "learners": 2, "copies": OFTEN}
     crew, tables = _crew("toy:skirmish", loss, agents=4, players=2, steps=3000, **more)
@@ -93,7 +96,7 @@ def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_
 def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them(tmp_path, monkeypatch):
     learnt, asked = set[int](), list[int]()
     sat = set[tuple[int, ...]]()
-    step, scripted = learning.AgentSource.step, Skirmish.focus
+    step, scripted = learning.AgentFeed.learn, Skirmish.focus
 
     def checked_step(self, batch):
         assert (batch[0]["agent"] == self.agent).all()
@@ -104,16 +107,16 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
         asked.append(len(obs))
         return scripted(obs)
 
-    def by_state(obs, mask, at):
-        if obs.any():  # not tried
-            assert (at.game.see(at.states)[at.match, at.seat] == obs).all()
-            sat.add(tuple(at.seat.tolist()))
-        return np.zeros(len(obs), np.int64)
+    class ByState(StateBot):
+        def __call__(self, obs, mask, seats):
+            if obs.any():  # not tried
+                assert (seats.game.see(seats.states)[seats.match, seats.seat] == obs).all()
+                sat.add(tuple(seats.seat.tolist()))
+            return np.zeros(len(obs), np.int64)
 
-    by_state.plays_state = True
-    monkeypatch.setattr(learning.AgentSource, "step", checked_step)
+    monkeypatch.setattr(learning.AgentFeed, "learn", checked_step)
     monkeypatch.setattr(Skirmish, "focus", staticmethod(counted))
-    monkeypatch.setattr(Skirmish, "opposite", staticmethod(by_state))
+    monkeypatch.setattr(Skirmish, "opposite", ByState())
     loss = policy_losses.VTrace(reduction="mean")
     more = {"lag": None, "league": True, "opponents": "uniform", "snapshots": 1000, "directory": tmp_path}
     crew, _ = _crew("toy:skirmish", loss, 2, 2, 16_000, **more)

@@ -14,14 +14,14 @@ import pytest
 import torch
 
 from polyplay.acting import actor
-from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule
+from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule, act_rows
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Envs
 from polyplay.learning import policy_losses
 from polyplay.learning.learner import LearnerSpec
-from polyplay.learning.loop import learn, replica
+from polyplay.learning.loop import Inline, Rollouts, learn
 from polyplay.nets import factory as nets
 from polyplay.nets import layers
 from polyplay.nets.factory import build_network
@@ -108,7 +108,7 @@ def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, n
     envs = Envs(env, lanes=8, groups=groups)
     spec = _task(envs, steps=8 * 5 * 28, **net)
     crew = Crew(seed=3, serial=True)
-    crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
+    crew.add(learn, learner=True, source=Inline(envs, 5), spec=spec)
     _run(crew)
     assert max(spec.loss.seen) == crew.counters.column("lag_max").max() == 0.0
     assert crew.counters.column("lag_count").sum() > 0
@@ -134,7 +134,7 @@ def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on, learne
     queue, params = RolloutQueue.of(envs, policy(), 5, 2, 2, learners), Params(size, readers=2)
     crew = Crew(seed=1, on="thread" if on == "serial" else on, serial=on == "serial")
     crew.add(act, n=2, envs=envs, policy=policy, out=queue, params=params, lag=lag)
-    source = queue.batches(groups * 2 // learners, in_turn=lag is not None)
+    source = Rollouts(queue, groups * 2 // learners, in_turn=lag is not None)
     crew.add(learn, n=learners, learner=True, source=source, spec=spec, params=params)
     _run(crew)
     updates = [n for n in crew.counters.column("updates") if n > 0]
@@ -166,7 +166,7 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
         spec = replace(_task(envs, 8 * 5 * 6, loss), policy=policy, stored_bootstrap=True)
         spec.hyperparameters.set("learning_rate", 1e-3)
         crew = Crew(seed=3, serial=True, precision=precision, reuse=reuse)
-        crew.add(replica, learner=True, envs=envs, T=5, spec=spec)
+        crew.add(learn, learner=True, source=Inline(envs, 5), spec=spec)
         used = []
         with monkeypatch.context() as patched:
             patched.setattr(actor, "join_tapes", lambda tapes, used=used: used.append(0) or layers.join_tapes(tapes))
@@ -208,6 +208,27 @@ def at(explore, steps, lane=0):
     return float(explore.at(np.array([steps]), np.array([lane]))[0])
 
 
+def test_a_policy_sees_of_a_row_what_it_may_noise_where_it_is_given_and_leaves_no_gradient():
+    seen, weight = list[dict[str, Any]](), torch.ones(1, requires_grad=True)
+
+    def policy_act(inputs, state):
+        seen.append(inputs)
+        return {"action": inputs["reward"] * weight}, state
+
+    policy: Any = SimpleNamespace(noise=1, act=policy_act)
+    step = {"obs": {"a": np.arange(2)}, "reward": np.ones(2, np.float32), "first": np.zeros(2, bool)}
+    step |= {"terminated": np.zeros(2, bool), "over": np.zeros(2, bool), "team_reward": np.ones(2)}
+    outputs, after = act_rows(policy, step, {"h": 3}, np.zeros((2, 1), np.float32), np.full(2, 0.5, np.float32))
+    act_rows(policy, step, {})
+    assert not outputs["action"].requires_grad
+    assert after == {"h": 3}
+    assert [sorted(inputs) for inputs in seen] == [
+        ["epsilon", "first", "noise", "obs", "reward"],
+        ["first", "obs", "reward"],
+    ]
+    assert torch.equal(seen[0]["obs"]["a"], torch.arange(2))
+
+
 def test_dqns_falls_from_1_to_a_tenth_after_its_warm_up():
     dqn = LinearEpsilon(1.0, 0.1, 1_000_000, 50_000)
     told = [at(dqn, n) for n in (0, 50_000, 550_000, 1_050_000, 10_000_000)]
@@ -218,7 +239,10 @@ def test_dqns_falls_from_1_to_a_tenth_after_its_warm_up():
 
 def test_a_joint_schedule_is_at_what_all_did_together_whatever_a_lane_did():
     counts = SimpleNamespace()
-    joint, alone = RunSchedule(1.0, 0.1, 1_000, 50, 8, counts), LinearEpsilon(1.0, 0.1, 1_000, 50)
+    joint, alone = (
+        RunSchedule(1.0, 0.1, 1_000, 50, 8, SimpleNamespace(counts=counts)),
+        LinearEpsilon(1.0, 0.1, 1_000, 50),
+    )
     assert joint.lanes == 8
     for steps in (0, 50, 333, 1_050, 10**7):
         counts.learnt = float(steps)

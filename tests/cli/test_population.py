@@ -21,12 +21,12 @@ from polyplay.cli.population import (
 )
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_object
-from polyplay.population.league_log import CopyRule, read_history
+from polyplay.population import rules
+from polyplay.population.league_log import read_history
 from polyplay.population.ratings import RATINGS, REFERENCES, read_rated, read_references
 from polyplay.population.store import best_member, rank_members, read_lineage
 from polyplay.runs.directory import read_population
 from polyplay.runs.population_report import lineage_text, winning_line
-from polyplay.systems import league
 from tests import made
 from tests.populations import make_population, write_run
 from tests.verbs import refused
@@ -179,7 +179,7 @@ def test_what_cannot_be_drawn_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of three agents that copy each other often."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(league, "CopyRule", lambda every, configured: CopyRule(every, configured, sure=0.0))
+        patch.setattr(rules, "SURE", 0.0)
         given: dict[str, Any] = {"env": "toy:rps", "agents": 3, "exploit_every": 40, "network": "mlp", "lanes": 16}
         given |= {"batch": 8, "games_per_matchup": 10, "steps": 2000, "tensorboard": False}
         directory = tmp_path_factory.mktemp("runs") / "run"

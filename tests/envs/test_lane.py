@@ -7,7 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,7 +19,7 @@ from gymnasium import spaces
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.envs import Envs, Greedy, build
 from polyplay.envs.base_pool import BROKEN, FAILED, ROUNDED, UNBUILT, Seating, SharedRows
-from polyplay.envs.lane import Lane, LaneJob, Seats, load_bot, seat_bot, take_turn
+from polyplay.envs.lane import Lane, LaneJob, Seats, StateBot, load_bot, seat_bot, take_turn
 from polyplay.envs.pool import lane_seeds
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE
@@ -121,7 +121,10 @@ BAD_BOTS = [
     ({"x": f"{__name__}:stil"}, r"polyplay_bots: tests\.envs\.test_lane:stil given, .* has no 'stil'.*still"),
     ({"x": f"{__name__}:lazy"}, r"x: .*:lazy returned actions of shape \[\(\)\] for 2 players, allowed: \[\(2,\)\]"),
     ({"x": f"{__name__}:broken"}, r"polyplay_bots: x: .*:broken raised ValueError: no \(test_lane\.py:\d+\)"),
-    ({"x": f"{__name__}:by_state"}, r"by_state plays by the game's state, .* lack; allowed: bots that play by obs"),
+    (
+        {"x": f"{__name__}:by_state"},
+        r"ByState\(lazy=False\) plays by the game's state, .* lack; allowed: bots that play by obs",
+    ),
 ]
 
 
@@ -137,20 +140,22 @@ def test_a_bot_of_the_state_is_told_where_its_lanes_sit_and_tried_there():
     bot = load_bot(replace(spec, bots={"x": f"{__name__}:by_state"}), "x")
     seated = seat_bot(bot, pool, np.array([1, 6, 4]))
     assert seated(np.zeros((3, 5)), None).tolist() == [1, 12, 10]
-    with pytest.raises(UserError, match=r"lazy_by_state returned actions of shape \[\(\)\] for 3 .*: \[\(3,\)\]"):
+    with pytest.raises(
+        UserError, match=r"ByState\(lazy=True\) returned actions of shape \[\(\)\] for 3 .*: \[\(3,\)\]"
+    ):
         seat_bot(lazy_by_state, pool, slice(0, 3))
 
 
-def by_state(obs: np.ndarray, mask: np.ndarray | None, seats: Seats) -> np.ndarray:
-    assert seats.states["health"].shape == (2, 4)
-    return seats.match * 10 + seats.seat
+@dataclass
+class ByState(StateBot):
+    lazy: bool = False
+
+    def __call__(self, obs: np.ndarray, mask: np.ndarray | None, seats: Seats) -> np.ndarray | int:
+        assert seats.states["health"].shape == (2, 4)
+        return 0 if self.lazy else seats.match * 10 + seats.seat
 
 
-def lazy_by_state(obs: np.ndarray, mask: np.ndarray | None, seats: Seats) -> int:
-    return 0
-
-
-by_state.plays_state = lazy_by_state.plays_state = True  # type: ignore[attr-defined]
+by_state, lazy_by_state = ByState(), ByState(lazy=True)
 
 
 def still(obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:

@@ -57,8 +57,8 @@ def same_as_evaluation(run: Path, rows: int = 60, **options) -> int:
     found = polyplay.load(run, **options)
     how = PlayOptions(1, options.get("seed", 0), epsilon=found._how.epsilon)
     players = [(play.policy_player(found._policy, how), slice(None))]
-    state, games = None, play._steps(found._envs, 1, how.seed + play.SEED, players)
-    for row, (step, expected) in enumerate(games):
+    state, games = None, play.play_rows(found._envs, 1, how.seed + play.SEED, players)
+    for row, (step, expected, _) in enumerate(games):
         if row == rows or step["over"][0]:
             break
         obs = {k: v[0] for k, v in step["obs"].items()} if isinstance(step["obs"], dict) else step["obs"][0]

@@ -19,7 +19,7 @@ from polyplay.envs import Envs
 from polyplay.evaluation.agent import RunAgent, find_agents
 from polyplay.evaluation.matches import open_matches
 from polyplay.evaluation.tournament import SCALE, TournamentOptions, play_tournament, rate
-from polyplay.games.toys import RockPaperScissors
+from polyplay.games.toys import RockPaperScissors, Skirmish
 from polyplay.runs import load
 from tests import made
 
@@ -78,8 +78,8 @@ def test_ratings_are_the_plain_twins_and_intervals_the_likelihoods(seed):
     assert [r.high - r.elo for r in found if r.name != "b"] == pytest.approx(1.95996 * errors, rel=1e-3)
 
 
-class FourTeams(RockPaperScissors):
-    seats = 4
+class FourTeams(Skirmish):
+    teams = (0, 1, 2, 3)
 
 
 class OneTeam(RockPaperScissors):

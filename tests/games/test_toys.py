@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import gymnasium
 import numpy as np
 import pytest
@@ -11,10 +13,10 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs, spaces
 from polyplay.envs.spaces import Conditional
-from polyplay.games.toys import TOYS, Skirmish
+from polyplay.games.toys import TOYS, Catch, Skirmish, Toy
 
 PARTS = {"verb": Discrete(4), "unit": Discrete(4), "offset": Discrete(3)}
-ALONE = [name for name, game in TOYS.items() if getattr(game, "seats", 1) == 1]  # the others: test_matches.py
+ALONE = [name for name, game in TOYS.items() if game.seats == 1]  # the others: test_matches.py
 
 
 def policy(pool, rng, n):
@@ -222,3 +224,63 @@ def test_mistakes(name, options, says):
     kw = {k: v for k, v in options.items() if k in ("lanes", "agents", "groups")}
     with pytest.raises(UserError, match=says):
         Envs(f"toy:{name}", **{"lanes": 4, **kw}, options={k: v for k, v in options.items() if k not in kw}).open(0)
+
+
+class Broken(Catch):
+    def see(self, s):
+        raise KeyError("ball")
+
+
+class Narrow(Catch):
+    def see(self, s):
+        return super().see(s)[:, 1:]
+
+
+class Rough(Catch):
+    def step(self, s, action, draw):
+        after, reward, end, _ = super().step(s, action, draw)
+        return after, reward, end, 0.5 * end
+
+
+class Short(Catch):
+    def step(self, s, action, draw):
+        return super().step(s, action, draw)[:3]
+
+
+class Unseated(Skirmish):
+    def reset(self, draw, n):
+        return {k: v for k, v in super().reset(draw, n).items() if k != "here"}
+
+
+@dataclass
+class Blind(Toy):
+    action = Catch.action
+    reset, step = Catch.reset, Catch.step
+
+
+class Masked(Catch):
+    legality = Field((3,), "bool")
+
+
+@dataclass
+class Stranger:
+    rows: int = 3
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("Broken", r"Broken\.see\(\) raised KeyError: 'ball' \(test_toys\.py:\d+\)"),
+        ("Narrow", r"Narrow\.see\(\) returned float32 \[2, 49\], allowed: float32 \[2, 50\]"),
+        ("Rough", r"Rough\.step\(\) returned .*, truncated float64 \[2\], allowed: .*, truncated bool \[2\]"),
+        ("Short", r"Short\.step\(\) returned tuple, allowed: a tuple: states, reward, terminated, truncated"),
+        ("Unseated", r"Unseated\.reset\(\) returned health .*, allowed: health .*, here bool \[2, 4\]"),
+        ("Blind", r"Blind lacks obs, see, which polyplay\.games\.toys\.Toy declares: define it"),
+        ("Masked", r"Masked has a legality, but no legal\(\)"),
+        ("Stranger", r"Stranger is no toy; allowed: a dataclass that inherits polyplay\.games\.toys\.Toy"),
+        ("policy", r"policy is no toy; allowed: a dataclass"),
+    ],
+)
+def test_a_toy_of_ones_own_that_is_none_is_refused(name, says):
+    with pytest.raises(UserError, match=f"^--env: .*{says}"):
+        Envs(f"toy:{__name__}:{name}", 4).spec  # noqa: B018

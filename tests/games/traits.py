@@ -24,6 +24,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.spaces import Box, Discrete, Leaf, MultiBinary, MultiDiscrete
+from polyplay.games.toys import Toy
 
 NAME = "toy:tests.games.traits:Traits"
 Arrays = dict[str, np.ndarray]
@@ -38,7 +39,7 @@ ACTIONS: dict[tuple[bool, bool], Any] = {  # (hybrid, continuous)
 
 
 @dataclass(frozen=True)
-class Traits:
+class Traits(Toy):
     """Observation: the cue, one-hot, and a light that is on where an answer is due."""
 
     questions: int = 8

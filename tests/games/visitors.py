@@ -8,13 +8,13 @@ import numpy as np
 
 from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Discrete
-from polyplay.games.toys import Arrays, Draw
+from polyplay.games.toys import Arrays, Draw, Toy
 
 NAME = "toy:tests.games.visitors:Visitors"
 
 
 @dataclass(frozen=True)
-class Visitors:
+class Visitors(Toy):
     """The first seat is there from the start and for 3 to 5 steps; the others come after 0 to 2 steps and stay for 1 to
     3. They end terminated, truncated, or both. The reward is 10 a step and the action. One action is illegal.
     """

@@ -16,19 +16,19 @@ from torch import nn
 
 import polyplay
 from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
-from polyplay.buffers.window_buffer import Windows
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Field
-from polyplay.core.worker import Counters, Hyperparameters
+from polyplay.core.worker import CopyOrder, Counters, Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import agents, policy_losses
-from polyplay.learning.agents import METRICS, ExperienceSource, PastAgents, discount_of, learn_agents
+from polyplay.learning.agents import METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
 from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.learning.loop import learn
 from polyplay.learning.policy_losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
-from polyplay.population.league import CopyOrder, League
+from polyplay.population.league import League
 from polyplay.weights.params import AgentParams, AgentSnapshot, FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -79,8 +79,8 @@ def learners(
     queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, per_agent=True)
     spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9, initial=initial)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
-    own = {"source": queue.batches(1), "spec": spec, "params": params, "league": league, "snapshots": 10**6}
-    crew.add(learn_agents, n=processes or 1, name="learn", learner=True, serves=2, **own)
+    source = AgentRollouts(queue, 1, league, 10**6)
+    crew.add(learn, n=processes or 1, learner=True, serves=2, source=source, spec=spec, params=params)
     crew.start(("loss", "grad_norm", "delta"))
     run = Learners(crew, league, params, policy)
     try:
@@ -183,18 +183,18 @@ def test_agents_begin_with_values_of_their_own_and_go_on_with_those_that_evolved
 
 
 def test_rows_from_before_the_copy_count_as_learnt_but_are_not_learnt_from(saved, tmp_path, monkeypatch):
-    feeds, learnt = list[agents.AgentSource](), list[int]()
+    feeds, learnt = list[agents.AgentFeed](), list[int]()
 
-    class Seen(agents.AgentSource):
+    class Seen(agents.AgentFeed):
         def __init__(self, *args: Any):
             feeds.append(self)
             super().__init__(*args)
 
-    def step(learner: Learner, rows: Any, state: Any) -> Iterator[None]:
+    def step(learner: Learner, rows: Any, state: Any, passes: Any) -> Iterator[None]:
         learnt.append(int(rows["version"].max()))
         yield
 
-    monkeypatch.setattr(agents, "AgentSource", Seen)
+    monkeypatch.setattr(agents, "AgentFeed", Seen)
     monkeypatch.setattr(Learner, "step", step)
     for run in learners(saved, tmp_path, 0):
         run.league.ask(CopyOrder(1, agent=1, donor=0), VALUES)
@@ -205,8 +205,9 @@ def test_rows_from_before_the_copy_count_as_learnt_but_are_not_learnt_from(saved
             rows = {"version": np.tile(versions, (6, 1)), "first": np.zeros((6, 4), bool)}
             rows["first"][3, 1] = True
             steps, rounds = run.params.learnt[1], run.params.each[1].round
-            for _ in feed.step((rows, {})):
+            for _ in feed.learn((rows, {})):
                 pass
+            feed.finish((rows, {}))
             assert run.params.each[1].round == rounds + 1, "an actor that waits for it goes on"
             assert run.published(1)[0] == new
             assert run.params.learnt[1] == steps + counted
@@ -219,17 +220,18 @@ T, LANES, WINDOW = 12, 3, 4
 POLICY = {"action": Field((), "int64"), "logp": Field((), "float32"), "value": Field((), "float32")}
 
 
-def source(horizon: float) -> ExperienceSource:
+def source(horizon: float) -> WindowFeed:
     queue = RolloutQueue({"obs": Field((), "float32"), **ROWS, **POLICY}, {"h": Field((2,), "float32")}, T, LANES, 2,
                          window=WINDOW)  # fmt: skip
     hyper = Hyperparameters(learning_rate=0.1, entropy_cost=0.0, horizon=horizon, step_time=0.5)
     policy = SimpleNamespace(inputs=None, returns=None, rewarded=lambda rows: rows)
     spec = SimpleNamespace(loss=PPO(0.5, 0.9, reward="none"), hyperparameters=hyper)
     learner = SimpleNamespace(policy=policy, spec=spec, device=torch.device("cpu"), adjust=lambda: None)
+    learner.checkpoints = SimpleNamespace(more=None)
     counters = Counters(1, METRICS).row(0)
-    ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, counters=counters)
+    ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, directory=None, counters=counters)
     params: Any = SimpleNamespace(each=[None])
-    return ExperienceSource(Windows(queue, 9, 3), ctx, learner, params)  # type: ignore[arg-type]
+    return WindowFeed(Windows(queue, 9, 3), ctx, learner, params)  # type: ignore[arg-type]
 
 
 def rollout(seed: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -295,6 +297,8 @@ def test_a_horizon_changes_what_comes_next():
 
 
 class Posted:
+    """What past agents ask of a LeagueClient."""
+
     def __init__(self) -> None:
         self.busy, self.versions = False, list[int]()
 
@@ -305,10 +309,10 @@ class Posted:
         return len(self.versions)
 
 
-def made(directory: Any, league: Posted, version: int = 0) -> tuple[PastAgents, Any]:
+def made(directory: Any, league: Any, version: int = 0) -> tuple[PastAgents, Any]:
     learner = SimpleNamespace(spec=SimpleNamespace(agent=1), version=version, policy=nn.Linear(1, 1, bias=False))
     ctx: Any = SimpleNamespace(directory=directory, log=lambda *words: None)
-    return PastAgents(ctx, learner, league, 3), learner  # type: ignore[arg-type]
+    return PastAgents(ctx, learner, league, 3), learner
 
 
 def updates(past: PastAgents, learner: Any, until: int) -> None:

@@ -13,12 +13,14 @@ import pytest
 import torch
 
 from polyplay.core import checkpoint
-from polyplay.core.errors import NotFinite
+from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import policy_losses, returns, value_losses
-from polyplay.learning.learner import Epochs, Learner, Minibatches, SaveMarks, shuffled_order, unroll_before_last
+from polyplay.learning.checkpoints import SaveMarks
+from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order, unroll_before_last
+from polyplay.learning.parts import RateDrops, TargetNetwork
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from tests.weights.ends import SPEC, finish, me, some_rows, task
@@ -38,7 +40,7 @@ def test_counts_lag_and_annealing():
     for i in range(7):
         finish(learner.step(some_rows(i), {}))
     assert learner.done
-    dropping = Learner(me(), task(anneal="constant", drops=(1, 3)))
+    dropping = Learner(me(), task(anneal="constant", parts=(RateDrops((1, 3)),)))
     for i, rate in enumerate((1e-2, 1e-3, 1e-3, 1e-4)):
         assert dropping.rate() == pytest.approx(rate)
         finish(dropping.step(some_rows(i), {}))
@@ -95,6 +97,11 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
         assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
 
 
+def test_a_policy_that_is_no_factory_is_refused():
+    with pytest.raises(UserError, match="LearnerSpec: policy is of class ActorCritic, it must be a PolicyFactory"):
+        task(policy=build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)}), 3))
+
+
 def test_metrics_of_every_third_update_are_reported_if_so_asked():
     ctx = me()
     learner = Learner(ctx, task(report=3))
@@ -106,7 +113,9 @@ def test_metrics_of_every_third_update_are_reported_if_so_asked():
 
 def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     policy = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
-    spec = task(policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, target=5)
+    spec = task(
+        policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, parts=(TargetNetwork(5),)
+    )
     learner, rng = Learner(me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
     item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}
@@ -173,7 +182,7 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
             assert held == (0.01 if before < 60 else 0.5 if before < 80 else 0.25)
         assert told == expected
         if index == 0:
-            learner.save()
+            learner.checkpoints.save()
             path = checkpoint.complete(tmp_path, learner.version, {})
     again, told = begin(0, path)
     assert again.spec.hyperparameters.entropy_cost == 0.01, "no state: it follows from where the run is"
@@ -233,17 +242,16 @@ def test_whole_lanes_are_taken_with_the_state_before_them(loss, length):
     assert len(version) == 22
 
 
-def _learner(ctx, passes, **more):
-    spec = task(loss=policy_losses.PPO(anneal_clip=False), total=1e6, passes=passes)
-    return Learner(ctx, replace(spec, **more))
+def _learner(ctx):
+    return Learner(ctx, task(loss=policy_losses.PPO(anneal_clip=False), total=1e6))
 
 
 def test_steps_count_once_and_every_update_has_its_own_lag():
     ctx = me()
-    learner = _learner(ctx, Epochs(3, 2))
-    assert learner.spec.passes.updates == 6
+    learner, passes = _learner(ctx), Epochs(3, 2)
+    assert passes.updates == 6
     for i in range(2):
-        finish(learner.step(some_rows(i, version=6 * i), {}))
+        finish(learner.step(some_rows(i, version=6 * i), {}, passes=passes))
     assert learner.version == 12
     assert learner.learnt == 2 * 22
     assert ctx.counters.get("lag_count") == 2 * 3 * 22
@@ -252,9 +260,9 @@ def test_steps_count_once_and_every_update_has_its_own_lag():
 
 
 def test_too_far_from_the_policy_that_acted_ends_the_passes():
-    near, far = _learner(me(), Epochs(5, 2, target_kl=1e9)), _learner(me(), Epochs(5, 2, target_kl=1e-9))
-    for learner in (near, far):
-        finish(learner.step(some_rows(0), {}))
+    near, far = _learner(me()), _learner(me())
+    for learner, target_kl in ((near, 1e9), (far, 1e-9)):
+        finish(learner.step(some_rows(0), {}, passes=Epochs(5, 2, target_kl)))
     assert near.version == 10
     assert far.version == 1, "rows that another policy acted on"
     assert near.learnt == far.learnt == 22

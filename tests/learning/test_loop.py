@@ -11,10 +11,13 @@ import pytest
 
 from polyplay.buffers import replay_worker
 from polyplay.buffers.replay import Proportional, Replay, Uniform
-from polyplay.buffers.rollout_queue import ROWS
+from polyplay.buffers.rollout_queue import ROWS, RolloutBatches
 from polyplay.core import checkpoint
+from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.learning.loop import ReplayLearner
+from polyplay.learning.loop import Feed, Replayed, ReplayFeed, Source, learn
+from polyplay.workers.crew import Crew
+from polyplay.workers.role import Role
 
 SPEC: Any = {"obs": Field((3,), "float32"), "action": Field((), "int64"), **ROWS}
 SPEC = {k: v for k, v in SPEC.items() if k != "agent"}
@@ -31,8 +34,9 @@ class Learner:
         self.priority: Any = None  # NumPy's, here
         self.mean: float | None = None  # agent steps of all replicas, where there are others
         self._left = left
-        self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False))
+        self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
+        self.checkpoints = SimpleNamespace(more=None)
 
     def divide(self, rows: int) -> Any:
         return self if self.divided else None
@@ -73,16 +77,53 @@ def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
     return rows
 
 
-def replay_learner(
-    learner: Learner, lanes: int = 4, incarnation: int = 0, resume: Any = None, **more: Any
-) -> ReplayLearner:
+class Acted(Source):
+    """Rollouts of [2, lanes] steps that a test has."""
+
+    def __init__(self, lanes: int):
+        self.lanes = lanes
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return 2, self.lanes
+
+    def open(self, ctx: Any, learner: Any, params: Any, replayed: bool = False) -> Feed:
+        assert replayed
+        return ActedFeed(ctx, learner)
+
+
+class ActedFeed(Feed):
+    alone = blocking = False
+
+    def items(self) -> Any:
+        return iter(())
+
+
+def test_a_source_that_lacks_a_method_or_opens_something_else_is_named():
+    class Wrong(Acted):
+        def feeds(self, *given: Any) -> Any:
+            return [7]
+
+    def adds(source: Any) -> Role:
+        spec: Any = SimpleNamespace(hyperparameters=SimpleNamespace())
+        return Crew(0).add(learn, learner=True, source=source, spec=spec)
+
+    with pytest.raises(TypeError, match=r"Unshaped.*shape"):
+        type("Unshaped", (Source,), {"open": Acted.open})()
+    with pytest.raises(UserError, match=r"learn: source RolloutBatches given, allowed: .*Source, with shape"):
+        adds(object.__new__(RolloutBatches))
+    assert adds(Acted(4)).source.shape == (2, 4)
+    with pytest.raises(UserError, match=r"Wrong.open gave int, allowed: a polyplay.learning.Feed"):
+        next(learn(SimpleNamespace(), source=Wrong(4), spec=None))  # type: ignore[arg-type]
+
+
+def replay_feed(learner: Learner, lanes: int = 4, incarnation: int = 0, resume: Any = None, **more: Any) -> ReplayFeed:
     told: list[Any] = []
     counters = SimpleNamespace(losses=told.append, timed=lambda column: nullcontext())
     who = {"seed": 1, "index": 0, "incarnation": incarnation, "role": "replica", "resume": resume}
     ctx: Any = SimpleNamespace(**who, counters=counters)
-    made = ReplayLearner(
-        ctx, learner, Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
-    )
+    replay = Replay(SPEC, lanes, **{"capacity": 400, "batch": 8, "start": 16, "ratio": 2.0, **more})
+    made: Any = Replayed(Acted(lanes), replay).open(ctx, learner, None)  # type: ignore[arg-type]
     made.told = told
     return made
 
@@ -92,11 +133,18 @@ def run(steps) -> None:
         pass
 
 
+def step(made: ReplayFeed, rows: Any) -> None:
+    """As a feed does: insert a rollout, and make the updates that are due."""
+    run(made.insert(rows, {}))
+    while made.due:
+        run(made.update())
+
+
 def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
     learner = Learner()
-    made = replay_learner(learner)
+    made = replay_feed(learner)
     for turn in range(1, 30):
-        run(made.step(rollout(2, 4), {}))
+        step(made, rollout(2, 4))
         twin = max(0, (8 * turn - 16) * 2 // 8)
         assert made.updates == len(learner.revised) == twin
     assert learner.rested == [8.0] * 29, "steps count once"
@@ -108,10 +156,10 @@ def test_replicas_owe_by_the_mean_of_their_steps():
     owed = []
     for ends in ((), (1,)):
         learner = Learner()
-        made = replay_learner(learner)
+        made = replay_feed(learner)
         learner.mean = 6.0  # of 8 and 4
         for _ in range(9):
-            run(made.step(rollout(2, 4, ends), {}))
+            step(made, rollout(2, 4, ends))
         owed.append((made.updates, made.buffer.limiter.steps))
     assert owed == [((54 - 16) * 2 // 8, 54.0)] * 2
 
@@ -120,12 +168,12 @@ def test_a_sample_drawn_ahead_is_the_next_update_s_and_changes_no_count():
     """With episodes that end, so that now and then no update is due where one was expected."""
     one, two = Learner(), Learner()
     two.divided = True
-    plain, ahead = replay_learner(one), replay_learner(two)
+    plain, ahead = replay_feed(one), replay_feed(two)
     for turn in range(40):
         rows = rollout(2, 4, ends=(turn % 3,))
-        ahead.draw_ahead(8)
-        run(plain.step(rows, {}))
-        run(ahead.step(rows, {}))
+        ahead.draw_ahead()
+        step(plain, rows)
+        step(ahead, rows)
         assert ahead.updates == plain.updates
     assert plain.updates > 20
     assert not one.begun
@@ -137,48 +185,48 @@ def test_a_sample_drawn_ahead_is_the_next_update_s_and_changes_no_count():
 def test_a_sample_drawn_ahead_is_saved(tmp_path):
     one, two = Learner(), Learner()
     one.divided = two.divided = True
-    made = replay_learner(one)
+    made = replay_feed(one)
     for _ in range(3):
-        run(made.step(rollout(2, 4), {}))
-    made.draw_ahead(8)
+        step(made, rollout(2, 4))
+    made.draw_ahead()
     drawn = one.begun[-1]
-    made.save(checkpoint.CheckpointPart(tmp_path, 7))
-    again = replay_learner(two, resume=checkpoint.complete(tmp_path, 7, {}))
+    made.write(checkpoint.CheckpointPart(tmp_path, 7))
+    again = replay_feed(two, resume=checkpoint.complete(tmp_path, 7, {}))
     assert two.begun == [drawn], "the other threads begin with it at once"
     assert again.updates == made.updates
     for who in (made, again):
-        run(who.step(rollout(2, 4), {}))
+        step(who, rollout(2, 4))
     assert two.items[0]["id"].tolist() == drawn
     assert [item["id"].tolist() for item in one.items[-len(two.items) :]] == [x["id"].tolist() for x in two.items]
 
 
 def test_priorities_go_back_to_whom_they_belong():
     learner = Learner()
-    made = replay_learner(learner, sampler=Proportional(alpha=1.0, beta=1.0), ratio=4.0)
+    made = replay_feed(learner, sampler=Proportional(alpha=1.0, beta=1.0), ratio=4.0)
     for _ in range(3):
-        run(made.step(rollout(4, 4), {}))
+        step(made, rollout(4, 4))
     assert made.buffer.metrics()["priority_max"] == 8.0
     assert made.buffer.metrics()["late"] == 0
 
 
 @pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
 def test_beta_moves_to_its_last_value_over_the_run(left, beta):
-    made = replay_learner(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
+    made = replay_feed(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
     assert replay_worker.importance_exponent(made.replay, left) == pytest.approx(beta)
-    made.insert(rollout(30, 4), {})
+    run(made.insert(rollout(30, 4), {}))
     run(made.update())
     assert made.buffer.metrics()["beta"] == pytest.approx(beta)
     for sampler in (Uniform(), Proportional(0.5, 0.4)):
-        assert replay_worker.importance_exponent(replay_learner(Learner(), sampler=sampler).replay, left) is None
+        assert replay_worker.importance_exponent(replay_feed(Learner(), sampler=sampler).replay, left) is None
 
 
 def test_who_takes_a_lost_ones_place_draws_others():
     drawn = []
     for incarnation in (0, 1, 1000):
         learner = Learner()
-        made = replay_learner(learner, incarnation=incarnation)
+        made = replay_feed(learner, incarnation=incarnation)
         for _ in range(8):
-            run(made.step(rollout(4, 4), {}))
+            step(made, rollout(4, 4))
         drawn.append([item["id"].tolist() for item in learner.items])
     assert len(drawn[0]) == len(drawn[1]) > 3
     assert drawn[0] != drawn[1]

@@ -13,6 +13,7 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning.learner import Learner, LearnerSpec
+from polyplay.learning.parts import TargetNetwork
 from polyplay.learning.threaded_gradient import parts_of
 from polyplay.learning.value_losses import CategoricalLoss, QLoss, q_outputs
 from polyplay.nets import factory
@@ -47,7 +48,8 @@ def learner(
     }
     policy = factory.NetworkFactory("mlp", SPEC, options, values=True)
     update, rate = Local(OptimizerSpec(optimizer, eps=1e-2)), Hyperparameters(learning_rate=1e-3)
-    return Learner(ctx, LearnerSpec(policy, LOSSES[loss], update, rate, 1e9, "constant", outputs=q_outputs, target=5))
+    parts = (TargetNetwork(5),)
+    return Learner(ctx, LearnerSpec(policy, LOSSES[loss], update, rate, 1e9, "constant", parts, outputs=q_outputs))
 
 
 def item(seed: int, B: int = 32) -> Any:
@@ -75,8 +77,8 @@ def learnt(who: Learner, updates: int = 4) -> tuple[torch.Tensor, list[np.ndarra
 def test_two_threads_learn_what_one_does(loss: str, optimizer: str):
     alone, together = learner(1, loss, optimizer), learner(2, loss, optimizer)
     (one, first), (two, second) = learnt(alone), learnt(together)
-    assert not alone.parts
-    assert together.parts
+    assert not alone.threads
+    assert together.threads
     torch.testing.assert_close(two, one, rtol=1e-3, atol=2e-5)
     np.testing.assert_allclose(np.stack(second), np.stack(first), rtol=1e-3, atol=1e-4)
 
@@ -114,9 +116,9 @@ def test_in_bfloat16_what_acts_has_the_newest_weights(ahead: bool):
         if ahead:
             who.begin(item(i))
         list(who.step_on_sample(item(i), 4.0))
-        who.policy.freeze_noise()
+        who.policy.cache_weights()
         twin.vector.flat.copy_(who.vector.flat)
-        twin.policy.freeze_noise()
+        twin.policy.cache_weights()
         with torch.no_grad():
             values = [w.policy.act(rows, {})[0]["value"] for w in (who, twin)]
         assert torch.equal(*values)
@@ -126,6 +128,6 @@ def test_statistics_of_inputs_change_after_what_was_begun():
     who = learner(2, "sum", inputs="normalize")
     who.divide(32)
     who.begin(item(0))
-    assert who.parts
+    assert who.threads
     who.observe({"obs": np.ones((5, 4, 20), np.float32)})
-    assert all(f.done() for f in (*who.parts.targets, *who.parts.begun))
+    assert all(f.done() for f in (*who.threads.targets, *who.threads.begun))

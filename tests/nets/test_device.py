@@ -16,6 +16,7 @@ from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Field
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.nets import device, factory
+from polyplay.nets.policy import Policy
 from polyplay.runs import load as precision_load
 from polyplay.runs.options import RunOptions
 from polyplay.systems import load
@@ -170,7 +171,7 @@ def test_auto_is_float32_where_bfloat16_is_slower(monkeypatch, half, said):
 def test_what_cannot_be_is_refused():
     with pytest.raises(UserError, match="precision: 'fp16' given, allowed: float32, bfloat16, auto"):
         polyplay.train("a2c", env="toy:catch", precision="fp16")
-    own = torch.nn.Linear(2, 2)
+    own = Policy()
     assert device.set_precision(own, "auto") is own
     with pytest.raises(UserError, match="--precision bfloat16: this --network is a whole policy"):
         device.set_precision(own, "bfloat16")

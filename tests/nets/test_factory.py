@@ -16,7 +16,10 @@ CUSTOM = """
 import torch
 from torch import nn
 
-class Torso(nn.Module):
+from polyplay.core.tree import Field
+from polyplay.nets import policy
+
+class Torso(policy.Torso):
     features = 9
     def __init__(self, spec, width=9):
         super().__init__()
@@ -31,10 +34,71 @@ class Choosy(Torso):
     def forward(self, obs):
         return self.layer(obs.view(-1, 3)[:, :2])
 
+class Double(Torso):
+    def forward(self, obs):
+        return super().forward(obs).double()
+
+class Empty(policy.Torso):
+    def __init__(self, spec):
+        super().__init__()
+
+class Nameless(Empty):
+    forward = Torso.forward
+
+class Counter(policy.Policy):
+    noise = 1
+    def __init__(self, spec):
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+    def spec(self):
+        return {"action": Field((), "int64"), "value": Field((), "float32")}
+    def state_spec(self):
+        return {"age": Field((), "int64")}
+    def initial(self, lanes):
+        return {"age": torch.zeros(lanes, dtype=torch.int64)}
+    def act(self, step, state):
+        value = self.layer(step["obs"]).squeeze(1) * step["noise"].squeeze(1)
+        return {"action": state["age"] % 5, "value": value}, {"age": state["age"] + 1}
+    def unroll(self, batch, state):
+        value = self.layer(batch["obs"]).squeeze(2)
+        return {"logp": value, "value": value, "entropy": value}
+
+class Mute(Counter):
+    unroll = policy.Policy.unroll
+
+class Still(Counter):
+    def spec(self):
+        return {"value": Field((), "float32")}
+
+class Ageless(Counter):
+    initial = policy.Policy.initial
+
+class Column(Counter):
+    def act(self, step, state):
+        said, after = super().act(step, state)
+        return {**said, "value": said["value"].unsqueeze(1)}, after
+
+class Older(Counter):
+    def act(self, step, state):
+        said, after = super().act(step, state)
+        return said, {"age": after["age"].float()}
+
+class Alone(Counter):
+    def act(self, step, state):
+        return super().act(step, state)[0]
+
+class Blind(Counter):
+    def unroll(self, batch, state):
+        return {"value": batch["observation"]}
+
+class Quiet(Counter):
+    def unroll(self, batch, state):
+        return {"logp": super().unroll(batch, state)["logp"]}
+
 def nothing(spec):
     return 3
 
-def nameless(spec):
+def plain(spec):
     return nn.Linear(4, 4)
 
 def whole(spec):
@@ -91,6 +155,7 @@ def test_a_torso_by_module_and_name_gets_head_and_core(custom):
 
 def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
     assert nets.make(custom + "whole", discrete(vector(3))).torso.features == 3
+    assert nets.make(custom + "Counter", discrete(vector(3), 5)).training
     with pytest.raises(UserError, match=r"leave out --core$"):
         nets.make(custom + "whole", discrete(vector(3)), core="gru")
 
@@ -111,14 +176,25 @@ def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
         ("no_such_module_here:f", {}, "no module 'no_such_module_here'; it must be installed or lie in "),
         ("CUSTOM:absent", {}, "could not be loaded: .* has no attribute 'absent'"),
         ("CUSTOM:number", {}, "is no function of the EnvSpec, but int"),
-        ("CUSTOM:nothing", {}, "returned int, it must return a torch.nn.Module"),
-        ("CUSTOM:nameless", {}, "must have an int attribute `features`, it has None"),
-        ("CUSTOM:Crooked", {}, r"made \[2, 9\] of two observations of shape \[3\], not \[2, 10\]"),
-        ("CUSTOM:Choosy", {}, r"does not take observations of shape \[3\]: mat1 and mat2"),
+        ("CUSTOM:nothing", {}, "returned int, it must return a Torso or a Policy: .* inherits one of these from"),
+        ("CUSTOM:plain", {}, "returned Linear, it must return a Torso or a Policy"),
+        ("CUSTOM:Empty", {}, r"class Empty lacks forward\(obs\): observations \[N, …\] → float32 \[N, features\]"),
+        ("CUSTOM:Nameless", {}, "class Nameless: features is 0, it must be an int, how many numbers `forward` makes"),
+        ("CUSTOM:Crooked", {}, r"class Crooked: forward, .* gave float32 \[2, 9\], not float32 \[2, 10\]"),
+        ("CUSTOM:Double", {}, r"forward, of .* float32 \[3\], gave float64 \[2, 9\], not float32 \[2, 9\]"),
+        ("CUSTOM:Choosy", {}, r"forward does not take two observations of float32 \[3\]: mat1 and mat2"),
+        ("CUSTOM:Mute", {}, r"class Mute lacks unroll\(batch, state\): rows \[T\+1, B, …\] and the state before"),
+        ("CUSTOM:Still", {}, r"spec must have `action` Field\(shape=\(\), dtype='int64'\), .*; it has None"),
+        ("CUSTOM:Ageless", {}, r"initial, for two lanes, gave age no tensor, not int64 \[2\]"),
+        ("CUSTOM:Column", {}, r"class Column: act, for two lanes, gave value float32 \[2, 1\], not float32 \[2\]"),
+        ("CUSTOM:Older", {}, r"act, for two lanes, as the state after gave age float32 \[2\], not int64 \[2\]"),
+        ("CUSTOM:Alone", {}, r"act gave dict, it must give \(outputs, the state after\)"),
+        ("CUSTOM:Blind", {}, r"unroll does not take three rows of two lanes with obs float32 \[3\]: 'observation'"),
+        ("CUSTOM:Quiet", {}, r"unroll, for three rows of two lanes, gave value no tensor, not float32 \[3, 2\]"),
         ("CUSTOM:Torso", {"depth": 3}, "unexpected keyword argument 'depth'; its options are: width"),
     ],
 )
 def test_mistakes_are_one_clear_line(custom, name, options, message):
     with pytest.raises(UserError, match=message) as caught:
-        nets.make(name.replace("CUSTOM:", custom), discrete(vector(3)), **options)
+        nets.make(name.replace("CUSTOM:", custom), discrete(vector(3), 5), **options)
     assert "\n" not in str(caught.value)

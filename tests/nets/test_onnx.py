@@ -22,6 +22,7 @@ from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.nets import factory, layers
 from polyplay.nets import onnx as export
+from polyplay.nets.policy import Torso
 from tests.nets.fights import FIGHT
 
 MANY = EnvSpec({"at": Field((3,), "float32"), "n": Field((), "int64")}, Discrete(3), classes={"n": 4})
@@ -30,7 +31,7 @@ REAL = EnvSpec(Field((5,), "float32"), Box((2,), -ONE, ONE))
 IMAGE = EnvSpec(Field((4, 28, 28), "uint8"), Discrete(6))
 
 
-class Stiff(nn.Module):
+class Stiff(Torso):
     """A user's network that fixes the number of rows: len() is a plain number."""
 
     features = 4

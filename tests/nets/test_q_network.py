@@ -125,12 +125,12 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     assert near.dtype == torch.float32
     torch.testing.assert_close(near, exact, atol=0.01, rtol=0.1)
     with torch.no_grad():
-        half.freeze_noise()
+        half.cache_weights()
         half.head.advantage.hidden.weight.mul_(2.0)
         assert torch.equal(half.scores({"obs": obs}, {}, cached=True), near), "old until told"
         changed = half.scores({"obs": obs}, {})
         assert not torch.equal(changed, near), "who learns has the present weights"
-        half.freeze_noise()
+        half.cache_weights()
         assert torch.equal(half.scores({"obs": obs}, {}, cached=True), changed)
     assert set(value_losses.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
 

@@ -15,9 +15,9 @@ import pytest
 
 from polyplay.core import checkpoint
 from polyplay.core.files import JsonLines, Row, write_json
-from polyplay.population.rules import parse_prior
+from polyplay.population.rules import Evolution, parse_prior
 from polyplay.population.store import Store, read_lineage
-from polyplay.population.trainer import Evolution, MemberSession, trainer
+from polyplay.population.trainer import MemberSession, PopulationPlan, trainer
 from polyplay.runs.directory import rewind
 from polyplay.runs.load import find_checkpoint
 from polyplay.runs.population import learnt
@@ -26,16 +26,21 @@ EVERY, TOTAL = 40, 120
 HALF = EVERY // 2  # agent steps between two checkpoints
 
 
-def evolution_of(**more: Any) -> Evolution:
-    priors = {"rate": parse_prior("rate=log:0.001:1.0", float)}
-    usual = {"over": "a2c", "size": 3, "every": EVERY, "total": TOTAL, "exploit": "truncation", "explore": "perturb"}
-    return Evolution(**{**usual, "score": "games", "priors": priors, "seed": 3, **more})
+RATE = {"rate": parse_prior("rate=log:0.001:1.0", float)}
 
 
-def begun(directory: Path, evolution: Evolution) -> Store:
+def plan_of(
+    exploit: str = "truncation", explore: str = "perturb", priors: Any = RATE, size: int = 3, seed: int = 3, **more: Any
+) -> PopulationPlan:
+    return PopulationPlan(
+        Evolution(EVERY, exploit, explore, priors), "a2c", size, more.pop("total", TOTAL), "games", seed, **more
+    )
+
+
+def begun(directory: Path, plan: PopulationPlan) -> Store:
     store = Store(directory)
     directory.mkdir(exist_ok=True)
-    store.begin(evolution.about(), evolution.founders())
+    store.begin(plan.about(), plan.founders())
     return store
 
 
@@ -156,14 +161,14 @@ class Kill:
         self.at(10**9)
 
 
-def train(store: Store, evolution: Evolution, run: Any, said: list[str] | None = None, turns: int = 1000) -> None:
+def train(store: Store, plan: PopulationPlan, run: Any, said: list[str] | None = None, turns: int = 1000) -> None:
     """Trainer 0, as in --serial, for so many turns. run: what it calls, which gets its control; said: its messages."""
     control = SimpleNamespace(finishing=False)
     said = getattr(run, "said", []) if said is None else said
     ctx: Any = SimpleNamespace(directory=store.directory, control=control, serial=True, n=1, index=0)
     ctx.log = lambda kind, text: said.append(text)
     run.control = control
-    for turn, _ in enumerate(trainer(ctx, out=None, evolution=evolution, run=run), 1):  # type: ignore[arg-type]
+    for turn, _ in enumerate(trainer(ctx, out=None, plan=plan, run=run), 1):  # type: ignore[arg-type]
         if turn == turns:
             return
 

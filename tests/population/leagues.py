@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from polyplay.core.worker import Counters, RunControl, WorkerContext
-from polyplay.population.league import RATED, League
-from polyplay.population.league_log import CopyRule
+from polyplay.population.league import League
 from polyplay.population.referee import NO_COPIES, Opponents, Referee
+from polyplay.population.rules import Evolution
 
+PLAYERS = "elo", "mu", "sigma", "quality", "games", "points", "kind", "agent", "version"
 DUEL = (0, 1)  # two teams of one seat each
 
 
@@ -29,7 +30,7 @@ def employ(
     matches: int = 4,
     heard: list | None = None,
     resume: Path | None = None,
-    copies: CopyRule = NO_COPIES,
+    copies: Evolution = NO_COPIES,
 ) -> Referee:
     said = (lambda kind, text: heard.append((kind, text))) if heard is not None else lambda kind, text: None
     control = Counters(1), RunControl()
@@ -45,4 +46,4 @@ def play(league: League, actor: int, outcomes: Sequence[Sequence[float]], player
 
 
 def everything(league: League) -> dict[str, Any]:
-    return {name: getattr(league, name).tolist() for name in (*RATED, "kind", "agent", "version")}
+    return {name: getattr(league, name).tolist() for name in PLAYERS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +13,37 @@ import pytest
 
 from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
-from polyplay.population import league_log
-from polyplay.population.league import CopyOrder, League
-from polyplay.population.league_log import LOG, SUMMARY, CopyHistory, CopyRule, LeagueState
+from polyplay.core.worker import CopyOrder
+from polyplay.population import league_log, rules
+from polyplay.population.league import League
+from polyplay.population.league_log import LOG, SUMMARY, CopyHistory, LeagueAgents, LeagueState
 from polyplay.population.referee import ELO, TRUESKILL, Referee
-from polyplay.population.rules import Prior, initial
+from polyplay.population.rules import Evolution, Prior, around, change_values
 from polyplay.population.store import LINEAGE, read_lineage
 from tests.population import leagues
 from tests.population.fake_members import Kill, Killed
 
 HYPER = {"learning_rate": 1e-3, "entropy_cost": 0.01}
 
-RULE = CopyRule(10, HYPER)
+RULE = Evolution(10, priors=around(HYPER))
+
+
+def agents_of(matches: list[int], evolution: Evolution = RULE, looks: int = 0) -> LeagueAgents:
+    """matches: of every agent since it began."""
+    league = League(len(matches), 1, leagues.DUEL, varied=tuple(HYPER))
+    league.hyper[:] = list(HYPER.values())
+    return LeagueAgents(league, CopyHistory(matches=Counter(dict(enumerate(matches))), looks=looks), evolution)
 
 
 def look(
-    elo: list[float], matches: list[int], looks: int = 0, hyper: Any = None, rule: CopyRule = RULE
+    elo: list[float], matches: list[int], looks: int = 0, hyper: Any = None, rule: Evolution = RULE
 ) -> dict[str, Any]:
     """The line of agent 0. hyper: of every agent."""
-    history = CopyHistory(matches=Counter(dict(enumerate(matches))), looks=looks)
-    hyper = np.tile(list(HYPER.values()), (len(elo), 1)) if hyper is None else hyper
-    return rule.decide(0, history, np.array(elo), hyper, seed=3)
+    agents = agents_of(matches, rule, looks)
+    agents.league.elo[: len(elo)] = elo
+    if hyper is not None:
+        agents.league.hyper[:] = hyper
+    return agents.look(0, seed=3)
 
 
 @pytest.mark.parametrize(
@@ -59,14 +70,15 @@ def test_hyperparameters_are_the_donors_perturbed_and_stay_in_their_range():
         found.add(tuple(round(line["values"][name] / x, 6) for name, x in zip(HYPER, hyper[1], strict=True)))
     assert found == {(a, b) for a in (0.8, 1.2) for b in (0.8, 1.2)}
     hyper[1, 1] = 0.0
-    assert look(elo, [10, 10], 0, hyper, CopyRule(10, {**HYPER, "entropy_cost": 0.0}))["values"]["entropy_cost"] == 0.0
+    still = Evolution(10, priors=around({**HYPER, "entropy_cost": 0.0}))
+    assert look(elo, [10, 10], 0, hyper, still)["values"]["entropy_cost"] == 0.0
 
 
 FTW = {"learning_rate": Prior("learning_rate", "log", 1e-5, 5e-3)}
 FTW |= {"entropy_cost": Prior("entropy_cost", "log", 5e-4, 1e-2), "captured": Prior("captured", "log", 0.1, 1.0)}
 FTW |= {"tagged": Prior("tagged", "log", -1.0, -0.1), "period": Prior("period", "uniform", 5, 19, whole=True)}
 
-AS_FTW = CopyRule(1000, initial(FTW, 1, seed=0)[0], priors=FTW, chance=0.05, drawn=("period",))
+AS_FTW = {name: replace(prior, chance=0.05, drawn=name == "period") for name, prior in FTW.items()}
 
 
 def test_each_value_is_perturbed_as_rarely_as_is_said_and_what_is_drawn_anew_is_all_there_is():
@@ -74,7 +86,7 @@ def test_each_value_is_perturbed_as_rarely_as_is_said_and_what_is_drawn_anew_is_
     copied = {"learning_rate": 1e-3, "entropy_cost": 1e-3, "captured": 0.9, "tagged": -0.9, "period": 7.0}
     factors: dict[str, set[float]] = {name: set() for name in copied}
     for _ in range(n):
-        values = AS_FTW.explore(copied, rng)
+        values = change_values("mutate", copied, AS_FTW, rng)
         for name in copied:
             if values[name] != copied[name]:
                 changed[name] += 1
@@ -88,22 +100,23 @@ def test_each_value_is_perturbed_as_rarely_as_is_said_and_what_is_drawn_anew_is_
 
 
 def test_who_has_not_looked_for_longest_is_due_and_nobody_while_a_copy_is_made():
-    history = CopyHistory(matches=Counter({0: 11, 1: 25, 2: 30}), looked=Counter({2: 21}))
-    assert RULE.due(history, 3) == 1
-    assert CopyRule(0, HYPER).due(history, 3) is None
-    assert CopyRule(26, HYPER).due(history, 3) is None
-    history.look({"look": 1, "copy": 1, "donor": 0, "values": HYPER, "why": ""})
-    assert RULE.due(history, 3) is None
+    agents = agents_of([11, 25, 30])
+    agents.history.looked[2] = 21
+    assert agents.due() == 1
+    for every in (0, 26):
+        assert LeagueAgents(agents.league, agents.history, Evolution(every)).due() is None
+    agents.history.look({"look": 1, "copy": 1, "donor": 0, "values": HYPER, "why": ""})
+    assert agents.due() is None
 
 
 # ------------------------------------------------------------------------------------------------ with a referee
 def small() -> League:
-    league = leagues.small(actors=1, past=2, varied=RULE.varied)
+    league = leagues.small(actors=1, past=2, varied=tuple(HYPER))
     league.hyper[:] = list(HYPER.values())
     return league
 
 
-def employ(directory: Path, league: League, resume: Path | None = None, rule: CopyRule = RULE) -> Referee:
+def employ(directory: Path, league: League, resume: Path | None = None, rule: Evolution = RULE) -> Referee:
     return leagues.employ(directory, league, matches=1000, resume=resume, copies=rule)
 
 
@@ -239,7 +252,8 @@ def rebuilt(directory: Path, league: League) -> dict[str, Any]:
 
 def test_referees_killed_anywhere_lose_no_copy_and_make_none_twice(tmp_path, monkeypatch):
     """250 events drawn by a seed: matches, answers of learners, kills of the referee, runs that go on."""
-    rng, rule = np.random.default_rng(7), CopyRule(5, HYPER, sure=0.5)
+    rng, rule = np.random.default_rng(7), Evolution(5, priors=RULE.priors)
+    monkeypatch.setattr(rules, "SURE", 0.5)
     kill, league, resume, office = Kill(monkeypatch), small(), None, None
     versions, answered, sessions = {"0": 0, "1": 0}, set[tuple[int, int]](), 1
     for _ in range(250):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import numpy as np
 import pytest
@@ -13,18 +14,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.core.errors import Count, Positive, UserError
+from polyplay.population import rules
 from polyplay.population.rules import (
     Choice,
+    Population,
     Prior,
     Standing,
-    exploit,
-    explore,
+    change_values,
+    choose_donor,
+    evolve,
     initial,
     parse_prior,
     two_sided,
     welch_test,
 )
 from polyplay.runs.flags import Word, check_value
+from polyplay.systems import pbt
 
 
 def test_welch_is_scipy_s():
@@ -50,8 +55,6 @@ def test_student_s_distribution_where_it_has_a_closed_form(t):
 
 FAILED = -math.inf
 
-EXPLOIT = "truncation", "tournament", "ttest", "none"
-
 SCORES = st.lists(st.sampled_from([None, FAILED, 0.0, 1.0, 2.0, 3.0, 4.0]), min_size=1, max_size=16)
 
 
@@ -75,7 +78,7 @@ def donors(rule: str, scores: list[float | None], i: int) -> set[int | None]:
 
 def choices(rule: str, standings: list[Standing], i: int) -> list[Choice]:
     """What a rule says, whichever donor is drawn."""
-    return [exploit(rule, standings, i, Fixed(k)) for k in range(len(standings))]
+    return [choose_donor(rule, standings, i, Fixed(k)) for k in range(len(standings))]
 
 
 def truncated(scores: list[float | None], i: int) -> set[int | None]:
@@ -112,12 +115,12 @@ def test_tournament_is_the_twin_s(scores):
 def test_a_member_that_failed_copies_any_that_has_not(rule):
     standings = [Standing(FAILED), Standing(FAILED), Standing(1.0, (1.0,) * 10), Standing(None)]
     assert {c.donor for c in choices(rule, standings, 0)} == {2}
-    assert exploit(rule, standings[:2], 0, Fixed(0)).donor is None
+    assert choose_donor(rule, standings[:2], 0, Fixed(0)).donor is None
 
 
 def one_against_one(own: list[float], other: list[float]) -> Choice:
     standings = [Standing(float(np.mean(own)), tuple(own)), Standing(float(np.mean(other)), tuple(other))]
-    return exploit("ttest", standings, 0, Fixed(0))
+    return choose_donor("ttest", standings, 0, Fixed(0))
 
 
 @pytest.mark.parametrize(
@@ -137,6 +140,40 @@ def test_the_t_test_by_hand(own, other, donor, why):
     assert one_against_one(own, other) == Choice(donor, why)
 
 
+class Listed(Population):
+    """Members in memory, of whom none can be copied that is called broken."""
+
+    def __init__(self, *members: Standing):
+        self.members = [*members]
+
+    def standings(self) -> list[Standing]:
+        return self.members
+
+    def copy(self, receiver: int, donor: int, values: dict[str, Any]) -> None:
+        if "broken" in values:
+            raise UserError("it is gone")
+        self.members[receiver] = Standing(None, values=values)
+
+
+@pytest.mark.parametrize("rule", [*rules.EXPLOIT])
+def test_any_population_evolves_by_any_rule(rule):
+    worse, better = Standing(1000.0, (0.0,) * 10, {"c": 1.0}), Standing(1200.0, (8.0, 9.0) * 5, {"c": 5.0})
+    population, rng = Listed(worse, better), np.random.default_rng(0)
+    choice = evolve(population, 0, rule, "perturb", {"c": Prior("c", "uniform", 0, 9)}, rng)
+    assert choice.donor == (None if rule == "none" else 1)
+    assert population.members[0].values["c"] in ([1.0] if rule == "none" else [4.0, 6.0])
+    assert evolve(population, 1, rule, "none", {}, rng).donor is None, "nobody is better"
+    gone = Listed(worse, replace(better, values={"broken": 1}))
+    said = "nothing is copied" if rule == "none" else "not copied: it is gone"
+    assert evolve(gone, 0, rule, "none", {}, rng) == Choice(None, said)
+    assert gone.members[0] is worse
+
+
+def test_what_the_options_name_are_rules():
+    assert {*get_args(get_type_hints(pbt.Config)["exploit"])} <= {*rules.EXPLOIT}
+    assert {*get_args(get_type_hints(pbt.Config)["explore"])} <= {*rules.EXPLORE}
+
+
 # Explore
 PRIORS = {
     "a": Prior("a", "log", 1e-3, 1e3),
@@ -149,7 +186,7 @@ VALUES: dict[str, Any] = {"a": 1.0, "b": 2, "c": 5.0, "other": "kept"}
 
 def explored(rule: str, n: int = 2_000) -> list[dict[str, Any]]:
     rng = np.random.default_rng(0)
-    return [explore(rule, dict(VALUES), PRIORS, rng) for _ in range(n)]
+    return [change_values(rule, dict(VALUES), PRIORS, rng) for _ in range(n)]
 
 
 def test_each_is_perturbed_by_itself_and_what_has_no_prior_stays():

@@ -31,12 +31,12 @@ from polyplay.population.store import (
     read_lineage,
     wall_seconds,
 )
-from tests.population.fake_members import begun, evolution_of
+from tests.population.fake_members import begun, plan_of
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    return begun(tmp_path / "run", evolution_of())
+    return begun(tmp_path / "run", plan_of())
 
 
 def decide(store: Store, i: int = 0, why: str = "no member is better") -> None:
@@ -52,7 +52,7 @@ def numbers(store: Store) -> list[int]:
 
 def test_it_may_be_begun_again_where_it_was_killed_before_it_was_a_run(store):
     (store.directory / LINEAGE).write_text((store.directory / LINEAGE).read_text() + '{"torn')
-    begun(store.directory, evolution_of(size=2))
+    begun(store.directory, plan_of(size=2))
     assert (numbers(store), len(store.read()["members"])) == ([0, 1], 2)
 
 

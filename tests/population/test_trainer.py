@@ -18,7 +18,7 @@ from polyplay.core.files import Row
 from polyplay.population import trainer
 from polyplay.population.rules import parse_prior
 from polyplay.population.store import DONE, FAILED, TRAINING, WAITING, Store, ancestry, read_lineage
-from polyplay.population.trainer import DRAWS, PreparedCopy, may_train
+from polyplay.population.trainer import DRAWS, MemberRuns, PreparedCopy, may_train
 from tests.population.fake_members import (
     EVERY,
     HALF,
@@ -27,8 +27,8 @@ from tests.population.fake_members import (
     Kill,
     Killed,
     begun,
-    evolution_of,
     known,
+    plan_of,
     save,
     train,
 )
@@ -40,9 +40,9 @@ def _no_rest(monkeypatch):
     monkeypatch.setattr(os, "fsync", lambda fd: None)
 
 
-def finished(directory: Path, evolution: Any) -> Store:
-    store = begun(directory, evolution)
-    train(store, evolution, FakeRun(store))
+def finished(directory: Path, plan: Any) -> Store:
+    store = begun(directory, plan)
+    train(store, plan, FakeRun(store))
     return store
 
 
@@ -63,10 +63,10 @@ def is_whole(store: Store) -> None:
 
 
 def test_members_take_turns_and_decide_between(tmp_path):
-    evolution = evolution_of()
-    store = begun(tmp_path / "run", evolution)
+    plan = plan_of()
+    store = begun(tmp_path / "run", plan)
     run = FakeRun(store)
-    train(store, evolution, run)
+    train(store, plan, run)
     assert [m["state"] for m in store.read()["members"]] == [DONE] * 3
     assert [i for i, steps in run.trained if steps % EVERY == 0] == [0, 1, 2] * 3
     assert copies(store), "nothing was copied: the other tests show nothing"
@@ -77,18 +77,18 @@ def test_members_take_turns_and_decide_between(tmp_path):
 @pytest.mark.parametrize("step", [173, pytest.param(1, marks=pytest.mark.long)])
 def test_killed_at_any_moment_it_becomes_the_same(step, tmp_path, monkeypatch):
     """At every change of a file, or at some, and gone on with."""
-    evolution = evolution_of()
-    whole = known(finished(tmp_path / "whole", evolution))
+    plan = plan_of()
+    whole = known(finished(tmp_path / "whole", plan))
     kill = Kill(monkeypatch)
     for n in range(1, 100_000, step):
-        store = begun(tmp_path / f"cut-{n}", evolution)
+        store = begun(tmp_path / f"cut-{n}", plan)
         kill.at(n)
         try:
-            train(store, evolution, FakeRun(store))
+            train(store, plan, FakeRun(store))
         except Killed:
             kill.never()
             is_whole(store)
-            train(store, evolution, FakeRun(store))
+            train(store, plan, FakeRun(store))
         else:
             break
         assert known(store) == whole, f"killed at change {n}"
@@ -100,9 +100,9 @@ def test_killed_at_any_moment_it_becomes_the_same(step, tmp_path, monkeypatch):
 @pytest.mark.parametrize("turns", [1, 4, 7])
 def test_stopped_between_and_within_sessions_it_becomes_the_same(turns, tmp_path):
     """A member that was stopped on its way goes on first, so the others decide by what they would have seen."""
-    evolution = evolution_of()
-    whole = known(finished(tmp_path / "whole", evolution))
-    store = begun(tmp_path / "cut", evolution)
+    plan = plan_of()
+    whole = known(finished(tmp_path / "whole", plan))
+    store = begun(tmp_path / "cut", plan)
     run = FakeRun(store)
 
     def stop() -> str:
@@ -111,59 +111,59 @@ def test_stopped_between_and_within_sessions_it_becomes_the_same(turns, tmp_path
 
     member, steps = turns % 3, turns // 3 * EVERY + HALF
     run.events[member, steps] = stop
-    train(store, evolution, run)
+    train(store, plan, run)
     m = store.read()["members"][member]
     assert (m["state"], m["steps"], m["why"]) == (WAITING, steps, "stopping")
-    train(store, evolution, FakeRun(store))
+    train(store, plan, FakeRun(store))
     assert known(store) == whole
 
 
 def test_the_last_session_that_was_not_written_down_is_no_turn(tmp_path):
     """Killed between a member's last checkpoint and population.json: it is done, and nothing is decided about it."""
-    evolution = evolution_of()
-    whole = known(finished(tmp_path / "whole", evolution))
-    store = begun(tmp_path / "cut", evolution)
+    plan = plan_of()
+    whole = known(finished(tmp_path / "whole", plan))
+    store = begun(tmp_path / "cut", plan)
 
     def die() -> None:
         raise Killed
 
     with pytest.raises(Killed):
-        train(store, evolution, FakeRun(store, {(1, TOTAL): die}))
+        train(store, plan, FakeRun(store, {(1, TOTAL): die}))
     run = FakeRun(store)
 
     def session(m, until, stopping, say):
         found = run(m, until, stopping, say)
         return found if found.ended != "done" else trainer.replace(found, ended="ready", why="")  # as MemberRunner
 
-    train(store, evolution, session)
+    train(store, plan, session)
     assert known(store) == whole
 
 
 def test_a_lost_session_is_tried_again_and_not_for_ever(tmp_path):
-    evolution = evolution_of(exploit="none")
-    whole = known(finished(tmp_path / "whole", evolution))
-    store = begun(tmp_path / "lost", evolution)
+    plan = plan_of(exploit="none")
+    whole = known(finished(tmp_path / "whole", plan))
+    store = begun(tmp_path / "lost", plan)
     run = FakeRun(store, {(0, HALF): lambda: "lost", (0, EVERY): lambda: "lost"})
-    train(store, evolution, run)
+    train(store, plan, run)
     assert known(store) == whole
     assert [text for text in run.said if "tried again" in text] == ["member 00: lost; it is tried again"] * 2
-    store = begun(tmp_path / "failed", evolution)
+    store = begun(tmp_path / "failed", plan)
     fails = FakeRun(store)
 
     def session(m, until, stopping, say):
         return fails(m, until, stopping, say) if m["member"] else trainer.MemberSession("lost", "killed")
 
-    train(store, evolution, session, fails.said)
+    train(store, plan, session, fails.said)
     states = [(m["state"], m["lost"]) for m in store.read()["members"]]
     assert states == [(FAILED, True), (DONE, False), (DONE, False)]
     assert fails.said == ["member 00: killed; it is tried again"] * 3 + ["member 00: killed"]
 
 
 def test_who_fails_copies_once_somebody_has_a_score(tmp_path):
-    evolution = evolution_of()
-    store = begun(tmp_path / "run", evolution)
+    plan = plan_of()
+    store = begun(tmp_path / "run", plan)
     run = FakeRun(store, {(0, HALF): lambda: "failed"})
-    train(store, evolution, run)
+    train(store, plan, run)
     first = next(row for row in read_lineage(store.directory) if row["member"] == 0 and row["steps"])
     assert first["donor"] is not None
     assert (first["score"], first["steps"]) == (None, HALF)  # those of its checkpoint: games before do not count
@@ -174,13 +174,13 @@ def test_who_fails_copies_once_somebody_has_a_score(tmp_path):
 
 def pending_store(tmp_path: Path) -> tuple[Store, Any, int]:
     """A population with a copy that was decided and not made yet; whose it is."""
-    evolution = evolution_of()
-    store = begun(tmp_path / "run", evolution)
+    plan = plan_of()
+    store = begun(tmp_path / "run", plan)
     for _ in range(9):
-        train(store, evolution, FakeRun(store), turns=1)
+        train(store, plan, FakeRun(store), turns=1)
         found = [m["member"] for m in store.read()["members"] if m["pending"]]
         if found:
-            return store, evolution, found[0]
+            return store, plan, found[0]
     raise AssertionError
 
 
@@ -191,7 +191,7 @@ def copied_weights(store: Store, i: int) -> np.ndarray:
 
 @pytest.mark.parametrize("harm", ["deleted", "half deleted", "damaged once it had its name"])
 def test_a_copy_that_is_harmed_before_it_is_used_is_made_again(harm, tmp_path):
-    store, evolution, i = pending_store(tmp_path)
+    store, plan, i = pending_store(tmp_path)
     pending = store.read()["members"][i]["pending"]
     donor, name, _ = pending["copy"]
     part = store.member(i) / "checkpoints" / f".partial-{name}"
@@ -205,33 +205,33 @@ def test_a_copy_that_is_harmed_before_it_is_used_is_made_again(harm, tmp_path):
         file = part.with_name(pending["final"]) / "agents/0/policy.safetensors"
         file.unlink()
         file.write_bytes(b"damaged")
-    m = trainer._begin(store, evolution, i)
+    m = trainer._begin(store, plan, i)
     assert (m["state"], m["pending"]) == (TRAINING, None)
     assert np.array_equal(copied_weights(store, i), copied_weights(store, donor))
-    train(store, evolution, FakeRun(store))
+    train(store, plan, FakeRun(store))
     assert [m["state"] for m in store.read()["members"]] == [DONE] * 3
     is_whole(store)
 
 
 def test_a_copy_that_cannot_be_made_again_fails_its_member_alone(tmp_path):
-    store, evolution, i = pending_store(tmp_path)
+    store, plan, i = pending_store(tmp_path)
     donor = store.read()["members"][i]["pending"]["copy"][0]
     checkpoint.remove_partial(store.member(i))
     gone = shutil.move(store.member(donor) / "checkpoints", tmp_path / "gone")
-    m = trainer._begin(store, evolution, i)
+    m = trainer._begin(store, plan, i)
     assert (m["state"], m["lost"], m["pending"]) == (FAILED, True, None)
     assert m["why"].startswith(f"its copy of member {donor:02d} is gone: RUN: ")
     with pytest.raises(UserError, match=r"has no checkpoint, but its files tell of updates: put back"):
-        train(store, evolution, FakeRun(store))
+        train(store, plan, FakeRun(store))
     shutil.move(gone, store.member(donor) / "checkpoints")
-    train(store, evolution, FakeRun(store))
+    train(store, plan, FakeRun(store))
     assert [m["state"] for m in store.read()["members"]] == [DONE] * 3
 
 
 def test_a_full_disk_ends_the_trainer_with_one_line_and_loses_nobody(tmp_path, monkeypatch):
-    evolution = evolution_of()
-    whole = known(finished(tmp_path / "whole", evolution))
-    store = begun(tmp_path / "cut", evolution)
+    plan = plan_of()
+    whole = known(finished(tmp_path / "whole", plan))
+    store = begun(tmp_path / "cut", plan)
     real, full = os.replace, [25]
 
     def replace(*args: Any) -> None:
@@ -243,21 +243,21 @@ def test_a_full_disk_ends_the_trainer_with_one_line_and_loses_nobody(tmp_path, m
     with monkeypatch.context() as patch:
         patch.setattr(os, "replace", replace)
         with pytest.raises(WorkerLost, match=r"^/.*: No space left on device; the disk is full: free some space$"):
-            train(store, evolution, FakeRun(store))
+            train(store, plan, FakeRun(store))
     is_whole(store)
-    train(store, evolution, FakeRun(store))
+    train(store, plan, FakeRun(store))
     assert known(store) == whole
 
 
 def test_members_that_another_trainer_has_are_left_alone(tmp_path):
-    evolution = evolution_of()
-    store = begun(tmp_path / "run", evolution)
+    plan = plan_of()
+    store = begun(tmp_path / "run", plan)
     run = FakeRun(store)
     with store.claimed(0) as mine:
         assert mine
-        train(store, evolution, run, turns=2)
+        train(store, plan, run, turns=2)
     assert {i for i, _ in run.trained} == {1, 2}
-    train(store, evolution, run, turns=1)
+    train(store, plan, run, turns=1)
     assert run.trained[-1] == (0, EVERY)
 
 
@@ -269,15 +269,15 @@ class Scored:
 
     def __init__(self, directory: Path, wrong: str = "", **more: Any):
         """wrong: why no donor can be copied."""
-        self.evolution, self.wrong, self.asked = evolution_of(size=5, **more), wrong, list[tuple[int, str, bool]]()
-        self.store = begun(directory, self.evolution)
+        self.plan, self.wrong, self.asked = plan_of(size=5, **more), wrong, list[tuple[int, str, bool]]()
+        self.store = begun(directory, self.plan)
         population = self.store.read()
         for m, score in zip(population["members"], SCORES, strict=True):
             m |= {"steps": EVERY + m["member"], "frames": 4 * EVERY, "score": score, "games": [score] * 10}
         self.store.write(population)
         self.before = population["members"]
 
-    def copy(self, donor: int, name: str, lanes: bool) -> PreparedCopy:
+    def prepare(self, receiver: int, donor: int, name: str, lanes: bool) -> PreparedCopy:
         self.asked.append((donor, name, lanes))
         if self.wrong:
             raise UserError(self.wrong)
@@ -286,10 +286,11 @@ class Scored:
     def decided(self, i: int, **changed: Any) -> tuple[Row, Row]:
         """The member afterwards, and the line about it."""
         with self.store.locked():
-            population = self.store.read()
-            population["members"][i] |= changed
-            self.evolution.decide(self.store, population, i, self.copy)
-            self.store.write(population)
+            runs = MemberRuns(self.store, self.plan, self.store.read())
+            runs.members[i] |= changed
+            runs.prepare = self.prepare  # type: ignore[method-assign]
+            runs.decide(i)
+            self.store.write(runs.population)
         return self.store.read()["members"][i], read_lineage(self.store.directory)[-1]
 
 
@@ -332,12 +333,12 @@ def test_a_donor_that_cannot_be_read_is_told_in_the_line(tmp_path):
 
 
 def test_founders_follow_from_the_seed_alone():
-    founders = evolution_of(size=4).founders()
-    assert founders == evolution_of(size=4, exploit="none", explore="resample").founders()
-    assert founders != evolution_of(size=4, seed=4).founders()
+    founders = plan_of(size=4).founders()
+    assert founders == plan_of(size=4, exploit="none", explore="resample").founders()
+    assert founders != plan_of(size=4, seed=4).founders()
     assert len({f["rate"] for f in founders}) == 4
     lists = {"a": parse_prior("a=1,2", int), "b": parse_prior("b=x,y,z", str)}
-    grid = evolution_of(size=6, priors=lists, grid=True).founders()
+    grid = plan_of(size=6, priors=lists, grid=True).founders()
     assert grid == [{"a": a, "b": b} for a in (1, 2) for b in "xyz"]
 
 

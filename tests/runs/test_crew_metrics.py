@@ -16,7 +16,7 @@ from polyplay.runs import crew_metrics
 from polyplay.runs.crew_metrics import KINDS, OVERFITS, REPORTS, REUSED, SILENCE, CrewMetrics, SelfPlayAlarms
 from tests.reports import KEYS
 
-EDGES = dict.fromkeys(("league", "source", "agents", "server"))
+EDGES = dict.fromkeys(("league", "agents", "server"))
 
 
 @pytest.fixture
@@ -26,14 +26,13 @@ def crew(monkeypatch) -> Any:
     """
     now = SimpleNamespace(t=100.0)
     monkeypatch.setattr(crew_metrics.time, "monotonic", lambda: now.t)
-    pool = SimpleNamespace(lanes=8, present=6, waits=lambda: (now.t, 10.0 * now.t))
+    pool = SimpleNamespace(present=6, waits=lambda: (now.t, 10.0 * now.t))
     roles = []
     for row, name in enumerate(("act", "learn", "learn_more")):
         workers = {0: SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False)}
         seats = {"n": 1, "lost": 0, "workers": workers, "at": [row], "left": [], "served": ()}
-        roles.append(SimpleNamespace(name=name, learner=row > 0, **seats, **EDGES))
+        roles.append(SimpleNamespace(name=name, learner=row > 0, takes=row > 0, **seats, **EDGES))
     roles[0].agents = SimpleNamespace(is_open=True, pool=pool)
-    roles[1].source = roles[2].source = "chunks"
     counters, fleet = Counters(3, ("loss", "entropy")), SimpleNamespace(report=dict)
     rows = lambda role, past=False: role.at + role.left if past else role.at  # noqa: E731
     return SimpleNamespace(counters=counters, roles=roles, fleet=fleet, rows=rows, now=now)

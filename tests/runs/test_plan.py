@@ -23,6 +23,7 @@ from polyplay.core.files import write_json
 from polyplay.envs import Envs
 from polyplay.nets import layers
 from polyplay.nets.factory import NetworkFactory, build_network
+from polyplay.nets.policy import Torso
 from polyplay.runs import plan, terminal
 from polyplay.runs.directory import read_config
 from polyplay.runs.options import RunOptions
@@ -206,7 +207,7 @@ def test_a_plan_makes_a_network_once_and_draws_no_weights_but_of_one_that_is_run
         factory()
 
 
-class Strict(nn.Module):
+class Strict(Torso):
     """A torso of a user's own, which refuses weights that are no numbers, as torch's distributions refuse logits."""
 
     features = 8

@@ -23,7 +23,7 @@ from polyplay.runs.directory import list_runs
 from polyplay.runs.options import RunOptions, resolve
 from polyplay.runs.population import MemberRunner
 from polyplay.runs.session import Session
-from tests.population.fake_members import begun, evolution_of
+from tests.population.fake_members import begun, plan_of
 from tests.verbs import refused
 
 A2C = "--over a2c --env toy:catch --network mlp --hidden 16 --lanes 4 --steps 400 --every 200 --population 2 --serial"
@@ -292,11 +292,11 @@ def test_a_warning_may_be_printed_while_a_session_prints(runner, capfd, monkeypa
     ],
 )
 def test_who_goes_on_when_a_population_does(member, changes, more, goes_on, tmp_path):
-    store = begun(tmp_path / "run", evolution_of())
+    store = begun(tmp_path / "run", plan_of())
     found = store.read()
     found["members"][0] |= member
     store.write(found)
-    population_module._extend(store, evolution_of(**more), changes)
+    population_module._extend(store, plan_of(**more), changes)
     first, *others = store.read()["members"]
     assert (first["state"], first["falls"]) == goes_on
     assert {m["state"] for m in others} == {WAITING}

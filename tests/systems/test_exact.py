@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ import polyplay
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines, read_object
-from polyplay.population.league_log import CopyRule
+from polyplay.population import rules
 from polyplay.runs.reproduce import reproduce
-from polyplay.systems import _teams, league
+from polyplay.systems import _teams
 from tests.systems import settings as of
 from tests.systems.trained import resumed_and_whole, same_weights, updates
 
@@ -96,9 +95,8 @@ FIVE |= {"opponents": "past:0.5", "games_per_matchup": 5}
 @pytest.fixture(autouse=True)
 def eager(monkeypatch: pytest.MonkeyPatch) -> None:
     """Agents copy each other often."""
-    rule = _teams.copy_rule
-    monkeypatch.setattr(league, "CopyRule", partial(CopyRule, sure=0.5))
-    monkeypatch.setattr("polyplay.systems.ftw.copy_rule", lambda c, envs: replace(rule(c, envs), sure=0.0, chance=1.0))
+    monkeypatch.setattr(rules, "SURE", 0.5)
+    monkeypatch.setattr(_teams, "CHANCE", 1.0)
 
 
 @pytest.mark.parametrize(

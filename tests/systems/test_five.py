@@ -19,7 +19,7 @@ from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD
 from polyplay.evaluation.agent import Agent
-from polyplay.learning.agents import ExperienceSource
+from polyplay.learning.agents import WindowFeed
 from polyplay.learning.policy_losses import PPO
 from polyplay.learning.returns import LossOutput
 from polyplay.nets.actor_critic import EventRewards
@@ -90,13 +90,13 @@ def test_staleness_is_kept_where_it_is_asked_for(staleness, tmp_path, monkeypatc
 
 
 def test_a_past_self_plays_and_its_rows_are_never_learnt_from(tmp_path, monkeypatch):
-    agents, add = set[int](), ExperienceSource._add
+    agents, add = set[int](), WindowFeed._add
 
-    def added(self: ExperienceSource, rows: Any, state: Any) -> None:
+    def added(self: WindowFeed, rows: Any, state: Any) -> None:
         agents.update(np.unique(rows["agent"]).tolist())
         add(self, rows, state)
 
-    monkeypatch.setattr(ExperienceSource, "_add", added)
+    monkeypatch.setattr(WindowFeed, "_add", added)
     more = {"serial": True, "opponents": "past:0.5", "snapshot_every": 4, "games_per_matchup": 5}
     run = polyplay.train("five", run=str(tmp_path / "run"), steps=8_000, **{**GIVEN, **more})
     assert agents == {0}
@@ -210,9 +210,9 @@ def learnt_once(found: checkpoint.OpenCheckpoint) -> None:
 def test_a_run_that_fails_goes_on_with_its_experience_and_knobs(tmp_path, monkeypatch):
     """At an update of its own; agent steps that came and were not yet counted are counted later, once."""
     directory, spirits, came, score = tmp_path / "run", list[float](), list[int](), PPO.__call__
-    add = ExperienceSource._add
+    add = WindowFeed._add
 
-    def added(self: ExperienceSource, rows: Any, state: Any) -> None:
+    def added(self: WindowFeed, rows: Any, state: Any) -> None:
         came.append(np.count_nonzero(~rows["first"][1:]))
         add(self, rows, state)
         spirits.append(float(self.learner.policy.rewards.weights[1]))  # type: ignore[attr-defined]
@@ -222,7 +222,7 @@ def test_a_run_that_fails_goes_on_with_its_experience_and_knobs(tmp_path, monkey
             raise RuntimeError("a fault")
         return score(self, *given)
 
-    monkeypatch.setattr(ExperienceSource, "_add", added)
+    monkeypatch.setattr(WindowFeed, "_add", added)
     given = {**FULL, "serial": True, "change": ("team_spirit=0.5@0,0.75@1500",)}
     with monkeypatch.context() as faulty:
         faulty.setattr(PPO, "__call__", fails)

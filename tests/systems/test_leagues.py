@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,11 @@ from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.spaces import Discrete
 from polyplay.evaluation.agent import Agent
+from polyplay.games.toys import Toy
 from polyplay.learning.unreal import WithAuxiliary
-from polyplay.population.league_log import CopyRule
+from polyplay.population import rules
 from polyplay.runs.load import choose_checkpoint
-from polyplay.systems import _teams, league
+from polyplay.systems import _teams
 from polyplay.systems._teams import CORE, RANGES
 from polyplay.systems.ftw import Config
 
@@ -101,11 +101,8 @@ def whole_agents(directory: Path) -> dict[int, int]:
     return {a: sum(v <= versions(directory)[str(a)] for v, _ in had) for a, had in lineage.since.items()}
 
 
-EAGER = partial(CopyRule, sure=0.5)  # of two agents about every other look
-
-
 def test_agents_copy_each_other_also_in_a_run_that_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(league, "CopyRule", EAGER)
+    monkeypatch.setattr(rules, "SURE", 0.5)  # of two agents about every other look
     given = {**QUIET, "serial": False, "on": "thread", "env": "toy:rps", "agents": 3, "actors": 2, "exploit_every": 40}
     run = polyplay.train("league", run=str(tmp_path / "run"), steps=4000, games_per_matchup=10, **given)
     copies = read_object(run.directory / "league.json")["copies"]
@@ -208,7 +205,7 @@ def test_acting_is_learning_to_the_bit(period, updates, tmp_path, monkeypatch):
 
 
 @dataclass(frozen=True)
-class Recall:
+class Recall(Toy):
     """Two against two: each is shown a cue for five steps and repeats it in the last one, six times in a match. The
     team that was right more often wins.
     """
@@ -265,9 +262,8 @@ def learnt_with(directory: Path) -> list[dict[str, float]]:
 
 def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, monkeypatch):
     """Copies are frequent here: who is a little behind copies, and every value changes."""
-    rule = _teams.copy_rule
-    eager = lambda c, envs: replace(rule(c, envs), sure=0.0, chance=1.0)  # noqa: E731
-    monkeypatch.setattr("polyplay.systems.ftw.copy_rule", eager)
+    monkeypatch.setattr(rules, "SURE", 0.0)
+    monkeypatch.setattr(_teams, "CHANCE", 1.0)
     given = {**RECALL, "serial": True, "exploit_every": 20, "games_per_matchup": 10}
     given |= {"ranges": ("learning_rate=log:1e-3:1e-2",)}
     run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=8_000, **given)
@@ -297,20 +293,22 @@ def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, m
 
 
 def test_copies_are_as_published():
-    rule = _teams.copy_rule(Config(), Envs("arena:ctf", 4))
-    assert isinstance(rule, CopyRule)
-    assert (rule.sure, rule.chance, rule.drawn) == (0.7, 0.05, ("period",))
-    assert (rule.priors["reward_captured"].low, rule.priors["reward_opponent_captured"].high) == (0.1, -0.1)
-    assert rule.configured["learning_rate"] == pytest.approx((1e-5 * 5e-3) ** 0.5)
+    values, ranges, copies = _teams.agent_values(Config(), Envs("arena:ctf", 4))
+    assert (copies.every, copies.exploit, copies.explore, rules.SURE) == (1000, "outplayed", "mutate", 0.7)
+    assert {prior.chance for prior in copies.priors.values()} == {0.05}
+    assert [name for name, prior in copies.priors.items() if prior.drawn] == ["period"]
+    assert (ranges["reward_captured"].low, ranges["reward_opponent_captured"].high) == (0.1, -0.1)
+    assert values["learning_rate"] == pytest.approx((1e-5 * 5e-3) ** 0.5)
 
 
 def test_weights_are_drawn_near_points_where_ranges_say_so():
-    rule = _teams.copy_rule(Config(ranges=("points=log:0.5:2", "period=7")), Envs("arena:ctf", 4))
-    captured, lost = rule.priors["reward_captured"], rule.priors["reward_opponent_captured"]
+    config = Config(ranges=("points=log:0.5:2", "period=7"))
+    values, ranges, copies = _teams.agent_values(config, Envs("arena:ctf", 4))
+    captured, lost = ranges["reward_captured"], ranges["reward_opponent_captured"]
     assert (captured.low, captured.high, lost.low, lost.high) == (0.5, 2.0, -2.0, -0.5)
-    assert "reward_teammate_returned" not in rule.priors
-    assert rule.configured["reward_teammate_returned"] == 0.0
-    assert (rule.configured["period"], rule.drawn) == (7.0, ())
+    assert "reward_teammate_returned" not in ranges
+    assert (values["reward_teammate_returned"], values["period"]) == (0.0, 7.0)
+    assert not any(prior.drawn for prior in copies.priors.values())
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from polyplay.runs.directory import read_config
 from polyplay.runs.load import crew_of, page_of
 from polyplay.runs.options import RunOptions, resolve
 from polyplay.runs.population import anew_of
-from polyplay.systems._presets import evolution_of
+from polyplay.systems._presets import plan_of
 from polyplay.workers.crew import Crew
 from tests.reports import rows
 
@@ -151,7 +151,7 @@ def test_after_a_copy_the_parts_of_a_parameter_server_have_had_one_update_more(t
 )
 def test_lanes_begin_anew_only_where_their_number_or_their_rollouts_change(vary, anew):
     settings, crew = resolved(vary=(vary,), lanes=4)
-    priors = dict(evolution_of(settings, crew).priors)
+    priors = dict(plan_of(settings, crew).evolution.priors)
     assert anew_of(settings, crew, priors, flags.option_types(type(settings))) == anew
 
 
@@ -169,7 +169,7 @@ def resolved(**given: Any) -> tuple[Any, Crew]:
 
 
 def grid(**given: Any) -> list[tuple[Any, ...]]:
-    return [tuple(values.values()) for values in evolution_of(*resolved(**given)).founders()]
+    return [tuple(values.values()) for values in plan_of(*resolved(**given)).founders()]
 
 
 def test_lists_alone_without_an_exploit_rule_are_a_grid():

@@ -229,10 +229,10 @@ def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, ca
     wired("gorila", crew, **{**of.GORILA, **PAPER})
     server = crew.roles[1].server
     crew.start(())
-    while not server.ready:
+    while not server.counts.ready:
         crew.poll(0.0)
         for worker in crew.roles[0].workers.values():
-            next(worker.runs)
+            worker.runs.turn()
     assert np.array_equal(server.statistics[0], kept[1]["square"])
     flat = np.concatenate([v.ravel() for v in kept[0].values()])
     assert np.array_equal(np.sort(whole(server)), np.sort(flat))
@@ -297,7 +297,7 @@ def _begun(**more: Any) -> tuple[Crew, Any, Seen]:
 def test_epsilon_goes_on_where_the_run_is_for_a_lost_actors_successor_and_in_a_resumed_run(tmp_path):
     crew, server, seen = _begun(directory=tmp_path)
     actors = roles(crew)["act"]
-    until(crew, lambda: server.learnt > 900)
+    until(crew, lambda: server.counts.learnt > 900)
     crew._start(actors, 1)  # in a lost one's place
     had = len(seen.told)
     until(crew, lambda: len(seen.told) > had + 50)
@@ -331,8 +331,8 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
         for name in ("learn", "act", "serve_replay"):
             os.kill(by[name].workers[0].runs.pid, signal.SIGKILL)
         until(crew, lambda: all(by[name].lost == 1 for name in ("learn", "act", "serve_replay")))
-        before, steps = pushed.copy(), server.learnt
-        until(crew, lambda: (pushed > before + 10).all() and server.learnt > steps)
+        before, steps = pushed.copy(), server.counts.learnt
+        until(crew, lambda: (pushed > before + 10).all() and server.counts.learnt > steps)
         assert np.isfinite(server.copies).all()
         assert np.abs(server.copies).max() < 10
         os.kill(by["serve_parameters"].workers[1].runs.pid, signal.SIGKILL)

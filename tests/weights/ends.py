@@ -81,13 +81,12 @@ LINE = param_sizes(line(0.0))
 
 
 def joined(update: Any, index: int, at: float, **more: Any) -> tuple[FlatParams, Any]:
-    """A worker's vector and what is bound to it; modules differ, so worker 0's must be everyone's."""
+    """A worker's vector and the update that is open on it; modules differ, so worker 0's must be everyone's."""
     ctx, module = me(index, update.workers, **more), line(at)
-    vector = update.vector(ctx, module)
-    bound = update.bind(ctx, vector)
+    bound = update.open(ctx, module)
     bound.begin(0, 0.0)
-    bound.newest()
-    return vector, bound
+    bound.refresh()
+    return bound.vector, bound
 
 
 def ends_of(update: Any) -> tuple[list[FlatParams], list[Any]]:
@@ -101,40 +100,38 @@ def gradients(n: int, size: int) -> list[torch.Tensor]:
 
 def nine_in_turn(optim: OptimizerSpec, vectors: list[FlatParams], push: Callable[[int], int]) -> FlatParams:
     """Three workers in turn `push` nine gradients, each meets the version before; what one alone makes of them."""
-    alone = FlatParams(line(0.5))
-    local = Local(optim).bind(me(), alone)
+    local = Local(optim).open(me(), line(0.5))
+    alone = local.vector
     for i, gradient in enumerate(gradients(9, alone.weights)):
         vectors[i % 3].grad.copy_(gradient)
         alone.grad.copy_(gradient)
         assert push(i % 3) == i
-        finish(local(0.1, np.zeros(3)))
+        finish(local.apply(0.1, np.zeros(3)))
     assert not np.allclose(alone.read()[: alone.weights], 0.5, atol=0.1)
     return alone
 
 
 def work(update: Any, index: int, times: int) -> Any:
     """`times` updates, each of which adds (index + 1)/ε to every weight; the worker's end."""
-    ctx = me(index, update.workers)
-    vector = update.vector(ctx, Wide())
-    bound = update.bind(ctx, vector)
+    bound = update.open(me(index, update.workers), Wide())
     bound.begin(0, 0.0)
-    while not bound.ready:
+    while not bound.counts.ready:
         time.sleep(0.001)
     for _ in range(times):
-        bound.newest()
-        vector.grad.fill_(-(index + 1.0))
-        finish(bound(1.0, np.zeros(3)))
-        bound.add(2)
+        bound.refresh()
+        bound.vector.grad.fill_(-(index + 1.0))
+        finish(bound.apply(1.0, np.zeros(3)))
+        bound.counts.add(2)
     return bound
 
 
 def die(update: Any, index: int, into: Callable[[Any], object]) -> None:
     """An update that is made to hang, for a process that is killed in it."""
     bound = work(update, index, 0)
-    bound.newest()
+    bound.refresh()
     bound.vector.grad.fill_(7e9)
     into(bound)
-    finish(bound(1.0, np.zeros(3)))
+    finish(bound.apply(1.0, np.zeros(3)))
 
 
 @contextlib.contextmanager

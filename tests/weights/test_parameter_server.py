@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.core.errors import Closed, UserError
-from polyplay.learning import policy_losses
-from polyplay.learning.learner import Learner
 from polyplay.weights import parameter_server
 from polyplay.weights.parameter_server import (
     ACTIVE,
@@ -23,7 +20,6 @@ from polyplay.weights.parameter_server import (
     HOLD,
     TAKEN,
     WRITTEN,
-    OutlierFilter,
     ParameterServer,
     ParameterShard,
     serve_parameters,
@@ -47,18 +43,20 @@ def whole(server: ParameterServer) -> np.ndarray:
 
 def leave(bound: Any) -> None:
     """Push into free slots, with no shard at work."""
-    steps = bound(1.0, np.zeros(3))
+    steps = bound.apply(1.0, np.zeros(3))
     next(steps)
     ends.finish(steps)
 
 
 def push(bound: Any, parts: list[ParameterShard], rate: float = 0.1) -> int:
     """A whole update while shards are at work, and its count; the version that was told."""
-    bound.newest()
-    for _ in bound(rate, np.zeros(3)):
+    bound.refresh()
+    for _ in bound.apply(rate, np.zeros(3)):
         for part in parts:
             part.sweep()
-    return bound.add(5)
+    met = bound.met()
+    bound.counts.add(5)
+    return met
 
 
 @pytest.mark.parametrize("shards", [1, 2, 4])
@@ -69,12 +67,12 @@ def test_learners_in_turn_are_one_local_optimizer_however_many_shards(name, shar
     alone = ends.nine_in_turn(optim, vectors, lambda i: push(bound[i], parts))
     assert np.allclose(whole(server)[: server.weights], alone.read()[: alone.weights], atol=1e-6)
     assert server.shard[:, 0].tolist() == [9] * shards
-    assert [b.version for b in bound] == [9, 9, 9]
-    assert [b.learnt for b in bound] == [45.0] * 3
+    assert [b.counts.version for b in bound] == [9, 9, 9]
+    assert [b.counts.learnt for b in bound] == [45.0] * 3
     told = server.totals()
     assert told["applied"].tolist() == [9] * shards
     assert told["lags"][0] == 9 * shards
-    assert bound[1].newest() == 9
+    assert bound[1].refresh() == 9
     assert np.array_equal(vectors[1].read(), whole(server))
 
 
@@ -118,7 +116,7 @@ def test_a_slot_that_is_full_is_waited_for_and_the_others_are_filled_first():
     vectors[0].grad.fill_(1.0)
     leave(bound[0])
     parts[1].sweep()
-    steps = bound[0](0.1, np.zeros(3))
+    steps = bound[0].apply(0.1, np.zeros(3))
     next(steps)
     next(steps)
     assert (server.slot[0, :, WRITTEN] - server.slot[0, :, TAKEN]).tolist() == [1, 1, 1]
@@ -181,11 +179,11 @@ def test_floating_buffers_are_the_average_of_the_learners():
         vectors[i].grad.zero_()
         push(bound[i], parts)
     assert whole(server)[21:].tolist() == [5.5] * 3 + [6.5] * 3  # a running mean from 0, a variance from 1
-    bound[0].newest()
+    bound[0].refresh()
     vectors[0].flat[21:] += 5.0  # not told yet
     vectors[1].grad.zero_()
     push(bound[1], parts)
-    bound[0].newest()
+    bound[0].refresh()
     assert vectors[0].flat[21:].tolist() == [10.5] * 3 + [11.5] * 3, "a pull forgets nothing of it"
     push(bound[0], parts)
     assert whole(server)[21:].tolist() == [8.0] * 3 + [9.0] * 3
@@ -238,7 +236,7 @@ def test_it_stands_in_params_place_for_who_acts():
     assert server.pull(actor, have=0) == 1
     assert np.array_equal(actor.read(), whole(server))
     server.publish(actor, 9, 9)
-    assert server.version == 1
+    assert server.counts.version == 1
 
 
 @pytest.mark.parametrize(("given", "said"), [({"shards": 0}, "--shards: 0"), ({"shards": 22}, "1 to 21")])
@@ -246,49 +244,6 @@ def test_what_cannot_be_is_one_line(given: Any, said):
     with pytest.raises(UserError, match=said) as e:
         ParameterServer(ends.PLAIN, 21, 27, 2, **given)
     assert "\n" not in str(e.value)
-
-
-# Which losses are outliers: as a slow plain twin has it, never for ever, and what a learner does with one.
-
-SIZES = st.lists(st.floats(-4.0, 4.0) | st.floats(50.0, 60.0), max_size=25)
-
-
-@settings(max_examples=80, deadline=None)
-@given(st.sampled_from([0.5, 1.0, 3.0]), st.integers(1, 5), st.integers(1, 6), st.integers(1, 4), SIZES)
-def test_it_decides_as_the_plain_twin_does(k, warm_up, horizon, cap, sizes):
-    said = twins.outliers(sizes, k, warm_up, horizon, cap)
-    assume(all(away > 1e-6 or away == 0 for _, away in said))  # nearer than that the order of sums decides
-    gate = OutlierFilter(k)
-    gate.WARM_UP, gate.HORIZON, gate.CAP = warm_up, horizon, cap
-    assert [gate.admit(x) for x in sizes] == [admitted for admitted, _ in said]
-
-
-@pytest.mark.parametrize("loss", [math.nan, math.inf, -math.inf])
-def test_a_loss_that_is_not_finite_is_left_to_who_tells_of_it(loss):
-    gate = OutlierFilter(4.0)
-    gate.WARM_UP = 2
-    for x in (1.0, 1.1, 1.05):
-        gate.admit(x)
-    kept = gate.mean, gate.variance, gate.n
-    assert gate.admit(loss)
-    assert (gate.mean, gate.variance, gate.n) == kept
-
-
-def test_a_learner_pushes_no_gradient_of_an_outlier_and_counts_it(monkeypatch):
-    monkeypatch.setattr(OutlierFilter, "WARM_UP", 6)
-    server = ParameterServer(ends.OPTIM, *param_sizes(ends.POLICY()), workers=1, shards=2, outliers=3.0)
-    learner = Learner(ends.me(), ends.task(server, loss=policy_losses.A2C(reward="none")))
-    parts = [ParameterShard(server, k) for k in range(2)]
-    for i in range(8):
-        learner.update.newest()
-        before, learnt, batch = whole(server), learner.learnt, ends.some_rows(i)
-        batch["reward"] *= 1e3 if i == 6 else 1.0
-        for _ in learner.step(batch, {}):
-            for part in parts:
-                part.sweep()
-        assert np.array_equal(whole(server), before) == (i == 6)
-        assert learner.learnt > learnt, "its agent steps are counted in any case"
-    assert (server.version, server.totals()["outlier"]) == (7, 1)
 
 
 # A parameter server while learners and shards really are at it, as threads and processes, and one is killed.

@@ -263,16 +263,15 @@ def observed(update: Any, shards: int = 0) -> list[Any]:
     """Workers of an update that see twelve batches each, with one update behind each; their networks."""
     nets, bound = [net() for _ in range(WORKERS)], []
     for i, one in enumerate(nets):
-        vector = update.vector(me(i, WORKERS), one)
-        bound.append(update.bind(me(i, WORKERS), vector))
+        bound.append(update.open(me(i, WORKERS), one))
         bound[-1].begin(0, 0.0)
     parts = [ParameterShard(update, k) for k in range(shards)]
 
     def work(i: int, turn: int) -> None:
-        bound[i].newest()
+        bound[i].refresh()
         nets[i][1].observe(stamps(100 * i + turn))
         bound[i].vector.grad.zero_()
-        for _ in bound[i](0.1, np.zeros(3)):
+        for _ in bound[i].apply(0.1, np.zeros(3)):
             for part in parts:
                 part.sweep()
         for part in parts:
@@ -285,7 +284,7 @@ def observed(update: Any, shards: int = 0) -> list[Any]:
             [t.join(30) for t in threads]
         else:
             [work(i, turn) for i in range(WORKERS)]
-    [one.newest() for one in bound]
+    [one.refresh() for one in bound]
     return nets
 
 
@@ -301,10 +300,10 @@ DOUBLES_UPDATES = {
 def test_time_stamps_of_several_workers_are_known_as_those_of_one(kind):
     update = DOUBLES_UPDATES[kind]()
     alone = net()
-    local = Local(PLAIN).bind(me(), FlatParams(alone))
+    local = Local(PLAIN).open(me(), alone)
     for i in range(30):
         alone[1].observe(stamps(i))
-        finish(local(0.1, np.zeros(3)))
+        finish(local.apply(0.1, np.zeros(3)))
     for one in observed(update, 2 * (kind == "ParameterServer")):
         seen, want = one[1](stamps(7)), alone[1](stamps(7))
         assert float(want.abs().max()) > 1.5

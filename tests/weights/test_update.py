@@ -45,10 +45,10 @@ def together(n: int, work: Callable[[int], object]) -> list[Any]:
 
 def replicas(reduce: Any, n: int, weights: int) -> tuple[list[FlatParams], list[Any]]:
     """Vectors, all 0.5, and their ends."""
-    vectors = [reduce.vector(ends.me(i, n), nn.Linear(weights - 1, 1)) for i in range(n)]
-    for v in vectors:
-        v.flat.fill_(0.5)
-    return vectors, [reduce.bind(ends.me(i, n), v) for i, v in enumerate(vectors)]
+    bound = [reduce.open(ends.me(i, n), nn.Linear(weights - 1, 1)) for i in range(n)]
+    for one in bound:
+        one.vector.flat.fill_(0.5)
+    return [one.vector for one in bound], bound
 
 
 @pytest.mark.parametrize("n", [1, 2])
@@ -64,7 +64,7 @@ def test_replicas_agree_without_an_update_and_go_on_with_one(n):
             assert vectors[i].flat.eq(0.5).all() or turn > 1
             if turn == 1:
                 vectors[i].grad.fill_(i + 1.0)
-                heard.append(ended(bound[i](0.1, np.array([10.0, 0.0])))[1].tolist())
+                heard.append(ended(bound[i].apply(0.1, np.array([10.0, 0.0])))[1].tolist())
         return heard
 
     heard = together(n, work)
@@ -87,9 +87,9 @@ def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights
         parts = torch.randn(3, weights, generator=torch.Generator().manual_seed(turn))
         for v, part in zip(vectors, parts, strict=True):
             v.grad.copy_(part)
-        norms = [norm for norm, _ in together(3, lambda i: ended(bound[i](0.1, np.zeros(3))))]
+        norms = [norm for norm, _ in together(3, lambda i: ended(bound[i].apply(0.1, np.zeros(3))))]
         alone.grad.copy_(parts.sum(0) / 3)
-        norm, _ = ended(local(0.1, np.zeros(3)))
+        norm, _ = ended(local.apply(0.1, np.zeros(3)))
         assert norms == [pytest.approx(norm, rel=1e-5)] * 3
         assert torch.equal(vectors[0].flat, vectors[1].flat)
         assert torch.equal(vectors[0].flat, vectors[2].flat)
@@ -102,24 +102,24 @@ def test_each_replica_s_part_of_the_step_makes_the_whole_one(name, clip, weights
 
 def test_who_comes_late_to_a_resumed_run_leaves_the_weights_that_another_has_loaded(tmp_path):
     reduce = AllReduce(ends.OPTIM, 2, 40)
-    early = reduce.vector(ends.me(0, 2, resume=tmp_path), nn.Linear(39, 1))
-    early.flat.fill_(0.5)  # as loading does
-    late = reduce.vector(ends.me(1, 2, resume=tmp_path), layer := nn.Linear(39, 1))
-    assert late.flat.eq(0.5).all()
+    early = reduce.open(ends.me(0, 2, resume=tmp_path), nn.Linear(39, 1))
+    early.vector.flat.fill_(0.5)  # as loading does
+    late = reduce.open(ends.me(1, 2, resume=tmp_path), layer := nn.Linear(39, 1))
+    assert late.vector.flat.eq(0.5).all()
     assert layer.weight.eq(0.5).all()
 
 
 def test_a_gradient_that_is_not_finite_anywhere_changes_no_replica():
     vectors, bound = replicas(AllReduce(OptimizerSpec("adam"), 2, 100), 2, 100)
     vectors[1].grad[99] = float("nan")  # of replica 1's part
-    together(2, lambda i: ended(bound[i](0.1, np.zeros(3))))
+    together(2, lambda i: ended(bound[i].apply(0.1, np.zeros(3))))
     assert all(v.flat.eq(0.5).all() for v in vectors)
 
 
 def test_all_reduce_that_waits_can_be_told_to_stop():
     reduce = AllReduce(ends.OPTIM, 2, 40)
-    bound = reduce.bind(ends.me(0, 2), reduce.vector(ends.me(0, 2), nn.Linear(39, 1)))
-    steps = bound(0.1, np.zeros(3))
+    bound = reduce.open(ends.me(0, 2), nn.Linear(39, 1))
+    steps = bound.apply(0.1, np.zeros(3))
     next(steps)
     reduce.close()
     with pytest.raises(Closed):
@@ -185,7 +185,7 @@ def test_nobody_enters_it_to_wait_for_a_replica_that_leaves(leaver, monkeypatch)
     for i, end in enumerate(both):
         sums = np.zeros(6)
         sums[0], sums[LEAVING] = i + 1.0, i == leaver
-        turns[i] = end.agree(sums) if i == leaver else end(0.1, sums)
+        turns[i] = end.agree(sums) if i == leaver else end.apply(0.1, sums)
     found = dict[int, object]()
     while len(found) < 2:
         for i in turns.keys() - found.keys():
@@ -233,8 +233,10 @@ A3C = OptimizerSpec("rmsprop_a3c", eps=0.1)
 
 def push(bound: Any, steps: int = 5) -> int:
     """One whole update and its count; the version that it met."""
-    ends.finish(bound(0.1, np.zeros(3)))
-    return bound.add(steps)
+    ends.finish(bound.apply(0.1, np.zeros(3)))
+    met = bound.met()
+    bound.counts.add(steps)
+    return met
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -245,8 +247,8 @@ def test_workers_in_turn_on_shared_weights_and_statistics_are_one_learner(name, 
     vectors, bound = ends.ends_of(update)
     alone = ends.nine_in_turn(optim, vectors, lambda i: push(bound[i]))
     assert np.allclose(update.shared, alone.read(), atol=1e-6)
-    assert [b.version for b in bound] == [9, 9, 9]
-    assert [b.learnt for b in bound] == [45.0, 45.0, 45.0]
+    assert [b.counts.version for b in bound] == [9, 9, 9]
+    assert [b.counts.learnt for b in bound] == [45.0, 45.0, 45.0]
     assert update.counters[:, :2].tolist() == [[3, 15]] * 3, "each wrote its own cells"
     if isinstance(update, Chunked):
         assert np.array_equal(vectors[2].read(), update.shared), "who was last leaves with what there is"
@@ -261,7 +263,7 @@ def test_a_gradient_that_is_not_finite_changes_nothing_that_is_shared(kind, wron
     before = [x.copy() for x in _arrays(update)]
     vectors[1].grad.fill_(1.0)
     vectors[1].grad[-1] = wrong
-    ends.finish(bound[1](0.1, np.zeros(3)))
+    ends.finish(bound[1].apply(0.1, np.zeros(3)))
     assert all(np.array_equal(x, y) for x, y in zip(_arrays(update), before, strict=True))
     if isinstance(update, Chunked):
         assert all(RobustLocks(update.locks).acquire(i) for i in range(3))
@@ -277,7 +279,7 @@ def test_a_copy_stays_as_it_is_until_the_next_rollout():
     push(bound[0])
     assert torch.equal(vectors[1].flat, held)
     assert torch.equal(vectors[0].flat, held), "its own too: gradients go into the shared ones"
-    assert bound[1].newest() == 1
+    assert bound[1].refresh() == 1
     assert np.array_equal(vectors[1].read(), update.shared)
     assert not torch.equal(vectors[1].flat, held)
 
@@ -291,9 +293,9 @@ def test_a_worker_that_takes_a_lost_ones_place_resets_nothing():
     before = [x.copy() for x in _arrays(update)]
     assert before[1].any()
     vector, again = ends.joined(update, 0, -3.0, incarnation=1)
-    assert not again.fresh
+    assert not again.counts.fresh
     assert all(np.array_equal(x, y) for x, y in zip(_arrays(update), before, strict=True))
-    assert again.newest() == 4
+    assert again.refresh() == 4
     assert np.array_equal(vector.read(), update.shared)
     vector.grad.fill_(1.0)
     assert push(again) == 4
@@ -309,7 +311,7 @@ def test_modules_in_one_memory_have_their_own_gradients_and_graphs():
     loss = two(x).square().sum()  # its graph holds the weights,
     one(x).sum().backward()
     assert not vectors[1].grad.any()
-    ends.finish(bound[0](0.1, np.zeros(3)))  # which another thread changes meanwhile:
+    ends.finish(bound[0].apply(0.1, np.zeros(3)))  # which another thread changes meanwhile:
     loss.backward()  # no error
     assert vectors[1].grad.any()
     assert np.shares_memory(vectors[0].read(), update.shared)
@@ -320,13 +322,13 @@ def learners(update: Any, total: float = 1e9, **ctx: Any) -> list[Learner]:
     spec = ends.task(update, total)
     found = [Learner(ends.me(i, update.workers, **ctx), spec) for i in range(update.workers)]
     for learner in found:
-        learner.update.newest()
+        learner.update.refresh()
     return found
 
 
 def learn(learner: Learner, seed: int, version: int | None = None) -> None:
     ends.finish(
-        learner.step(ends.some_rows(seed, B=1, version=learner.update.newest() if version is None else version), {})
+        learner.step(ends.some_rows(seed, B=1, version=learner.update.refresh() if version is None else version), {})
     )
 
 
@@ -360,7 +362,7 @@ def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     assert not found
     first = Learner(ends.me(0, 2, seed=7), spec)
     waits.join(30)
-    found[0].update.newest()
+    found[0].update.refresh()
     assert torch.equal(found[0].vector.flat, first.vector.flat)
     alone = ends.me(1, 2)
     alone.control.halt()
@@ -378,9 +380,9 @@ def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(name, kind, tmp
         learn(one, i)
         learn(two, i)
     learn(one, 4)  # the copy of a Chunked one is the central vector then
-    two.save()
+    two.checkpoints.save()
     assert [p.name for p in checkpoint.partials(tmp_path)] == [".partial-000000000000"]  # worker 0's, of the beginning
-    one.save()
+    one.checkpoints.save()
     path = checkpoint.complete(tmp_path, one.version, {})
     weights, statistics = update.shared[: sizes[0]].copy(), update.statistics.copy()
     learn(two, 5)
@@ -395,7 +397,7 @@ def test_worker_0_saves_for_all_and_what_it_saved_is_loaded_once(name, kind, tmp
         assert float(optimizer_state(optimizer)["step"]) == 8.0
     removed = checkpoint.checkpoints_dir(tmp_path) / checkpoint.directory_name(1, {})  # since a newer one came
     replaced = Learner(ends.me(0, 2, incarnation=1, directory=tmp_path, resume=removed), fourth.spec)
-    assert (replaced.version, replaced.update.newest()) == (8, 8)
+    assert (replaced.version, replaced.update.refresh()) == (8, 8)
 
 
 # A central vector in chunks: whole updates by whoever claims a chunk, counted, outliving who dies in one.
@@ -413,7 +415,7 @@ def test_a_chunk_that_another_is_in_is_waited_for_and_the_others_are_done_first(
     assert other.acquire(0)
     vectors[0].grad.fill_(1.0)
     held = vectors[0].read().copy()
-    steps = bound[0](0.1, np.zeros(3))
+    steps = bound[0].apply(0.1, np.zeros(3))
     next(steps)
     next(steps)
     central, done = update.shared, update.done
@@ -436,18 +438,19 @@ def test_lag_counts_the_most_updates_that_a_chunk_had_and_the_least_that_its_cop
     for vector in vectors:
         vector.grad.fill_(1.0)
     assert other.acquire(0)
-    steps = bound[0](0.1, np.zeros(3))
+    steps = bound[0].apply(0.1, np.zeros(3))
     next(steps)
     other.release(0)
     assert update.done.tolist() == [0, 1, 1]
     assert push(bound[1]) == 1, "that met none in chunk 0, and one in the others"
-    assert bound[1].newest() == 1, "it has one update of chunk 0, and two of the others"
+    assert bound[1].refresh() == 1, "it has one update of chunk 0, and two of the others"
     ends.finish(steps)
     assert update.done.tolist() == [2, 2, 2]
-    assert bound[0].add(5) == 1
-    assert bound[0].newest() == 1, "it has two updates of chunk 0, and one of the others"
+    assert bound[0].met() == 1
+    bound[0].counts.add(5)
+    assert bound[0].refresh() == 1, "it has two updates of chunk 0, and one of the others"
     assert push(bound[1]) == 2
-    assert bound[1].newest() == 3
+    assert bound[1].refresh() == 3
 
 
 # A central vector in chunks while several workers really are at it: nothing is lost, nobody is kept waiting.

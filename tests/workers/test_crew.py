@@ -15,11 +15,12 @@ import psutil
 import pytest
 
 from polyplay.core.errors import EnvFailure, UserError, WorkerLost
-from polyplay.core.processes import ForkedProcess
+from polyplay.core.processes import ForkedProcess, Handle
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.worker import next_incarnation
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
+from polyplay.workers.process import Turns
 from tests.victims import crew_of, turns, until
 
 
@@ -58,10 +59,11 @@ def ends(crew: Crew, seconds: float = 100.0) -> bool:
 def seen_off(crew: Crew) -> bool:
     """Stop the crew; none of its workers goes on."""
     runs = [w.runs for role in crew.roles for w in role.workers.values()]
-    numbers = [r.pid for r in runs if hasattr(r, "pid")]
+    numbers = [r.pid for r in runs if r.pid is not None]
     crew.stop()
     alive = [r for r in runs if isinstance(r, threading.Thread) and r.is_alive()]
-    open_ = [r for r in runs if inspect.isgenerator(r) and inspect.getgeneratorstate(r) != inspect.GEN_CLOSED]
+    turns = [r.turns for r in runs if isinstance(r, Turns)]
+    open_ = [turn for turn in turns if inspect.getgeneratorstate(turn) != inspect.GEN_CLOSED]
     return bool(runs) and not (alive or open_ or any(psutil.pid_exists(n) for n in numbers))
 
 
@@ -141,11 +143,14 @@ def test_only_losses_of_the_last_hour_count_towards_the_limit():
     role = crew.add(count, learner=True, on_loss="replace", block=SharedBlock(512), until=5)
     crew.start()
     role.recent_losses = [time.monotonic() - 3601.0] * 30
-    gone = SimpleNamespace(closed=True, exitcode=-9, close=lambda: None, ending=lambda: "was killed by SIGKILL")
+
+    class Gone(Handle):
+        def ending(self) -> str:
+            return "was killed by SIGKILL"
 
     def lose() -> None:
         worker = role.workers[0]
-        worker.pipe = worker.runs = gone
+        worker.pipe, worker.runs = SimpleNamespace(closed=True, close=lambda: None), Gone()
         crew._ended(worker)
 
     for _ in range(20):

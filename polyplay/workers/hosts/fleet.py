@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, LogWrites
-from polyplay.core.processes import LOST, ending_text
+from polyplay.core.processes import LOST, Handle, ending_text
 from polyplay.core.shared_memory import Semaphores, SharedObject
 from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.agent import needed_files
@@ -37,19 +37,16 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
 
-class RemoteWorker:
-    """A worker on another machine, with what the crew uses of a process. sentinel: readable once it has ended. pipe:
-    what it says. Its machine's thread tells it both.
-    """
+class RemoteWorker(Handle):
+    """A worker on another machine. pipe: what it says. Its machine's thread tells it that, and how it ended."""
 
-    pid = None  # of this machine
+    apart = True
 
     def __init__(self, machine: str, send_signal: Callable[[int], None]):
         self.machine, self.signal = machine, send_signal
         self.pipe, self._words = connection.Pipe(duplex=False)
-        self.sentinel, self._end = os.pipe()
+        self._ended, self._end = os.pipe()
         self.exitcode: int | None = None
-        self.lost_first = True  # of those that were lost with a machine at once: the one that counts
         self._how, self._over = "", threading.Event()
 
     def log(self, kind: str, text: str) -> None:
@@ -63,20 +60,27 @@ class RemoteWorker:
             os.close(self._end)
             self._over.set()
 
+    sentinel = property(lambda self: self._ended)
+
     def is_alive(self) -> bool:
+        """See Handle."""
         return not self._over.is_set()
 
     def join(self, timeout: float | None = None) -> None:
+        """See Handle."""
         self._over.wait(timeout)
 
     def kill(self) -> None:
+        """See Handle."""
         self.signal(signal.SIGKILL)
 
     def ending(self) -> str:
+        """See Handle."""
         return self._how or ending_text(self.exitcode)
 
     def close(self) -> None:
-        os.close(self.sentinel)
+        """See Handle."""
+        os.close(self._ended)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -75,12 +75,12 @@ def _acts(role: Role) -> bool:
 
 def _remembers(role: Role) -> bool:
     """Whether it holds a replay between those that act and those that learn."""
-    return role.spec is None and role.source is not None and hasattr(role.out, "replay")
+    return role.spec is None and role.takes and role.held_replay is not None
 
 
 def _learns(role: Role) -> bool:
     """Whether it is one learner, of what others act."""
-    return role.learner and role.n == 1 and role.source is not None and hasattr(role.source.edge, "readers")
+    return role.learner and role.n == 1 and role.takes
 
 
 class Places:
@@ -143,7 +143,7 @@ class Places:
         if where == EVEN and spots[(turn := self._turn(role, index, len(spots)) - 1)].lost is None:
             return spots[turn]
         named = [spot for spot in there if _at(spot.info, where)]
-        memory = next((r for r in self.roles if r.source is not None and r.source.edge is role.out), None)
+        memory = next((r for r in self.roles if r.takes and r.source.edge is role.out), None)
         if not named and memory is not None and _remembers(memory):
             m = index % memory.n
             if self.is_away(memory, m, len(spots)):

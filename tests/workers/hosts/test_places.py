@@ -29,13 +29,13 @@ def run_of(actors: int = 4, memories: int = 2, shards: int = 2) -> list[Role]:
     update: Any = SimpleNamespace(update=SimpleNamespace(asynchronous=False))
     act = role("act", actors, envs=1, out=queue)
     memory = role("serve_replay", memories, source=SimpleNamespace(edge=queue), out=samples)
-    learn = role("learn", 1, source=SimpleNamespace(edge=samples), spec=update)
+    learn = role("learn", 1, source=SimpleNamespace(edge=samples, envs=None), spec=update)
     return [act, memory, learn, role("serve_parameters", shards, server=1)]
 
 
 def replicas(n: int, apart: bool = False) -> list[Role]:
     spec: Any = SimpleNamespace(update=SimpleNamespace(asynchronous=apart))
-    return [role("replica", n, envs=1, spec=spec)]
+    return [role("replica", n, source=SimpleNamespace(edge=None, envs=1), spec=spec)]
 
 
 def planned(roles: list[Role], text: str = "") -> dict[str, list[str]]:

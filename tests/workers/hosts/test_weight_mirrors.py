@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from polyplay.weights.parameter_server import HOLD, TAKEN, VERSION, WRITTEN, ParameterServer, ParameterShard
-from polyplay.weights.params import FlatParams, param_sizes
+from polyplay.weights.params import param_sizes
 from polyplay.weights.update import OptimizerSpec
 from polyplay.workers.hosts.mirrors import RemoteSeat
 from polyplay.workers.hosts.weight_mirrors import ServerMirror
@@ -43,21 +43,20 @@ class Machines:
             for i, machine in enumerate(seats):
                 if machine:
                     seat(self.pairs[machine - 1], made(i))
-        self.vectors = [FlatParams(net) for net in nets(len(learners))]
+        self.nets = nets(len(learners))
         self.ends: list[Any] = [self._end(w) for w in range(len(learners))]
         self.shards = list[ParameterShard]()
 
     def _end(self, w: int) -> Any:
-        return self.sides[self.of_learners[w]].bind(me(w, len(self.of_learners)), self.vectors[w])
+        return self.sides[self.of_learners[w]].open(me(w, len(self.of_learners)), self.nets[w])
 
     def begin(self) -> None:
         """Learner 0 has statistics, as a run that goes on has, and the first weights."""
         side = self.sides[self.of_learners[0]]
         side.statistics[:] = np.random.default_rng(1).random(side.statistics.shape)
-        self.ends[0].saved = [3 + k for k in range(len(self.of_shards))]
-        self.ends[0].begin(3, 70.0)
+        self.ends[0].begin(3, 70.0, {"shards": [3 + k for k in range(len(self.of_shards))]})
         self.carry()
-        assert all(side.ready for side in self.sides)
+        assert all(side.counts.ready for side in self.sides)
         self.shards = [ParameterShard(self.sides[machine], k) for k, machine in enumerate(self.of_shards)]
 
     def carry(self) -> None:
@@ -102,10 +101,10 @@ def test_wherever_learners_and_shards_are_the_weights_are_as_on_one_machine(lear
         machines, draw = Machines(*where, OptimizerSpec("adam", clip=0.5)), torch.Generator().manual_seed(1)
         machines.begin()
         for i in range(9):
-            end, vector = machines.ends[i % len(learners)], machines.vectors[i % len(learners)]
-            end.newest()
-            vector.grad[: vector.weights] = torch.randn(vector.weights, generator=draw)
-            finish(end(0.1, np.zeros(5)))
+            end = machines.ends[i % len(learners)]
+            end.refresh()
+            end.vector.grad[: end.vector.weights] = torch.randn(end.vector.weights, generator=draw)
+            finish(end.apply(0.1, np.zeros(5)))
             machines.sweep()
         found.append((whole(machines.server).tolist(), machines.server.slot[:, :, :2].tolist()))
     assert found[0] == found[1]
@@ -123,10 +122,10 @@ class Chance(Machines):
     def push(self, w: int) -> None:
         marks = self.sides[self.of_learners[w]].slot[w]
         if (marks[:, WRITTEN] == marks[:, TAKEN]).all():
-            self.ends[w].newest()
-            self.vectors[w].grad.fill_(-1.0)
-            finish(self.ends[w](1e6, np.zeros(5)))
-            self.ends[w].add(4.0)
+            self.ends[w].refresh()
+            self.ends[w].vector.grad.fill_(-1.0)
+            finish(self.ends[w].apply(1e6, np.zeros(5)))
+            self.ends[w].counts.add(4.0)
 
     def move(self, w: int) -> None:
         """A learner is lost: all of it comes home before that is known."""
@@ -199,4 +198,4 @@ def test_whatever_happens_when_every_gradient_is_applied_once(learners, shards):
     for k, part in enumerate(server.parts):
         own = slice(part.start, min(part.stop, server.weights))
         np.testing.assert_allclose(whole(server)[own] - machines.first[own], applied[k], rtol=2e-3)
-    assert server.learnt == 70.0 + 4.0 * server.counters[:, 0].sum()
+    assert server.counts.learnt == 70.0 + 4.0 * server.counters[:, 0].sum()

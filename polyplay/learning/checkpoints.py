@@ -1,0 +1,187 @@
+"""A learner's part of checkpoints: when one is due, what is in it, and what a run goes on from."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import CheckpointPart
+from polyplay.core.errors import NotFinite
+from polyplay.core.files import Row, refusal_text
+from polyplay.core.tree import Batch
+from polyplay.core.worker import RunControl, WorkerContext
+from polyplay.nets.device import to_host
+from polyplay.weights import optimizers
+
+if TYPE_CHECKING:
+    from polyplay.learning.learner import Learner, LearnerSpec
+
+# The marks by which a learner tells the main process which parts of checkpoints it has written: its counter `saved`.
+#
+# A mark is 1 + the number of the checkpoint, plus a little for each time that it was saved before; 0.5 for the initial
+# weights; negative where the parts could not be written. The main process says which mark it took last.
+
+
+TAKE_TIMEOUT = 10.0  # seconds that the main process has to take the parts of a save
+
+
+class SaveMarks:
+    """The marks of one learner."""
+
+    def __init__(self, ctx: WorkerContext):
+        self.ctx = ctx
+
+    def tell(self, number: int | None, failed: bool = False) -> None:
+        """Say that the parts of checkpoint `number` are written; None: those of the initial weights."""
+        last = abs(self.ctx.counters.get("saved"))
+        mark = 0.5 if number is None else number + 1.0
+        if number is not None and math.floor(last) == number + 1:
+            mark = last + 1 / RunControl.REPEATS
+        self.ctx.counters.set("saved", -mark if failed else mark)
+
+    def wait(self, number: int) -> None:
+        """Wait until the main process has taken the parts of an earlier save of `number`: both have one directory.
+        Where all workers take turns, the main process takes none while this one writes, and the later save counts.
+        """
+        last, until = abs(self.ctx.counters.get("saved")), time.monotonic() + TAKE_TIMEOUT
+        if self.ctx.serial or not last or max(math.floor(last) - 1, 0) != number:
+            return
+        while self.ctx.control.taken < last and time.monotonic() < until:
+            self.ctx.turn()
+            time.sleep(0.005)
+
+
+WritePart = Callable[[CheckpointPart], None]  # what else belongs into a worker's part of a checkpoint
+
+
+class LearnerCheckpoints:
+    """What one learner writes into checkpoints, and loads."""
+
+    def __init__(self, learner: Learner, ctx: WorkerContext, spec: LearnerSpec):
+        self.learner, self.ctx, self.marks = learner, ctx, SaveMarks(ctx)
+        self.folder = f"agents/{spec.agent}"
+        self.writes = ctx.index == 0 or not spec.update.asynchronous  # else worker 0 writes for all
+        self.last = -1  # the update that was saved last
+        self.more: WritePart | None = lambda part: None  # always written too; None: nothing is saved where a run failed
+        self.made = self.agreed = ctx.control.saves  # saves so far, and those that all replicas know to be asked for
+
+    @property
+    def due(self) -> bool:
+        """Whether one is asked for."""
+        return self.agreed > self.made
+
+    def writers_paused(self) -> AbstractContextManager[None]:
+        """While in it, nobody changes the weights that this learner saves, where others do otherwise (server)."""
+        return self.learner.update.writers_paused() if self.writes else contextlib.nullcontext()
+
+    def save(self, more: WritePart | None = None, at: int | None = None, number: int | None = None) -> None:
+        """Write this learner's part of a checkpoint, and `more` into it; the main process completes it when all parts
+        are there. at: the update whose checkpoint it is, where others write theirs under that number too. number: of a
+        checkpoint of several agents, each at an update of its own.
+        """
+        learner = self.learner
+        self.marks.wait(number if number is not None else at if at is not None else learner.update.refresh())
+        with self.writers_paused():
+            version = learner.update.refresh()
+            learner.version, learner.learnt = version if at is None else at, learner.update.counts.learnt
+            self.made, self.last = self.agreed, learner.version
+            number = learner.version if number is None else number
+            with self.ctx.counters.timed("wait"):
+                self._attempt(number, number, more)
+
+    def rescue(self) -> None:
+        """Save the last update where the run has failed, if the weights are whole; whoever acts begins anew then."""
+        learner = self.learner
+        version = learner.update.refresh()
+        if self.more is None or not learner.update.whole or version in (self.last, learner.update.counts.begun):
+            return
+        with self.writers_paused():
+            part = CheckpointPart(cast("Path", self.ctx.directory), version)
+            learner.version, learner.learnt = version, learner.update.counts.learnt
+            self._write(part)
+            self.more(part)
+            self.last = version
+            self.marks.tell(version)
+
+    def _attempt(self, number: int, mark: int | None, more: WritePart | None = None) -> None:
+        """Write the parts of checkpoint `number`, and tell by a mark whether they are there."""
+        ctx = self.ctx
+        if ctx.directory is None or not self.writes:
+            return
+        try:
+            part = CheckpointPart(ctx.directory, number)
+            if ctx.index == 0:
+                self._write(part)
+            for write in (self.more, more):
+                if write is not None:
+                    write(part)
+            self.marks.tell(mark)
+        except OSError as e:
+            self.marks.tell(mark, failed=True)
+            ctx.log("unsaved", f"checkpoint of update {number}: {refusal_text(e)}")
+
+    def _write(self, part: CheckpointPart) -> None:
+        learner = self.learner
+        if not learner.vector.finite():
+            raise NotFinite(
+                f"update {learner.version}: weights are not finite, and not saved; a smaller --learning-rate helps"
+            )
+        optimizer = optimizers.optimizer_state(learner.update.optimizer)
+        for name, state in {"policy": learner.policy.state_dict(), "optimizer": optimizer}.items():
+            part.arrays(f"{self.folder}/{name}", {k: np.asarray(to_host(v)) for k, v in state.items()})
+        counts: Row = {"version": learner.version, "learnt": learner.learnt, **learner.update.state()}
+        for own in learner.parts:
+            counts |= own.save(part)
+        hyper = learner.spec.hyperparameters
+        values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
+        part.json(f"{self.folder}/learner", {**counts, **values})
+
+    def load_or_begin(self) -> Row | None:
+        """Load the checkpoint that the run goes on from: what was saved of the counts. Where there is none, save the
+        initial weights: from the moment that a run begins, it can go on. Nothing, where others have weights already.
+        """
+        if not self.learner.update.counts.fresh:
+            return None
+        if self.ctx.resume is not None:
+            return self._load()
+        if not self.ctx.incarnation % 1000:
+            self._attempt(0, None)
+        return None
+
+    def _load(self) -> Row:
+        learner, found = self.learner, checkpoint.open_checkpoint(self.ctx.resume)
+        checkpoint.load_into(learner.policy, found.arrays(f"{self.folder}/policy"))
+        statistics = found.arrays(f"{self.folder}/optimizer")  # none before the first update
+        if statistics:
+            optimizers.load_state(learner.update.optimizer, {k: torch.as_tensor(v) for k, v in statistics.items()})
+        saved = found.json(f"{self.folder}/learner")
+        learner.version, learner.learnt = int(saved["version"]), float(saved["learnt"])
+        values = {k: v for k, v in saved["hyperparameters"].items() if k not in saved.get("scheduled", ())}
+        learner.spec.hyperparameters.restore(values, saved.get("configured"))
+        return saved
+
+
+def save_batch(learner: Learner, rows: Batch, loss: float, norm: float) -> str:
+    """Save the batch of an update that is not finite; what to say of it."""
+    where, ctx, agent = "nowhere (no run directory)", learner.ctx, learner.spec.agent
+    if ctx.directory is not None:
+        whose = f"agent-{agent}-" if agent else ""
+        path = ctx.directory / f"not-finite-{whose}{learner.version}-{ctx.index}.safetensors"
+        try:
+            checkpoint.write_arrays(path, {k: to_host(v) for k, v in tree.leaves(rows)})
+            where = str(path)
+        except OSError as e:
+            where = f"nowhere ({refusal_text(e)})"
+    return (
+        f"update {learner.version}: loss {loss}, gradient norm {norm}; the batch was saved to {where}. "
+        "A NaN in it from the environment is the usual cause; else lower --learning-rate or --max-grad-norm"
+    )

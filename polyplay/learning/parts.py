@@ -1,0 +1,284 @@
+"""What hangs on a learner: target network, gate of outliers, drops of the rate; its trace.
+
+A page names in LearnerSpec.parts what its figure has. A learner adds what a run may ask of every system.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Self, cast
+
+import numpy as np
+
+from polyplay.core import checkpoint
+from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
+from polyplay.core.errors import UserError
+from polyplay.core.files import JsonLines, LogWrites, Row
+from polyplay.core.worker import SchedulePoint
+from polyplay.learning.returns import LossOutput
+from polyplay.nets.device import to_host
+from polyplay.nets.factory import build_network
+from polyplay.nets.policy import Policy
+from polyplay.weights.params import FlatParams
+
+if TYPE_CHECKING:
+    from polyplay.learning.learner import Learner
+
+
+class LearnerPart:
+    """Something that a learner has besides its source, loss and update. These defaults do nothing.
+
+    What a page names is a description, which workers share that are threads; `open` makes a learner's own. A learner
+    calls its parts in their order.
+    """
+
+    learner: Learner  # whose it is, once it is open
+    net: Policy | None = None  # a second network, once it is open: losses get it as the target network
+    vectors: ClassVar[int] = 0  # of all weights that it holds, for estimates of memory and checkpoints
+    refuses: ClassVar[bool] = False  # whether `admit` may say no
+
+    def describe(self) -> str:
+        """Its line in a learner's box of the diagram; empty: it has none."""
+        return ""
+
+    def open(self, learner: Learner) -> Self:
+        """This learner's own, before its weights are loaded."""
+        own = copy.copy(self)
+        own.learner = learner
+        return own
+
+    def begin(self, found: OpenCheckpoint | None) -> None:
+        """The weights are there. found: the checkpoint that the run goes on from; None where there is none, and for
+        who takes a lost one's place.
+        """
+
+    def adjust(self) -> None:
+        """Before an update, of all its passes: take over what changes as the run goes on."""
+
+    def admit(self, scored: LossOutput) -> bool:
+        """Whether an update is to be made of this loss. Its agent steps are counted in any case."""
+        return True
+
+    def rate(self, rate: float) -> float:
+        """The learning rate, from that of the parts before; how it falls over the run comes last."""
+        return rate
+
+    def observed(self) -> None:
+        """Running statistics of the network have learnt from rows, without an update."""
+
+    def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
+        """An update was made and counted: learner.version. norm: of its gradient; lags [rows], in updates."""
+
+    def save(self, part: CheckpointPart) -> Row:
+        """Write what is its own into a checkpoint, and give what it adds to the learner's counts. Raises OSError."""
+        return {}
+
+
+def check_parts(parts: tuple[LearnerPart, ...]) -> None:
+    """Raises UserError: one is no part."""
+    for part in parts:
+        if not isinstance(part, LearnerPart):
+            allowed = "objects of subclasses of LearnerPart, as TargetNetwork(every=100)"
+            raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
+
+
+@dataclass
+class TargetNetwork(LearnerPart):
+    """A second network, made a copy of the first by every `every`-th update. Where several workers change the weights,
+    all their updates count. Raises UserError: `every` is less than 1.
+    """
+
+    every: int
+    params: FlatParams = field(init=False, repr=False)
+    copies: int = field(init=False, repr=False)  # so far
+
+    vectors: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if self.every < 1:
+            raise UserError(f"TargetNetwork: every={self.every} given, allowed: 1 or more updates")
+
+    def describe(self) -> str:
+        return f"target  copied every {self.every:,} updates"
+
+    def open(self, learner: Learner) -> Self:
+        own, ctx = super().open(learner), learner.ctx
+        own.net = build_network(learner.spec.policy, ctx.seed, ctx.precision, learner.device)
+        own.params = FlatParams(own.net)
+        return own
+
+    def begin(self, found: OpenCheckpoint | None) -> None:
+        saved = None if found is None else found.arrays(f"{self.learner.checkpoints.folder}/target")
+        self._become(saved)
+
+    def _become(self, saved: dict[str, np.ndarray] | None = None) -> None:
+        """The saved one, or the network as it is now. These weights stay until the next time."""
+        if saved is not None:
+            checkpoint.load_into(cast("Policy", self.net), saved)
+        else:
+            self.learner.update.refresh()
+            self.params.flat.copy_(self.learner.vector.flat)
+        self.copies = self._due()
+        cast("Policy", self.net).cache_weights()
+
+    def _due(self) -> int:
+        """Copies that there should be."""
+        return self.learner.version // self.every
+
+    def observed(self) -> None:
+        """It has the same statistics."""
+        at = self.params.weights
+        self.params.flat[at:].copy_(self.learner.vector.flat[at:])
+
+    def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
+        if self._due() > self.copies:
+            self._become()
+
+    def save(self, part: CheckpointPart) -> Row:
+        state = cast("Policy", self.net).state_dict()
+        part.arrays(f"{self.learner.checkpoints.folder}/target", {k: np.asarray(to_host(v)) for k, v in state.items()})
+        return {}
+
+
+# Losses that no gradient is made of: those far above what a learner's losses were so far (Gorila, Nair et al. 2015).
+#
+# The paper discards a gradient whose loss is above mean + k·std of the learner's own, "several" k; the rest is ours:
+# how long the mean reaches back, the first losses that are all taken, and that some discarded in a row are a new rule.
+
+
+SLACK = 1.0 + 1e-9  # losses that are all the same are no outliers, however their mean was rounded
+
+
+@dataclass
+class OutlierGate(LearnerPart):
+    """|loss| > mean + k·std of those of this learner that were admitted before is an outlier: it makes no update."""
+
+    k: float
+
+    refuses: ClassVar[bool] = True
+    WARM_UP = 100  # losses that are admitted at first
+    HORIZON = 1000  # losses over which both run, evenly until there are so many, then fading by 1/HORIZON
+    CAP = 10  # more in a row are another regime: the next loss is admitted, and everything begins anew with it
+
+    def __post_init__(self) -> None:
+        self.n, self.mean, self.variance = 0, 0.0, 0.0
+        self.row = 0  # refused since the last one that was admitted
+
+    def describe(self) -> str:
+        return f"drops   losses beyond mean + {self.k:g} deviations"
+
+    def admit(self, scored: LossOutput) -> bool:
+        """See LearnerPart. One that is not finite is admitted: others have to tell of it."""
+        size = abs(float(scored.loss.detach()))
+        if not math.isfinite(size):
+            return True
+        bound = (self.mean + self.k * math.sqrt(self.variance)) * SLACK
+        if self.n >= self.WARM_UP and size > bound:
+            if self.row < self.CAP:
+                self.row += 1
+                return False
+            self.n, self.mean, self.variance = 0, 0.0, 0.0
+        self.row, self.n = 0, self.n + 1
+        weight, away = 1.0 / min(self.n, self.HORIZON), size - self.mean
+        self.mean = (1.0 - weight) * self.mean + weight * size  # of a weight of 1, exactly that size
+        self.variance = (1.0 - weight) * (self.variance + weight * away * away)
+        return True
+
+
+@dataclass
+class RateDrops(LearnerPart):
+    """From each of these updates on the learning rate is a tenth of what it was."""
+
+    updates: tuple[int, ...]
+
+    def rate(self, rate: float) -> float:
+        return rate * 0.1 ** sum(self.learner.version >= drop for drop in self.updates)
+
+
+# What a learner adds by itself.
+
+
+@dataclass
+class FrozenRate(LearnerPart):
+    """The learning rate is 0 until so many agent steps were learnt from (nets.surgery)."""
+
+    until: float
+
+    def rate(self, rate: float) -> float:
+        return 0.0 if self.learner.progress < self.until else rate
+
+    def save(self, part: CheckpointPart) -> Row:
+        return {"freeze_until": self.until}
+
+
+def frozen_until(learner: Learner) -> float:
+    """As the checkpoint has it that the run goes on from; where that was removed since, as the newest has it."""
+    path = learner.ctx.resume
+    if path is None:
+        return 0.0
+    if not path.exists():
+        path = checkpoint.everything(cast("Path", learner.ctx.directory))[-1]
+    saved = checkpoint.OpenCheckpoint(path).json(f"{learner.checkpoints.folder}/learner")
+    return float(saved.get("freeze_until", 0.0))
+
+
+class Schedules(LearnerPart):
+    """Sets hyperparameters that change with the agent steps of the run, and tells when they reach a point."""
+
+    held: Mapping[str, SchedulePoint] = {}  # by hyperparameter, the point that holds
+
+    def adjust(self) -> None:
+        learner, hyper, total = self.learner, self.learner.spec.hyperparameters, self.learner.spec.total
+        if "remaining" in hyper.configured:
+            hyper.set("remaining", learner.now)
+        before, self.held = self.held, hyper.keep_to_schedules(learner.progress, total)
+        for name, point in self.held.items():
+            if before.get(name) != point and learner.ctx.index == 0:
+                learner.ctx.log("note", f"from {point.steps(total):,.0f} agent steps on: {name} {point.value:g}")
+
+
+class AnswerEvaluator(LearnerPart):
+    """Gives the weights to an evaluator beside training, where it asks for them."""
+
+    def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
+        show = self.learner.ctx.control.show
+        if show.asked:
+            show.answer(self.learner.vector, self.learner.version)
+
+
+class Trace(LearnerPart):
+    """A line of updates.jsonl for every update."""
+
+    file: JsonLines
+    writes: LogWrites
+
+    def open(self, learner: Learner) -> Self:
+        own, ctx, agent = super().open(learner), learner.ctx, learner.spec.agent
+        name = f"updates-{agent}.jsonl" if agent else "updates.jsonl"
+        own.file = JsonLines(cast("Path", ctx.directory) / name)
+        own.writes = LogWrites(lambda text: ctx.log("warning", text))
+        return own
+
+    def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
+        worst, mean = (int(lags.max()), float(lags.mean())) if lags.size else (0, 0.0)
+        row = {"update": self.learner.version, "loss": loss, "grad_norm": norm, "lag_mean": mean, "lag_max": worst}
+        self.writes.attempt("updates.jsonl", lambda: self.file.write(row))
+
+
+def open_parts(learner: Learner) -> list[LearnerPart]:
+    """All of a learner's: those that a run asks for, and those that its page names."""
+    ctx, parts = learner.ctx, list[LearnerPart]()
+    if until := frozen_until(learner):
+        parts.append(FrozenRate(until))
+    hyper = learner.spec.hyperparameters
+    if hyper.schedules or "remaining" in hyper.configured:
+        parts.append(Schedules())
+    if ctx.control.show is not None and ctx.index == learner.spec.agent == 0:
+        parts.append(AnswerEvaluator())
+    if ctx.trace and ctx.index == 0 and ctx.directory is not None:
+        parts.append(Trace())
+    return [part.open(learner) for part in (*parts, *learner.spec.parts)]
