@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1744,
-    "envs": 4388,
-    "buffers": 1911,
-    "games": 3670,
-    "nets": 2891,
-    "weights": 1275,
-    "acting": 1101,
-    "search": 1410,
-    "learning": 2117,
-    "workers": 3055,
-    "population": 1755,
-    "systems": 1638,
-    "runs": 3849,
+    "core": 1796,
+    "envs": 4412,
+    "buffers": 1878,
+    "games": 3756,
+    "nets": 2992,
+    "weights": 1253,
+    "acting": 1088,
+    "search": 1406,
+    "learning": 2381,
+    "workers": 3065,
+    "population": 1751,
+    "systems": 1675,
+    "runs": 3840,
     "evaluation": 1573,
-    "cli": 2704,
+    "cli": 2705,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
