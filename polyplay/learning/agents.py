@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -392,15 +392,13 @@ class WindowFeed(Feed):
 
     def _targets(self, rows: Batch) -> Batch:
         """Advantage, target, valid [T, lanes], made once, by the values as acted; and the agent's own reward [T+1]."""
-        learner, policy = self.learner, cast("Any", self.learner.policy)
+        learner, policy = self.learner, self.learner.policy
         learner.adjust()  # what is scheduled holds for the first of them too
         small = to_device({k: rows[k] for k in SMALL if k in rows}, learner.device)
         small = policy.rewarded(small)
-        if policy.inputs is not None or policy.returns is not None:
-            seen = {"obs": rows["obs"]} if policy.inputs is not None else {}
-            policy.observe(small | to_device(seen, learner.device))
-        scale = policy.returns.scale() if policy.returns is not None else 1.0
-        return {**self._loss().prepare(small, scale), "reward": small["reward"]}
+        seen = {"obs": rows["obs"]} if policy.observes else {}
+        policy.observe(small | to_device(seen, learner.device))
+        return {**self._loss().prepare(small, policy.reward_scale()), "reward": small["reward"]}
 
     def _loss(self) -> PPO:
         """With the discount as it is now, where that is a hyperparameter."""

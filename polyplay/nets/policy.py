@@ -5,8 +5,8 @@ People inherit `Policy`, a whole network, or `Torso`, its features. `Player` is 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol, Self
+from collections.abc import Collection, Mapping, Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -16,17 +16,6 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.spaces import describe_fields
 from polyplay.nets.layers import Axis, Tape, TensorAxes, axis
-
-
-class Network(Protocol):
-    """The part of `nn.Module` that weights are read and moved by."""
-
-    def parameters(self) -> Iterator[nn.Parameter]: ...
-    def buffers(self) -> Iterator[Tensor]: ...
-    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]: ...
-    def named_buffers(self) -> Iterator[tuple[str, Tensor]]: ...
-    def state_dict(self) -> dict[str, Any]: ...
-    def to(self, device: torch.device | str) -> Self: ...
 
 
 class Player(Protocol):

@@ -24,7 +24,6 @@ from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import Semaphore, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy
-from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
 from polyplay.weights.update import (
@@ -106,7 +105,7 @@ class ParameterServer(SharedWeights):
         down = Arrow(self.label(), ("server",), ("update", "params"))
         return [Arrow(gradients, ("update",), ("server",)), down]
 
-    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+    def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
         return _Server(self, ctx, FlatParams(module))
 
     # ------------------------------------------------------------------------------------- in Params' place

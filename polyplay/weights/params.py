@@ -21,7 +21,7 @@ from polyplay.core.shared_memory import Semaphores, SharedObject, memory_barrier
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow, Edge
 from polyplay.nets.device import page_lock, to_host
-from polyplay.nets.policy import Network, PolicyFactory
+from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.optimizers import load_state, optimizer_state
 
 # Arrays that workers share, and what each object that crosses between workers answers about itself.
@@ -104,7 +104,7 @@ class TwoCopies:
 # averages or adds buffers has to know where they begin (`FlatParams.doubles`).
 
 
-NetworkOrFactory = Network | PolicyFactory
+NetworkOrFactory = nn.Module | PolicyFactory
 
 
 def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
@@ -118,7 +118,7 @@ def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
     return weights, end + (end % 2 + 2 * doubles if doubles else 0)  # numbers of float64 lie at even places
 
 
-def _buffers(module: Network) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def _buffers(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Floating buffers of float32, and those of float64."""
     floating = [b for b in module.buffers() if b.is_floating_point()]
     doubles = [b for b in floating if b.dtype == torch.float64]
@@ -132,7 +132,7 @@ def as_doubles(numbers: torch.Tensor | np.ndarray) -> Any:
     return numbers.view(torch.float64) if len(numbers) else numbers.double()  # none may lie at any place
 
 
-def module_nbytes(module: Network) -> int:
+def module_nbytes(module: nn.Module) -> int:
     """Bytes of a module's parameters and buffers."""
     return sum(x.numel() * x.element_size() for x in (*module.parameters(), *module.buffers()))
 
@@ -152,7 +152,7 @@ class FlatParams:
 
     def __init__(
         self,
-        module: Network,
+        module: nn.Module,
         memory: np.ndarray | torch.Tensor | None = None,
         write: bool = True,
         grad: np.ndarray | None = None,
@@ -215,7 +215,7 @@ def buffers_in(flat: Any, weights: int, doubles: int) -> list[Any]:
     return [flat[weights:doubles], as_doubles(flat[doubles:])]
 
 
-def _check_dense(module: Network) -> None:
+def _check_dense(module: nn.Module) -> None:
     for name, x in (*module.named_parameters(), *module.named_buffers()):
         weight = isinstance(x, nn.Parameter)
         allowed = (torch.float32,) if weight else (torch.float32, torch.float64)

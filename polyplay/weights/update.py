@@ -24,7 +24,6 @@ from polyplay.core.errors import Leaving
 from polyplay.core.shared_memory import RobustLocks, SharedBlock, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
-from polyplay.nets.policy import Network
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, buffers_in, module_nbytes, param_sizes
 
@@ -193,11 +192,11 @@ class Update(Edge, ABC):
         return f"{type(self).__name__}({self.optim.name}){self.detail}"
 
     @abstractmethod
-    def worker_nbytes(self, module: Network) -> float:
+    def worker_nbytes(self, module: nn.Module) -> float:
         """A worker's own weights, gradient and statistics."""
 
     @abstractmethod
-    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+    def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
         """Bind the network's weights to one vector, where this update wants it."""
 
 
@@ -224,10 +223,10 @@ class Local(Update):
 
     optim: OptimizerSpec
 
-    def worker_nbytes(self, module: Network) -> float:
+    def worker_nbytes(self, module: nn.Module) -> float:
         return (2.0 + len(self.optim.statistics)) * module_nbytes(module)
 
-    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+    def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
         return _Local(self, ctx, FlatParams(module))
 
 
@@ -320,12 +319,12 @@ class AllReduce(SharedArrays, Update):
         edges = [self.weights * i // self.replicas // _LINE * _LINE for i in (rank, rank + 1)]
         return slice(edges[0], edges[1] if rank + 1 < self.replicas else self.weights)
 
-    def worker_nbytes(self, module: Network) -> float:
+    def worker_nbytes(self, module: nn.Module) -> float:
         """Gradients and statistics are shared, and weights too where there are no buffers."""
         weights, size = param_sizes(module)
         return ((weights < size) + 1.0 / self.replicas) * module_nbytes(module)
 
-    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+    def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
         grad, (weights, size) = self.gradients[ctx.index], param_sizes(module)
         if next(module.parameters()).device.type != "cpu":
             return _Whole(self, ctx, FlatParams(module, grad=grad))
@@ -457,7 +456,7 @@ def _mean(parts: np.ndarray, out: np.ndarray) -> None:
     out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself
 
 
-def averaged(optim: OptimizerSpec, replicas: int, net: Network) -> AllReduce | Local:
+def averaged(optim: OptimizerSpec, replicas: int, net: nn.Module) -> AllReduce | Local:
     """The update of so many replicas that average their gradients; one alone applies its own."""
     if replicas == 1:
         return Local(optim)
@@ -493,7 +492,7 @@ class SharedWeights(SharedArrays, Update):
     def arrows(self) -> list[Arrow]:
         return [Arrow(self.label(), ("update",), ("update", "params"))]
 
-    def worker_nbytes(self, module: Network) -> float:
+    def worker_nbytes(self, module: nn.Module) -> float:
         return (1.0 + self.copy) * module_nbytes(module)
 
 
@@ -565,7 +564,7 @@ class Hogwild(SharedWeights):
         super()._attach()
         self._on_device: tuple[torch.Tensor, torch.Tensor] | None = None  # see `tensors`
 
-    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+    def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
         if self.copy:
             return _Hogwild(self, ctx, FlatParams(module))
         memory, _ = self.tensors(next(module.parameters()).device)
@@ -582,7 +581,7 @@ class Hogwild(SharedWeights):
                 self._on_device = to_device(self.shared, device), to_device(self.statistics, device)
         return self._on_device[0].data, self._on_device[1].data
 
-    def reader(self, module: Network) -> FlatParams:
+    def reader(self, module: nn.Module) -> FlatParams:
         """Binds a module that only reads to the shared weights, once they are ready."""
         return FlatParams(module, self.tensors(next(module.parameters()).device)[0], write=False)
 
@@ -629,7 +628,7 @@ class Chunked(SharedWeights):
         self.detail = f", {chunks} parts"
         super().__init__(optim, weights, size, workers)
 
-    def open(self, ctx: WorkerContext, module: Network) -> OpenUpdate:
+    def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
         return _Chunked(self, ctx, FlatParams(module))
 
     def parts(self) -> list[slice]:

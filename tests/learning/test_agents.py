@@ -28,6 +28,7 @@ from polyplay.learning.loop import learn
 from polyplay.learning.policy_losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
+from polyplay.nets.policy import Policy
 from polyplay.population.league import League
 from polyplay.weights.params import AgentParams, AgentSnapshot, FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
@@ -224,9 +225,8 @@ def source(horizon: float) -> WindowFeed:
     queue = RolloutQueue({"obs": Field((), "float32"), **ROWS, **POLICY}, {"h": Field((2,), "float32")}, T, LANES, 2,
                          window=WINDOW)  # fmt: skip
     hyper = Hyperparameters(learning_rate=0.1, entropy_cost=0.0, horizon=horizon, step_time=0.5)
-    policy = SimpleNamespace(inputs=None, returns=None, rewarded=lambda rows: rows)
     spec = SimpleNamespace(loss=PPO(0.5, 0.9, reward="none"), hyperparameters=hyper)
-    learner = SimpleNamespace(policy=policy, spec=spec, device=torch.device("cpu"), adjust=lambda: None)
+    learner = SimpleNamespace(policy=Policy(), spec=spec, device=torch.device("cpu"), adjust=lambda: None)
     learner.checkpoints = SimpleNamespace(more=None)
     counters = Counters(1, METRICS).row(0)
     ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, directory=None, counters=counters)
