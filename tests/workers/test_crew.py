@@ -101,7 +101,7 @@ def test_in_one_thread_all_meet_within_a_round():
 
     crew = Crew(serial=True)
     crew.add(looks)
-    crew.add(meets, n=2, learner=True, source=object())
+    crew.add(meets, n=2, learner=True, source=SimpleNamespace(edge=None))
     crew.start()
     assert ends(crew)
     rounds = [sorted(part.split(",")) for part in ",".join(order).split("look")[1:4]]
