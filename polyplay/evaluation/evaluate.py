@@ -440,7 +440,6 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player,
 
     from polyplay.acting import play
     from polyplay.nets import device
-    from polyplay.search.search import SearchPolicy
 
     process.tune(1)  # the environments' threads have the other cores; two that wait for each other gain nothing
     torch.manual_seed(options.seed)
@@ -452,7 +451,11 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player,
     policy = play.load_player(wired, found, where, options.simulations, whose)
     about: Row = {"device": where if where == "cpu" else device.device_name(where)}
     about |= {} if options.agent is None else {"agent": whose}
-    return policy, where, about | ({"simulations": policy.simulations} if isinstance(policy, SearchPolicy) else {})
+    if wired.player is not None:
+        from polyplay.search.search import SearchPolicy
+
+        about |= {"simulations": policy.simulations} if isinstance(policy, SearchPolicy) else {}
+    return policy, where, about
 
 
 def file_name(options: EvaluateOptions, found: str, label: str) -> str:
