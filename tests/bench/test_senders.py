@@ -55,9 +55,9 @@ class Bound:
 
     def __init__(self, vector: Any):
         self.vector, self.pushed = vector, list[tuple[float, int]]()
-        self.versions, self.met, self.server = np.array([0]), -1, SimpleNamespace(version=5)
+        self.versions, self.applied_to, self.counts = np.array([0]), -1, SimpleNamespace(version=5)
 
-    def __call__(self, rate: float, sums: Any) -> Any:
+    def apply(self, rate: float, sums: Any) -> Any:
         self.pushed.append((float(self.vector.grad[0]), int(self.versions[0])))
         return 1.0, sums
         yield
@@ -68,12 +68,12 @@ def test_a_late_learner_pushes_old_gradients_with_the_versions_they_were_made_wi
 
     vector: Any = SimpleNamespace(grad=torch.zeros(3))
     bound = Bound(vector)
-    late = staleness._Late(bound, vector, 2)
+    late = staleness._Late(bound, 2)
     for k in range(5):
         vector.grad.fill_(float(k))
         bound.versions[:] = 10 + k
-        for _ in late(0.1, np.zeros(3)):
+        for _ in late.apply(0.1, np.zeros(3)):
             pass
         assert bound.versions[0] == 10 + k
     assert bound.pushed == [(0.0, 10), (1.0, 11), (2.0, 12)]
-    assert late.met == 5
+    assert late.applied_to == 5

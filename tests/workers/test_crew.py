@@ -17,7 +17,7 @@ import pytest
 from polyplay.core.errors import EnvFailure, UserError, WorkerLost
 from polyplay.core.processes import ForkedProcess, Handle
 from polyplay.core.shared_memory import SharedBlock
-from polyplay.core.worker import next_incarnation
+from polyplay.core.worker import Edge, next_incarnation
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import Turns
@@ -101,7 +101,7 @@ def test_in_one_thread_all_meet_within_a_round():
 
     crew = Crew(serial=True)
     crew.add(looks)
-    crew.add(meets, n=2, learner=True, source=SimpleNamespace(edge=None))
+    crew.add(meets, n=2, learner=True, source=SimpleNamespace(edge=Edge()))
     crew.start()
     assert ends(crew)
     rounds = [sorted(part.split(",")) for part in ",".join(order).split("look")[1:4]]
