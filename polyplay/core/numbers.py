@@ -169,5 +169,5 @@ class ValueUnits:
         """
         if self.rescale:
             value = unscale(value, self.rescale)
-        value = value / learned
+        value = value if isinstance(learned, float) and learned == 1.0 else value / learned
         return value if self.reward_scale == 1.0 else value / self.reward_scale

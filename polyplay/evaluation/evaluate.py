@@ -454,7 +454,7 @@ def _load(wired: System, found: Path, options: EvaluateOptions) -> tuple[Player,
     if wired.player is not None:
         from polyplay.search.search import SearchPolicy
 
-        about |= {"simulations": policy.simulations} if isinstance(policy, SearchPolicy) else {}
+        about["simulations"] = policy.simulations if isinstance(policy, SearchPolicy) else None
     return policy, where, about
 
 

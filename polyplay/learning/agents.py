@@ -145,6 +145,8 @@ class AgentRollouts(Rollouts):
     next.
     """
 
+    replayable = False
+
     def __init__(self, queue: RolloutQueue, n: int, league: LeagueClient | None = None, snapshots: int = 0):
         super().__init__(queue, n)
         self.league, self.snapshots = league, snapshots

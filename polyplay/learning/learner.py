@@ -197,6 +197,9 @@ class LearnerSpec:
             wanted = "a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"
             raise UserError(f"LearnerSpec: policy is of class {type(self.policy).__name__}, it must be {wanted}")
         check_parts(self.parts)
+        if self.update.replicas > 1 and any(part.refuses for part in self.parts):
+            text = "a part that refuses losses given, but replicas average gradients"
+            raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
@@ -217,7 +220,7 @@ def unroll_before_last(policy: Policy, batch: Batch, state: Batch, tape: Tape | 
 
 
 class Learner:
-    """One replica of the learner: takes batches, counts, saves itself."""
+    """One replica of the learner: takes batches, makes updates, counts."""
 
     def __init__(self, ctx: WorkerContext, spec: LearnerSpec):
         self.ctx, self.spec, self.checkpoints = ctx, spec, LearnerCheckpoints(self, ctx, spec)

@@ -56,6 +56,7 @@ class Source(ABC):
     steps: int = 0  # agent steps per lane of its own rollouts
     n: int = 0  # slots of a queue that it takes at once
     replay: Replay | None = None  # that its batches are drawn from, in whatever worker it is
+    replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
     holds_replay: bool = False  # in the learner's own memory
     passes: Epochs | None = None  # over each batch, where they are several
     league: Any = None  # that knows the past agents which are made of the weights (population.league)
@@ -85,8 +86,8 @@ class Source(ABC):
 
 
 class Feed(ABC):
-    """The open end of a Source in one worker. The loop calls `learn` and then `finish` with every item, `save` only
-    where the feed is `between` two of them, and `close` at the end.
+    """The open end of a Source in one worker. The loop calls `learn` and then `finish` with every item, `save`
+    where the feed is `between` two of them or a rollout was dropped, and `close` at the end.
     """
 
     alone: bool = True  # no other learner has to agree that the run ends
@@ -177,6 +178,7 @@ def learn_from(feed: Feed) -> Iterator[None]:
             elif feed.late():
                 yield from learner.leave()
             if not feed.between:
+                before = time.perf_counter()
                 continue
             ends = learner.done or (item is None and ctx.control.finishing and feed.alone)
             learner.done = ends
@@ -206,6 +208,14 @@ class Inline(Source):
     steps: int = field()  # of a rollout, per lane
     explore: Exploration | None = None
     episodes: bool = False  # a rollout also ends with an episode (A3C's workers, of one lane or match each)
+
+    def __post_init__(self) -> None:
+        if self.episodes and self.explore is not None:
+            raise UserError("Inline: explore given with episodes=True, allowed: one of both")
+
+    @property
+    def replayable(self) -> bool:  # type: ignore[override]
+        return not self.episodes
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -333,6 +343,10 @@ class Rollouts(RolloutBatches, Source):
     RolloutQueue.batches.
     """
 
+    @property
+    def replayable(self) -> bool:  # type: ignore[override]
+        return self.n == 1 and self.queue.consumers == 1
+
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         return RolloutFeed(self, ctx, learner, params, replayed)
 
@@ -441,11 +455,15 @@ class Over(Source):
 
 
 class Passes(Over):
-    """Several passes over each rollout, in minibatches, as PPO makes them; its loss has a `prepare`."""
+    """Several passes over each rollout, in minibatches, as PPO makes them; its loss has a `prepare`. Raises UserError:
+    the source gives no rollouts.
+    """
 
     passes: Epochs
 
     def __init__(self, source: Source, passes: Epochs):
+        if isinstance(source, Over) or source.replay is not None:
+            raise UserError(f"Passes: {type(source).__name__} given, allowed: a source of rollouts, as Inline")
         super().__init__(source)
         self.passes = passes
 
@@ -465,13 +483,16 @@ class Passes(Over):
 
 class Replayed(Over):
     """Rollouts of another source go into a replay of the learner's own; it makes as many updates as the replay's ratio
-    asks for (replay.rate_limiter), before it inserts more.
+    asks for (replay.rate_limiter), before it inserts more. Raises UserError: the source has no such rollouts.
     """
 
     replay: Replay
     holds_replay = True
 
     def __init__(self, source: Source, replay: Replay):
+        if not source.replayable:
+            allowed = "Inline without episodes, or Rollouts of one slot for one learner"
+            raise UserError(f"Replayed: {type(source).__name__} given, allowed: {allowed}")
         super().__init__(source)
         self.replay = replay
 

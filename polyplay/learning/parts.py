@@ -39,7 +39,6 @@ class LearnerPart:
     learner: Learner  # whose it is, once it is open
     net: Policy | None = None  # a second network, once it is open: losses get it as the target network
     vectors: ClassVar[int] = 0  # of all weights that it holds, for estimates of memory and checkpoints
-    refuses: ClassVar[bool] = False  # whether `admit` may say no
 
     def describe(self) -> str:
         """Its line in a learner's box of the diagram; empty: it has none."""
@@ -74,8 +73,15 @@ class LearnerPart:
         """An update was made and counted: learner.version. norm: of its gradient; lags [rows], in updates."""
 
     def save(self, part: CheckpointPart) -> Row:
-        """Write what is its own into a checkpoint, and give what it adds to the learner's counts. Raises OSError."""
+        """Write what is its own into a checkpoint, and give what it adds to the learner's counts. Raises OSError. Only
+        learner 0 writes; all learners begin with it.
+        """
         return {}
+
+    @property
+    def refuses(self) -> bool:
+        """Whether `admit` may be False."""
+        return type(self).admit is not LearnerPart.admit
 
 
 def check_parts(parts: tuple[LearnerPart, ...]) -> None:
@@ -159,7 +165,6 @@ class OutlierGate(LearnerPart):
 
     k: float
 
-    refuses: ClassVar[bool] = True
     WARM_UP = 100  # losses that are admitted at first
     HORIZON = 1000  # losses over which both run, evenly until there are so many, then fading by 1/HORIZON
     CAP = 10  # more in a row are another regime: the next loss is admitted, and everything begins anew with it

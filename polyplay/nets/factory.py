@@ -357,6 +357,10 @@ class NetworkTrial:
     def __init__(self, net: Torso | Policy, title: str, **missing: bool):
         """missing: by name, whether a method is still the base class's."""
         self.net, self.where = net, f"--network: {title!r}: class {type(net).__name__}"
+        base = Torso if isinstance(net, Torso) else Policy
+        if taken := [name for name in (*net._modules, *net._parameters, *net._buffers) if hasattr(base, name)]:
+            uses = f"which {base.__name__} uses for another purpose: rename it"
+            raise UserError(f"{self.where}: {taken[0]} is a module or tensor of its own, {uses}")
         if lacks := [DECLARED[name] for name, none in missing.items() if none]:
             raise UserError(f"{self.where} lacks {lacks[0]}")
 
@@ -367,7 +371,7 @@ class NetworkTrial:
         try:
             with torch.no_grad():
                 return method(*given)
-        except (RuntimeError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
+        except Exception as error:
             line = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise UserError(f"{self.where}: {method.__name__} does not take {takes}: {line}") from error
         finally:
@@ -389,7 +393,8 @@ def _zeros(spec: Spec, *lead: int) -> Any:
 
 def _rows(spec: EnvSpec, *lead: int) -> Batch:
     """Rows of zeros in which every action is legal."""
-    rows: Batch = _zeros({"obs": spec.obs, **ARRIVES, "events": Field((len(spec.events),), "float32")}, *lead)
+    events = {"events": Field((len(spec.events),), "float32")} if spec.events else {}
+    rows: Batch = _zeros({"obs": spec.obs, **ARRIVES, **events}, *lead)
     return rows if spec.mask is None else {**rows, "mask": tree.map(torch.ones_like, _zeros(spec.mask, *lead))}
 
 
@@ -408,14 +413,19 @@ def _try_policy(policy: Policy, title: str, spec: EnvSpec) -> None:
     """Act in a row of two lanes, and unroll three rows. Raises UserError."""
     kind = type(policy)
     missing = {"spec": kind.spec is Policy.spec, "act": kind.act is Policy.act, "unroll": kind.unroll is Policy.unroll}
-    trial, outputs, memory = NetworkTrial(policy, title, **missing), policy.spec(), policy.state_spec()
-    own = outputs.get("action") if isinstance(outputs, dict) else None
+    trial = NetworkTrial(policy, title, **missing)
+    outputs, memory = (trial.call(method, "an empty call") for method in (policy.spec, policy.state_spec))
+    for what, found in (("spec", outputs), ("state_spec", memory)):
+        if not isinstance(found, dict) or not all(isinstance(leaf, Field) for _, leaf in tree.leaves(found)):
+            raise UserError(f"{trial.where}: {what} gave {found!r}, it must give a dict of Fields")
+    own = outputs.get("action")
     if own != fields(spec.action):
         raise UserError(f"{trial.where}: spec must have `action` {fields(spec.action)}, as actions are; it has {own}")
     seen, two, three = f"with obs {describe_fields(spec.obs)}", "for two lanes,", "for three rows of two lanes,"
     state = trial.call(policy.initial, "two lanes", 2)
     trial.check(f"initial, {two}", state, memory, 2)
-    step = {**_rows(spec, 2), "noise": torch.full((2, policy.noise), 0.5)}
+    step = {k: x for k, x in _rows(spec, 2).items() if k not in ("terminated", "truncated")}  # see acting.act_rows
+    step["noise"] = torch.full((2, policy.noise), 0.5)
     said = trial.call(policy.act, f"a row of two lanes {seen}", step, state)
     if not isinstance(said, tuple) or len(said) != 2:
         raise UserError(f"{trial.where}: act gave {type(said).__name__}, it must give (outputs, the state after)")

@@ -217,7 +217,7 @@ def clipped_step(vector: FlatParams, optimizer: torch.optim.Optimizer, clip: flo
     return norm
 
 
-@dataclass
+@dataclass(eq=False)
 class Local(Update):
     """This worker's gradient, applied by this worker."""
 

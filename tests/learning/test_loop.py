@@ -15,7 +15,7 @@ from polyplay.buffers.rollout_queue import ROWS, RolloutBatches
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.learning.loop import Feed, Replayed, ReplayFeed, Source, learn
+from polyplay.learning.loop import Epochs, Feed, Inline, Passes, Replayed, ReplayFeed, Rollouts, Source, learn
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import Role
 
@@ -79,6 +79,8 @@ def rollout(T: int, B: int, ends: tuple[int, ...] = ()) -> Any:
 
 class Acted(Source):
     """Rollouts of [2, lanes] steps that a test has."""
+
+    replayable = True
 
     def __init__(self, lanes: int):
         self.lanes = lanes
@@ -231,3 +233,16 @@ def test_who_takes_a_lost_ones_place_draws_others():
     assert len(drawn[0]) == len(drawn[1]) > 3
     assert drawn[0] != drawn[1]
     assert drawn[0] == drawn[2], "a life that begins with a resumed run has the seed it had"
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda rollouts: Replayed(rollouts, rollouts), "Replayed: Rollouts given, allowed: Inline"),
+        (lambda rollouts: Passes(Passes(rollouts, Epochs(2, 2)), Epochs(2, 2)), "Passes: Passes given"),
+        (lambda rollouts: Inline(rollouts, 5, rollouts, episodes=True), "Inline: explore given with episodes=True"),
+    ],
+)
+def test_sources_that_do_not_go_together_are_refused(make, says):
+    with pytest.raises(UserError, match=says):
+        make(Rollouts(SimpleNamespace(consumers=1, per_agent=False), 2))

@@ -95,6 +95,15 @@ class Quiet(Counter):
     def unroll(self, batch, state):
         return {"logp": super().unroll(batch, state)["logp"]}
 
+class Silent(Counter):
+    def spec(self):
+        return {"action": 1 / 0}
+
+class Taken(Counter):
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.noise = nn.Linear(1, 1)
+
 def nothing(spec):
     return 3
 
@@ -191,6 +200,8 @@ def test_a_whole_policy_by_module_and_name_is_left_alone(custom):
         ("CUSTOM:Alone", {}, r"act gave dict, it must give \(outputs, the state after\)"),
         ("CUSTOM:Blind", {}, r"unroll does not take three rows of two lanes with obs float32 \[3\]: 'observation'"),
         ("CUSTOM:Quiet", {}, r"unroll, for three rows of two lanes, gave value no tensor, not float32 \[3, 2\]"),
+        ("CUSTOM:Silent", {}, "class Silent: spec does not take an empty call: division by zero"),
+        ("CUSTOM:Taken", {}, "class Taken: noise is a module or tensor of its own, which Policy uses"),
         ("CUSTOM:Torso", {"depth": 3}, "unexpected keyword argument 'depth'; its options are: width"),
     ],
 )
