@@ -551,6 +551,9 @@ def switch(word: str) -> tuple[str, bool | int | float | str]:
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a toy. Raises UserError."""
     game = toy(envs)
+    if not all(isinstance(leaf, Field) for _, leaf in tree.leaves(game.obs)) or not isinstance(game.seats, int):
+        wrong = f"obs {game.obs!r}, seats {game.seats!r} given, allowed: a Field or a tree of them, and an int"
+        raise UserError(f"--env: {envs.title}: {wrong}")
     action = conditional_actions(game.action, game.uses, f"{envs.title}: uses")
     text = {"environment": envs.title, "observation": describe_fields(game.obs)}
     text["actions"] = describe_actions(action)

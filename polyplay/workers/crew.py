@@ -303,7 +303,7 @@ class Crew:
             if worker.runs.apart and worker.runs.is_alive():
                 worker.runs.kill()
                 worker.runs.join(PARTING)
-            with contextlib.suppress(Exception):
+            with contextlib.suppress(Exception) if self.serial else contextlib.nullcontext():
                 worker.runs.close()
             if worker.pipe is not None:
                 worker.pipe.close()
