@@ -35,7 +35,7 @@ from polyplay.envs.pool import Envs
 from polyplay.runs.load import engine_of
 from polyplay.runs.plan import memory_limit
 from polyplay.workers.hosts import agent, engines, link
-from polyplay.workers.hosts.mirrors import Frame, ObjectMirror
+from polyplay.workers.hosts.mirrors import Frame, MachineCopy
 
 NEEDED = ("torch", "numpy", "numba", "gymnasium", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
 EXTRAS = {"ale-py": "atari", "av": "video", "pygame-ce": "video", "matplotlib": "plots"}
@@ -146,7 +146,7 @@ CHECKS = (versions, machine, limits, torch_build, atari, training)
 SIZE, TIMES, TRIPS = 16 * 2**20, 8, 20  # bytes of a frame, frames, round trips
 
 
-class ProbeMirror(ObjectMirror):
+class ProbeMirror(MachineCopy):
     """A block that is written there, and read by nobody."""
 
     def prepare(self) -> None:

@@ -167,8 +167,8 @@ def name(number: int) -> str:
 
 def install(handler: Handler | signal.Handlers) -> dict[signal.Signals, Any]:
     """From now on `handler` gets them; who got them before. Under nohup SIGHUP stays ignored."""
-    heeded = [n for n in ENDING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
-    return {n: signal.signal(n, handler) for n in heeded}
+    handled = [n for n in ENDING if n != signal.SIGHUP or signal.getsignal(n) != signal.SIG_IGN]
+    return {n: signal.signal(n, handler) for n in handled}
 
 
 @contextlib.contextmanager

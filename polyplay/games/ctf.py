@@ -3,8 +3,8 @@
 Scripted players of capture the flag, in three roles and at five levels.
 
 What one does depends on the state of its match, its seat and numbers hashed from them alone, so it needs no memory. It
-walks along shortest paths, turns to an opponent that it heeds, and tags when it believes to hit. Only how well it does
-that is a matter of its level, see Skill.
+walks along shortest paths, turns to an opponent that it notices, and tags when it believes to hit. Only how well it
+does that is a matter of its level, see Skill.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Skill(NamedTuple):
     """How good a bot is."""
 
     block: int  # steps that it stays with what it has drawn of the following
-    heeds: float  # chance to notice opponents in sight in a block
+    notices: float  # chance to notice opponents in sight in a block
     pauses: float  # chance to stand still in a block
     off: int  # most by which its aim is off in a block, in parts of a circle
     fires: float  # chance per step to tag where it believes to hit
@@ -268,7 +268,7 @@ def _choose(
         goal_x, goal_y = _goal(s, m, p, role, floods)
         _lead_to(s, m, goal_x, goal_y, floods)
         to = ctf_maps.waypoint(s.grid[m], floods.moves, x, y, goal_x, goal_y)
-    q = _opponent(s, m, p) if _draw(s, m, p, block, 2) < skill.heeds else -1
+    q = _opponent(s, m, p) if _draw(s, m, p, block, 2) < skill.notices else -1
     if q >= 0:
         dx, dy = s.at[m, q, 0] - x, s.at[m, q, 1] - y
         off = int((2.0 * _draw(s, m, p, block, 3) - 1.0) * skill.off)  # an index below 0 counts from the end

@@ -697,7 +697,7 @@ class SampleFeed(Feed):
 
         def more(part: CheckpointPart) -> None:
             if failed := self.samples.failed(0):
-                raise OSError(f"memories {', '.join(map(str, failed))} could not write their parts")
+                raise OSError(f"replay workers {', '.join(map(str, failed))} could not write their parts")
 
         learner.checkpoints.marks.wait(learner.update.refresh())
         with learner.checkpoints.writers_paused():  # what replays write fits the weights, whoever else learns

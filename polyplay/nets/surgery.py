@@ -1,4 +1,4 @@
-"""A network that grows and stays the same function of what it heard before: OpenAI et al. 2019, Dota 2, Appendix B.
+"""A network that grows and stays the same function of its earlier inputs: OpenAI et al. 2019, Dota 2, Appendix B.
 
 What is old of a layer [rows, columns] keeps its weights, and hears nothing of what is new. New rows have the weights
 of a new network, so that what they put out differs; those of an action's new values have none.

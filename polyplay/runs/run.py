@@ -224,7 +224,7 @@ def check_returns(crew: Crew, options: RunOptions) -> None:
     given = [name for name in ("eval_every", "until_return") if getattr(options, name) is not None]
     if given and any(role.in_league for role in crew.roles):
         text = f"{flag(given[0])} {getattr(options, given[0])} given, but agents that play each other have no return"
-        raise UserError(f"{text} to be judged by: leave it out; `polyplay tournament` rates them")
+        raise UserError(f"{text} of their own: leave it out; `polyplay tournament` rates them")
 
 
 def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) -> run_options.Lines:

@@ -368,7 +368,7 @@ class Crew:
         call: Call = ctx, role.work, role.arguments()
         if self.serial:
             ctx.log = self.log
-            role.workers[index] = WorkerHandle(ctx, role, process.Turns(role.work(ctx, **call[2])))
+            role.workers[index] = WorkerHandle(ctx, role, process.SerialWorker(role.work(ctx, **call[2])))
             return
         if machine is not None and self.fleet is not None:
             remote = self.fleet.start(machine, role, call)

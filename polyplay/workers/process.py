@@ -96,7 +96,7 @@ class WorkerThread(threading.Thread, Handle):
     """A worker that is a thread of this process."""
 
 
-class Turns(Handle):
+class SerialWorker(Handle):
     """A worker that takes turns in the calling thread."""
 
     def __init__(self, turns: Iterator[None]):

@@ -129,7 +129,7 @@ def test_agents_copy_each_other_also_in_a_run_that_goes_on(tmp_path, monkeypatch
         ({"env": "toy:catch"}, "needs an environment with several players"),
         ({"lanes": 30, "players": 4}, "--lanes 30 given; allowed: positive multiples of --players 4"),
         ({"players": 3, "lanes": 30}, "--players 3 given; allowed: divisors and multiples of the 2 seats of a match"),
-        ({"eval_every": 50}, "--eval-every 50 given, but agents that play each other have no return to be judged by"),
+        ({"eval_every": 50}, "--eval-every 50 given, but agents that play each other have no return of their own"),
         ({"until_return": -1.0}, "--until-return -1.0 given, but agents .*: leave it out; `polyplay tournament` rates"),
         ({"lanes": 34}, "--batch 16 given; allowed: 17"),
         ({"lag": 0, "batch": 32}, "with a --lag no more"),

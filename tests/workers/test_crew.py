@@ -20,7 +20,7 @@ from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.worker import Edge, next_incarnation
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.process import Turns
+from polyplay.workers.process import SerialWorker
 from tests.victims import crew_of, turns, until
 
 
@@ -62,7 +62,7 @@ def seen_off(crew: Crew) -> bool:
     numbers = [r.pid for r in runs if r.pid is not None]
     crew.stop()
     alive = [r for r in runs if isinstance(r, threading.Thread) and r.is_alive()]
-    turns = [r.turns for r in runs if isinstance(r, Turns)]
+    turns = [r.turns for r in runs if isinstance(r, SerialWorker)]
     open_ = [turn for turn in turns if inspect.getgeneratorstate(turn) != inspect.GEN_CLOSED]
     return bool(runs) and not (alive or open_ or any(psutil.pid_exists(n) for n in numbers))
 

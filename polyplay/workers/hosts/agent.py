@@ -1,6 +1,6 @@
 """The agent of another machine: it starts workers there, passes on what they say, and is one end of the link.
 
-It ends, and with it all that it started, when the link ends: when the main process closes it, dies, or is not heard.
+It ends, and with it all that it started, when the link ends: when the main process closes it, dies, or is silent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from polyplay.core.processes import ForkedProcess
 from polyplay.core.shared_memory import Semaphores, SharedBlock, SharedObject
 from polyplay.workers.hosts.engines import OPENING, needed_versions
 from polyplay.workers.hosts.link import ENDED, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
-from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, seat_of
+from polyplay.workers.hosts.mirrors import CountersMirror, MachineCopy, seat_of
 from polyplay.workers.process import SERVER, Call, CloudPickled, as_process, prepare
 from polyplay.workers.role import Role
 
@@ -161,7 +161,7 @@ class MachineAgent:
         self.secret, self.timeout, self.root = secret, timeout, root
         self.bells = Semaphores(1)
         relay_by(self.bells)
-        self.mirrors: list[ObjectMirror] = []
+        self.mirrors: list[MachineCopy] = []
         self.calls: dict[int, Call | str] = {}  # or why there is none
         self.workers: dict[int, ForkedProcess] = {}
         self._files = threading.Lock()
@@ -259,7 +259,7 @@ class MachineAgent:
             with contextlib.suppress(OSError):
                 os.kill(runs.pid, int(value["signal"]))
 
-    def _send_part(self, mirror: ObjectMirror, part: int, i: int) -> None:
+    def _send_part(self, mirror: MachineCopy, part: int, i: int) -> None:
         """Files of a checkpoint, and counters, go before the mark that says they are written. Others that are whole go
         along: of actors whose memory is here, which has their answers.
         """

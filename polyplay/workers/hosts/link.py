@@ -28,7 +28,7 @@ import numpy as np
 
 from polyplay.core.errors import Closed
 from polyplay.core.shared_memory import Semaphore
-from polyplay.workers.hosts.mirrors import CountersMirror, ObjectMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import CountersMirror, MachineCopy, RemoteSeat
 
 HEAD = struct.Struct("<4sHHHIQ")
 MAGIC, NONCE = b"poly", 32
@@ -109,7 +109,7 @@ class Link:
     """One end. `mirrors` have the same order on both sides. root: where files of checkpoints go."""
 
     def __init__(
-        self, sock: socket.socket, mirrors: Sequence[ObjectMirror], bell: Semaphore, timeout: float, root: Path | None
+        self, sock: socket.socket, mirrors: Sequence[MachineCopy], bell: Semaphore, timeout: float, root: Path | None
     ):
         self.sock, self.mirrors, self.bell, self.root = sock, mirrors, bell, root
         self.accepts = PART  # names of files
@@ -121,7 +121,7 @@ class Link:
         self.echoes = False  # one side alone answers, so that never both wait for the other to read
         self.on: dict[int, Callable[[dict[str, Any]], None]] = {FILE: self._take_file}  # what JSON of a kind does
         self.requests: list[Callable[[], None]] = []  # for the sending thread
-        self.before: Callable[[ObjectMirror, int, int], None] = lambda mirror, part, i: None  # a frame is sent
+        self.before: Callable[[MachineCopy, int, int], None] = lambda mirror, part, i: None  # a frame is sent
         self._lock = threading.Lock()
         sock.settimeout(timeout)
 
@@ -260,7 +260,7 @@ class Link:
         except Exception as e:
             self.end(f"its receiving thread failed: {e!r}")
 
-    def _take(self, mirror: ObjectMirror, part: int, i: int, n: int) -> None:
+    def _take(self, mirror: MachineCopy, part: int, i: int, n: int) -> None:
         views = views_of(mirror.places(part, i))
         if sum(map(len, views)) != n:
             raise LinkLost(f"a frame that cannot be: {n} bytes for {part}, {i} of {type(mirror).__name__}")

@@ -51,7 +51,7 @@ def seat_of(value: dict[str, Any]) -> RemoteSeat:
     return RemoteSeat(int(value["index"]), int(value["row"]), tuple(value["group"]), str(value["role"]))
 
 
-class ObjectMirror(ABC):
+class MachineCopy(ABC):
     """One object's. `away`: this side is the other machine's."""
 
     away = False
@@ -98,7 +98,7 @@ class ObjectMirror(ABC):
         """away: end every wait."""
 
 
-class CellsMirror(ObjectMirror):
+class CellsMirror(MachineCopy):
     """home → away: small arrays, whole, when they have changed. Nobody waits for these by a bell."""
 
     def __init__(self, thing: Any, *names: str):
@@ -142,7 +142,7 @@ class HyperparametersMirror(CellsMirror):
             self.thing._values[self._own] = self._theirs[self._own]
 
 
-class CountersMirror(ObjectMirror):
+class CountersMirror(MachineCopy):
     """away → home: the counters of each seat, and its new games; home → away: what a seat begins with."""
 
     def __init__(self, counters: Counters):
@@ -198,14 +198,14 @@ class CountersMirror(ObjectMirror):
             values[:] = self._values
 
 
-def mirror_of(thing: SharedObject, holder: str = "the run") -> ObjectMirror:
+def mirror_of(thing: SharedObject, holder: str = "the run") -> MachineCopy:
     """holder: a role. Raises UserError: it does not cross machines."""
     from polyplay.weights.parameter_server import ParameterServer
     from polyplay.weights.params import Params
     from polyplay.weights.update import AllReduce
     from polyplay.workers.hosts import queue_mirrors, weight_mirrors
 
-    makes: dict[type, Callable[[Any], ObjectMirror]] = {
+    makes: dict[type, Callable[[Any], MachineCopy]] = {
         RunControl: lambda thing: CellsMirror(thing, "_flags"),
         Hyperparameters: HyperparametersMirror,
         RoleSize: lambda thing: CellsMirror(thing, "_cells", "dismissed"),

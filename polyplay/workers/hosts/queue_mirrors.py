@@ -18,7 +18,7 @@ from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, Share
 from polyplay.core import tree
 from polyplay.core.compiled import cached_njit
 from polyplay.core.shared_memory import Ring, memory_barrier
-from polyplay.workers.hosts.mirrors import Frame, ObjectMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import Frame, MachineCopy, RemoteSeat
 
 SLOT, RINGS, PAIR, WRITER, READER, ASK, ANSWER, PLANES, BACK, LEARNING, INSERTED = range(11)  # parts
 
@@ -72,7 +72,7 @@ def unpack_planes(rows: np.ndarray, whole: np.ndarray, planes: np.ndarray) -> No
                 at += 1
 
 
-class SharedQueueMirror(ObjectMirror):
+class SharedQueueMirror(MachineCopy):
     """per: pairs of each writer.
 
     Parts: a slot's content; a pair's rings; what a pair begins with; what a writer and what a reader begins with; what

@@ -18,7 +18,7 @@ from polyplay.core.shared_memory import memory_barrier
 from polyplay.weights.parameter_server import APPLIED, BASE, HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer
 from polyplay.weights.params import _ROUND, _VERSION, Params
 from polyplay.weights.update import GRADIENT, READY, WEIGHTS, AllReduce
-from polyplay.workers.hosts.mirrors import Frame, ObjectMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import Frame, MachineCopy, RemoteSeat
 
 # Weights go to where they are read: of the versions that were published, the newest when the link has time for it,
 # and no more of them than a line can easily carry.
@@ -28,7 +28,7 @@ NEWS, VECTOR, WAITING = range(3)
 RATE = 50e6  # bytes a second of weights that go to a machine where no reader waits for them
 
 
-class ParamsMirror(ObjectMirror):
+class ParamsMirror(MachineCopy):
     """From the publisher's side: version, round and rollouts learnt from, and then that version's vector where it is
     another. Home passes on what it got from a publisher elsewhere. From the readers': whether one waits. Then the next
     version goes at once; else versions take a part of the line.
@@ -132,7 +132,7 @@ class ParamsMirror(ObjectMirror):
 TURN = 0  # a part, as GRADIENT and WEIGHTS
 
 
-class AllReduceMirror(ObjectMirror):
+class AllReduceMirror(MachineCopy):
     """Both ways: of a replica's gradient the parts that replicas there average, its part of the weights and of the
     optimizer's statistics, and its sums. They add up as on one machine, in the same order.
 
@@ -213,7 +213,7 @@ class _Kind(IntEnum):
     THERE, HEAD, SHARD, VERSION, PART, STATISTICS, LEARNER, SEAT, SLICE = (auto() for _ in range(9))
 
 
-class ServerMirror(ObjectMirror):
+class ServerMirror(MachineCopy):
     """Each side sends what its own workers write: learners their slices and counts, and learner 0 the header and what a
     shard begins with; shards their parts, marks and counts, and their statistics while learner 0 has them stand still.
     What is on no machine of this link is home's: home has it from another link.
@@ -322,7 +322,7 @@ class ServerMirror(ObjectMirror):
             yield from self.if_new(_Kind.THERE, 0, [np.isin(range(self.server.workers), there).astype(int)])
 
     def _still(self, number: int) -> list[int]:
-        """Shards of this side that stand still, where learner 0 wants that and has not heard it yet."""
+        """Shards of this side that stand still, where learner 0 wants that and does not know it yet."""
         if number % 2 == 0 or self._learns(0):
             return []
         held = self.server.held(number)

@@ -11,7 +11,7 @@ from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.shared_memory import Semaphores
 from polyplay.core.tree import Field
 from polyplay.workers.hosts import agent
-from polyplay.workers.hosts.mirrors import ObjectMirror, RemoteSeat
+from polyplay.workers.hosts.mirrors import MachineCopy, RemoteSeat
 
 T, LANES = 3, 2
 ROLES = {"out": "act", "params": "act", "source": "memory", "publish": "learn"}
@@ -38,7 +38,7 @@ def forget() -> None:
 class Pair:
     """A mirror here and its other side, with frames carried at will."""
 
-    def __init__(self, home: ObjectMirror, numbers: agent.TwinNumbers | None = None):
+    def __init__(self, home: MachineCopy, numbers: agent.TwinNumbers | None = None):
         self.home = home
         data, self.found = agent.dump(home, numbers or agent.TwinNumbers())
         bells = Semaphores(4)
