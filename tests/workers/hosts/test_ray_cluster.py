@@ -130,7 +130,7 @@ def test_a_lost_head_ends_the_run_with_a_checkpoint_and_a_reason(number, tmp_pat
 def test_a_killed_raylet_is_noticed_and_its_actors_begin_anew_elsewhere(cluster, tmp_path):
     """The last test: this raylet does not come back."""
     run = tmp_path / "run"
-    main = command(run, "--hosts", f"ray:{cluster}", "--steps", "100k")
+    main = command(run, "--hosts", f"ray:{cluster}", "--steps", "200k")
     wait_for(lambda: learning(run))
     os.kill(raylet("machine-2"), signal.SIGKILL)
     began = time.time()
