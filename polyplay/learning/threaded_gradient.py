@@ -45,9 +45,9 @@ def parts_of(learner: Learner, rows: int) -> int:
     ctx, spec = learner.ctx, learner.spec
     simple = isinstance(spec.loss, QLoss | CategoricalLoss) and not learner.policy.state_spec()
     refuses = any(part.refuses for part in learner.parts)
-    if not simple or refuses or ctx.trace or learner.device.type != "cpu":
+    if not simple or refuses or ctx.control.trace or learner.device.type != "cpu":
         return 1
-    return split_size(rows, min(ctx.threads, torch.get_num_threads()), learner.vector.weights)
+    return split_size(rows, torch.get_num_threads(), learner.vector.weights)
 
 
 class ThreadedGradient:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Any
 
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, replay_worker
@@ -71,9 +72,8 @@ def build(c: Config, crew: Crew) -> System:
     outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.frames)
     target = TargetNetwork(c.target_update)
     spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs)
-    keep = max(c.pull // c.unroll, 1)
-    actor = crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, keep=keep)
-    actor.params, actor.explore = params, explore
+    acts: Any = {"envs": envs, "policy": policy, "out": rollouts, "params": params, "explore": explore}
+    crew.add(act, n=c.actors, on_loss="replace", keep=max(c.pull // c.unroll, 1), **acts)
     source = Replayed(Rollouts(rollouts, 1), replay)
-    crew.add(learn, learner=True, source=source, spec=spec, params=params)
+    crew.add(learn, learner=True, source=source, spec=spec, publish=params)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), values=ValueUnits(rescale=c.rescale))
