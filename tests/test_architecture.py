@@ -22,19 +22,19 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1796,
+    "core": 1800,
     "envs": 4412,
     "buffers": 1878,
     "games": 3759,
     "nets": 2995,
-    "weights": 1251,
+    "weights": 1254,
     "acting": 1088,
     "search": 1406,
-    "learning": 2400,
-    "workers": 3065,
-    "population": 1751,
-    "systems": 1675,
-    "runs": 3840,
+    "learning": 2407,
+    "workers": 3114,
+    "population": 1752,
+    "systems": 1666,
+    "runs": 3824,
     "evaluation": 1575,
     "cli": 2705,
 }
