@@ -14,8 +14,6 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.buffers.replay import layout
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import checkpoint
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
@@ -75,7 +73,7 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[
     replays = {role.name: layout(role.held_replay) for role in other.roles if role.held_replay}
     lanes = [
         [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.source and r.source.steps) for r in other.roles],
-        [(q.T, q.lanes, q.slots) for r in other.roles if (q := r.find(RolloutQueue) or r.find(TrainingQueue))],
+        [edge.nbytes for edge in other.edges() if edge.memory == "rollouts"],
     ]
     optimizer = {"": spec.update.optim.name, "statistics": spec.update.optim.statistics}
     return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": {"": lanes}}
