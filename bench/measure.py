@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,6 @@ from polyplay.runs import options
 from polyplay.runs.crew_metrics import Throttled, cpu_seconds, memory_mb, process_tree
 from polyplay.runs.load import crew_of, load_run
 from polyplay.workers.crew import Crew
-from polyplay.workers.process import no_main
 from polyplay.workers.role import Role
 from polyplay.workers.row_costs import CostProfile, cpu_cost
 
@@ -310,8 +310,11 @@ def spawn(work: Callable[[Connection], None]) -> tuple[BaseProcess, Connection]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=work, args=(theirs,))
-    with no_main():
+    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")  # it need not import this one
+    try:
         child.start()
+    finally:
+        sys.modules["__main__"] = main
     theirs.close()
     return child, ours
 

@@ -467,12 +467,14 @@ def to_json(value: Any) -> Row:
     return {f.name: json_value(vars(value)[f.name]) for f in fields(value)}
 
 
-def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.json") -> T:
+def from_json(cls: type[T], data: Mapping[str, object]) -> T:
     """The inverse of `to_json`; UserError names every unknown, missing or wrongly typed field."""
     types = flags.option_types(cls)
     if wrong := sorted(set(data) ^ set(types)):
-        raise UserError(f"{where} does not fit {cls.__name__} of this version: unknown or missing: {', '.join(wrong)}")
-    return cls(**{k: flags.check_value(f"{where}: {k}", v, types[k]) for k, v in data.items()})
+        raise UserError(
+            f"config.json does not fit {cls.__name__} of this version: unknown or missing: {', '.join(wrong)}"
+        )
+    return cls(**{k: flags.check_value(f"config.json: {k}", v, types[k]) for k, v in data.items()})
 
 
 def json_value(value: object) -> object:

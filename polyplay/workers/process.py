@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import traceback
-import types
 from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING, NamedTuple, cast
@@ -52,17 +51,6 @@ class CloudPickled:
         import cloudpickle
 
         return cloudpickle.loads, (cloudpickle.dumps(self.value),)
-
-
-@contextlib.contextmanager
-def no_main() -> Iterator[None]:
-    """Workers never import the user's main script: what they need of it travels with cloudpickle."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
 
 
 def prepare() -> None:
