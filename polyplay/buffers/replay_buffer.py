@@ -17,12 +17,16 @@ from numpy.typing import ArrayLike
 from polyplay.buffers import replay, replay_kernels
 from polyplay.buffers.replay import BOTH, FLAGS, REWARDS, Proportional, RateLimiter, Replay, Uniform
 from polyplay.buffers.replay_kernels import EXTRA, FIRST, TERMINATED, TRUNCATED
-from polyplay.buffers.sum_tree import MOST, SumTree
+from polyplay.buffers.sum_tree import MOST, CounterRng, SumTree, uniforms
 from polyplay.core import tree
-from polyplay.core.compiled import CounterRng, compiled, uniforms
-from polyplay.core.errors import BadPriority, NotFinite
+from polyplay.core.compiled import compiled
+from polyplay.core.errors import NotFinite
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
+
+class BadPriority(ValueError):
+    """A priority for a replay was NaN, negative or infinite; nothing was changed."""
+
 
 BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # of a row's byte
 
