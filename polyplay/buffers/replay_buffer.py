@@ -24,6 +24,7 @@ from polyplay.core.errors import NotFinite
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 
+
 class BadPriority(ValueError):
     """A priority for a replay was NaN, negative or infinite; nothing was changed."""
 
