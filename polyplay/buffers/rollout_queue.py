@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from polyplay.core import tree
-from polyplay.core.errors import Closed, UserError
-from polyplay.core.shared_memory import LINE, Ring, Semaphore, Semaphores, SharedObject
+from polyplay.core.errors import UserError
+from polyplay.core.shared_memory import LINE, Closable, Ring, Semaphore
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Arrow, Edge
 from polyplay.envs.pool import Envs, EnvSpec
@@ -40,7 +40,7 @@ class Queue(Edge):
         return [Arrow(self.label(), ("out",), ("source",))]
 
 
-class SharedQueue(SharedObject, Queue, ABC):
+class SharedQueue(Closable, Queue, ABC):
     """Slots between processes, in one block of memory. Every pair of a writer and a reader has two rings of their
     numbers, of the empty and of the full ones: so every ring has one writer and one reader, and whoever is killed
     leaves no lock. Pair i's reader is i mod `readers`. `share`: slots of each owner, which has `each` pairs that follow
@@ -55,22 +55,20 @@ class SharedQueue(SharedObject, Queue, ABC):
     _rings: np.ndarray
     _asked: np.ndarray
     _last: np.ndarray
-    _closed: np.ndarray
 
     def __init__(
         self, fields: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
         """asks: how many ask for parts, and how many answer. bells: besides one for each reader."""
         self.slots, self.share, self.readers, self.each = slots, slots * each // pairs, readers, each
-        self._bells = Semaphores(readers + bells)
         super().__init__(
+            readers + bells,
             **fields,
             marks=((slots, LINE // 8), np.int64),
             _rings=((2, pairs, -(-Ring.cells(self.share) // 8) * 8), np.int64),
             _asked=(asks[0], np.int64),
             _last=(asks[0], np.int64),
             answered=(asks[1], np.int64),
-            _closed=(LINE // 8, np.int64),
         )
         for slot in range(slots):
             self._empty[slot // self.share * self.each].put(slot)
@@ -128,16 +126,6 @@ class SharedQueue(SharedObject, Queue, ABC):
 
     def _answering(self, c: int) -> range:
         return range(c, len(self.answered), len(self._asked))
-
-    def close(self) -> None:
-        """Every wait, now and later, raises Closed."""
-        self._closed[0] = 1
-        for i in range(self._bells.n):
-            self._bells[i].post()
-
-    def check(self) -> None:
-        if self._closed[0]:
-            raise Closed
 
 
 Log = Callable[[list[int]], None]  # hears of the slots of each batch

@@ -14,8 +14,8 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from polyplay.core.errors import Closed, UserError
-from polyplay.core.shared_memory import LINE, Semaphores, SharedObject, shared_array
+from polyplay.core.errors import UserError
+from polyplay.core.shared_memory import LINE, Closable, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow, CopyOrder, Identity, LeagueClient
 
@@ -40,7 +40,7 @@ def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
-class League(SharedObject, LeagueClient):
+class League(Closable, LeagueClient):
     """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of seats, in order, and a
     player in each: as many blocks as players, or as seats where these are fewer.
     """
@@ -93,8 +93,7 @@ class League(SharedObject, LeagueClient):
         if not any(set(one).isdisjoint(other) for one in self.sides for other in self.sides):
             few = "a league needs seats of two teams" if len(self.sides) < 2 else "name the agents of a team in a row"
             raise UserError(f"--players {seated} given; in seats of teams {list(teams)} they meet nobody: {few}")
-        self._bells = Semaphores(1 + actors)  # the referee's, then each actor's
-        super().__init__()
+        super().__init__(1 + actors)  # bells: the referee's, then each actor's
         self._agents[:, _RESERVE] = -1
         self.hyper[:] = np.nan
 
@@ -263,12 +262,3 @@ class League(SharedObject, LeagueClient):
         """The inverse."""
         for name, array in saved.items():
             self.arrays()[name][...] = array
-
-    def close(self) -> None:
-        self._run[0] = 1
-        for i in range(self._bells.n):
-            self._bells[i].post()
-
-    def check(self) -> None:
-        if self._run[0]:
-            raise Closed
