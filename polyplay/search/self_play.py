@@ -369,7 +369,7 @@ class SelfPlay:
             terminal = self.metrics.done - before
         if len(planes):
             with counters.timed("infer"):
-                answers = search.evaluator.evaluate(planes)
+                answers = search.evaluate(planes)
             counters.served(len(planes))
             with counters.timed("env"):
                 search.answer(*answers)
