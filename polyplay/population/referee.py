@@ -182,7 +182,7 @@ class Referee:
             self.state.apply(line)
         if not league.begun[0]:
             versions = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"].get("agents", {})
-            self.log.write([line := self.state.beginning(versions)])
+            self.log.write(line := self.state.beginning(versions))
             self.state.apply(line)
         self._writes = LogWrites(partial(ctx.log, "warning"))
         self.failed, self.warned = False, False  # to write; of lost matches
@@ -226,7 +226,8 @@ class Referee:
             self._write_lineage()
             self._hand_back()
             self._make_room(acknowledged)
-            if (looks := [*self._looks()]) and self._take(looks):
+            agent = self.agents.due()
+            if agent is not None and self._take([self.agents.look(agent, self.ctx.seed)]):
                 self._ask()
             drawn = [*self._draws(acknowledged)]
             if self._take(drawn):
@@ -242,7 +243,7 @@ class Referee:
         if not lines:
             return True
         try:
-            self.log.write(lines)
+            self.log.write(*lines)
         except OSError as e:
             if not self.failed:
                 self.ctx.log("warning", f"{LOG}: {refusal_text(e)}; matches are rated once it can be written again")
@@ -327,11 +328,6 @@ class Referee:
             return -1
         self.league.put(player, state.identity(player))
         return player
-
-    def _looks(self) -> Iterator[Row]:
-        """A line of an agent that is to look whom it copies."""
-        if (agent := self.agents.due()) is not None:
-            yield self.agents.look(agent, self.ctx.seed)
 
     def _ask(self) -> None:
         """Have the copy made that is pending."""
