@@ -358,20 +358,17 @@ class QNetwork(TorsoPolicy):
             "chosen": take_action(q, batch["action"]),
         }
 
-    def scores(self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False) -> Tensor:
+    def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
         """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
 
         batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
-        noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
+        noise, int64 [1] for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
         copies that `cache_weights` made; otherwise the weights are the present ones.
         """
-        noise = None
-        if self.head.noise and key is not None:
-            noise = torch.full((1,), key % 2**63, dtype=torch.int64, device=next(self.parameters()).device)
-        elif self.head.noise and "noise" in batch:
-            noise = keys(batch["noise"].flatten(0, 1))
+        if key is None and self.head.noise and "noise" in batch:
+            key = keys(batch["noise"].flatten(0, 1))
         with contextlib.nullcontext() if cached else self._present_weights():
-            made = self._scores(self._unrolled(batch, state)[0], noise)
+            made = self._scores(self._unrolled(batch, state)[0], key)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
         return made.unflatten(0, lead)
 
