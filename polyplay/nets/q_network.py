@@ -25,7 +25,7 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
-from polyplay.nets.layers import Conv2d, Linear, initialise
+from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
@@ -234,7 +234,7 @@ class QHead(nn.Module):
 
     def embed(self, action: Tensor) -> Tensor:
         """Actions [N] as a network's input, [N, actions]."""
-        return F.one_hot(action.long(), self.actions).float()
+        return one_hot(action, self.actions)
 
     def halves(self) -> Iterator[Linear]:
         """Layers that may be computed in bfloat16."""
@@ -389,7 +389,7 @@ class QNetwork(TorsoPolicy):
     @contextlib.contextmanager
     def _present_weights(self) -> Iterator[None]:
         """The weights as they are, whatever copies there are."""
-        cached = [(layer, layer.half_weight) for layer in self._halves()]
+        cached = [(layer, layer.half_weight) for layer in self._halves() if layer.half_weight is not None]
         for layer, _ in cached:
             layer.half_weight = None
         try:
@@ -466,12 +466,9 @@ class DPGNetwork(TorsoPolicy):
         features = self._features(self.critic, obs)
         raw = self.steer(self._features(self.actor, obs))
         best = raw.tanh()
-        at = best.detach().requires_grad_()
-        with torch.enable_grad():
-            value = self._q(features.detach(), at)
-            (slope,) = torch.autograd.grad(value.sum(), at)  # of the weights nothing: they are not asked for
+        value, slope = self._sloped(features, best)
         q = self._q(features, self._inner(action))
-        return {"q": q, "best": best, "raw": raw, "value": value.detach(), "slope": slope}
+        return {"q": q, "best": best, "raw": raw, "value": value, "slope": slope}
 
     def _halves(self) -> Iterator[nn.Module]:
         return chain(self.actor.modules(), self.critic.modules())
@@ -482,6 +479,14 @@ class DPGNetwork(TorsoPolicy):
 
     def _q(self, features: Tensor, inner: Tensor) -> Tensor:
         return self.judge(torch.cat([features, inner], 1)).squeeze(1)
+
+    @torch.no_grad()
+    def _sloped(self, features: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
+        """Q [N] of actions in half ranges, and dQ/da [N, A]: the chain rule of `_two`'s layers."""
+        first, tanh, last = self.judge
+        hidden = tanh(first(torch.cat([features, inner], 1)))
+        slope = torch.ops.aten.tanh_backward(last.weight.expand_as(hidden), hidden) @ first.weight
+        return last(hidden).squeeze(1), slope[:, -self.size :]
 
     def _inner(self, action: Tensor) -> Tensor:
         """From the environment's units [N, …] to half ranges [N, A]; 0 where there is but one number to choose."""
