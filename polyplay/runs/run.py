@@ -48,7 +48,7 @@ def train(
     """Run `system` from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
     it cannot go on.
     """
-    check_callbacks(callbacks)
+    callbacks = check_callbacks(callbacks)
     page = systems.load(system)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
@@ -103,7 +103,7 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False, cal
     """Go on with a run, or a population, from its newest whole checkpoint; `changes` are options, or hyperparameters,
     that now hold. trust: also where it was made elsewhere and executes a module by name.
     """
-    check_callbacks(callbacks)
+    callbacks = check_callbacks(callbacks)
     directory = Path(directory)
     from polyplay.runs import population
 
