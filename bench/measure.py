@@ -203,12 +203,14 @@ def wire(system: str, given: Row) -> WiredSystem:
     settings, chosen, _ = options.resolve(page, **given)
     crew = crew_of(chosen)
     page.build(settings, crew)
-    acts, learner = next(r for r in crew.roles if r.envs or r.agents), learner_of(crew)
-    envs = acts.agents.envs if acts.agents else acts.envs
+    acts, learner = next(r for r in crew.roles if r.acts), learner_of(crew)
+    table: Any = acts.edges().get("agents")
+    envs = table.envs if table else acts.envs
     assert envs is not None
     assert learner.spec is not None
+    assert learner.source is not None
     T, B = (learner.source.steps, learner.envs.lanes) if learner.envs else learner.source.shape
-    lanes = 1 if acts.agents else envs.lanes // envs.groups
+    lanes = 1 if table else envs.lanes // envs.groups
     return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec, learner.source.passes)
 
 

@@ -202,7 +202,7 @@ def act_at_table(
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         actor = Actor(ctx, pool, seats, ctx.index * envs.lanes)
         table = ActorSeating(ctx, actor, seats, league, bots)
-        ctx.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
+        ctx.hooks.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
         if saved:
             producer.load(saved["stream"], saved.get("flight", {}))
             table.load(saved)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -29,7 +29,7 @@ from polyplay.core import tree
 from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
 from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
-from polyplay.core.worker import Edge, WorkerContext, seed_of
+from polyplay.core.worker import Edge, Holder, LeagueClient, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
 from polyplay.learning.parts import LinearDecay
@@ -47,7 +47,7 @@ Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the state before row 0
 Nothing = tuple[()]
 
 
-class Source(ABC):
+class Source(ABC, Holder):
     """What a learner takes its batches from: the description that a role holds, pickled with it.
 
     The plan, the memory estimate, the diagram and the places of workers ask it. Raises TypeError when it is made
@@ -62,7 +62,8 @@ class Source(ABC):
     replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
     holds_replay: bool = False  # in the learner's own memory
     passes: Epochs | None = None  # over each batch, where they are several
-    league: Any = None  # that knows the past agents which are made of the weights (population.league)
+    league: LeagueClient | None = None  # that knows the past agents which are made of the weights
+    agents: int = 0  # whose rollouts it takes, each with a learner and counters of its own; 0: of one, the worker's
 
     @property
     @abstractmethod
@@ -78,6 +79,10 @@ class Source(ABC):
     def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
         """The ends of it in one worker, each with a learner of its own: several where it learns for several agents."""
         return [self.open(ctx, Learner(ctx, spec), params)]
+
+    def holds(self) -> Mapping[str, Any]:
+        """See Holder."""
+        return {"source": self.edge, "posts": self.league, "envs": self.envs, "replay": self.replay}
 
     def nbytes(self, policy: PolicyLike) -> float:
         """Bytes of the rollouts and batches that each worker has for itself."""
@@ -142,16 +147,16 @@ class Feed(ABC):
         """Release what it holds."""
 
 
-def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Any = None) -> Iterator[None]:
-    """Take batches from a source, update, and publish the weights where others have copies. With ctx.served, for
-    several agents, one of them at a turn.
+def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
+    """Take batches from a source, update, and publish the weights where others have copies. From a source of several
+    agents' rollouts, learn for one of them at a turn.
     """
-    feeds = source.feeds(ctx, spec, params)
+    feeds = source.feeds(ctx, spec, publish)
     for feed in feeds:
         if not isinstance(feed, Feed):
             given = f"{type(source).__name__}.open gave {type(feed).__name__}"
             raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
-    if not ctx.served:
+    if not source.agents:
         yield from learn_from(feeds[0])
         return
     turns = [(feed, learn_from(feed)) for feed in feeds]
@@ -272,7 +277,8 @@ class InlineFeed(ActingFeed):
             self.pool = pool_to_device(self.pool, slots, place)
             self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
             self.recorder: TapeRecorder | None = None
-            if ctx.reuse and learner.spec.loss.recalls and isinstance(policy, ActorCritic) and policy.recalls:
+            reuses = ctx.control.reuse and learner.spec.loss.recalls
+            if reuses and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
             player = player_from_cpu(self.recorder or policy, learner.device)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
@@ -443,7 +449,7 @@ class Over(Source):
     """A source that takes the rollouts of another."""
 
     def __init__(self, source: Source):
-        self.source, self.edge, self.league = source, source.edge, source.league
+        self.source, self.edge, self.league, self.agents = source, source.edge, source.league, source.agents
         self.envs, self.steps, self.n = source.envs, source.steps, source.n
 
     @property

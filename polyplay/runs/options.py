@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar
 
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
 from polyplay.core.files import Row
-from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
+from polyplay.core.worker import HyperparameterSchedule, LeagueClient, SchedulePoint
 from polyplay.runs import flags
 from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
@@ -94,7 +94,8 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
     if not crew.schedules:
         return []
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    copied = {name for r in crew.roles if r.league is not None for name in r.league.varied}  # agents copy each other's
+    leagues = [role.find(LeagueClient) for role in crew.roles]
+    copied = {name for league in leagues if league for name in league.varied}  # agents copy each other's
     known = [name for name in spec.hyperparameters.configured if name not in ("remaining", *copied)]
     lines = []
     for schedule in crew.schedules:

@@ -17,6 +17,7 @@ from polyplay.core import checkpoint, worker
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.envs import atari, pool
+from polyplay.population.league import League
 from polyplay.runs import directory as run_files
 from polyplay.runs import load, reporter, terminal
 from polyplay.runs import options as run_options
@@ -133,7 +134,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
             crew.resume, crew.resumes = found, len(config["resumed"]) + 1
         wired = load.wire_system(page, settings, crew)
         load.check_spaces(directory, wired.envs)
-        crew.anew = bool(sizes := load.sizes_changed(config, before, settings, crew, counters["steps"]))
+        crew.control.anew = bool(sizes := load.sizes_changed(config, before, settings, crew, counters["steps"]))
         if crew.resume is not None:
             replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
         plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
@@ -166,10 +167,11 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
 def _lost_lanes(crew: Crew) -> str:
     """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
     seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
-    if crew.anew:
+    if crew.control.anew:
         return f"all lanes begin anew, from seed {seed}: there is another number of them than in the checkpoint"
     found = checkpoint.OpenCheckpoint(Path(str(crew.resume)))
-    if any(role.in_league for role in crew.roles) and not (crew.serial and found.has(actor_checkpoint.LEAGUE)):
+    plays = any(role.find(League) for role in crew.roles)
+    if plays and not (crew.serial and found.has(actor_checkpoint.LEAGUE)):
         return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
     return actor_checkpoint.lost_lanes(found.path, seed)
 
@@ -195,7 +197,7 @@ def complete_plan(
     from polyplay.nets.layers import outlines
 
     check_returns(crew, options)
-    if backends := [role.settings["backend"] for role in crew.roles if "backend" in role.settings]:
+    if backends := [role.holds["backend"] for role in crew.roles if "backend" in role.holds]:
         from polyplay.search.evaluators import check_backend
 
         for backend in backends:  # to evaluate a run that isn't needed
@@ -222,7 +224,7 @@ def complete_plan(
 def check_returns(crew: Crew, options: RunOptions) -> None:
     """Raises UserError: an option that takes a run's mean return for its strength, in a run of several agents."""
     given = [name for name in ("eval_every", "until_return") if getattr(options, name) is not None]
-    if given and any(role.in_league for role in crew.roles):
+    if given and any(role.find(League) for role in crew.roles):
         text = f"{flag(given[0])} {getattr(options, given[0])} given, but agents that play each other have no return"
         raise UserError(f"{text} of their own: leave it out; `polyplay tournament` rates them")
 

@@ -179,7 +179,7 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
     crew: Crew = crew_of(replace(options, device="cpu", hosts=None, place=None, ship=None))
     wired = wire_system(page, settings, crew)
     policy = wired.policy()
-    replays = any(role.held_replay is not None or role.drawn_replay is not None for role in crew.roles)
+    replays = any(role.replay is not None for role in crew.roles)
     if replays or not isinstance(policy, ActorCritic):
         why = "its replay has states of the old size" if replays else "its network is of another kind"
         raise UserError(f"RUN: a run of {name}, which cannot grow: {why}; ppo, impala, league and their like can")

@@ -40,8 +40,8 @@ def learner(
     inputs: str = "raw",
     precision: str = "float32",
 ) -> Learner:
-    how: Any = {"threads": threads, "trace": trace, "precision": precision}
-    ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(), **how)
+    torch.set_num_threads(threads)
+    ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(trace), precision=precision)
     options: Any = {
         "hidden": (400, 300),
         "inputs": inputs,

@@ -243,7 +243,7 @@ class MachineAgent:
         for i, end in value["mirrors"]:
             self.mirrors[i].sit(replace(seat, end=end))
         pipe, theirs = connection.Pipe(duplex=False)
-        runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), f"{call[0].role} {call[0].index}")
+        runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), f"{call.ctx.role} {call.ctx.index}")
         try:
             runs.start()
         except OSError as e:
