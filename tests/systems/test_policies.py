@@ -179,7 +179,8 @@ class Kept(Loss):
 
     def __call__(self, policy, target, batch, state, hyper):
         out = self.inner.outputs(policy, batch, state)
-        self.seen.append(({k: v.clone() for k, v in batch.items()}, {k: v.detach() for k, v in out.items()}))
+        said = {k: v.detach() for k, v in out.items()}
+        self.seen.append(({k: v.clone() for k, v in (batch | {"value": said["value"]}).items()}, said))
         return self.inner.score(out, batch, hyper)
 
 
