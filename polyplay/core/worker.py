@@ -320,7 +320,7 @@ class RunControl(SharedObject):
 
     def __init__(self) -> None:
         self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
-        self.show: Any = None  # weights.on_request, for an evaluator beside training
+        self.show: Any = None  # weights.Params, for an evaluator beside training
         self.made = 0  # of `saves`, where checkpoints are made between two rounds of turns
         super().__init__()
 

@@ -51,7 +51,7 @@ def evaluator(
         while show.asked:
             time.sleep(min(ctx.patience, REST))
             yield
-        version, now = show.params.pull(vector), _steps(ctx, steps)
+        version, now = show.pull(vector), _steps(ctx, steps)
         played: list[play.PlayedGame] = []
         for found in play.play_steps(games, net, asked):
             played += found
