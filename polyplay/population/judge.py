@@ -222,9 +222,8 @@ class Matches:
         """The champion's weights, whole or not at all."""
         if self.ctx.directory is None:
             return
-        arrays = {k: v.cpu().numpy() for k, v in self.champion.network.state_dict().items()}
         try:
-            checkpoint.save_champion(self.ctx.directory, checkpoint.policy_name(0), arrays, counters)
+            checkpoint.save_weights(self.ctx.directory, checkpoint.CHAMPION, self.champion.network, counters)
         except OSError as e:
             self.ctx.log("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyplay.buffers.actor_checkpoint import LEAGUE, between_rounds
+from polyplay.buffers import actor_checkpoint
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import LogWrites, Row, read_lines, refusal_text
@@ -172,10 +172,10 @@ class Referee:
     ):
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
-        self.log, self.found = MatchLog(ctx.directory), between_rounds(ctx)
+        self.log, self.found = MatchLog(ctx.directory), actor_checkpoint.between_rounds(ctx)
         if self.found is not None:  # the league's memory is as it was, and so is the log
             self.log.cut(self.found.json(STATE)["lines"])
-            league.load(self.found.arrays(LEAGUE))
+            league.load(self.found.arrays(actor_checkpoint.LEAGUE))
         self.state = LeagueState(league, ELO, TRUESKILL)
         self.agents = LeagueAgents(league, self.state.copies, copies)
         for line in read_lines(ctx.directory / LOG):
@@ -199,7 +199,7 @@ class Referee:
         try:
             self.log.sync()
             part.json(STATE, {"lines": self.log.lines})
-            part.arrays(LEAGUE, self.league.save())
+            part.arrays(actor_checkpoint.LEAGUE, self.league.save())
         except OSError as e:
             self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 

@@ -8,6 +8,7 @@ and values are the root's own. What choosing an edge reads (Edge) lies apart fro
 from __future__ import annotations
 
 import math
+from collections import namedtuple
 from dataclasses import dataclass, fields, replace
 from typing import Literal, NamedTuple
 
@@ -140,26 +141,12 @@ class Tree(NamedTuple):
     shares: np.ndarray  # float64 [A], scratch
 
 
-class Rules(NamedTuple):
-    """The options as compiled code takes them."""
-
-    simulations: int
-    fast_simulations: int
-    full: float
-    counted: bool
-    leaves: int
-    virtual_loss: int
-    fpu_parent: bool
-    fpu_reduction: float
-    noise: float
-    noise_alpha: float
-    reuse: bool
-    width: int
-    gumbel: bool
-    c_visit: float
-    by_range: bool
-    key: np.uint64
-    lane: int
+# The options as compiled code takes them; those with other names are in SearchOptions.rules.
+Rules = namedtuple(
+    "Rules",
+    "simulations fast_simulations full counted leaves virtual_loss fpu_parent fpu_reduction noise noise_alpha reuse "
+    "width gumbel c_visit by_range key lane",
+)
 
 
 @dataclass(frozen=True)
