@@ -59,8 +59,9 @@ ALONE = {
     "a system's population, surgery or reproduction, of which most runs have none": """
         runs/population runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
-        buffers/delivery_log buffers/window_buffer evaluation/verify learning/checkpoints learning/threaded_gradient
-        nets/torsos workers/diagram workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
+        buffers/delivery_log buffers/training_queue buffers/window_buffer evaluation/verify learning/checkpoints
+        learning/threaded_gradient nets/torsos workers/diagram workers/hosts/queue_mirrors
+        workers/hosts/weight_mirrors""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.

@@ -23,8 +23,8 @@ from polyplay.acting.worker import open_pool, report_faults
 from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
-from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, RolloutBatches, RolloutSlots, rows_of
-from polyplay.buffers.training_queue import TrainingBatches, TrainingQueue
+from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, QueueBatches, RolloutBatches, RolloutSlots, rows_of
+from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import tree
 from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
 from polyplay.core.errors import Leaving, UserError
@@ -411,8 +411,37 @@ class RolloutFeed(Feed):
         self.learner.checkpoints.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
-class Chunks(TrainingBatches, Source):  # type: ignore[override]
-    """Batches of a TrainingQueue's chunks: at least `rows` transitions, or one chunk. Acting uses the same weights."""
+class Chunks(QueueBatches, Source):
+    """Batches of a TrainingQueue's chunks: at least `rows` transitions, as few chunks as make that; 0: one
+    chunk. `rows` may change. Acting uses the same weights. Raises UserError: there may never be so many in the queue.
+    """
+
+    queue: TrainingQueue
+
+    def __init__(self, queue: TrainingQueue, rows: int):
+        self.queue, self.rows = queue, rows
+        if rows > queue.capacity:
+            raise UserError(f"--min-batch {rows} can take more chunks than --queue {queue.capacity} holds: raise that")
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
+        """Whole chunks of a batch."""
+        return max(1, -(-self.rows // self.queue.T))
+
+    def describe(self) -> list[str]:
+        return [f"batch   at least {self.rows} transitions" if self.rows else "batch   one chunk"]
+
+    def consumer(self) -> Iterator[Rollout | None]:
+        """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
+        queue = self.queue
+        while True:
+            slots = queue.take(self.rows)
+            if slots is None:
+                yield None
+                continue
+            batch = queue.batch(slots)
+            queue.give_back(slots)  # copied
+            yield batch
 
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         return ChunkFeed(self, ctx, learner)
