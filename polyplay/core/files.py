@@ -93,7 +93,7 @@ LIMITS = {  # what a system says, and what it means
 
 def refusal_text(e: BaseException) -> str:
     """What the system says, without its number, and what to do where that is known."""
-    number, reason = getattr(e, "errno", None), getattr(e, "strerror", None) or str(e)
+    number, reason = (e.errno, e.strerror or str(e)) if isinstance(e, OSError) else (None, str(e))
     return f"{reason}; {LIMITS[number]}" if number in LIMITS else reason
 
 

@@ -103,7 +103,7 @@ class LaneWorld:
         got = f"length={self.length}, repeat={self.repeat}"
         need(whole, f"arena:moba: {got} given, allowed: a repeat from 1, as length a multiple of it")
         for name in ("spirit", "randomise"):
-            value = getattr(self, name)
+            value = vars(self)[name]
             need(0.0 <= value <= 1.0, f"arena:moba: {name}={value} given, allowed: 0 to 1")
 
     seats = property(lambda self: 2 * self.team)

@@ -403,6 +403,15 @@ class LeagueHistory(NamedTuple):
     elo: np.ndarray
     copies: list[Row]
 
+    def values_over(self, agent: int, first: Row) -> list[tuple[int, Row]]:
+        """An agent's hyperparameters, each with the matches that were rated before. first: those it began with."""
+        begin, values, found = 0, first, list[tuple[int, Row]]()
+        for copy in self.copies:
+            if copy["agent"] == agent:
+                found.append((begin, copy["old"] or values))
+                begin, values = copy["match"], copy["values"]
+        return [*found, (begin, values)]
+
 
 def read_history(directory: Path) -> LeagueHistory:
     """Of a league's run, also of one that goes on. Raises UserError: it has no league, or its log is damaged."""
@@ -427,13 +436,3 @@ def read_history(directory: Path) -> LeagueHistory:
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:
         raise UserError(f"{directory / LOG} is damaged ({e!r}): put back a copy of it") from None
     return LeagueHistory(np.array([n for n, _ in found]), np.stack([elo for _, elo in found]), copies)
-
-
-def values_over(copies: list[Row], agent: int, first: Row) -> list[tuple[int, Row]]:
-    """An agent's hyperparameters, each with the matches that were rated before. first: those it began with."""
-    begin, values, found = 0, first, list[tuple[int, Row]]()
-    for copy in copies:
-        if copy["agent"] == agent:
-            found.append((begin, copy["old"] or values))
-            begin, values = copy["match"], copy["values"]
-    return [*found, (begin, values)]

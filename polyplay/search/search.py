@@ -236,8 +236,9 @@ class Search:
         if len(plays) != len(self.lanes) or plays["nodes"].max() > nodes or plays["edges"].max() > edges:
             raise ValueError("a state of another number of games, or of a larger tree")
         t.plays[:], t.root_priors[:], t.gumbel[:] = plays, saved["root_priors"], saved["gumbel"]
-        for name, used in (("records", "nodes"), ("nodes", "nodes"), ("edges", "edges"), ("sums", "edges")):
-            array = getattr(t, name)
+        parts = {"records": (t.records, "nodes"), "nodes": (t.nodes, "nodes")}
+        parts |= {"edges": (t.edges, "edges"), "sums": (t.sums, "edges")}
+        for name, (array, used) in parts.items():
             flat = saved[name].view(array.dtype).reshape(-1, *array.shape[2:])
             for g, part in enumerate(np.split(flat, plays[used].cumsum()[:-1])):
                 array[g, : len(part)] = part

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import namedtuple
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -211,7 +211,7 @@ class SearchOptions:
 
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
         zero, named = self.fpu == "zero", isinstance(self.fpu, str)
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in Rules._fields}
+        given = {name: value for name, value in vars(self).items() if name in Rules._fields}
         gumbel, noise = self.halves, 0.0 if self.halves else float(self.noise)
         given |= {"noise": noise, "width": self.edges_per_node(game), "reuse": self.reuse and not gumbel}
         return Rules(
