@@ -108,12 +108,9 @@ class LogWrites:
         try:
             write()
         except (OSError, UserError) as e:  # UserError: it could not be opened
-            self.fail(name, refusal_text(e))
-
-    def fail(self, name: str, why: str) -> None:
-        if name not in self.warned:
-            self.warned.add(name)
-            self.warn(f"{name}: {why}; the run continues, lines that did not fit are missing")
+            if name not in self.warned:
+                self.warned.add(name)
+                self.warn(f"{name}: {refusal_text(e)}; the run continues, lines that did not fit are missing")
 
 
 def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:
