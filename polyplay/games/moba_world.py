@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import compiled
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs.pool import need
 from polyplay.envs.spaces import ActionSpec, Discrete
@@ -154,9 +154,6 @@ class LaneMatches(namedtuple("LaneMatches", "units heroes wave seen shown age ke
 
 
 # Questions about units, compiled: `units` int32 [U, 6] and `heroes` int32 [P, 13] of one match, see LaneWorld.arrays.
-
-
-compiled = cached_njit()
 
 
 @compiled
