@@ -22,7 +22,6 @@ from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_a
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue
 from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import checkpoint
-from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Batch
 from polyplay.core.worker import LeagueClient, WorkerContext
 from polyplay.envs.lane import Bot, load_bot, seat_bot
@@ -338,7 +337,9 @@ class ActorSeating:
         else:
             who = self.league.identity(player)
             assert self.ctx.directory is not None
-            checkpoint.load_into(seat.net, read_self(self_path(self.ctx.directory, who.agent, who.version)))
+            checkpoint.load_into(
+                seat.net, checkpoint.read_self(checkpoint.self_path(self.ctx.directory, who.agent, who.version))
+            )
             seat.sit(seat.network, lambda k: who.version)
 
     # ------------------------------------------------------------------------------------------- saving

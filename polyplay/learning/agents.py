@@ -18,7 +18,7 @@ from polyplay.buffers.actor_checkpoint import between_rounds
 from polyplay.buffers.rollout_queue import PolicyLike, RolloutQueue
 from polyplay.buffers.window_buffer import WindowBuffer
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint, self_path, write_self
+from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Hyperparameters, LeagueClient, WorkerContext, seed_of
@@ -62,14 +62,14 @@ class PastAgents:
     def _write(self, version: int) -> None:
         if self.ctx.directory is None:
             return
-        path = self_path(self.ctx.directory, self.agent, version)
+        path = checkpoint.self_path(self.ctx.directory, self.agent, version)
         if path.exists() and not self.again:  # of updates after the checkpoint that this run goes on from; it plays on
             self.due = version + 1
             return
         try:
             path.parent.mkdir(exist_ok=True)
             arrays = {k: np.asarray(to_host(v)) for k, v in self.learner.policy.state_dict().items()}
-            write_self(path, arrays)
+            checkpoint.write_self(path, arrays)
             self.written = version
         except OSError as e:
             self.ctx.log("warning", f"past agent {path.name} was not written: {refusal_text(e)}")
@@ -515,7 +515,7 @@ class WindowFeed(Feed):
         return f"learners/{self.ctx.index}/experience"
 
     def _load(self) -> None:
-        found = open_checkpoint(self.ctx.resume)
+        found = checkpoint.open_checkpoint(self.ctx.resume)
         if not (found.path / f"{self._name}_counts.json").exists():  # another learner saved where this one was lost
             self.ctx.log("warning", f"learner {self.ctx.index}: its experience was not saved: it begins empty")
             return

@@ -25,8 +25,8 @@ from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, QueueBatches, RolloutBatches, RolloutSlots, rows_of
 from polyplay.buffers.training_queue import TrainingQueue
-from polyplay.core import tree
-from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import CheckpointPart
 from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, WorkerContext, seed_of
@@ -558,7 +558,7 @@ class ReplayFeed(Feed):
             learner.checkpoints.more = self.write
         replicas = learner.spec.update.replicas
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
-            found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
+            found, name = checkpoint.open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
             saved = found.json(f"{name}/replay_learner")
             self.updates = int(saved["updates"])
             if saved.get("ahead"):

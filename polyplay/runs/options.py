@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
+from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Width
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.runs import flags
@@ -242,7 +242,7 @@ class RunOptions:
     # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
-    hidden: Widths = ()
+    hidden: tuple[Width, ...] = ()
     # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
