@@ -13,6 +13,7 @@ import numpy as np
 
 from polyplay import systems
 from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import FOLDER, read_self, self_files, write_self
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.core.machine import now
@@ -140,7 +141,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
         "parameters_before": sum(p.numel() for p in old.policy.parameters()),
         "parameters_after": sum(p.numel() for p in new.policy.parameters()),
         "agents": len(run.agents),
-        "past_agents": len(checkpoint.self_files(directory)),
+        "past_agents": len(self_files(directory)),
         "freeze_until": learnt + settle if settle else 0.0,
         "tensors": {name: {"was": was, "is": is_} for name, (was, is_) in run.growth.changed.items()},
         "taken_away": run.growth.missing,
@@ -215,12 +216,9 @@ class _GrownRun:
             learner = self.saved.json(f"{name}/learner")
             part.json(f"{name}/learner", {**learner, **({"freeze_until": freeze_until} if freeze_until else {})})
         checkpoint.complete(made, version, {**counters, "frames": counters["steps"] * spec.frames_per_step})
-        for path in checkpoint.self_files(self.directory):
-            (made / checkpoint.FOLDER).mkdir(exist_ok=True)
-            checkpoint.write_self(
-                made / checkpoint.FOLDER / path.name,
-                self._policy(checkpoint.read_self(path), int(path.stem.partition("-")[0])),
-            )
+        for path in self_files(self.directory):
+            (made / FOLDER).mkdir(exist_ok=True)
+            write_self(made / FOLDER / path.name, self._policy(read_self(path), int(path.stem.partition("-")[0])))
         write_json(made / pool.FILE, pool.spec_to_json(spec))
 
     def _policy(self, arrays: Mapping[str, np.ndarray], agent: int) -> dict[str, np.ndarray]:
