@@ -22,17 +22,17 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1796,
+    "core": 1741,
     "envs": 4412,
-    "buffers": 1878,
-    "games": 3759,
+    "buffers": 2012,
+    "games": 3789,
     "nets": 2995,
-    "weights": 1251,
+    "weights": 1236,
     "acting": 1088,
-    "search": 1406,
+    "search": 1374,
     "learning": 2400,
     "workers": 3065,
-    "population": 1751,
+    "population": 1555,
     "systems": 1713,
     "runs": 3845,
     "evaluation": 1575,

@@ -62,7 +62,7 @@ class Source(ABC):
     replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
     holds_replay: bool = False  # in the learner's own memory
     passes: Epochs | None = None  # over each batch, where they are several
-    league: Any = None  # that knows the past agents which are made of the weights (population.league)
+    league: Any = None  # that knows the past agents which are made of the weights (buffers.league)
 
     @property
     @abstractmethod

@@ -20,13 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from polyplay.buffers import actor_checkpoint
+from polyplay.buffers.league import CopyOrder, League
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import LogWrites, Row, read_lines, refusal_text
 from polyplay.core.machine import now
 from polyplay.core.numbers import uniform
-from polyplay.core.worker import CopyOrder, WorkerContext
-from polyplay.population.league import League
+from polyplay.core.worker import WorkerContext
 from polyplay.population.league_log import LOG, SUMMARY, LeagueAgents, LeagueState, MatchLog
 from polyplay.population.ratings import Elo, TrueSkill, win_probability
 from polyplay.population.rules import Evolution

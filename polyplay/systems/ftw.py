@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, LearnerSpec
 from polyplay.learning.unreal import UnrealWindows
-from polyplay.population.league import League
 from polyplay.population.rules import initial
 from polyplay.systems import System, described
 from polyplay.systems._teams import POINTS, agent_values, batches_of, ftw_network, loss_of, table_envs

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyplay.buffers.league import CopyOrder, League
 from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
-from polyplay.core.worker import CopyOrder
 from polyplay.population import league_log, rules
-from polyplay.population.league import League
 from polyplay.population.league_log import LOG, SUMMARY, CopyHistory, LeagueAgents, LeagueState
 from polyplay.population.referee import ELO, TRUESKILL, Referee
 from polyplay.population.rules import Evolution, Prior, around, change_values
