@@ -26,7 +26,7 @@ from polyplay.core.tree import Batch, Spec
 from polyplay.games.boards import Game
 from polyplay.nets.policy import Player
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
-from polyplay.search import gumbel, tree_kernels
+from polyplay.search import tree_kernels
 from polyplay.search.evaluators import NetworkEvaluator
 from polyplay.search.tree import EXPANDED, Play, SearchOptions, allocate
 from polyplay.weights.params import FlatParams
@@ -201,7 +201,7 @@ class Search:
 
     def _gumbel(self, done: Finished) -> tuple[np.ndarray, np.ndarray]:
         actions, policy = np.zeros(len(done.games), np.int64), np.zeros(done.visits.shape, np.float32)
-        gumbel.choose_gumbel(self.tree, self.rules, done.games, actions, policy)
+        tree_kernels.choose_gumbel(self.tree, self.rules, done.games, actions, policy)
         return actions, policy
 
     # -------------------------------------------------------------------------------- positions alone
