@@ -40,12 +40,9 @@ class CopyOrder(NamedTuple):
     donor: int
 
 
-class Results(NamedTuple):
-    """Matches that were played, in their order."""
-
-    draw: np.ndarray  # int64 [n]
-    players: np.ndarray  # int32 [n, blocks]: of each block of seats
-    outcomes: np.ndarray  # float32 [n, teams]: more is better, equal is a draw
+# Matches that were played, in their order: the draw of each, int64 [n]; the player of each block of seats, int32 [n,
+# blocks]; the outcome of each team, float32 [n, teams]: more is better, equal is a draw.
+Results = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
@@ -221,7 +218,7 @@ class League(Closable, Edge):
     def results(self, actor: int, begin: int, most: int) -> Results:
         """Copies of up to `most` matches of an actor, from number `begin` on."""
         at = np.arange(begin, min(int(self.told[actor]), begin + most)) % RESULTS
-        return Results(self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at])
+        return self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at]
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
         """Publish a draw: the actor has acknowledged the one before, or none."""

@@ -34,7 +34,7 @@ WAIT = 60.0  # seconds for another process that compiles the same loop
 
 
 class CompileState:
-    """Of this process. uncached: what to say of a loop that has no cache, "": each has one; warned: the person knows."""
+    """Of this process. uncached: what to say where a loop has no cache, else ""; warned: the person knows."""
 
     uncached, warned = "", False
 

@@ -261,16 +261,16 @@ class Referee:
         """A line for the next matches of each actor that has some; draws of tables do not mix in one."""
         names = self.state.names
         for actor in range(self.league.actors):
-            found = self.league.results(actor, self.state.taken[actor], MOST)
-            if len(found.draw):
-                n = int(np.argmax(found.draw != found.draw[0])) or len(found.draw)
+            draws, seated, outcomes = self.league.results(actor, self.state.taken[actor], MOST)
+            if len(draws):
+                n = int(np.argmax(draws != draws[0])) or len(draws)
                 kinds, played = dict[tuple, int](), list[int]()
-                for players, outcome in zip(found.players[:n].tolist(), found.outcomes[:n].tolist(), strict=True):
+                for players, outcome in zip(seated[:n].tolist(), outcomes[:n].tolist(), strict=True):
                     if not all(names[p] for p in players):
                         raise RuntimeError(f"actor {actor} reported a match of players {players}: some are not there")
                     played.append(kinds.setdefault((tuple(players), tuple(outcome)), len(kinds)))
                 of = [[[names[p] for p in players], list(outcome)] for players, outcome in kinds]
-                yield {"actor": actor, "draw": int(found.draw[0]), "of": of, "played": played}
+                yield {"actor": actor, "draw": int(draws[0]), "of": of, "played": played}
             if lost := int(self.league.lost[actor]) - self.state.lost[actor]:
                 yield {"actor": actor, "lost": lost}
                 if not self.warned:
@@ -320,7 +320,7 @@ class Referee:
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
-            waiting = self.league.results(actor, state.taken[actor], 1).draw
+            waiting = self.league.results(actor, state.taken[actor], 1)[0]
             seated.update(table.players, () if left and (waiting == table.draw).all() else table.before)
         quality = {p: float(state.ratings.quality[p]) for p in state.past_agents[:-1] if p not in seated}
         player = min(quality, key=lambda p: quality[p], default=-1)
