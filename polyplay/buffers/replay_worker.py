@@ -17,8 +17,8 @@ import numpy as np
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Replay, Uniform
 from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
-from polyplay.core import tree
-from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import CheckpointPart
 from polyplay.core.files import refusal_text
 from polyplay.core.shared_memory import LINE, Semaphore, shared_array
 from polyplay.core.tree import Batch
@@ -63,7 +63,7 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
     """Load what this worker's buffer was in the checkpoint; False: nothing was saved of it. replicas: of the role,
     which owe the same number of updates: where the replay of one is missing, all begin empty. Raises UserError.
     """
-    root = open_checkpoint(ctx.resume).path
+    root = checkpoint.open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
     if not path.is_dir():  # replicas that don't wait for each other save no replay
         ctx.log("warning", f"{ctx.role} {ctx.index}: its replay was not saved: it starts empty")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -61,77 +60,6 @@ class Holder:
     def holds(self) -> Mapping[str, Any]:
         """What it is made of, by name; edges by their ends."""
         return {}
-
-
-class Identity(NamedTuple):
-    """Who a player of a league is. agent: whose weights; of a bot, its place among `bots`."""
-
-    kind: int
-    agent: int
-    version: int  # of a past agent's weights
-
-
-class CopyOrder(NamedTuple):
-    """Agent `agent` of a league is to go on as `donor`."""
-
-    number: int
-    agent: int
-    donor: int
-
-
-class LeagueClient(Edge, ABC):
-    """What actors and learners ask of a league: tables, past agents, copies. `population.league.League` has it."""
-
-    agents: int  # that learn: players 0 … agents − 1
-    players: int  # agents, then room for past agents, then bots
-    bots: tuple[str, ...] = ()
-    varied: tuple[str, ...] = ()  # hyperparameters that change where agents copy each other
-    hyper: np.ndarray  # float64 [agents, varied]: what each learns with, by its learner; nan: not known yet
-    values: np.ndarray  # float64 [varied]: what the agent of the order is to learn with
-
-    # actors
-
-    @abstractmethod
-    def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """The number of the newest draw, 0: there was none yet; and int32 [seated], its players. Raises Closed."""
-
-    @abstractmethod
-    def wait(self, actor: int) -> bool:
-        """Wait up to `patience` seconds for a draw; False: none came. Raises Closed."""
-
-    @abstractmethod
-    def acknowledge(self, actor: int, draw: int) -> None:
-        """From now on the actor plays with this draw, and all that it played before has been reported. Until then
-        there is no other, and no weights of a past agent at either table go.
-        """
-
-    @abstractmethod
-    def identity(self, player: int) -> Identity:
-        """Who it is; of a player at a table that was drawn and not given up yet."""
-
-    @abstractmethod
-    def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-        """Matches that are over, in their order, played with the acknowledged draw.
-
-        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
-        draw. What the referee is too slow for is left out and counted as lost: acting never waits for it.
-        """
-
-    # learners
-
-    @abstractmethod
-    def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of the agent's weights, whose file is there. Its player's number; the same again if there
-        is one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
-        """
-
-    @abstractmethod
-    def order(self) -> CopyOrder | None:
-        """The copy that is to be made; None: there is none. Raises Closed."""
-
-    @abstractmethod
-    def copied(self, number: int, version: int, donor_version: int) -> None:
-        """The copy was made: the agent's next weights, of that version, are the donor's of that one."""
 
 
 # What every worker counts, in shared memory: one row each, written by its worker alone.
@@ -332,7 +260,7 @@ class RunControl(SharedObject):
         self.reuse = reuse  # learn from what was computed while acting, where the weights are the same
         self.anew = False  # a resumed run goes on without what it has of lanes and of rollouts in flight
         self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
-        self.show: Any = None  # weights.on_request, for an evaluator beside training
+        self.show: Any = None  # weights.Params, for an evaluator beside training
         self.made = 0  # of `saves`, where checkpoints are made between two rounds of turns
         super().__init__()
 

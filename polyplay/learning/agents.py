@@ -15,13 +15,14 @@ import numpy as np
 import torch
 
 from polyplay.buffers.actor_checkpoint import between_rounds
+from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import PolicyLike, RolloutQueue
 from polyplay.buffers.window_buffer import WindowBuffer
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint, self_path, write_self
+from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.core.worker import Hyperparameters, LeagueClient, WorkerContext, seed_of
+from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
 from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source
 from polyplay.learning.parts import LearnerPart
@@ -36,7 +37,7 @@ from polyplay.weights.params import AgentParams, AgentSnapshot
 class PastAgents:
     """Makes one of a learner's weights every `every` updates."""
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, league: LeagueClient, every: int):
+    def __init__(self, ctx: WorkerContext, learner: Learner, league: League, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
@@ -62,20 +63,20 @@ class PastAgents:
     def _write(self, version: int) -> None:
         if self.ctx.directory is None:
             return
-        path = self_path(self.ctx.directory, self.agent, version)
+        path = checkpoint.self_path(self.ctx.directory, self.agent, version)
         if path.exists() and not self.again:  # of updates after the checkpoint that this run goes on from; it plays on
             self.due = version + 1
             return
         try:
             path.parent.mkdir(exist_ok=True)
             arrays = {k: np.asarray(to_host(v)) for k, v in self.learner.policy.state_dict().items()}
-            write_self(path, arrays)
+            checkpoint.write_self(path, arrays)
             self.written = version
         except OSError as e:
             self.ctx.log("warning", f"past agent {path.name} was not written: {refusal_text(e)}")
 
 
-def past_agents(feed: Feed, league: LeagueClient | None, every: int) -> PastAgents | None:
+def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | None:
     """Those of a feed's learner, where a league knows them."""
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
@@ -86,7 +87,7 @@ def past_agents(feed: Feed, league: LeagueClient | None, every: int) -> PastAgen
 class AgentCopies:
     """Between two updates of a learner. Nobody waits: donor and receiver look when they get to it."""
 
-    def __init__(self, learner: Learner, orders: LeagueClient, snapshot: AgentSnapshot, publish: Callable[[], None]):
+    def __init__(self, learner: Learner, orders: League, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
         self.since = 0  # the version of the last copy: rows of earlier ones are of weights that are gone
@@ -167,7 +168,7 @@ class AgentRollouts(Rollouts):
         self,
         queue: RolloutQueue,
         n: int,
-        league: LeagueClient | None = None,
+        league: League | None = None,
         snapshots: int = 0,
         initial: Sequence[Mapping[str, float]] = (),
     ):
@@ -319,7 +320,7 @@ class Windows(Source):
     reuse: float = 1.0  # 0: drawing waits for nothing once the buffer is full
     publish: int = 1  # updates from one published version of the weights to the next
     stale: int = 0  # versions that the published weights are behind
-    league: LeagueClient | None = None  # that knows past agents
+    league: League | None = None  # that knows past agents
     snapshots: int = 0  # updates from one past agent to the next
     n = 1  # slots taken at once
 
@@ -516,7 +517,7 @@ class WindowFeed(Feed):
         return f"learners/{self.ctx.index}/experience"
 
     def _load(self) -> None:
-        found = open_checkpoint(self.ctx.resume)
+        found = checkpoint.open_checkpoint(self.ctx.resume)
         if not (found.path / f"{self._name}_counts.json").exists():  # another learner saved where this one was lost
             self.ctx.log("warning", f"learner {self.ctx.index}: its experience was not saved: it begins empty")
             return

@@ -21,15 +21,16 @@ from polyplay.acting.predictor import LaneTable, Predictor
 from polyplay.acting.rows import Exploration, player_from_cpu, pool_to_device
 from polyplay.acting.worker import open_pool, report_faults
 from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
+from polyplay.buffers.league import League
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
-from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, RolloutBatches, RolloutSlots, rows_of
-from polyplay.buffers.training_queue import TrainingBatches, TrainingQueue
-from polyplay.core import tree
-from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
+from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, QueueBatches, RolloutBatches, RolloutSlots, rows_of
+from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import CheckpointPart
 from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
-from polyplay.core.worker import Edge, Holder, LeagueClient, WorkerContext, seed_of
+from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
 from polyplay.learning.parts import LinearDecay
@@ -62,7 +63,7 @@ class Source(ABC, Holder):
     replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
     holds_replay: bool = False  # in the learner's own memory
     passes: Epochs | None = None  # over each batch, where they are several
-    league: LeagueClient | None = None  # that knows the past agents which are made of the weights
+    league: League | None = None  # that knows the past agents which are made of the weights
     agents: int = 0  # whose rollouts it takes, each with a learner and counters of its own; 0: of one, the worker's
 
     @property
@@ -420,8 +421,37 @@ class RolloutFeed(Feed):
         self.learner.checkpoints.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
-class Chunks(TrainingBatches, Source):  # type: ignore[override]
-    """Batches of a TrainingQueue's chunks: at least `rows` transitions, or one chunk. Acting uses the same weights."""
+class Chunks(QueueBatches, Source):
+    """Batches of a TrainingQueue's chunks: at least `rows` transitions, as few chunks as make that; 0: one
+    chunk. `rows` may change. Acting uses the same weights. Raises UserError: there may never be so many in the queue.
+    """
+
+    queue: TrainingQueue
+
+    def __init__(self, queue: TrainingQueue, rows: int):
+        self.queue, self.rows = queue, rows
+        if rows > queue.capacity:
+            raise UserError(f"--min-batch {rows} can take more chunks than --queue {queue.capacity} holds: raise that")
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
+        """Whole chunks of a batch."""
+        return max(1, -(-self.rows // self.queue.T))
+
+    def describe(self) -> list[str]:
+        return [f"batch   at least {self.rows} transitions" if self.rows else "batch   one chunk"]
+
+    def consumer(self) -> Iterator[Rollout | None]:
+        """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
+        queue = self.queue
+        while True:
+            slots = queue.take(self.rows)
+            if slots is None:
+                yield None
+                continue
+            batch = queue.batch(slots)
+            queue.give_back(slots)  # copied
+            yield batch
 
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         return ChunkFeed(self, ctx, learner)
@@ -535,7 +565,7 @@ class ReplayFeed(Feed):
             learner.checkpoints.more = self.write
         replicas = learner.spec.update.replicas
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
-            found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
+            found, name = checkpoint.open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
             saved = found.json(f"{name}/replay_learner")
             self.updates = int(saved["updates"])
             if saved.get("ahead"):

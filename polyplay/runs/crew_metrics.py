@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
+from polyplay.buffers.league import League
 from polyplay.core.files import Row
 from polyplay.core.machine import cores
 from polyplay.core.worker import COLUMNS, EPISODES, Counters
-from polyplay.population.league import League
 from polyplay.runs.reporter import KINDS, Reporter
 
 if TYPE_CHECKING:

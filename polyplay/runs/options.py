@@ -19,9 +19,10 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
+from polyplay.buffers.league import League
+from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Width
 from polyplay.core.files import Row
-from polyplay.core.worker import HyperparameterSchedule, LeagueClient, SchedulePoint
+from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.runs import flags
 from polyplay.runs.directory import SHAPE, check_shape, check_trust
 from polyplay.runs.flags import flag
@@ -94,7 +95,7 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
     if not crew.schedules:
         return []
     spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    leagues = [role.find(LeagueClient) for role in crew.roles]
+    leagues = [role.find(League) for role in crew.roles]
     copied = {name for league in leagues if league for name in league.varied}  # agents copy each other's
     known = [name for name in spec.hyperparameters.configured if name not in ("remaining", *copied)]
     lines = []
@@ -243,7 +244,7 @@ class RunOptions:
     # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
-    hidden: Widths = ()
+    hidden: tuple[Width, ...] = ()
     # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"

@@ -13,11 +13,11 @@ from typing import Any
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers import replay as replay_files
+from polyplay.buffers.league import League
 from polyplay.core import checkpoint, worker
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.envs import atari, pool
-from polyplay.population.league import League
 from polyplay.runs import directory as run_files
 from polyplay.runs import load, reporter, terminal
 from polyplay.runs import options as run_options
@@ -238,13 +238,13 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
     if crew.fleet is not None and crew.fleet.learner_away(crew):
         raise UserError("--place: learn is elsewhere, but --eval-every asks it here; leave one of them out")
     from polyplay.acting.play import PlayOptions
-    from polyplay.weights.params import WeightsOnRequest, param_sizes
+    from polyplay.weights.params import Params
     from polyplay.workers import evaluator
 
     protocol = atari.protocol(options.eval_protocol)
     envs, _ = atari.apply(protocol, wired.envs)
     epsilon = wired.test_epsilon if options.eval_epsilon is None else options.eval_epsilon
-    crew.control.show = WeightsOnRequest(param_sizes(wired.policy())[1])
+    crew.control.show = Params.of(wired.policy())
     play = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
     asked = {"games": envs, "policy": wired.policy, "asked": play, "protocol": protocol.name, "steps": steps}
     crew.add(evaluator.evaluator, name="evaluator", on_loss="replace", every=options.eval_every, **asked)

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from polyplay.buffers import RolloutQueue
+from polyplay.buffers.league import League
 from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import PPO, Hyperparameters, LearnerSpec, Windows, learn
 from polyplay.learning.agents import METRICS, discount_of
 from polyplay.population.judge import METRIC, rated_games, rater
-from polyplay.population.league import League
 from polyplay.systems import System, described
 from polyplay.systems import _teams as teams
 from polyplay.weights import AgentParams, OptimizerSpec, averaged

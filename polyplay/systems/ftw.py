@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.buffers import RolloutQueue
+from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
 from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, learn
 from polyplay.learning.unreal import UnrealWindows
-from polyplay.population.league import League
 from polyplay.population.rules import initial
 from polyplay.systems import System, described
 from polyplay.systems import _teams as teams

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.buffers import RolloutQueue
+from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, annealed, learn
-from polyplay.population.league import League
 from polyplay.population.rules import Evolution, around
 from polyplay.systems import System, described
 from polyplay.systems._teams import add_actors, add_referee, batches_of, table_envs

@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 import polyplay
+from polyplay.buffers.league import CopyOrder, League
 from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Field
-from polyplay.core.worker import CopyOrder, Counters, Hyperparameters
+from polyplay.core.worker import Counters, Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import agents, policy_losses
 from polyplay.learning.agents import METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
@@ -29,7 +30,6 @@ from polyplay.learning.policy_losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy
-from polyplay.population.league import League
 from polyplay.weights.params import AgentParams, AgentSnapshot, FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -297,7 +297,7 @@ def test_a_horizon_changes_what_comes_next():
 
 
 class Posted:
-    """What past agents ask of a LeagueClient."""
+    """What past agents ask of a League."""
 
     def __init__(self) -> None:
         self.busy, self.versions = False, list[int]()

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyplay.buffers.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population import referee as referees
-from polyplay.population.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
 from polyplay.population.league_log import LOG, SUMMARY, LeagueState
 from polyplay.population.ratings import TrueSkill, win_probability
 from polyplay.population.referee import (
