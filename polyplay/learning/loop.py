@@ -18,8 +18,8 @@ import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, player_from_cpu, pool_to_device
-from polyplay.acting.worker import open_pool, report_faults
+from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
+from polyplay.acting.worker import open_pool
 from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
@@ -33,7 +33,7 @@ from polyplay.core.worker import Edge, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import page_lock
+from polyplay.nets.device import page_lock, to_device
 from polyplay.weights.params import Params
 
 # The loop, and what it asks of where batches come from.
@@ -267,13 +267,15 @@ class InlineFeed(ActingFeed):
         try:
             slots = RolloutSlots(*_rows(learner, envs), source.steps, envs.lanes // envs.groups, envs.groups)
             place = torch.device("cpu") if replayed else learner.device  # a replay is in the machine's own memory
-            self.pool = pool_to_device(self.pool, slots, place)
+            if place.type != "cpu":  # both acting and learning read them there
+                slots.rows["obs"] = to_device(slots.rows["obs"], place)
             self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
             self.recorder: TapeRecorder | None = None
             if ctx.reuse and learner.spec.stored_bootstrap and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
             player = player_from_cpu(self.recorder or policy, learner.device)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
+            self.actor.device = None if place.type == "cpu" else place
             self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
             if "pool" in saved:
                 self.actor.load(saved)

@@ -567,7 +567,10 @@ class Temporal(nn.Module):
             shown.append(new["slow_reads"])
         new["prior_mean"], new["prior_scale"] = _normal(self.prior(torch.cat(shown, 1)))
         shown += [new["prior_mean"], new["prior_scale"]]
-        new["held"] = self.down(_ScaledGradient.apply(torch.cat(shown, 1), self.gradient_scale))
+        flows = torch.cat(shown, 1)
+        if flows.requires_grad:
+            flows.register_hook(lambda grad: grad * self.gradient_scale)
+        new["held"] = self.down(flows)
         if not every:
             new = {k: tree.map(lambda x, some: x.index_copy(0, at, some), now[k], v) for k, v in new.items()}
         return now | new
@@ -602,19 +605,6 @@ def _kl(mean: Tensor, scale: Tensor, mean2: Tensor, scale2: Tensor) -> Tensor:
 def _normal(params: Tensor) -> tuple[Tensor, Tensor]:
     mean, scale = params.chunk(2, 1)
     return mean, F.softplus(scale) * (SCALE / math.log(2.0)) + LEAST
-
-
-class _ScaledGradient(torch.autograd.Function):
-    """x, whose gradient is multiplied by `scale`."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
-        ctx.scale = scale
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad * ctx.scale, None
 
 
 def _counted(count: Tensor, first: Tensor) -> Tensor:
