@@ -176,17 +176,18 @@ class Linear(nn.Linear):
         if self.factors is not None and torch.is_grad_enabled():
             out: Tensor = _WithFactors.apply(x, self.weight, self.bias, self.factors, self.present_half, None)
             return out
-        half = self.half_weight if self.present_half is None else self.present_half
+        weight, half = self.weight, self.half_weight if self.present_half is None else self.present_half
         if half is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
             return F.linear(x, half, self.bias)
         if x.device.type != "cpu" or not self.exact:
-            return F.linear(x, self.weight, self.bias)
-        rows = max(_LEAST, len(x) + -len(x) % _TILE) - len(x)
+            return F.linear(x, weight, self.bias)
+        n = x.shape[0]
+        rows = max(_LEAST, n + -n % _TILE) - n
         columns = -x.shape[1] % _TILE if self.out_features < _NARROW else 0
         if not rows and not columns:
-            return F.linear(x, self.weight, self.bias)
-        weight = F.pad(self.weight, (0, columns)) if columns else self.weight
-        return F.linear(F.pad(x, (0, columns, 0, rows)), weight, self.bias)[: len(x)]
+            return F.linear(x, weight, self.bias)
+        weight = F.pad(weight, (0, columns)) if columns else weight
+        return F.linear(F.pad(x, (0, columns, 0, rows)), weight, self.bias)[:n]
 
 
 class _WithFactors(torch.autograd.Function):
