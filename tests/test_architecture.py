@@ -23,12 +23,12 @@ TOP = ["__init__", "__main__", "api"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1796,
-    "envs": 4412,
+    "envs": 4403,
     "buffers": 1878,
     "games": 3759,
-    "nets": 2995,
+    "nets": 2964,
     "weights": 1251,
-    "acting": 1088,
+    "acting": 1053,
     "search": 1406,
     "learning": 2400,
     "workers": 3065,

@@ -95,11 +95,16 @@ class Actor:
             self.groups.append(LaneGroup(lanes, noise, player.policy.initial(self.width), player))
         self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
         self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
-        self.device: torch.device | None = None  # that observations go to as they come, once; None: they stay
+        self.device: torch.device | None = None  # that observations go to as they come, once
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
         self.held: WeightCache | None = None  # which weights act, where that is not the pull's matter alone
         self.pulled = 0  # players that have the weights of the next rollout, while others wait for theirs
         self.bootstrap = True  # whether the last row's outputs are wanted; without, it is acted in once, in the next
+
+    def move_rows(self, device: torch.device) -> None:
+        """Have observations on a GPU from now on, in the slots too: both acting and learning read them there."""
+        if device.type != "cpu":
+            self.device, self.out.rows["obs"] = device, to_device(self.out.rows["obs"], device)
 
     def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
         """Yield the slots of each finished rollout, one per group whose rows are written, before they are given away;

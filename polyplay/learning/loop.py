@@ -33,7 +33,7 @@ from polyplay.core.worker import Edge, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import page_lock, to_device
+from polyplay.nets.device import page_lock
 from polyplay.weights.params import Params
 
 # The loop, and what it asks of where batches come from.
@@ -266,16 +266,15 @@ class InlineFeed(ActingFeed):
         self.pool = open_pool(ctx, envs, saved)
         try:
             slots = RolloutSlots(*_rows(learner, envs), source.steps, envs.lanes // envs.groups, envs.groups)
-            place = torch.device("cpu") if replayed else learner.device  # a replay is in the machine's own memory
-            if place.type != "cpu":  # both acting and learning read them there
-                slots.rows["obs"] = to_device(slots.rows["obs"], place)
-            self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
+            # a replay is in the machine's own memory
+            policy, place = learner.policy, torch.device("cpu") if replayed else learner.device
             self.recorder: TapeRecorder | None = None
             if ctx.reuse and learner.spec.stored_bootstrap and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
             player = player_from_cpu(self.recorder or policy, learner.device)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
-            self.actor.device = None if place.type == "cpu" else place
+            self.actor.move_rows(place)
+            self.collate = collator_for(slots, envs.groups, place)
             self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
             if "pool" in saved:
                 self.actor.load(saved)
