@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1741,
-    "envs": 4412,
-    "buffers": 2012,
+    "core": 1744,
+    "envs": 4417,
+    "buffers": 2009,
     "games": 3789,
-    "nets": 2995,
+    "nets": 2997,
     "weights": 1236,
-    "acting": 1088,
+    "acting": 1044,
     "search": 1364,
-    "learning": 2400,
-    "workers": 3065,
-    "population": 1555,
-    "systems": 1713,
-    "runs": 3845,
-    "evaluation": 1575,
-    "cli": 2705,
+    "learning": 2534,
+    "workers": 3092,
+    "population": 1556,
+    "systems": 1697,
+    "runs": 3869,
+    "evaluation": 1573,
+    "cli": 2694,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.

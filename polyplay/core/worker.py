@@ -138,8 +138,6 @@ class WorkerCounters:
 class Stopwatch:
     """Adds the seconds between its two ends to a counter."""
 
-    __slots__ = ("at", "began", "values")
-
     def __init__(self, values: np.ndarray, at: int):
         self.values, self.at = values, at
 

@@ -257,8 +257,8 @@ class ReadySet:
         if not numbers.size or not (self.where[numbers] == TAKEN).all():
             raise ValueError(f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}")
         if self.fixed:
-            group = int(numbers[0]) // self.width
-            if numbers.size != self.width or numbers[0] != group * self.width or (np.diff(numbers) != 1).any():
+            begin = int(numbers[0]) // self.width * self.width
+            if not np.array_equal(numbers, self._everyone[begin : begin + self.width]):
                 raise ValueError(f"send() answers a whole group of {self.width} lanes, got {lanes}")
         self.where[numbers] = STEPPING
         return numbers

@@ -18,8 +18,8 @@ import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, player_from_cpu, pool_to_device
-from polyplay.acting.worker import open_pool, report_faults
+from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
+from polyplay.acting.worker import open_pool
 from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.league import League
 from polyplay.buffers.replay import Replay
@@ -274,15 +274,16 @@ class InlineFeed(ActingFeed):
         self.pool = open_pool(ctx, envs, saved)
         try:
             slots = RolloutSlots(*_rows(learner, envs), source.steps, envs.lanes // envs.groups, envs.groups)
-            place = torch.device("cpu") if replayed else learner.device  # a replay is in the machine's own memory
-            self.pool = pool_to_device(self.pool, slots, place)
-            self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
+            # a replay is in the machine's own memory
+            policy, place = learner.policy, torch.device("cpu") if replayed else learner.device
             self.recorder: TapeRecorder | None = None
             reuses = ctx.control.reuse and learner.spec.loss.recalls
             if reuses and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
             player = player_from_cpu(self.recorder or policy, learner.device)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
+            self.actor.move_rows(place)
+            self.collate = collator_for(slots, envs.groups, place)
             self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
             if "pool" in saved:
                 self.actor.load(saved)
