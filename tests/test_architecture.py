@@ -33,9 +33,9 @@ BUDGET = {
     "learning": 2400,
     "workers": 3065,
     "population": 1751,
-    "systems": 1713,
-    "runs": 3845,
-    "evaluation": 1575,
+    "systems": 1717,
+    "runs": 3849,
+    "evaluation": 1531,
     "cli": 2705,
 }
 SHORTEST, LONGEST = 150, 800
