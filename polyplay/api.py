@@ -12,11 +12,10 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.runs import flags, options, run
 from polyplay.runs.directory import read_table
-from polyplay.runs.load import page_of
 from polyplay.runs.options import read_option_file
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import Callback as Callback
-from polyplay.systems import Page, name_of
+from polyplay.systems import Page, name_of, page_of
 from polyplay.workers import process
 
 if TYPE_CHECKING:
@@ -75,8 +74,8 @@ def train(
         raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
     process.start_early(overrides)
     over = overrides.get("over") or (file and file.values.get("over"))
-    settings, chosen, sources = options.resolve(page_of(system, over), file, **overrides)
-    return Run(**vars(run.train(system, settings, chosen, sources, callbacks)))
+    page = page_of(system, over)
+    return Run(**vars(run.train(page, *options.resolve(page, file, **overrides), callbacks)))
 
 
 def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:

@@ -193,8 +193,8 @@ class RankingOptions:
     """
 
     picture: str | None = None
-    """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
-    over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]"""
+    # file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
+    # over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]
 
     def __post_init__(self) -> None:
         if self.picture is not None:

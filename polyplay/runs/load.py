@@ -22,7 +22,6 @@ from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, minutes_over
 from polyplay.systems import System
-from polyplay.systems._presets import composed
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.hosts.engines import LINKS, Engine, LocalMachines, RayMachines
@@ -129,7 +128,7 @@ def load_run(
     own |= given or {}
     for line in check_trust(directory, config, trust, own):
         print(f"polyplay: {line}", file=sys.stderr)
-    page: Page = page_of(config["system"], config["config"].get("over"))
+    page = systems.page_of(config["system"], config["config"].get("over"))
     options = run_options.to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
     settings = run_options.from_json(page.Config, config["config"])
     settings = replace(settings, **{**find_objects(directory, config["config"]), **own})
@@ -155,12 +154,6 @@ def check_spaces(directory: Path, envs: pool.Envs) -> None:
             trained = f"{directory} was trained on {other} ({path.name})"
             cure = f"give them another name and `polyplay surgery {directory} --out RUN2 --env NAME`"
             raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
-
-
-def page_of(system: str, over: object = None) -> Page:
-    """The page of a system; of a population over another that of both. Raises UserError."""
-    page = systems.load(system)
-    return composed(page, str(over or page.Config().over)) if systems.is_population(page) else page
 
 
 CREW = ("seed", "on", "serial", "trace", "steps", "step_timeout", "max_restarts", "reuse", "host_wait")

@@ -44,13 +44,12 @@ class RunResult:
 
 
 def train(
-    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = ()
+    page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = ()
 ) -> RunResult:
-    """Run `system` from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
+    """Run a system from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
     it cannot go on.
     """
     callbacks = check_callbacks(callbacks)
-    page = systems.load(system)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
         changes = load.changes_given(page.name, settings, options, sources) | load.objects_of(settings)
@@ -61,14 +60,13 @@ def train(
 
     if systems.is_population(page):
         return population.train(page, settings, options, sources, callbacks)
-    return begin_run(page.name, settings, options, sources, callbacks)
+    return begin_run(page, settings, options, sources, callbacks)
 
 
 def begin_run(
-    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = (), **how: Any
+    page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = (), **how: Any
 ) -> RunResult:
     """Begin a run of one agent. how: the part of RunSetup, if not to its end."""
-    page = systems.load(system)
     reporter.check_wandb(options.wandb)
     given = settings
     wire = partial(_wire, page, options)
@@ -78,8 +76,8 @@ def begin_run(
     settings = replace(settings, **wired.resolved)
     chosen = [k for k, value in vars(settings).items() if value != getattr(given, k)]
     sources = {**sources, **dict.fromkeys(chosen, "chosen")}
-    directory = run_options.new_directory(system, settings.env, options)
-    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
+    directory = run_options.new_directory(page.name, settings.env, options)
+    setup = RunSetup(page.name, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
     if options.dry_run:
         return _dry_run(setup)
     with closing(run_files.DirectoryLock(directory)) as lock:
@@ -176,12 +174,12 @@ def _lost_lanes(crew: Crew) -> str:
     return actor_checkpoint.lost_lanes(found.path, seed)
 
 
-def diagram(system: str, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
+def diagram(page: Page, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
     """The figure of a system, drawn from its wiring."""
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options)
-        load.wire_system(systems.load(system), other, crew)
+        load.wire_system(page, other, crew)
         return crew.diagram()
 
     return str(run_options.fitted(settings, sources or {}, draw)[1])
