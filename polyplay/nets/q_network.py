@@ -25,7 +25,7 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
-from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot
+from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot, tracing
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
@@ -258,7 +258,7 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
 
     → action int64, value max_a Q over legal actions, Q of the action, [B] each. Of several best actions one by chance.
     """
-    return (compiled if q.device.type == "cpu" else by_torch)(q, mask, noise, epsilon)
+    return (compiled if q.device.type == "cpu" and not tracing() else by_torch)(q, mask, noise, epsilon)
 
 
 def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
