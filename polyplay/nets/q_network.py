@@ -23,7 +23,7 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
-from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot
+from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot, tracing
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
@@ -250,6 +250,7 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     On a CPU thirty operations on a few numbers each cost more than a small network, and beside another thread each
     waits for the interpreter: there it is one compiled loop.
     """
+<<<<<<< HEAD
     if q.device.type != "cpu":
         return by_torch(q, mask, noise, epsilon)
     from polyplay.nets import kernels
@@ -260,6 +261,9 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     given = q.detach().contiguous().numpy(), legal, noise.contiguous().numpy(), chance
     kernels.epsilon_greedy_loop(*given, action, value, chosen)
     return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)
+=======
+    return (compiled if q.device.type == "cpu" and not tracing() else by_torch)(q, mask, noise, epsilon)
+>>>>>>> h_trace
 
 
 def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
