@@ -250,8 +250,7 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     On a CPU thirty operations on a few numbers each cost more than a small network, and beside another thread each
     waits for the interpreter: there it is one compiled loop.
     """
-<<<<<<< HEAD
-    if q.device.type != "cpu":
+    if q.device.type != "cpu" or tracing():
         return by_torch(q, mask, noise, epsilon)
     from polyplay.nets import kernels
 
@@ -261,9 +260,6 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     given = q.detach().contiguous().numpy(), legal, noise.contiguous().numpy(), chance
     kernels.epsilon_greedy_loop(*given, action, value, chosen)
     return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)
-=======
-    return (compiled if q.device.type == "cpu" and not tracing() else by_torch)(q, mask, noise, epsilon)
->>>>>>> h_trace
 
 
 def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
