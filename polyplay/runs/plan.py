@@ -156,7 +156,7 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
 
     envs = wired.envs
     skip = envs.spec.frames_per_step
-    spec = next(r.spec for r in crew.roles if r.learner and r.spec)
+    spec = crew.learner.spec
     with outlines():
         net = wired.policy()
     parts = predict_memory(crew, net)
@@ -260,7 +260,7 @@ def _length(options: Any, total: float, done: int, skip: int) -> str:
 
 def _updates(crew: Any, total: float) -> str:
     rows, n = max(1, round(_steps_per_update(crew))), updates_of(crew, total)
-    replay, passes = _learner(crew).replay, _learner(crew).source.passes
+    replay, passes = crew.learner.replay, crew.learner.source.passes
     if replay and replay.ratio is None:
         return f"batches of {rows:,}, as many as there is time for"
     if replay:
@@ -282,14 +282,9 @@ def minutes_over(minutes: float) -> str:
     return f"{minutes:g} minute{' is' if minutes == 1 else 's are'} over"
 
 
-def _learner(crew: Any) -> Any:
-    """The role that learns."""
-    return next(r for r in crew.roles if r.learner)
-
-
 def _steps_per_update(crew: Any) -> float:
     """Agent steps that one update of all learners together takes, or all passes over one rollout."""
-    role = _learner(crew)
+    role = crew.learner
     together = 1 if role.asynchronous or role.agents else role.n
     ratio = (role.replay.ratio if role.replay else None) or 1.0
     return math.prod(role.source.shape) * together / ratio
@@ -308,7 +303,7 @@ def updates_of(crew: Any, total: float) -> int:
 
 def _warning(crew: Any, total: float) -> str:
     first = first_sample(crew)
-    replay = _learner(crew).replay
+    replay = crew.learner.replay
     free = replay is not None and replay.ratio is None
     if not first or (total > first if free else updates_of(crew, total)):
         return ""

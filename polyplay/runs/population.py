@@ -68,7 +68,8 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[
     other, wired = wire_member(settings, crew, values)
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, whose games with itself give no score: choose another system")
-    spec = next(role.spec for role in other.roles if role.learner and role.spec)
+    spec = other.learner.spec
+    assert spec is not None
     with load.compute_threads(1):
         network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
     replays = {role.name: layout(role.held_replay) for role in other.roles if role.held_replay}

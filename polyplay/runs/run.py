@@ -74,7 +74,7 @@ def begin_run(
     plan = complete_plan(page, crew, wired, settings, options)
     plan = replace(plan, lines=left + plan.lines)
     settings = replace(settings, **wired.resolved)
-    chosen = [k for k, value in vars(settings).items() if value != getattr(given, k)]
+    chosen = [k for k, value in vars(settings).items() if value != vars(given)[k]]
     sources = {**sources, **dict.fromkeys(chosen, "chosen")}
     directory = run_options.new_directory(page.name, settings.env, options)
     setup = RunSetup(page.name, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
@@ -221,9 +221,9 @@ def complete_plan(
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
     """Raises UserError: an option that takes a run's mean return for its strength, in a run of several agents."""
-    given = [name for name in ("eval_every", "until_return") if getattr(options, name) is not None]
+    given = [name for name in ("eval_every", "until_return") if vars(options)[name] is not None]
     if given and any(role.find(League) for role in crew.roles):
-        text = f"{flag(given[0])} {getattr(options, given[0])} given, but agents that play each other have no return"
+        text = f"{flag(given[0])} {vars(options)[given[0]]} given, but agents that play each other have no return"
         raise UserError(f"{text} of their own: leave it out; `polyplay tournament` rates them")
 
 

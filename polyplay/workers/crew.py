@@ -142,21 +142,17 @@ class Crew:
     resumes: int = 0
     trace: bool = False
     steps: int | None = None
-    step_timeout: float = 60.0
-    max_restarts: int = 10
     precision: str = "float32"
     placement: Placement = field(default_factory=Placement)
     reuse: bool = True
-    kwargs: Mapping[str, Any] = field(default_factory=dict)  # of every environment
-    wrappers: tuple[str, ...] = ()  # around every environment
+    env_defaults: Mapping[str, Any] = field(default_factory=dict)  # of every Envs
     schedules: tuple[HyperparameterSchedule, ...] = ()  # of learners' hyperparameters
     fleet: Fleet | None = None  # other machines
     host_wait: float = 300.0  # seconds that a seat waits for a machine
     log: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
-        named = "step_timeout", "max_restarts", "kwargs", "wrappers"
-        self.env_defaults: dict[str, Any] = {"inline": self.serial, **{k: getattr(self, k) for k in named}}
+        self.env_defaults = {"inline": self.serial, **self.env_defaults}
         self.roles, self.control = list[Role](), RunControl(self.trace, self.reuse)
         self._seats: dict[str, Seats] = {}  # by role
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
@@ -273,6 +269,11 @@ class Crew:
     def workers(self) -> list[WorkerHandle]:
         """All that there are, with those that are leaving."""
         return [w for seats in self._seats.values() for held in (seats.workers, seats.leaving) for w in held.values()]
+
+    @property
+    def learner(self) -> Role:
+        """The role that learns; of several the first."""
+        return next(role for role in self.roles if role.learner)
 
     def count(self, role: Role) -> int:
         """How many workers the role has now; those that wait for a machine count."""

@@ -139,14 +139,11 @@ class Role:
 
 def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
     """Raises UserError: an argument that `work` does not have, lacks, or that is of another class than it must be."""
-    parameters = list(inspect.signature(work).parameters.values())[1:]  # after ctx
-    known = {p.name: p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)}
-    allowed = f"allowed: {', '.join(known) or 'no argument'}"
-    if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-        for argument in holds.keys() - known.keys():
-            raise UserError(f"{name}: {argument} {type(holds[argument]).__name__} given, {allowed}")
-    for argument in (k for k, p in known.items() if p.default is p.empty and k not in holds):
-        raise UserError(f"{name}: {argument} is missing; {work.__name__} takes {', '.join(known)}")
+    signature = inspect.signature(work)
+    try:
+        signature.bind(None, **holds)
+    except TypeError as e:
+        raise UserError(f"{name}: {e}; allowed: {', '.join([*signature.parameters][1:]) or 'none'}") from None
     if not {"policy", "source", "spec"}.isdisjoint(holds):
         _check_classes(name, holds)
 

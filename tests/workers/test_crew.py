@@ -234,12 +234,15 @@ SPEC = LearnerSpec(NET, VTrace(), Local(OptimizerSpec("adam")), Hyperparameters(
 SOURCE = Inline(Envs("toy:catch", 1), 5)
 
 
+COUNTS = {"block": 1, "until": 2}
+
+
 @pytest.mark.parametrize(
     ("work", "holds", "said"),
     [
-        (count, {"block": 1, "untill": 3}, "count: untill int given, allowed: block, until"),
-        (count, {"block": 1}, "count: until is missing; count takes block, until"),
-        (forever, {"envs": 1}, "forever: envs int given, allowed: no argument"),
+        (count, {**COUNTS, "untill": 3}, "count: got an unexpected keyword argument 'untill'; allowed: block, until"),
+        (count, {"block": 1}, "count: missing a required argument: 'until'; allowed: block, until"),
+        (forever, {"envs": 1}, "forever: got an unexpected keyword argument 'envs'; allowed: none"),
         (predicts, {"policy": forever}, "predicts: policy function given, allowed: a PolicyFactory of polyplay.nets"),
         (learn, {"source": [], "spec": SPEC}, "learn: source list given, allowed: a polyplay.learning.Source, with"),
         (learn, {"source": Edge(), "spec": SPEC}, "learn: source Edge given, allowed: a polyplay.learning.Source"),

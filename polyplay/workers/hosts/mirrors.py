@@ -105,11 +105,11 @@ class CellsMirror(MachineCopy):
         self.thing, self.names = thing, names
 
     def places(self, part: int, i: int) -> list[np.ndarray]:
-        return [getattr(self.thing, name) for name in self.names]
+        return [vars(self.thing)[name] for name in self.names]
 
     def changes(self, now: float) -> Iterator[Frame]:
         if not self.away:
-            yield from self.if_new(CELLS, 0, [getattr(self.thing, name).copy() for name in self.names])
+            yield from self.if_new(CELLS, 0, [vars(self.thing)[name].copy() for name in self.names])
 
 
 class HyperparametersMirror(CellsMirror):
