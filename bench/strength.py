@@ -31,7 +31,6 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 import polyplay
 from polyplay.acting.play import MatchStarts, load_player, match
 from polyplay.cli.evaluate import score_line
-from polyplay.cli.play import legal_moves
 from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
 from polyplay.evaluation.agent import find_agent, find_agents
@@ -56,7 +55,7 @@ from polyplay.games.mcts import Opponent, opponent, solver
 from polyplay.games.records import CELLS
 from polyplay.runs.load import crew_of, load_run
 from polyplay.search.evaluators import NetworkEvaluator
-from polyplay.search.search import PositionSearch, SearchPolicy
+from polyplay.search.search import Search, SearchPolicy
 
 # Decisive positions of connect four and of Othello 6×6, a measure of strength: how often does a move keep their
 
@@ -372,10 +371,10 @@ class PerfectJudge:
 
 def every_opening() -> Iterator[np.ndarray]:
     """The positions after each two moves."""
-    for first in legal_moves(GAME, GAME.new()):
+    for first in GAME.legal(GAME.new()):
         record = GAME.new()
         board_rules.play(GAME.numbers, record, first)
-        for second in legal_moves(GAME, record):
+        for second in GAME.legal(record):
             after = record.copy()
             board_rules.play(GAME.numbers, after, second)
             yield after
@@ -387,7 +386,7 @@ def random_openings(plies: int, seed: int) -> Iterator[np.ndarray]:
     while True:
         record, result = GAME.new(), kernels.GOES_ON
         for _ in range(plies):
-            result = board_rules.play(GAME.numbers, record, int(rng.choice(legal_moves(GAME, record))))
+            result = board_rules.play(GAME.numbers, record, int(rng.choice(GAME.legal(record))))
             if result != kernels.GOES_ON:
                 break
         if result == kernels.GOES_ON:
@@ -639,8 +638,8 @@ def itself(policy: SearchPolicy, games: int) -> Opponent:
     options = replace(policy.options, temperature=((0, 1.0), (DRAWN, 0.0)))
     evaluator = NetworkEvaluator(policy.factory, games * options.leaves)
     evaluator.load(policy.weights, 0)
-    search = PositionSearch(policy.board, options, evaluator, games, seed=3)
-    return lambda records, random, at: search.choose(records[at])
+    search = Search(policy.board, games, options, evaluator, seed=3)
+    return lambda records, random, at: search.choose_moves(records[at])
 
 
 def policy_of(run: Path) -> SearchPolicy:

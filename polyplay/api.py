@@ -12,9 +12,10 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.runs import flags, options, run
 from polyplay.runs.directory import read_table
-from polyplay.runs.load import page_of
 from polyplay.runs.options import read_option_file
 from polyplay.runs.run import RunResult
+from polyplay.runs.session import Callback as Callback
+from polyplay.systems import Page, name_of, page_of
 from polyplay.workers import process
 
 if TYPE_CHECKING:
@@ -55,13 +56,17 @@ class Run(RunResult):
 
 
 def train(
-    system: str | None = None, config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
+    system: str | Page | None = None,
+    config: str | Path | None = None,
+    callbacks: Sequence[object] = (),
+    **overrides: Any,
 ) -> Run:
-    """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD. config: a file of
-    options, or a run to repeat, which keywords override and which may name the system. callbacks: functions, called
-    with the run and each report, or objects with any of on_report, on_episode, on_checkpoint, on_evaluation and on_end.
+    """Train `system`: a name (see `polyplay systems`) or a Page of one's own; keywords are what the command line calls
+    --FIELD. config: a file of options, or a run to repeat, which keywords override and which may name the system.
+    callbacks: functions, called with the run and each report, or objects of a class that inherits `Callback`.
     """
     user_modules.refuse("polyplay.train")
+    system = system if system is None or isinstance(system, str) else name_of(system)
     file = None if config is None else read_option_file(config, overrides)
     if file is not None:
         system = file.choose_system(system)
@@ -69,8 +74,8 @@ def train(
         raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
     process.start_early(overrides)
     over = overrides.get("over") or (file and file.values.get("over"))
-    settings, chosen, sources = options.resolve(page_of(system, over), file, **overrides)
-    return Run(**vars(run.train(system, settings, chosen, sources, callbacks)))
+    page = page_of(system, over)
+    return Run(**vars(run.train(page, *options.resolve(page, file, **overrides), callbacks)))
 
 
 def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:

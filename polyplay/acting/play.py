@@ -17,7 +17,6 @@ import torch
 
 from polyplay.acting.rows import MatchEnds, act_rows, player_from_cpu
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import read_self
 from polyplay.core.files import Row
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree
@@ -25,9 +24,7 @@ from polyplay.envs import spaces
 from polyplay.envs.lane import Bot, seat_bot
 from polyplay.envs.pool import All, Envs, EnvSpec, Pool, lane_seeds
 from polyplay.envs.spaces import action_sampler, fields
-from polyplay.games import board_rules
 from polyplay.games import records as kernels
-from polyplay.games.board_pool import play_all
 from polyplay.games.boards import Game
 from polyplay.games.mcts import Opponent
 from polyplay.nets.policy import Player, Policy
@@ -119,19 +116,12 @@ def play_steps(
                 return
 
 
-class PlayedRow(NamedTuple):
-    """A row of all lanes, and the actions chosen in it, which the next ones overwrite."""
-
-    step: Batch
-    action: Tree
-    pool: Pool
-
-
 def play_rows(
     envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
-) -> Generator[PlayedRow, None, None]:
-    """The loop of all full games of environments: every row of lanes `first` …, together, however they go in training.
-    players: with the lanes of each, counted from `first`.
+) -> Generator[tuple[Batch, Tree, Pool], None, None]:
+    """The loop of all full games of environments: every row of lanes `first` …, together, however they go in training,
+    the actions chosen in it, which the next ones overwrite, and the pool. players: with the lanes of each, counted from
+    `first`.
     """
     shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
     with closing(shown.open(seed, first)) as pool:
@@ -141,7 +131,7 @@ def play_rows(
             which, step = pool.recv()
             for choose, own in seated:
                 tree.write(action, own, choose(tree.at(step, own)))
-            yield PlayedRow(step, action, pool)
+            yield step, action, pool
             pool.send(which, action)
 
 
@@ -169,7 +159,9 @@ def choose_with_value(
 def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
     """path: a checkpoint, or the file of an agent's weights alone."""
     policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
-    saved = read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
+    saved = (
+        checkpoint.read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
+    )
     checkpoint.load_into(policy, saved)
     return policy
 
@@ -271,12 +263,12 @@ def team_steps(
     ends = MatchEnds(everyone.reshape(at_once, len(team)))
     with closing(play_rows(envs, len(everyone), seed + SEED, list(zip(players, sides, strict=True)))) as rows:
         for step, _, _ in rows:
-            over = ends.watch(everyone, step)
-            for i in over.whole:
+            whole, broken = ends.watch(everyone, step)
+            for i in whole:
                 if (number := done[i] * at_once + i) < matches:
                     points[number] = (1 + np.sign(scores[i, 0] - scores[i, 1])) / 2
                 done[i] += 1
-            for some in over:
+            for some in (whole, broken):
                 ends.forget(some)
                 scores[some] = 0.0
             if not np.isnan(points).any():
@@ -348,26 +340,13 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
     """What the moves lead to, int8 [n]. Raises ValueError: one is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
-    if (bad := _first_illegal(board.numbers, records, made, chosen, board.actions)) >= 0:
+    if (bad := board.first_illegal(records, made, chosen)) >= 0:
         position = board.line(records[made[bad]])
         raise ValueError(
             f"game:{board.name}: the {side} made the illegal move {chosen[bad]} in game {made[bad]}: {position}"
         )
-    results[moves] = play_all(board.numbers, records, made, chosen)
+    results[moves] = board.play_all(records, made, chosen)
     return results
-
-
-@kernels.compiled
-def _first_illegal(game: np.ndarray, records: np.ndarray, at: np.ndarray, chosen: np.ndarray, actions: int) -> int:
-    """The index of the first illegal move; -1: all are legal."""
-    room = np.empty(actions, np.int16)
-    for i in range(at.size):
-        fine = False
-        for action in room[: board_rules.legal(game, records[at[i]], room)]:
-            fine |= action == chosen[i]
-        if not fine:
-            return i
-    return -1
 
 
 def draw_openings(
@@ -382,7 +361,7 @@ def draw_openings(
         if len(on):
             before = records[on].copy()
             drawn = draw(before)
-            over = play_all(board.numbers, records, on, drawn) != kernels.GOES_ON
+            over = board.play_all(records, on, drawn) != kernels.GOES_ON
             records[on[over]] = before[over]
             on, drawn = on[~over], drawn[~over]
             moves[on, ply] = drawn

@@ -1,4 +1,4 @@
-"""What lies between acting and learning: queues of rollouts and of drawn batches, and the replay."""
+"""What lies between acting and learning: queues of rollouts and of drawn batches, the replay, a league's memory."""
 
 from polyplay.buffers.replay import Proportional, Replay, Uniform
 from polyplay.buffers.replay_worker import SampleQueue, serve_replay

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
 
 import numpy as np
 
-from polyplay.buffers.rollout_queue import PolicyLike, Queue, QueueBatches, rows_of
+from polyplay.buffers.rollout_queue import PolicyLike, Queue, rows_of
 from polyplay.core import tree
-from polyplay.core.errors import Closed, UserError
+from polyplay.core.errors import Closed
 from polyplay.core.tree import Batch, Spec
 from polyplay.envs.pool import Envs
 
@@ -83,10 +82,6 @@ class TrainingQueue(Queue):
 
     # -------------------------------------------------------------------------------- the learning side
 
-    def batches(self, rows: int) -> TrainingBatches:
-        """See TrainingBatches."""
-        return TrainingBatches(self, rows)
-
     def take(self, rows: int) -> list[int] | None:
         """The oldest chunks that together have `rows` transitions or, with 0, one; None when there were not so many
         for a while. Raises Closed.
@@ -127,36 +122,3 @@ class TrainingQueue(Queue):
             self._closed = True
             self._room.notify_all()
             self._came.notify_all()
-
-
-class TrainingBatches(QueueBatches):
-    """The learning end: batches of at least `rows` transitions, as few chunks as make that. `rows` may change. Raises
-    UserError: there may never be so many transitions in the queue.
-    """
-
-    queue: TrainingQueue
-
-    def __init__(self, queue: TrainingQueue, rows: int):
-        self.queue, self.rows = queue, rows
-        if rows > queue.capacity:
-            raise UserError(f"--min-batch {rows} can take more chunks than --queue {queue.capacity} holds: raise that")
-
-    @property
-    def n(self) -> int:  # type: ignore[override]
-        """Whole chunks of a batch."""
-        return max(1, -(-self.rows // self.queue.T))
-
-    def describe(self) -> list[str]:
-        return [f"batch   at least {self.rows} transitions" if self.rows else "batch   one chunk"]
-
-    def consumer(self) -> Iterator[tuple[Batch, Batch] | None]:
-        """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
-        queue = self.queue
-        while True:
-            slots = queue.take(self.rows)
-            if slots is None:
-                yield None
-                continue
-            batch = queue.batch(slots)
-            queue.give_back(slots)  # copied
-            yield batch

@@ -118,7 +118,7 @@ LITTLE: Row = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoin
 def settings_of(system: str, spec: EnvSpec, cores: int) -> Row:
     """What a system is measured with besides environment, network and precision."""
     page = systems.load(system)
-    preset = {"preset": "quick"} if "quick" in page.PRESETS else {}
+    preset = {"preset": "quick"} if "quick" in page.presets else {}
     there = "inputs" in page.Config.__dataclass_fields__
     raw = {"inputs": "raw"} if there and not pictures(spec.obs) else {}  # a preset may be for pictures
     return {**preset, **SETTINGS[system](cores), **raw}
@@ -306,18 +306,12 @@ ABOUT = "Measures how fast systems are on this machine, and where their time goe
 class BenchOptions:
     """Run nothing else on the machine meanwhile, or the results are meaningless."""
 
-    env: str = "ALE/Pong-v5"
-    """environment, as in train"""
-    network: str | None = None
-    """the systems' network (none: a3c for images, else mlp)"""
-    precision: Literal["float32", "bfloat16", "auto"] = "auto"
-    """number type of the systems' networks, as in train"""
-    cores: Count | None = None
-    """use this many cores of the machine, as in train (none: all that this process may use)"""
-    seconds: Seconds = 3.5
-    """how long each system is measured"""
-    json: str | None = None
-    """write everything to this file"""
+    env: str = "ALE/Pong-v5"  # environment, as in train
+    network: str | None = None  # the systems' network (none: a3c for images, else mlp)
+    precision: Literal["float32", "bfloat16", "auto"] = "auto"  # number type of the systems' networks, as in train
+    cores: Count | None = None  # use this many cores of the machine, as in train (none: all that this process may use)
+    seconds: Seconds = 3.5  # how long each system is measured
+    json: str | None = None  # write everything to this file
 
     def __post_init__(self) -> None:
         if self.json is not None and not Path(self.json).absolute().parent.is_dir():

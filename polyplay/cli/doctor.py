@@ -215,10 +215,8 @@ def other_machines(hosts: str) -> Iterator[Finding]:
 class DoctorOptions:
     """Nothing is changed, nothing is sent anywhere."""
 
-    json: bool = False
-    """print JSON"""
-    hosts: str | None = None
-    """also other machines: ray, ray:HOST:PORT, or local:N"""
+    json: bool = False  # print JSON
+    hosts: str | None = None  # also other machines: ray, ray:HOST:PORT, or local:N
 
 
 def command(words: list[str]) -> int:

@@ -64,12 +64,10 @@ def score_line(result: Row) -> str:
 class VerifyOptions:
     """Repeats a recorded evaluation. The exit status is 0 only if the score is the same."""
 
-    evaluation: str | None = None
-    """file in the run's directory, evaluation-….json (none: the newest)"""
-    starts: str | None = None
-    """file of the start states, if it was moved since"""
+    evaluation: str | None = None  # file in the run's directory, evaluation-….json (none: the newest)
+    starts: str | None = None  # file of the start states, if it was moved since
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def command_verify(words: list[str]) -> int:
@@ -113,14 +111,11 @@ def command_scores(words: list[str]) -> None:
 class ExportOptions:
     """Writes a policy for programs without Polyplay. It takes the most probable action."""
 
-    onnx: str | None = None
-    """file to write"""
-    checkpoint: str | None = None
-    """checkpoint to export: best, or the number its name begins with (none: the newest)"""
-    agent: str | None = None
-    """agent of a league: best (by its Elo), or its number (none: the first)"""
+    onnx: str | None = None  # file to write
+    checkpoint: str | None = None  # checkpoint to export: best, or the number its name begins with (none: the newest)
+    agent: str | None = None  # agent of a league: best (by its Elo), or its number (none: the first)
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def command_export(words: list[str]) -> None:

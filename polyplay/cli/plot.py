@@ -165,21 +165,17 @@ class PlotOptions:
     line: their mean, with a band. Needs polyplay[plots].
     """
 
-    out: str = "curve.png"
-    """file of the picture: .png, .svg or .pdf"""
-    title: str | None = None
-    """title of the picture (none: the environment's name)"""
+    out: str = "curve.png"  # file of the picture: .png, .svg or .pdf
+    title: str | None = None  # title of the picture (none: the environment's name)
     label: tuple[str, ...] = ()
-    """name of each RUN in the legend, in their order, without commas; runs of one name become one line (none: by their
-    settings)"""
+    # name of each RUN in the legend, in their order, without commas; runs of one name become one line (none: by their
+    # settings)
     x: Literal["frames", "steps", "hours"] | None = None
-    """what the return is drawn over: frames, agent steps, or hours of wall time (none: frames and minutes, a panel
-    each)"""
-    games: Count = 100
-    """number of last full games to average"""
+    # what the return is drawn over: frames, agent steps, or hours of wall time (none: frames and minutes, a panel each)
+    games: Count = 100  # number of last full games to average
     pool: Literal["interval", "range", "none"] = "interval"
-    """band around the mean of runs that differ only in their seed: its 95 % confidence interval, or the range from
-    the lowest to the highest run (none: one line per run)"""
+    # band around the mean of runs that differ only in their seed: its 95 % confidence interval, or the range from the
+    # lowest to the highest run (none: one line per run)
 
     def __post_init__(self) -> None:
         check_name(self.out, "--out")

@@ -19,7 +19,7 @@ from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.numbers import trailing_means
-from polyplay.population.league_log import LeagueHistory, has_league, read_history, values_over
+from polyplay.population.league_log import LeagueHistory, has_league, read_history
 from polyplay.population.ratings import RatedVersion, read_rated, read_references
 from polyplay.population.store import Segment, Store, best_member, read_lineage
 from polyplay.runs.directory import current_rows, read_config, read_population
@@ -158,7 +158,7 @@ def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row]) -
     for axes, name in zip(panels, names, strict=True):
         found = list[float]()
         for agent, row in enumerate(first):
-            values = values_over(history.copies, agent, row)
+            values = history.values_over(agent, row)
             parts = [(begin, float({**row, **had}[name])) for begin, had in values]
             _draw_steps(axes, parts, end, colours[agent], 1.5)
             found += [value for _, value in parts]
@@ -193,8 +193,8 @@ class RankingOptions:
     """
 
     picture: str | None = None
-    """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
-    over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]"""
+    # file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
+    # over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]
 
     def __post_init__(self) -> None:
         if self.picture is not None:

@@ -22,28 +22,6 @@ from polyplay.runs.directory import list_runs
 from polyplay.runs.options import RunOptions, how_made
 from polyplay.runs.terminal import default_console, short_count
 
-GOOD_FOR = {
-    "a2c": "simplest on-policy baseline; any actions, cheap steps",
-    "a3c": "asynchronous on CPUs, one core per worker; any actions",
-    "accel": "A2C or PPO on many cores or GPUs; two groups of lanes",
-    "accel_dqn": "DQN with many lanes and large batches; discrete actions",
-    "alphago_zero": "board games, from their rules alone, by search and self-play",
-    "apex": "many actors and one replay, long runs; discrete actions",
-    "apex_dpg": "many actors and one replay; continuous actions",
-    "appo": "asynchronous PPO with many actors; any actions",
-    "dqn": "few environment steps; discrete actions; easy to read",
-    "five": "games of two teams: one policy against itself and its past, at scale",
-    "ftw": "games of teams: a population with rewards of its own, and two clocks",
-    "ga3c": "many agents that share one network on a GPU; any actions",
-    "gorila": "many learners and a parameter server; discrete actions",
-    "impala": "high throughput, images, recurrent networks; any actions",
-    "league": "several agents in one environment: self-play, past agents, ratings",
-    "pbt": "hyperparameters that change while training; over any system",
-    "ppo": "a first agent in your own environment; robust, any actions",
-    "r2d2": "recurrent networks with a replay; discrete actions",
-    "rainbow": "fewest Atari frames; discrete actions",
-}
-
 
 def command(words: list[str]) -> None:
     """Prints the table of systems."""
@@ -57,7 +35,8 @@ def command(words: list[str]) -> None:
         return
     table = Table("system", "good for", "source", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in systems.names():
-        table.add_row(Text(name, style="bold"), GOOD_FOR.get(name, ""), systems.load(name).ROW["source"])
+        row = systems.load(name).row
+        table.add_row(Text(name, style="bold"), row.get("good for", ""), row["source"])
     default_console().print(table)
     print("A lane is one parallel environment; other libraries count them with num_envs.")
     print("Start with ppo. docs/systems/index.md compares all systems.")
@@ -70,9 +49,8 @@ def command_diagram(words: list[str]) -> None:
     """Prints the figure of a system."""
     from polyplay.runs import options, run
 
-    system, page, rest = page_and_words(words, "diagram")
-    settings, chosen, sources = options.parse(page, rest, "diagram")
-    print(run.diagram(system, settings, chosen, sources))
+    page, rest = page_and_words(words, "diagram")
+    print(run.diagram(page, *options.parse(page, rest, "diagram")))
 
 
 # `polyplay runs`: a table of the runs in some directories.
@@ -86,8 +64,7 @@ STYLES = {"running": "green", "stopped": "yellow", "failed": "bold red", "damage
 class RunsOptions:
     """Lists the runs in directories, newest first."""
 
-    json: bool = False
-    """print a JSON list instead of a table"""
+    json: bool = False  # print a JSON list instead of a table
 
 
 def command_runs(words: list[str]) -> None:
@@ -136,18 +113,13 @@ def _cell(row: Row, name: str, text: Callable[[Any], str] = str) -> str:
 class CheckOptions:
     """Plays random actions. It does not train and writes no file."""
 
-    steps: Count | None = None
-    """steps per trial (none: 1,000 steps or 10 seconds, whichever ends first)"""
-    step_timeout: Seconds = 60.0
-    """longest allowed time of a step or a reset, in seconds"""
-    seed: Seed = 0
-    """seed of environment and actions"""
-    env_kwargs: tuple[str, ...] = ()
-    """keyword arguments of the environment, as NAME=VALUE, as train takes them"""
+    steps: Count | None = None  # steps per trial (none: 1,000 steps or 10 seconds, whichever ends first)
+    step_timeout: Seconds = 60.0  # longest allowed time of a step or a reset, in seconds
+    seed: Seed = 0  # seed of environment and actions
+    env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, as train takes them
     wrapper: tuple[str, ...] = ()
-    """wrappers of a Gymnasium environment, each as module:callable; the first is innermost"""
-    json: bool = False
-    """print JSON"""
+    # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
+    json: bool = False  # print JSON
 
 
 def command_check(words: list[str]) -> int:

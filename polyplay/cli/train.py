@@ -88,12 +88,12 @@ def command(words: list[str]) -> int:
         words = [file.choose_system(words[0] if named else None), *words[named:]]
     if words and words[0].lower() in systems.names():
         process.start_early(word.partition("=")[0].lstrip("-") for word in words)
-    system, page, rest = page_and_words(words, "train", None if file is None else file.values.get("over"))
+    page, rest = page_and_words(words, "train", None if file is None else file.values.get("over"))
     settings, chosen, sources = options.parse(page, rest, file=file)
     from polyplay.runs import run
 
     if seeds is None:
-        return run.train(system, settings, chosen, sources).exit_code
+        return run.train(page, settings, chosen, sources).exit_code
 
     if sources["seed"] == "command line":
         raise errors.UserError(f"--seed and --seeds {' '.join(seeds)} contradict each other: give one of them")
@@ -101,7 +101,7 @@ def command(words: list[str]) -> int:
 
     def train(seed: int) -> RunResult:
         again = ["--run", f"{chosen.run}/seed-{seed}", "--resume", "auto"] if chosen.run else []
-        return run.train(system, *options.parse(page, [*rest, "--seed", str(seed), *again], file=file))
+        return run.train(page, *options.parse(page, [*rest, "--seed", str(seed), *again], file=file))
 
     if chosen.dry_run:
         return train(several[0]).exit_code
@@ -185,7 +185,7 @@ class SurgeryOptions:
 
     out: str | None = None  # directory of the run to write
     core_size: errors.Width | None = None  # width of the recurrent core
-    hidden: errors.Widths = ()  # sizes of the network's hidden layers, as many as it has
+    hidden: tuple[errors.Width, ...] = ()  # sizes of the network's hidden layers, as many as it has
     network: str | None = None  # the network, with larger layers
     env: str | None = None  # the environment, with more observations or actions
     env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, instead of those it has

@@ -232,8 +232,7 @@ def _text(value: object) -> str:
 class WatchOptions:
     """Serves a live page of runs to this machine only. It reads the runs' directories. Needs polyplay[watch]."""
 
-    port: int = 8765
-    """port of the page, http://127.0.0.1:PORT"""
+    port: int = 8765  # port of the page, http://127.0.0.1:PORT
 
     def __post_init__(self) -> None:
         check_port(self.port)

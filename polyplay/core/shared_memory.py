@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from polyplay.core import tree
+from polyplay.core.errors import Closed
 
 Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset of an array in a block
 LINE = 64  # bytes of a cache line: neighbours that different workers write are kept this far apart
@@ -38,6 +39,8 @@ def memory_barrier() -> None:
 
 class SharedBlock:
     """Anonymous shared memory. Hand it to a worker as an argument; it maps the same bytes there."""
+
+    fd = -1  # as long as it has none
 
     def __init__(self, nbytes: int):
         self.nbytes = max(int(nbytes), 1)
@@ -58,7 +61,7 @@ class SharedBlock:
         return _open_block, (reduction.DupFd(self.fd), self.nbytes)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        fd, self.fd = getattr(self, "fd", -1), -1
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             close(fd)  # the mapping outlives the descriptor; `os` may be gone when Python ends
 
@@ -205,6 +208,27 @@ class Semaphores(SharedObject):
 
     def __getitem__(self, i: int) -> Semaphore:
         return self._all[i]
+
+
+class Closable(SharedObject):
+    """Arrays on which others wait by bells, and are told when they are closed."""
+
+    _closed = shared_array(np.int64, lambda _: (LINE // 8,))
+
+    def __init__(self, bells: int = 1, **arrays: tree.Tree):
+        self._bells = Semaphores(bells)
+        super().__init__(**arrays)
+
+    def check(self) -> None:
+        """Raises Closed."""
+        if self._closed[0]:
+            raise Closed
+
+    def close(self) -> None:
+        """Every wait, now and later, raises Closed."""
+        self._closed[0] = 1
+        for i in range(self._bells.n):
+            self._bells[i].post()
 
 
 class Ring:

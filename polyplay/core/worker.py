@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -63,77 +62,6 @@ class Holder:
         return {}
 
 
-class Identity(NamedTuple):
-    """Who a player of a league is. agent: whose weights; of a bot, its place among `bots`."""
-
-    kind: int
-    agent: int
-    version: int  # of a past agent's weights
-
-
-class CopyOrder(NamedTuple):
-    """Agent `agent` of a league is to go on as `donor`."""
-
-    number: int
-    agent: int
-    donor: int
-
-
-class LeagueClient(Edge, ABC):
-    """What actors and learners ask of a league: tables, past agents, copies. `population.league.League` has it."""
-
-    agents: int  # that learn: players 0 … agents − 1
-    players: int  # agents, then room for past agents, then bots
-    bots: tuple[str, ...] = ()
-    varied: tuple[str, ...] = ()  # hyperparameters that change where agents copy each other
-    hyper: np.ndarray  # float64 [agents, varied]: what each learns with, by its learner; nan: not known yet
-    values: np.ndarray  # float64 [varied]: what the agent of the order is to learn with
-
-    # actors
-
-    @abstractmethod
-    def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """The number of the newest draw, 0: there was none yet; and int32 [seated], its players. Raises Closed."""
-
-    @abstractmethod
-    def wait(self, actor: int) -> bool:
-        """Wait up to `patience` seconds for a draw; False: none came. Raises Closed."""
-
-    @abstractmethod
-    def acknowledge(self, actor: int, draw: int) -> None:
-        """From now on the actor plays with this draw, and all that it played before has been reported. Until then
-        there is no other, and no weights of a past agent at either table go.
-        """
-
-    @abstractmethod
-    def identity(self, player: int) -> Identity:
-        """Who it is; of a player at a table that was drawn and not given up yet."""
-
-    @abstractmethod
-    def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-        """Matches that are over, in their order, played with the acknowledged draw.
-
-        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
-        draw. What the referee is too slow for is left out and counted as lost: acting never waits for it.
-        """
-
-    # learners
-
-    @abstractmethod
-    def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of the agent's weights, whose file is there. Its player's number; the same again if there
-        is one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
-        """
-
-    @abstractmethod
-    def order(self) -> CopyOrder | None:
-        """The copy that is to be made; None: there is none. Raises Closed."""
-
-    @abstractmethod
-    def copied(self, number: int, version: int, donor_version: int) -> None:
-        """The copy was made: the agent's next weights, of that version, are the donor's of that one."""
-
-
 # What every worker counts, in shared memory: one row each, written by its worker alone.
 
 
@@ -154,6 +82,8 @@ class WorkerCounters:
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
         self.games, self.metrics = counters.games[i], counters.metrics[i]
         self._at, self._names = counters.columns, counters.names
+        # in `with`: the seconds within are added to a column, also where they end in an exception
+        self.timed = {column: Stopwatch(self.values, self._at[column]) for column in SECONDS}.__getitem__
 
     def add(self, column: str, amount: float) -> None:
         self.values[self._at[column]] += amount
@@ -164,10 +94,6 @@ class WorkerCounters:
     def get(self, column: str) -> float:
         return float(self.values[self._at[column]])
 
-    def timed(self, column: str) -> Stopwatch:
-        """In `with`: the seconds within are added to a column, also where they end in an exception."""
-        return Stopwatch(self, column)
-
     def stamp(self) -> None:
         self.values[0] = time.monotonic()
         self.values[1] += 1
@@ -177,48 +103,49 @@ class WorkerCounters:
         if lags.size == 0:
             return
         self.lags += np.bincount(np.clip(lags, 0, LAGS - 1), minlength=LAGS)
-        self.add("lag_sum", float(lags.sum()))
-        self.add("lag_count", lags.size)
-        self.set("lag_max", max(self.get("lag_max"), float(lags.max())))
+        at, values = self._at, self.values
+        values[at["lag_sum"]] += lags.sum()
+        values[at["lag_count"]] += lags.size
+        values[at["lag_max"]] = max(values[at["lag_max"]], lags.max())
 
     def served(self, n: int) -> None:
         """A service was called for `n` at once."""
         self.sizes[min(n, SIZES - 1)] += 1
-        self.add("served", n)
-        self.add("calls", 1)
+        self.values[self._at["served"]] += n
+        self.values[self._at["calls"]] += 1
 
     def depth(self, n: int) -> None:
         """`n` wait in the queue that the worker looks at."""
-        self.add("depth_sum", n)
-        self.add("depth_count", 1)
+        self.values[self._at["depth_sum"]] += n
+        self.values[self._at["depth_count"]] += 1
 
     def episode(self, ret: float, length: float, lane: int, agent: int = 0) -> None:
-        n = int(self.get("episodes"))
-        self.games[n % EPISODES] = (ret, length, lane, agent, time.time())
-        self.add("episodes", 1)
+        at = self._at["episodes"]
+        self.games[int(self.values[at]) % EPISODES] = (ret, length, lane, agent, time.time())
+        self.values[at] += 1
 
     def losses(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
-            self.tally(name, value, 1)
+            if name in self._names:
+                self.metrics[self._names[name]] += value, 1
 
     def tally(self, name: str, total: float, n: float) -> None:
         """Add the sum of `n` values to a metric, which is reported as their mean."""
-        i = self._names.get(name)
-        if i is not None:
-            self.metrics[i] += total, n
+        if name in self._names:
+            self.metrics[self._names[name]] += total, n
 
 
 class Stopwatch:
-    __slots__ = ("began", "column", "counters")
+    """Adds the seconds between its two ends to a counter."""
 
-    def __init__(self, counters: WorkerCounters, column: str):
-        self.counters, self.column = counters, column
+    def __init__(self, values: np.ndarray, at: int):
+        self.values, self.at = values, at
 
     def __enter__(self) -> None:
         self.began = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        self.counters.add(self.column, time.perf_counter() - self.began)
+        self.values[self.at] += time.perf_counter() - self.began
 
 
 class Counters(SharedObject):
@@ -331,7 +258,7 @@ class RunControl(SharedObject):
         self.reuse = reuse  # learn from what was computed while acting, where the weights are the same
         self.anew = False  # a resumed run goes on without what it has of lanes and of rollouts in flight
         self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
-        self.show: Any = None  # weights.on_request, for an evaluator beside training
+        self.show: Any = None  # weights.Params, for an evaluator beside training
         self.made = 0  # of `saves`, where checkpoints are made between two rounds of turns
         super().__init__()
 
@@ -513,7 +440,8 @@ class WorkerContext:
     def turn(self) -> None:
         """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""
         self.counters.stamp()
-        self.control.check()
+        if self.control.halted:
+            raise Closed
 
     def __getstate__(self) -> dict:
         return {name: value for name, value in vars(self).items() if name not in self.OWN}

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from polyplay.core import checkpoint, machine, processes
-from polyplay.core.errors import MATCH, Count, Fraction, Seed, Simulations, UserError, Whole
+from polyplay.core.errors import Count, Fraction, Seed, Simulations, UserError, Whole
 from polyplay.core.files import Row, write_json
 from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from polyplay.acting import play
     from polyplay.nets.policy import Player
 
+MATCH = 10_000  # games of a match, all played at once
 EVERY = 30.0  # seconds between two lines where standard error is no terminal
 
 
@@ -311,40 +312,29 @@ class EvaluateOptions:
     """Plays full games, measures undiscounted and unclipped returns, and writes them to the run's directory."""
 
     protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky", "versus"] = "run"
-    """how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: the
-    same with 108,000 frames. null-op-1-30: that with 1-30 no-ops. human-starts: from the start states of a file.
-    sticky: sticky actions of 0.25. versus: a match with --against"""
-    episodes: Count | None = None
-    """how many full games (none: the protocol's number: 30 or 100)"""
-    seed: Seed = 0
-    """seed of environments and actions"""
-    epsilon: Fraction | None = None
-    """probability of a uniform random action (none: the system's own value, mostly 0)"""
-    starts: str | None = None
-    """file of start states, for --protocol human-starts"""
+    # how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: the
+    # same with 108,000 frames. null-op-1-30: that with 1-30 no-ops. human-starts: from the start states of a file.
+    # sticky: sticky actions of 0.25. versus: a match with --against
+    episodes: Count | None = None  # how many full games (none: the protocol's number: 30 or 100)
+    seed: Seed = 0  # seed of environments and actions
+    epsilon: Fraction | None = None  # probability of a uniform random action (none: the system's own value, mostly 0)
+    starts: str | None = None  # file of start states, for --protocol human-starts
     simulations: Simulations | None = None
-    """simulations of the search for each move, also of a run in --against; 0: the network alone (none: its own)"""
+    # simulations of the search for each move, also of a run in --against; 0: the network alone (none: its own)
     against: str | None = None
-    """the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
-    directory of a run or of a checkpoint"""
-    opening_plies: Whole | None = None
-    """random moves before a game of --protocol versus (none: 2)"""
-    video: bool = False
-    """write a video of the first game to the run's directory"""
-    render: bool = False
-    """show the games in a window, at normal speed"""
-    checkpoint: str | None = None
-    """checkpoint to load: best, or the number its name begins with (none: the newest)"""
-    agent: str | None = None
-    """agent of a league: best (by its Elo), or its number (none: the first)"""
-    greedy: bool = False
-    """take the most probable action instead of a sampled one"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where the network computes (auto: on CUDA if there is a GPU)"""
+    # the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
+    # directory of a run or of a checkpoint
+    opening_plies: Whole | None = None  # random moves before a game of --protocol versus (none: 2)
+    video: bool = False  # write a video of the first game to the run's directory
+    render: bool = False  # show the games in a window, at normal speed
+    checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
+    agent: str | None = None  # agent of a league: best (by its Elo), or its number (none: the first)
+    greedy: bool = False  # take the most probable action instead of a sampled one
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where the network computes (auto: on CUDA if there is a GPU)
     max_steps: Count | None = None
-    """stop after this many agent steps, summed over all parallel games, with the score of the games that have ended"""
+    # stop after this many agent steps, summed over all parallel games, with the score of the games that have ended
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def evaluate(

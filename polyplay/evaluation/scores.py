@@ -191,19 +191,15 @@ class ScoresOptions:
     """Compares runs with published scores. Without a run, prints all published columns and their aggregates."""
 
     place: Literal["final", "best", "training", "snapshots"] = "final"
-    """score of the last weights (final), the best checkpoint, the training games, or other checkpoints (snapshots)"""
-    protocol: str | None = None
-    """scores of this protocol (none: the only one that the runs have)"""
+    # score of the last weights (final), the best checkpoint, the training games, or other checkpoints (snapshots)
+    protocol: str | None = None  # scores of this protocol (none: the only one that the runs have)
     baselines: Literal["auto", "nature", "noop57", "human-starts"] = "auto"
-    """random and human scores for normalization: those of the protocol (auto), or of this set"""
+    # random and human scores for normalization: those of the protocol (auto), or of this set
     pinball: Literal["published", "table"] = "published"
-    """random score in video_pinball: 0 as in all published aggregates, or the value of the raw tables"""
-    published: tuple[str, ...] = ()
-    """published columns to compare with (none: a few of the protocol's)"""
-    seed: Seed = 0
-    """seed of the bootstrap"""
-    json: bool = False
-    """print one JSON object"""
+    # random score in video_pinball: 0 as in all published aggregates, or the value of the raw tables
+    published: tuple[str, ...] = ()  # published columns to compare with (none: a few of the protocol's)
+    seed: Seed = 0  # seed of the bootstrap
+    json: bool = False  # print one JSON object
 
 
 def list_published(options: ScoresOptions) -> Row:

@@ -170,20 +170,14 @@ WHOLE = {**atari.PROTOCOLS["human-starts"].options, "start": "", "stack_reset": 
 class StartsOptions:
     """Records start states from a run's own games, for `polyplay evaluate --protocol human-starts --starts FILE`."""
 
-    out: str | None = None
-    """the file to write"""
-    number: Count = 100
-    """how many start states"""
-    frames: Count = 18_000
-    """the states are spread evenly over this many first frames of a game"""
-    epsilon: Fraction = 0.05
-    """probability of a uniform random action at every step"""
-    seed: Seed = 0
-    """seed of environments, actions and the choice of states"""
-    checkpoint: str | None = None
-    """checkpoint to load: best, or the number its name begins with (none: the newest)"""
+    out: str | None = None  # the file to write
+    number: Count = 100  # how many start states
+    frames: Count = 18_000  # the states are spread evenly over this many first frames of a game
+    epsilon: Fraction = 0.05  # probability of a uniform random action at every step
+    seed: Seed = 0  # seed of environments, actions and the choice of states
+    checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def record_starts(directory: Path, options: StartsOptions) -> bytes:

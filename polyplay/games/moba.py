@@ -16,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from polyplay.core import tree
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import compiled
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs.lane import Seats, StateBot
@@ -113,7 +113,6 @@ BEHIND = 1500  # how far behind the foremost creep it stays
 SAFE = 500  # how far from a tower's range
 MIDDLE = w.OFFSETS // 2
 
-compiled = cached_njit()
 _mix = compiled(mix)
 
 

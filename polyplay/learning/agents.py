@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -15,17 +15,19 @@ import numpy as np
 import torch
 
 from polyplay.buffers.actor_checkpoint import between_rounds
+from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import PolicyLike, RolloutQueue
 from polyplay.buffers.window_buffer import WindowBuffer
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint, self_path, write_self
+from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.core.worker import Hyperparameters, LeagueClient, WorkerContext, seed_of
+from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
 from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source
+from polyplay.learning.parts import LearnerPart
 from polyplay.learning.policy_losses import PPO
-from polyplay.learning.unreal import UnrealReplay, specs_of
+from polyplay.learning.unreal import UnrealReplay, UnrealWindows, specs_of
 from polyplay.nets.device import to_device, to_host
 from polyplay.weights.params import AgentParams, AgentSnapshot
 
@@ -35,7 +37,7 @@ from polyplay.weights.params import AgentParams, AgentSnapshot
 class PastAgents:
     """Makes one of a learner's weights every `every` updates."""
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, league: LeagueClient, every: int):
+    def __init__(self, ctx: WorkerContext, learner: Learner, league: League, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
@@ -61,20 +63,20 @@ class PastAgents:
     def _write(self, version: int) -> None:
         if self.ctx.directory is None:
             return
-        path = self_path(self.ctx.directory, self.agent, version)
+        path = checkpoint.self_path(self.ctx.directory, self.agent, version)
         if path.exists() and not self.again:  # of updates after the checkpoint that this run goes on from; it plays on
             self.due = version + 1
             return
         try:
             path.parent.mkdir(exist_ok=True)
             arrays = {k: np.asarray(to_host(v)) for k, v in self.learner.policy.state_dict().items()}
-            write_self(path, arrays)
+            checkpoint.write_self(path, arrays)
             self.written = version
         except OSError as e:
             self.ctx.log("warning", f"past agent {path.name} was not written: {refusal_text(e)}")
 
 
-def past_agents(feed: Feed, league: LeagueClient | None, every: int) -> PastAgents | None:
+def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | None:
     """Those of a feed's learner, where a league knows them."""
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
@@ -85,7 +87,7 @@ def past_agents(feed: Feed, league: LeagueClient | None, every: int) -> PastAgen
 class AgentCopies:
     """Between two updates of a learner. Nobody waits: donor and receiver look when they get to it."""
 
-    def __init__(self, learner: Learner, orders: LeagueClient, snapshot: AgentSnapshot, publish: Callable[[], None]):
+    def __init__(self, learner: Learner, orders: League, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
         self.since = 0  # the version of the last copy: rows of earlier ones are of weights that are gone
@@ -139,17 +141,39 @@ class AgentCopies:
 APART = 7_919  # between the seeds of agents: no two begin with the same weights
 
 
+class JointProgress(LearnerPart):
+    """Ends the run once all agents together have learnt from its steps."""
+
+    def __init__(self, params: AgentParams):
+        self.params = params
+
+    def begin(self, found: OpenCheckpoint | None) -> None:
+        self.progress(self.learner.learnt)
+
+    def progress(self, steps: float) -> float:
+        self.params.learnt[self.learner.spec.agent] = steps
+        together: float = self.params.together
+        return together
+
+
 class AgentRollouts(Rollouts):
     """Rollouts that several agents act, each in a part of the queue of its own. A worker learns for every ctx.n-th
     agent. league: that knows past agents and who copies whom; snapshots: updates of an agent from one past agent to the
-    next.
+    next; initial: hyperparameters of each agent where they differ, empty: nowhere.
     """
 
     replayable = False
 
-    def __init__(self, queue: RolloutQueue, n: int, league: LeagueClient | None = None, snapshots: int = 0):
+    def __init__(
+        self,
+        queue: RolloutQueue,
+        n: int,
+        league: League | None = None,
+        snapshots: int = 0,
+        initial: Sequence[Mapping[str, float]] = (),
+    ):
         super().__init__(queue, n)
-        self.league, self.snapshots, self.agents = league, snapshots, queue.consumers
+        self.league, self.snapshots, self.agents, self.initial = league, snapshots, queue.consumers, initial
 
     def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: AgentParams) -> Sequence[AgentFeed]:
         """spec: of all; each gets hyperparameters of its own."""
@@ -171,10 +195,13 @@ class AgentFeed(Feed):
         self.wait = ctx.index + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
         row = ctx.all_counters.workers - params.agents + agent  # the last ones are the agents'
         ctx = replace(ctx, index=0, n=1, row=row, seed=ctx.seed + APART * agent)
-        own = spec.initial[agent] if spec.initial else {}
+        own = source.initial[agent] if source.initial else {}
         hyper = Hyperparameters(**{**spec.hyperparameters.configured, **own})
         hyper.schedules = spec.hyperparameters.schedules
-        super().__init__(ctx, Learner(ctx, replace(spec, agent=agent, population=params, hyperparameters=hyper)))
+        parts = (*spec.parts, JointProgress(params))
+        super().__init__(ctx, Learner(ctx, replace(spec, agent=agent, parts=parts, hyperparameters=hyper)))
+        self.learner.checkpoints.more = None  # one agent alone makes no checkpoint
+        self.unreal = next((part for part in self.learner.parts if isinstance(part, UnrealWindows)), None)
         self.source, self.queue, self.agent = source, source.queue, agent
         self.params, self.among = params.each[agent], params
         self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # that it goes on from
@@ -203,7 +230,7 @@ class AgentFeed(Feed):
         self.learner.checkpoints.save(self._write, number=number)
 
     def _write(self, part: CheckpointPart) -> None:
-        recent = self.learner.auxiliary.recent
+        recent = self.unreal.recent if self.unreal else None
         arrays = {"batch": self.join.save(), "recent": recent.save() if recent is not None else {}}
         arrays |= {"copies": self.copies.save()} if self.copies is not None else {}
         part.arrays(self._name, {k: to_host(x) for k, x in tree.leaves(arrays)})
@@ -215,8 +242,8 @@ class AgentFeed(Feed):
         """Go on from such a part."""
         arrays, counts = tree.nest(found.arrays(self._name)), found.json(self._name)
         self.join.load(arrays.get("batch", {}))
-        if "recent" in arrays:
-            self.learner.auxiliary.recent = UnrealReplay.of(arrays["recent"])
+        if self.unreal and "recent" in arrays:
+            self.unreal.recent = UnrealReplay.of(arrays["recent"])
         self.queue.turns[self.agent], self.rounds = counts["turn"], counts["rounds"]
         if self.past is not None and "past" in counts:
             self.past.load(counts["past"])
@@ -239,6 +266,11 @@ class AgentFeed(Feed):
             yield from self.learner.count_only(float(np.count_nonzero(~rows["first"][1:])))
         else:
             yield from super().learn(item)
+
+    def late(self) -> bool:
+        """Nothing came, but the other agents may have ended the run: only look."""
+        self.learner.read_control(self.learner.sums())
+        return False
 
     def finish(self, item: Rollout) -> None:
         self.rounds += 1
@@ -288,7 +320,7 @@ class Windows(Source):
     reuse: float = 1.0  # 0: drawing waits for nothing once the buffer is full
     publish: int = 1  # updates from one published version of the weights to the next
     stale: int = 0  # versions that the published weights are behind
-    league: LeagueClient | None = None  # that knows past agents
+    league: League | None = None  # that knows past agents
     snapshots: int = 0  # updates from one past agent to the next
     n = 1  # slots taken at once
 
@@ -485,7 +517,7 @@ class WindowFeed(Feed):
         return f"learners/{self.ctx.index}/experience"
 
     def _load(self) -> None:
-        found = open_checkpoint(self.ctx.resume)
+        found = checkpoint.open_checkpoint(self.ctx.resume)
         if not (found.path / f"{self._name}_counts.json").exists():  # another learner saved where this one was lost
             self.ctx.log("warning", f"learner {self.ctx.index}: its experience was not saved: it begins empty")
             return

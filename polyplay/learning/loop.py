@@ -18,23 +18,27 @@ import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, player_from_cpu, pool_to_device
-from polyplay.acting.worker import open_pool, report_faults
+from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
+from polyplay.acting.worker import open_pool
 from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
+from polyplay.buffers.league import League
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
-from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, RolloutBatches, RolloutSlots, rows_of
-from polyplay.buffers.training_queue import TrainingBatches, TrainingQueue
-from polyplay.core import tree
-from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
+from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, QueueBatches, RolloutBatches, RolloutSlots, rows_of
+from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import CheckpointPart
 from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
-from polyplay.core.worker import Edge, Holder, LeagueClient, WorkerContext, seed_of
+from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
+from polyplay.learning.parts import LinearDecay
+from polyplay.learning.runners import divide
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import page_lock
+from polyplay.nets.device import page_lock, to_device
 from polyplay.weights.params import Params
+from polyplay.weights.update import check_leaving
 
 # The loop, and what it asks of where batches come from.
 
@@ -59,7 +63,7 @@ class Source(ABC, Holder):
     replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
     holds_replay: bool = False  # in the learner's own memory
     passes: Epochs | None = None  # over each batch, where they are several
-    league: LeagueClient | None = None  # that knows the past agents which are made of the weights
+    league: League | None = None  # that knows the past agents which are made of the weights
     agents: int = 0  # whose rollouts it takes, each with a learner and counters of its own; 0: of one, the worker's
 
     @property
@@ -178,10 +182,9 @@ def learn_from(feed: Feed) -> Iterator[None]:
             if item is not None:
                 yield from feed.learn(item)
                 feed.finish(item)
-            elif learner.spec.population is not None:
-                learner.read_control()
             elif feed.late():
-                yield from learner.leave()
+                ctx.log("caution", "a slow rollout is dropped: lanes begin anew when the run is resumed")
+                check_leaving((yield from learner.update.agree(learner.sums(leaving=1.0))))
             if not feed.between:
                 before = time.perf_counter()
                 continue
@@ -271,15 +274,16 @@ class InlineFeed(ActingFeed):
         self.pool = open_pool(ctx, envs, saved)
         try:
             slots = RolloutSlots(*_rows(learner, envs), source.steps, envs.lanes // envs.groups, envs.groups)
-            place = torch.device("cpu") if replayed else learner.device  # a replay is in the machine's own memory
-            self.pool = pool_to_device(self.pool, slots, place)
-            self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
+            # a replay is in the machine's own memory
+            policy, place = learner.policy, torch.device("cpu") if replayed else learner.device
             self.recorder: TapeRecorder | None = None
-            reuses = ctx.control.reuse and learner.spec.stored_bootstrap
+            reuses = ctx.control.reuse and learner.spec.loss.recalls
             if reuses and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
             player = player_from_cpu(self.recorder or policy, learner.device)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
+            self.actor.move_rows(place)
+            self.collate = collator_for(slots, envs.groups, place)
             self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
             if "pool" in saved:
                 self.actor.load(saved)
@@ -379,7 +383,8 @@ class RolloutFeed(Feed):
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
         if self.replayed:
             return self.source.consumer(ctx.index, self._note_lane)
-        length, each = spec.total if spec.anneal == "linear" else 0.0, 1 if self.passes is None else self.passes.updates
+        decays, each = any(isinstance(x, LinearDecay) for x in spec.parts), self.passes.updates if self.passes else 1
+        length = spec.total if decays else 0.0
         log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, each)
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
@@ -417,8 +422,37 @@ class RolloutFeed(Feed):
         self.learner.checkpoints.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
-class Chunks(TrainingBatches, Source):  # type: ignore[override]
-    """Batches of a TrainingQueue's chunks: at least `rows` transitions, or one chunk. Acting uses the same weights."""
+class Chunks(QueueBatches, Source):
+    """Batches of a TrainingQueue's chunks: at least `rows` transitions, as few chunks as make that; 0: one
+    chunk. `rows` may change. Acting uses the same weights. Raises UserError: there may never be so many in the queue.
+    """
+
+    queue: TrainingQueue
+
+    def __init__(self, queue: TrainingQueue, rows: int):
+        self.queue, self.rows = queue, rows
+        if rows > queue.capacity:
+            raise UserError(f"--min-batch {rows} can take more chunks than --queue {queue.capacity} holds: raise that")
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
+        """Whole chunks of a batch."""
+        return max(1, -(-self.rows // self.queue.T))
+
+    def describe(self) -> list[str]:
+        return [f"batch   at least {self.rows} transitions" if self.rows else "batch   one chunk"]
+
+    def consumer(self) -> Iterator[Rollout | None]:
+        """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
+        queue = self.queue
+        while True:
+            slots = queue.take(self.rows)
+            if slots is None:
+                yield None
+                continue
+            batch = queue.batch(slots)
+            queue.give_back(slots)  # copied
+            yield batch
 
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         return ChunkFeed(self, ctx, learner)
@@ -527,17 +561,17 @@ class ReplayFeed(Feed):
         self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
         # where others change the weights meanwhile, each update begins with the newest
-        self.divided = learner.divide(self.replay.batch) is not None and not apart
+        self.divided = divide(learner, self.replay.batch) and not apart
         if not apart:
             learner.checkpoints.more = self.write
         replicas = learner.spec.update.replicas
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
-            found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
+            found, name = checkpoint.open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
             saved = found.json(f"{name}/replay_learner")
             self.updates = int(saved["updates"])
             if saved.get("ahead"):
                 self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
-                learner.begin(self.ahead)
+                learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
 
@@ -581,8 +615,8 @@ class ReplayFeed(Feed):
         limiter = self.buffer.limiter
         credit = limiter.credit(self.buffer.sampled) + self.steps * (limiter.ratio or 0.0)
         if self.divided and self.ahead is None and self.buffer.ready and credit >= limiter.batch:
-            self.ahead = self._draw()
-            self.learner.begin(self.ahead)
+            self.ahead, learner = self._draw(), self.learner
+            learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):
@@ -598,8 +632,7 @@ class ReplayFeed(Feed):
         """One update."""
         item = self._draw() if self.ahead is None else self.ahead
         self.ahead = None
-        yield from self.learner.step_on_sample(item)
-        priority = self.learner.priorities()
+        priority = yield from self.learner.step_on_sample(item)
         if priority is not None:
             with self.ctx.counters.timed("replay"):
                 self.buffer.update_priorities(item["id"], priority)
@@ -660,6 +693,8 @@ class SampleFeed(Feed):
         self.samples, self.reader, self.params = samples, samples.reader(ctx.index), params
         self.first = ctx.index == 0
         self.alone = samples.learners == 1 or learner.spec.update.asynchronous
+        self.priority: np.ndarray | None = None  # of the items of the last update
+        divide(learner, samples.replay.batch)
         learner.checkpoints.more = None  # without its replays the checkpoint before is worth more
         page_lock(samples.block, learner.device)
         if self.first:
@@ -682,12 +717,12 @@ class SampleFeed(Feed):
         if isinstance(item, tuple):
             yield from learner.count_only(steps)
         else:  # replay workers have no network
-            yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
+            self.priority = yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
 
     def finish(self, item: int | Nothing) -> None:
         if isinstance(item, tuple):
             return
-        self.reader.give(item, self.learner.priorities())
+        self.reader.give(item, self.priority)
         if self.first:
             self.publish()
             self.ctx.counters.depth(self.samples.depth)

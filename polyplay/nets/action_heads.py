@@ -3,14 +3,13 @@
 Another space is another Head, several at once are a Composite of heads, or a ConditionalHead where the first decides
 which others count: everything else sees only this protocol.
 A mask of legal actions (bool, docs/concepts/rows.md) comes first: `masked` numbers never draw an illegal action.
-Categorical parts compute their logarithms by a LogProbGuard; densities of real numbers have none.
+Logarithms of categorical parts may be guarded; densities of real numbers are not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from typing import Any, Protocol
@@ -24,50 +23,21 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.spaces import ActionRange, ActionSpec, Box, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete
-from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis
+from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis, one_hot
 
 # The logarithm of a probability: exact, or guarded against probabilities near 0, as GA3C has it.
 #
 # Everything works on logits [..., n]; illegal values are those far below the largest. Acting and learning use the same
-# function, so ratios of the two are those of guarded probabilities.
+# function, so ratios of the two are those of guarded probabilities. π = softmax, H = −Σ π·(the logarithm of π). Actions
+# are drawn from π.
+#
+#     guard   logarithm for value a     source
+#     none    log π(a)                  everyone; GA3C's code with USE_LOG_SOFTMAX
+#     max     log max(π(a), ε)          GA3C's code: no gradient at all where π(a) < ε
+#     plus    log(π(a) + ε)             GA3C's paper, eq. 5: the gradient stays finite
 
 
-@dataclass(frozen=True)
-class LogProbGuard:
-    """π = softmax.
-
-    kind    logarithm for value a     source
-    none    log π(a)                  everyone; GA3C's code with USE_LOG_SOFTMAX
-    max     log max(π(a), ε)          GA3C's code: no gradient at all where π(a) < ε
-    plus    log(π(a) + ε)             GA3C's paper, eq. 5: the gradient stays finite
-    H = −Σ π·(the same of π). Actions are drawn from π.
-    """
-
-    kind: str = "none"
-    eps: float = 1e-6
-
-    @property
-    def exact(self) -> bool:
-        """Nothing is guarded: the logarithm is log-softmax."""
-        return self.kind == "none"
-
-    def logarithm(self, pi: Tensor) -> Tensor:
-        """Of probabilities of any shape, where they are guarded."""
-        return ((pi + self.eps) if self.kind == "plus" else pi.clamp_min(self.eps)).log()
-
-    def chosen(self, logits: Tensor, value: Tensor) -> Tensor:
-        """The logarithm for `value` [...] under logits [..., n]."""
-        logp = F.log_softmax(logits, -1) if self.exact else self.logarithm(logits.softmax(-1))
-        return logp.gather(-1, value.long().unsqueeze(-1)).squeeze(-1)
-
-    def entropy(self, logits: Tensor) -> Tensor:
-        """[...]"""
-        logp = F.log_softmax(logits, -1) if self.exact else None
-        pi = logits.softmax(-1) if logp is None else logp.exp()
-        return -(pi * (self.logarithm(pi) if logp is None else logp)).sum(-1)
-
-
-EXACT = LogProbGuard()
+EPS = 1e-6
 
 
 class SeveralHeads(nn.Module):
@@ -246,9 +216,9 @@ def normal(noise: Tensor) -> Tensor:
 class LeafHead(nn.Module):
     """What the heads of one space share."""
 
-    def __init__(self, size: int, noise: int, action: Field, guard: LogProbGuard = EXACT):
+    def __init__(self, size: int, noise: int, action: Field):
         super().__init__()
-        self.size, self.inputs, self.noise, self.action, self.guard = size, size, noise, action, guard
+        self.size, self.inputs, self.noise, self.action = size, size, noise, action
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -272,46 +242,57 @@ class LeafHead(nn.Module):
 class Categorical(LeafHead):
     """One of n actions by logits; int64 scalars."""
 
-    def __init__(self, n: int, guard: LogProbGuard = EXACT):
-        super().__init__(n, 1, Field((), "int64"), guard)
+    def __init__(
+        self,
+        n: int,
+        guard: str = "none",
+        noise: int = 1,
+        action: Field = Field((), "int64"),
+    ):
+        super().__init__(n, noise, action)
+        self.guard = guard
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return _draw(params.softmax(-1), noise)
+        """By the inverse CDF over the last dimension of params [..., n]: the first value whose cumulative probability
+        exceeds the uniform [..., 1]; never one of probability 0.
+        """
+        cdf = params.softmax(-1).cumsum(-1)
+        u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
+        found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
+        return found.clamp_(max=params.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        return self.guard.chosen(params, action)
+        logp = F.log_softmax(params, -1) if self.guard == "none" else guarded_log(params.softmax(-1), self.guard)
+        return logp.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        return self.guard.entropy(params)
+        logp = F.log_softmax(params, -1) if self.guard == "none" else None
+        pi = params.softmax(-1) if logp is None else logp.exp()
+        return -(pi * (guarded_log(pi, self.guard) if logp is None else logp)).sum(-1)
 
     def embed(self, action: Tensor) -> Tensor:
-        return F.one_hot(action.long(), self.size).float()
+        return one_hot(action, self.size)
 
 
-def _draw(probabilities: Tensor, noise: Tensor) -> Tensor:
-    """Inverse CDF over the last dimension: the first value whose cumulative probability exceeds the uniform; never
-    one of probability 0. probabilities [..., n], noise [..., 1] → int64 [...].
-    """
-    cdf = probabilities.cumsum(-1)
-    u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
-    found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
-    return found.clamp_(max=probabilities.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
+def guarded_log(pi: Tensor, guard: str) -> Tensor:
+    """Of probabilities of any shape; guard: max or plus."""
+    return ((pi + EPS) if guard == "plus" else pi.clamp_min(EPS)).log()
 
 
-class _Independent(LeafHead):
+class _Independent(Categorical):
     """Several categorical numbers, independent of each other: what MultiCategorical and Bernoulli share."""
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self._shaped(_draw(self._rows(params).softmax(-1), noise.unsqueeze(-1)))
+        return self._shaped(super().sample(self._rows(params), noise.unsqueeze(-1)))
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        return self.guard.chosen(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
+        return super().logp(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        return self.guard.entropy(self._rows(params)).sum(-1)
+        return super().entropy(self._rows(params)).sum(-1)
 
     def _rows(self, params: Tensor) -> Tensor:
         """Logits [..., numbers, values of each]."""
@@ -323,8 +304,8 @@ class MultiCategorical(_Independent):
 
     at: Tensor  # [size]: where each logit stands among rows of `most`
 
-    def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: LogProbGuard = EXACT):
-        super().__init__(sum(nvec), len(nvec), Field(tuple(shape), "int64"), guard)
+    def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: str = "none"):
+        super().__init__(sum(nvec), guard, len(nvec), Field(tuple(shape), "int64"))
         self.nvec, self.most = nvec, max(nvec)
         at = [i * self.most + k for i, n in enumerate(nvec) for k in range(n)]
         self.register_buffer("at", torch.tensor(at), persistent=False)
@@ -337,7 +318,7 @@ class MultiCategorical(_Independent):
         return self._shaped(self._rows(params).argmax(-1))
 
     def embed(self, action: Tensor) -> Tensor:
-        return F.one_hot(action.reshape(-1, self.noise).long(), self.most).flatten(1)[:, self.at].float()
+        return one_hot(action.flatten(), self.most).unflatten(0, (-1, self.noise)).flatten(1)[:, self.at]
 
     def _rows(self, params: Tensor) -> Tensor:
         """Filled up with values that have no chance."""
@@ -350,8 +331,8 @@ class MultiCategorical(_Independent):
 class Bernoulli(_Independent):
     """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
 
-    def __init__(self, shape: tuple[int, ...], guard: LogProbGuard = EXACT):
-        super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "int8"), guard)
+    def __init__(self, shape: tuple[int, ...], guard: str = "none"):
+        super().__init__(math.prod(shape), guard, math.prod(shape), Field(tuple(shape), "int8"))
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         off, on = mask.unflatten(-1, (self.size, 2)).unbind(-1)
@@ -462,13 +443,13 @@ class Composite(SeveralHeads):
         return tree.nest(dict(zip(self.paths, actions, strict=True)))
 
 
-def for_space(space: ActionSpec, guard: LogProbGuard = EXACT, scaled: bool = True) -> ActionHead:
+def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> ActionHead:
     """The head for an action space; `guard` is that of its categorical parts; scaled: −1 … 1 are the bounds of its real
     parts. UserError for spaces that have none.
     """
-    if not guard.exact and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
+    if guard != "none" and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
         needs = "it is for actions with probabilities, the environment's are real numbers"
-        raise UserError(f"--correction {guard.kind}: {needs}; use none, or vtrace")
+        raise UserError(f"--correction {guard}: {needs}; use none, or vtrace")
     if isinstance(space, Conditional):
         rest = {path: _for_leaf(space[path], guard, scaled) for path in space.uses}
         return ConditionalHead(space.first, Categorical(space[space.first].n, guard), rest, space.uses)
@@ -477,7 +458,7 @@ def for_space(space: ActionSpec, guard: LogProbGuard = EXACT, scaled: bool = Tru
     return _for_leaf(space, guard, scaled)
 
 
-def _for_leaf(space: Leaf, guard: LogProbGuard, scaled: bool) -> ActionHead:
+def _for_leaf(space: Leaf, guard: str, scaled: bool) -> ActionHead:
     if isinstance(space, Discrete):
         return Categorical(int(space.n), guard)
     if isinstance(space, MultiDiscrete):

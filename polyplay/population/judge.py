@@ -40,7 +40,7 @@ from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population import ratings
 from polyplay.population.ratings import RANDOM, RATINGS, REFERENCES, RatedVersion
 from polyplay.search.evaluators import NetworkEvaluator
-from polyplay.search.search import PositionSearch
+from polyplay.search.search import Search
 from polyplay.search.self_play import GameNotes
 from polyplay.search.tree import SearchOptions
 from polyplay.weights.params import AgentParams, FlatParams, Params
@@ -189,9 +189,9 @@ class Matches:
     def _openings(self) -> tuple[MatchStarts, GameNotes]:
         """Each twice, and the moves that led there."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
-        draw = PositionSearch(self.board, self.opening, self.champion, self.games, seed)
+        draw = Search(self.board, self.games, self.opening, self.champion, seed)
         records, moves = play.draw_openings(
-            self.board, self.gate.games // 2, self.gate.plies, lambda records: draw.choose(records, self.ctx.turn)
+            self.board, self.gate.games // 2, self.gate.plies, lambda records: draw.choose_moves(records, self.ctx.turn)
         )
         notes = GameNotes(self.board, self.gate.games)
         for game, opening in enumerate(np.repeat(moves, 2, 0)):
@@ -199,11 +199,11 @@ class Matches:
         return MatchStarts(np.repeat(records, 2, 0), np.arange(self.gate.games) % 2 == 0), notes
 
     def _player(self, evaluator: NetworkEvaluator, notes: GameNotes) -> Opponent:
-        search = PositionSearch(self.board, self.search, evaluator, self.games)
+        search = Search(self.board, self.games, self.search, evaluator)
 
         def choose(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
             done = search.run(records[at], self.ctx.turn)
-            moves = search.search.choose(done)
+            moves = search.choose(done)
             notes.add(at, moves, done)
             return moves
 
@@ -222,9 +222,8 @@ class Matches:
         """The champion's weights, whole or not at all."""
         if self.ctx.directory is None:
             return
-        arrays = {k: v.cpu().numpy() for k, v in self.champion.network.state_dict().items()}
         try:
-            checkpoint.save_champion(self.ctx.directory, checkpoint.policy_name(0), arrays, counters)
+            checkpoint.save_weights(self.ctx.directory, checkpoint.CHAMPION, self.champion.network, counters)
         except OSError as e:
             self.ctx.log("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")
 

@@ -26,21 +26,22 @@ from typing import NamedTuple
 
 import numpy as np
 
+from polyplay.buffers import league as leagues
+from polyplay.buffers.league import Identity, League
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, read_lines, write_bytes
-from polyplay.core.worker import Identity
-from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, League, blocks_of_teams
 from polyplay.population.ratings import Elo, Skill, TrueSkill
 from polyplay.population.rules import Evolution, Population, Standing, Values, evolve
 
 LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
 
-class MatchLog:
+class MatchLog(JsonLines):
     """Lines of a league, which are written down before anything is made of them; lines: how many there are."""
 
     def __init__(self, directory: Path):
-        self.directory, self.file = directory, JsonLines(directory / LOG)
+        super().__init__(directory / LOG)
+        self.directory = directory
         with open(directory / LOG, "rb") as file:
             self.lines = sum(1 for _ in file)
 
@@ -52,25 +53,22 @@ class MatchLog:
             text = f"{self.directory / LOG} has {self.lines:,} lines, and the checkpoint was written after {lines:,}"
             raise UserError(f"{text}: ratings and copies can't go on from there; go on from an older checkpoint")
         with open(self.directory / LOG, "rb") as file:
-            os.ftruncate(self.file.file.fd, sum(map(len, itertools.islice(file, lines))))
+            os.ftruncate(self.file.fd, sum(map(len, itertools.islice(file, lines))))
         self.lines = lines
 
     def sync(self) -> None:
         """What was written stays, even if the machine stops now. Raises OSError."""
-        os.fsync(self.file.file.fd)
+        os.fsync(self.file.fd)
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, *rows: Mapping[str, object]) -> None:
         """Raises OSError: nothing was written."""
-        self.file.write(*rows)
+        super().write(*rows)
         self.lines += len(rows)
 
     def save(self, summary: Row) -> None:
         """Write league.json, for people and tournaments: what the lines until now make. Raises OSError."""
         whole = {"schema": SCHEMA, "lines": self.lines, **summary}
         write_bytes(self.directory / SUMMARY, json.dumps(whole).encode())
-
-    def close(self) -> None:
-        self.file.close()
 
 
 def has_league(directory: Path) -> bool:
@@ -263,11 +261,11 @@ class LeagueAgents(Population):
 
     def look(self, agent: int, seed: int) -> Row:
         """The line of the look of an agent that is due. seed: of the run."""
-        rules, self.copied = self.evolution, {}
+        self.copied = {}
         rng = np.random.default_rng([seed, agent, self.history.looks])
-        choice = evolve(self, agent, rules.exploit, rules.explore, rules.priors, rng)
+        _, why = evolve(self, agent, self.evolution, rng)
         number = {"copy": self.history.copies + 1} if self.copied else {}
-        return {**number, "look": agent, "why": choice.why, **self.copied}
+        return {**number, "look": agent, "why": why, **self.copied}
 
 
 @dataclass
@@ -305,11 +303,11 @@ class LeagueState:
 
     def identity(self, player: int) -> Identity:
         if player < self.places.start:
-            return Identity(AGENT, player, 0)
+            return Identity(leagues.AGENT, player, 0)
         if player >= self.places.stop:
-            return Identity(BOT, player - self.places.stop, 0)
+            return Identity(leagues.BOT, player - self.places.stop, 0)
         name = self.names[player]
-        return Identity(PAST, *map(int, name.split("-"))) if name else Identity(NOBODY, 0, 0)
+        return Identity(leagues.PAST, *map(int, name.split("-"))) if name else Identity(leagues.NOBODY, 0, 0)
 
     def apply(self, line: Row) -> None:
         """Take one line. Raises UserError: it begins a session of another league."""
@@ -332,12 +330,15 @@ class LeagueState:
 
     def beginning(self, versions: Mapping[str, int]) -> Row:
         """The line of the next session, with all that decides what matches make of ratings."""
-        held = {"begin": self.session + 1, "actors": self.actors, **self.settings, **self.rules}
-        return {**held, "versions": dict(versions)}
+        return {**self.about, "begin": self.session + 1, "versions": dict(versions)}
+
+    @property
+    def about(self) -> Row:
+        return {"begin": self.session, "actors": self.actors, **self.settings, **self.rules}
 
     def _begin(self, line: Row) -> None:
         for name, value in self.settings.items():
-            grown = name == "teams" and blocks_of_teams(line[name], line["seated"]) == self.sides  # by surgery
+            grown = name == "teams" and leagues.blocks_of_teams(line[name], line["seated"]) == self.sides  # by surgery
             if line[name] != value and not grown:
                 raise UserError(f"RUN: its league has {name} {line[name]}, not {value}: resume it as it was begun")
         self.session = line["begin"]
@@ -381,14 +382,13 @@ class LeagueState:
 
     def _row(self, player: int, name: str) -> Row:
         who = self.identity(player)
-        about = {"name": name, "player": player, "kind": KINDS[who.kind], "agent": who.agent, "version": who.version}
-        return about | self.ratings.about(player, self.names)
+        about = {"name": name, "player": player, "kind": leagues.KINDS[who.kind], "agent": who.agent}
+        return {**about, "version": who.version, **self.ratings.about(player, self.names)}
 
     def save(self) -> Row:
         """As plain data, for people and tournaments."""
-        held = {"begin": self.session, "actors": self.actors, **self.settings, **self.rules}
         players = [self._row(p, name) for p, name in enumerate(self.names) if name]
-        return {**held, "players": players, "history": self.history, "copies": self.copies.made}
+        return {**self.about, "players": players, "history": self.history, "copies": self.copies.made}
 
 
 POINTS = 400  # of a curve, about
@@ -402,6 +402,15 @@ class LeagueHistory(NamedTuple):
     matches: np.ndarray
     elo: np.ndarray
     copies: list[Row]
+
+    def values_over(self, agent: int, first: Row) -> list[tuple[int, Row]]:
+        """An agent's hyperparameters, each with the matches that were rated before. first: those it began with."""
+        begin, values, found = 0, first, list[tuple[int, Row]]()
+        for copy in self.copies:
+            if copy["agent"] == agent:
+                found.append((begin, copy["old"] or values))
+                begin, values = copy["match"], copy["values"]
+        return [*found, (begin, values)]
 
 
 def read_history(directory: Path) -> LeagueHistory:
@@ -427,13 +436,3 @@ def read_history(directory: Path) -> LeagueHistory:
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:
         raise UserError(f"{directory / LOG} is damaged ({e!r}): put back a copy of it") from None
     return LeagueHistory(np.array([n for n, _ in found]), np.stack([elo for _, elo in found]), copies)
-
-
-def values_over(copies: list[Row], agent: int, first: Row) -> list[tuple[int, Row]]:
-    """An agent's hyperparameters, each with the matches that were rated before. first: those it began with."""
-    begin, values, found = 0, first, list[tuple[int, Row]]()
-    for copy in copies:
-        if copy["agent"] == agent:
-            found.append((begin, copy["old"] or values))
-            begin, values = copy["match"], copy["values"]
-    return [*found, (begin, values)]

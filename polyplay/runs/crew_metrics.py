@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
+from polyplay.buffers.league import League
 from polyplay.core.files import Row
 from polyplay.core.machine import cores
 from polyplay.core.worker import COLUMNS, EPISODES, Counters
-from polyplay.population.league import League
 from polyplay.runs.reporter import KINDS, Reporter
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class CrewMetrics:
         lags, lag_sum = (self._new(name, column(name).sum()) for name in ("lag_count", "lag_sum"))
         learners = [row for role in roles if role.learner for row in self.crew.rows(role)]
         depths, takings = (self._growth(name, learners, "queue") for name in ("depth_sum", "depth_count"))
-        league = next((league for role in roles if (league := role.find(League)) and league.begun), None)
+        league = next((league for role in roles if (league := role.find(League)) and league.begun[0]), None)
         elo = {} if league is None else {str(i): round(float(league.elo[i]), 1) for i in range(league.agents)}
         hosts = self.crew.fleet.report() if self.crew.fleet is not None else {}
         row = {

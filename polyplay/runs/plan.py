@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from polyplay.buffers.league import League
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.core.processes import describe_sets
-from polyplay.core.worker import LeagueClient
 from polyplay.envs.make import native
 from polyplay.envs.spaces import describe_scaling
 from polyplay.runs.flags import flag
@@ -337,7 +337,7 @@ def resumes_exactly(crew: Any) -> bool:
     """Whether a resumed run learns, to the bit, as one that was never stopped, if environments can be saved: then
     checkpoints hold all that decides what comes next.
     """
-    free = any(r.asynchronous or (r.find(LeagueClient) and not crew.serial) for r in crew.roles)
+    free = any(r.asynchronous or (r.find(League) and not crew.serial) for r in crew.roles)
     return crew.placement.on_cpu and _fixed(crew) and not (_drawn_ahead(crew) or free or _forgets(crew))
 
 
@@ -348,7 +348,7 @@ def _drawn_ahead(crew: Any) -> bool:
 
 def _forgets(crew: Any) -> bool:
     """Whether auxiliary tasks draw from a memory of recent rows, which only checkpoints of a league have."""
-    terms = {name for r in crew.roles if r.spec and not r.agents for name in getattr(r.spec.loss, "terms", ())}
+    terms = {name for r in crew.roles if r.spec and not r.agents for name in r.spec.loss.terms}
     return bool(terms & {"reward_prediction", "value_replay"})
 
 
@@ -365,7 +365,7 @@ def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.envs) for r in crew.roles if r.envs}
     ahead = _drawn_ahead(crew)
     whole = any(r.spec and r.spec.update.pauses for r in crew.roles)
-    if any(r.find(LeagueClient) for r in crew.roles) and not crew.serial:
+    if any(r.find(League) for r in crew.roles) and not crew.serial:
         return "restores each agent's weights, optimizer, counters; ratings, past agents; matches under way are lost"
     if whole and not ahead:
         return f"restores weights, optimizer, counters; {ANEW}, replays start empty"

@@ -28,7 +28,7 @@ from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.population_report import PopulationPanel
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import RunSegment, Supervisor
-from polyplay.systems._presets import composed, member_settings, wire_member
+from polyplay.systems._presets import member_settings, wire_member
 from polyplay.workers.crew import Crew
 
 # What may be varied in a population, tried by building a member for each: network, optimizer and replay stay.
@@ -151,7 +151,7 @@ class MemberRunner:
             settings = replace(self.settings, **m["values"])
             options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])
             sources = self.sources | dict.fromkeys(m["values"], "population")
-            result = run.begin_run(self.system, settings, options, sources, part=part)
+            result = run.begin_run(systems.load(self.system), settings, options, sources, part=part)
         if result.reason == part.paused:
             return "ready", ""
         if part.stopping and (why := part.stopping()) and result.reason.startswith(why):
@@ -294,8 +294,7 @@ def train(
 ) -> RunResult:
     """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
     _refuse_callbacks(callbacks)
-    page = composed(page, settings.over)
-    settings, title = replace(settings, over=run_options.name_of(page.OVER)), run_options.name_of(page)
+    settings, title = replace(settings, over=page.over.name), page.name
     reporter.check_wandb(options.wandb)
     settings, (crew, plan, lines), left = run_options.fitted(
         settings, sources, lambda other: _wire(page, other, options)

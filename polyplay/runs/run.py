@@ -13,11 +13,11 @@ from typing import Any
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers import replay as replay_files
+from polyplay.buffers.league import League
 from polyplay.core import checkpoint, worker
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.envs import atari, pool
-from polyplay.population.league import League
 from polyplay.runs import directory as run_files
 from polyplay.runs import load, reporter, terminal
 from polyplay.runs import options as run_options
@@ -44,31 +44,29 @@ class RunResult:
 
 
 def train(
-    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = ()
+    page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = ()
 ) -> RunResult:
-    """Run `system` from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
+    """Run a system from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
     it cannot go on.
     """
-    check_callbacks(callbacks)
-    page = systems.load(system)
+    callbacks = check_callbacks(callbacks)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
-        changes = load.changes_given(run_options.name_of(page), settings, options, sources) | load.objects_of(settings)
-        own = {"config": run_options.to_json(settings), "options": run_options.to_json(options)}
+        changes = load.changes_given(page.name, settings, options, sources) | load.objects_of(settings)
+        own = {"system": page.name, "config": run_options.to_json(settings), "options": run_options.to_json(options)}
         same = run_files.code_of(run_files.read_config(there, population=True)) == run_files.code_of(own)
         return resume(there, changes, same, callbacks)
     from polyplay.runs import population
 
     if systems.is_population(page):
         return population.train(page, settings, options, sources, callbacks)
-    return begin_run(run_options.name_of(page), settings, options, sources, callbacks)
+    return begin_run(page, settings, options, sources, callbacks)
 
 
 def begin_run(
-    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = (), **how: Any
+    page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = (), **how: Any
 ) -> RunResult:
     """Begin a run of one agent. how: the part of RunSetup, if not to its end."""
-    page = systems.load(system)
     reporter.check_wandb(options.wandb)
     given = settings
     wire = partial(_wire, page, options)
@@ -78,8 +76,8 @@ def begin_run(
     settings = replace(settings, **wired.resolved)
     chosen = [k for k, value in vars(settings).items() if value != vars(given)[k]]
     sources = {**sources, **dict.fromkeys(chosen, "chosen")}
-    directory = run_options.new_directory(system, settings.env, options)
-    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
+    directory = run_options.new_directory(page.name, settings.env, options)
+    setup = RunSetup(page.name, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
     if options.dry_run:
         return _dry_run(setup)
     with closing(run_files.DirectoryLock(directory)) as lock:
@@ -104,7 +102,7 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False, cal
     """Go on with a run, or a population, from its newest whole checkpoint; `changes` are options, or hyperparameters,
     that now hold. trust: also where it was made elsewhere and executes a module by name.
     """
-    check_callbacks(callbacks)
+    callbacks = check_callbacks(callbacks)
     directory = Path(directory)
     from polyplay.runs import population
 
@@ -176,12 +174,12 @@ def _lost_lanes(crew: Crew) -> str:
     return actor_checkpoint.lost_lanes(found.path, seed)
 
 
-def diagram(system: str, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
+def diagram(page: Page, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
     """The figure of a system, drawn from its wiring."""
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options)
-        systems.load(system).build(other, crew)
+        load.wire_system(page, other, crew)
         return crew.diagram()
 
     return str(run_options.fitted(settings, sources or {}, draw)[1])
@@ -238,13 +236,13 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
     if crew.fleet is not None and crew.fleet.learner_away(crew):
         raise UserError("--place: learn is elsewhere, but --eval-every asks it here; leave one of them out")
     from polyplay.acting.play import PlayOptions
-    from polyplay.weights.params import WeightsOnRequest, param_sizes
+    from polyplay.weights.params import Params
     from polyplay.workers import evaluator
 
     protocol = atari.protocol(options.eval_protocol)
     envs, _ = atari.apply(protocol, wired.envs)
     epsilon = wired.test_epsilon if options.eval_epsilon is None else options.eval_epsilon
-    crew.control.show = WeightsOnRequest(param_sizes(wired.policy())[1])
+    crew.control.show = Params.of(wired.policy())
     play = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
     asked = {"games": envs, "policy": wired.policy, "asked": play, "protocol": protocol.name, "steps": steps}
     crew.add(evaluator.evaluator, name="evaluator", on_loss="replace", every=options.eval_every, **asked)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyplay import systems
+from polyplay.buffers.league import blocks_of_teams
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import FOLDER, read_self, self_files, write_self
 from polyplay.core.errors import UserError
@@ -20,7 +21,6 @@ from polyplay.core.machine import now
 from polyplay.envs import pool
 from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.envs.spaces import Conditional, describe_actions, describe_fields
-from polyplay.population.league import blocks_of_teams
 from polyplay.population.league_log import LOG, SUMMARY, has_league
 from polyplay.population.ratings import REFERENCES
 from polyplay.runs import directory as run_directory

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from polyplay.acting import act_at_table
+from polyplay.buffers.league import League
 from polyplay.core.errors import UserError
 from polyplay.envs.pool import OWN_REWARD, Envs
 from polyplay.learning.agents import discount_of
@@ -17,7 +18,6 @@ from polyplay.learning.policy_losses import VTrace
 from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets.actor_critic import PREFIX
 from polyplay.nets.factory import NetworkFactory
-from polyplay.population.league import League
 from polyplay.population.referee import LATEST, NO_COPIES, Opponents, referee
 from polyplay.population.rules import Evolution, Prior, around, parse_prior
 from polyplay.systems._wiring import auxiliary_of

@@ -20,7 +20,7 @@ from polyplay.learning import Replayed, Rollouts, Samples, Source, learn
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import Gate, judge
 from polyplay.search.search import SearchPolicy
-from polyplay.search.self_play import RESIGN_METRICS, SEARCH_METRICS, game_rows, self_play
+from polyplay.search.self_play import METRICS, game_rows, self_play
 from polyplay.systems import System, described
 from polyplay.systems._alphago_zero import learner_spec_of, replay_of, search_of
 from polyplay.weights import Params
@@ -91,5 +91,5 @@ def build(c: Config, crew: Crew) -> System:
         crew.add(serve_replay, source=queue, out=samples)
         source = Samples(samples)
     crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, publish=params)
-    metrics = (*spec.loss.metrics, *replay_worker.NAMES, *SEARCH_METRICS, *RESIGN_METRICS)
+    metrics = (*spec.loss.metrics, *replay_worker.NAMES, *METRICS)
     return System(envs, policy, metrics, player=partial(SearchPolicy, board, search, policy))

@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from polyplay.buffers import RolloutQueue
+from polyplay.buffers.league import League
 from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import PPO, Hyperparameters, LearnerSpec, Windows, learn
 from polyplay.learning.agents import METRICS, discount_of
 from polyplay.population.judge import METRIC, rated_games, rater
-from polyplay.population.league import League
 from polyplay.systems import System, described
 from polyplay.systems import _teams as teams
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
@@ -71,7 +71,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = replace(loss, reward="scale", normalize_advantage=True)
     update = averaged(OptimizerSpec("adam_clipped"), c.learners, net)
     hyper = Hyperparameters(**{name: getattr(c, name) for name in teams.HYPER})
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), "constant")
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
     league, params = League(1, n, envs.spec.sides, teams.TEAMS), AgentParams(net, 1, n)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
     teams.add_actors(c, crew, n, envs=envs, policy=policy, out=rollouts, params=params, league=league)

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.buffers import RolloutQueue
+from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
 from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, learn
-from polyplay.population.league import League
+from polyplay.learning.unreal import UnrealWindows
 from polyplay.population.rules import initial
 from polyplay.systems import System, described
 from polyplay.systems import _teams as teams
@@ -69,12 +70,13 @@ def build(c: Config, crew: Crew) -> System:
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(priors, c.agents, crew.seed) if c.evolve else ()
     hyper, total = Hyperparameters(**values), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, teams.loss_of(c), update, hyper, total, "constant", initial=begin)
+    spec = LearnerSpec(policy, teams.loss_of(c), update, hyper, total, (UnrealWindows(),))
     league = League(c.agents, c.actors, envs.spec.sides, c.players, past=0, varied=values if copies.every else ())
     net, n = policy(), c.learners or min(c.agents, crew.placement.parts)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, per_agent=True)
     params = AgentParams(net, c.agents, c.actors, update.optim.statistics if copies.every else None)
+    source = AgentRollouts(rollouts, slots, league, initial=begin)
     teams.add_actors(c, crew, c.actors, envs=envs, policy=policy, out=rollouts, params=params, league=league)
-    crew.add(learn, n=n, learner=True, source=AgentRollouts(rollouts, slots, league), spec=spec, publish=params)
+    crew.add(learn, n=n, learner=True, source=source, spec=spec, publish=params)
     teams.add_referee(c, crew, league, copies)
     return System(envs, policy, spec.loss.metrics, {"learners": n})

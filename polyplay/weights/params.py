@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyplay.core.errors import Closed, UserError
-from polyplay.core.shared_memory import Semaphores, SharedObject, memory_barrier, shared_array
+from polyplay.core.errors import UserError
+from polyplay.core.shared_memory import Closable, memory_barrier, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow, Edge
 from polyplay.nets.device import page_lock, to_host
@@ -27,28 +27,11 @@ from polyplay.weights.optimizers import load_state, optimizer_state
 # Arrays that workers share, and what each object that crosses between workers answers about itself.
 
 
-class SharedArrays(SharedObject, Edge):
-    """Arrays on which others wait by a bell, and are told when they are closed."""
+class SharedArrays(Closable, Edge):
+    """Weights, or gradients, in shared memory."""
 
     memory: ClassVar[str] = "weights"
     patience = 0.02  # seconds a wait lasts before others get their turn; 0 when all run in one thread
-
-    _closed = shared_array(np.int64, lambda _: (1,))
-
-    def __init__(self, bells: int = 0) -> None:
-        self._bells = Semaphores(max(bells, 1))
-        super().__init__()
-
-    def check(self) -> None:
-        """Raises Closed."""
-        if self._closed[0]:
-            raise Closed
-
-    def close(self) -> None:
-        """End every wait on this object."""
-        self._closed[0] = 1
-        for i in range(self._bells.n):
-            self._bells[i].post()
 
 
 class TwoCopies:
@@ -227,8 +210,9 @@ def _check_dense(module: nn.Module) -> None:
             raise UserError(f"network: {name} is {x.dtype}, {x.layout}; {takes}")
 
 
-# cells of the header, int64; those of the two copies begin at _COPIES
-_VERSION, _ROUND, _COPIES = 0, 1, 8
+# cells of the header, int64: besides the version, how often it was asked for, and given; those of the two copies begin
+# at _COPIES
+_VERSION, _ROUND, _ASKED, _ANSWERED, _COPIES = 0, 1, 2, 3, 8
 
 
 class Params(SharedArrays):
@@ -262,6 +246,7 @@ class Params(SharedArrays):
     version = property(lambda self: int(self._head[_VERSION]))
     round = property(lambda self: int(self._head[_ROUND]))
     learnt = property(lambda self: self._learnt)
+    asked = property(lambda self: bool(self._head[_ASKED] > self._head[_ANSWERED]))
 
     def label(self) -> str:
         return f"Params: {self.size:,} weights"
@@ -281,10 +266,22 @@ class Params(SharedArrays):
             self._locked = True
             page_lock(self.block, vector.flat.device)
         self._newest.write(vector.flat, version)
+        self.announce(version, round, learnt)
+
+    def announce(self, version: int, round: int, learnt: np.ndarray | None = None) -> None:  # noqa: A002
+        """That version's copy is there."""
         self._head[_VERSION], self._head[_ROUND] = version, round
         if learnt is not None:
             self._learnt[:] = learnt  # last: who waits for these rollouts pulls that version
         self._wake()
+
+    def ask(self) -> None:
+        """Have the learner publish at its next update, whatever the system."""
+        self._head[_ASKED] = self._head[_ANSWERED] + 1
+
+    def answer(self, vector: FlatParams, version: int) -> None:
+        self.publish(vector, version, 0)
+        self._head[_ANSWERED] = self._head[_ASKED]
 
     def _wake(self) -> None:
         memory_barrier()
@@ -348,28 +345,6 @@ class WeightCache:
     def load(self, saved: Batch) -> None:
         self.age, self.version = int(saved["age"]), int(saved["version"])
         self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))
-
-
-# Weights that a learner copies out on request.
-
-
-class WeightsOnRequest(SharedArrays):
-    """The weights that a learner gives on request: one copy at its next update, whatever the system."""
-
-    _cells = shared_array(np.int64, lambda _: (2,))  # how many requests were made, how many answered
-
-    def __init__(self, size: int):
-        self.params = Params(size)
-        super().__init__()
-
-    asked = property(lambda self: bool(self._cells[0] > self._cells[1]))
-
-    def ask(self) -> None:
-        self._cells[0] = self._cells[1] + 1
-
-    def answer(self, vector: FlatParams, version: int) -> None:
-        self.params.publish(vector, version, 0)
-        self._cells[1] = self._cells[0]
 
 
 # One agent's weights and optimizer of one version, in shared memory, for another agent to go on with.

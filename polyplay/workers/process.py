@@ -128,9 +128,9 @@ def as_process(call: Call, pipe: Connection) -> None:
 
 def _compiling() -> tuple[str, str]:
     """The message about it."""
-    from polyplay.core.compiled import UNCACHED, CompileState
+    from polyplay.core.compiled import CompileState
 
-    return ("caution", UNCACHED) if CompileState.uncached else ("note", COMPILES)
+    return ("caution", CompileState.uncached) if CompileState.uncached else ("note", COMPILES)
 
 
 def tune(threads: int) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from polyplay.acting.worker import act_at_table
+from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Hyperparameters
@@ -21,7 +22,6 @@ from polyplay.learning.learner import LearnerSpec
 from polyplay.learning.loop import learn
 from polyplay.nets import factory
 from polyplay.population import rules
-from polyplay.population.league import League
 from polyplay.population.referee import NO_COPIES, Opponents, referee
 from polyplay.population.rules import Evolution, around
 from polyplay.weights.params import AgentParams

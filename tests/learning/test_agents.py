@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 import polyplay
+from polyplay.buffers.league import CopyOrder, League
 from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Field
-from polyplay.core.worker import CopyOrder, Counters, Hyperparameters
+from polyplay.core.worker import Counters, Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import agents, policy_losses
 from polyplay.learning.agents import METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
@@ -29,7 +30,6 @@ from polyplay.learning.policy_losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy
-from polyplay.population.league import League
 from polyplay.weights.params import AgentParams, AgentSnapshot, FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -78,9 +78,9 @@ def learners(
     league = League(2, 1, envs.spec.sides, varied=tuple(hyper.configured))
     params = AgentParams(policy(), 2, statistics=update.optim.statistics)
     queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, per_agent=True)
-    spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9, initial=initial)
+    spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
-    source = AgentRollouts(queue, 1, league, 10**6)
+    source = AgentRollouts(queue, 1, league, 10**6, initial)
     crew.add(learn, n=processes or 1, learner=True, source=source, spec=spec, publish=params)
     crew.start(("loss", "grad_norm", "delta"))
     run = Learners(crew, league, params, policy)
@@ -297,7 +297,7 @@ def test_a_horizon_changes_what_comes_next():
 
 
 class Posted:
-    """What past agents ask of a LeagueClient."""
+    """What past agents ask of a League."""
 
     def __init__(self) -> None:
         self.busy, self.versions = False, list[int]()

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyplay.buffers.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population import referee as referees
-from polyplay.population.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
 from polyplay.population.league_log import LOG, SUMMARY, LeagueState
 from polyplay.population.ratings import TrueSkill, win_probability
 from polyplay.population.referee import (
@@ -50,7 +50,7 @@ def test_a_table_is_drawn_anew_once_it_was_acknowledged_and_has_played_enough(tm
     assert office.turn() is False
     assert [league.table(a)[0] for a in range(2)] == [1, 1]
     assert league.table(0)[1][0] == 1, "actor 0's first table begins with agent 1"
-    assert league.acknowledged(0) == 0
+    assert league.acknowledged[0] == 0
     play(league, 0, [(1, 0)] * 2)
     office.turn()
     assert league.table(0)[0] == 1
@@ -278,7 +278,7 @@ class Scripted:
         draw, table = self.league.table(actor)
         if draw and self.rng.random() < 0.3:
             self.league.acknowledge(actor, draw)
-        seated = self.league.acknowledged(actor)
+        seated = self.league.acknowledged[actor]
         if seated == draw and draw:
             n = int(self.rng.integers(1, 9))
             outcomes = np.array([(1, 0), (0.5, 0.5), (0, 1)])[self.rng.integers(3, size=n)]

@@ -1,0 +1,363 @@
+"""Who computes an update's loss and gradient: one thread, or several of a learner, each of its part of the batch.
+
+Every runner leaves the gradient in the learner's vector, where its Update looks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from functools import partial
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from polyplay.buffers.replay import BOTH
+from polyplay.core import tree
+from polyplay.core.machine import LARGE, ThreadPool, split_size
+from polyplay.core.tree import Batch
+from polyplay.learning.returns import Hyper, Loss, LossOutput, check_output
+from polyplay.nets.factory import build_network
+from polyplay.nets.layers import Linear, Tape
+from polyplay.nets.policy import Policy
+from polyplay.weights.optimizers import RMSProp
+from polyplay.weights.params import FlatParams, as_doubles
+
+if TYPE_CHECKING:
+    from polyplay.learning.learner import Learner
+    from polyplay.nets.actor_critic import ActorCritic
+
+Factors = list[tuple[Tensor, Tensor]]
+BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
+TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
+
+
+class Recalled:
+    """A policy that unrolls the rows in which it recorded a tape while acting with the present weights."""
+
+    def __init__(self, policy: Policy, tape: Tape):
+        self.policy, self.tape = policy, tape
+
+    def unroll(self, batch: Batch, state: Batch) -> Batch:
+        """See ActorCritic.unroll."""
+        return cast("ActorCritic", self.policy).unroll(batch, state, self.tape)
+
+
+class Runner:
+    """One thread, by the module that is bound to the vector."""
+
+    hyper: Hyper  # hyperparameters as they are now
+
+    def __init__(self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams):
+        self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
+        self.checked = False
+
+    def __call__(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+        """Score a batch, and leave its gradient in the vector. tape: of acting in these rows with the present weights.
+        Raises UserError: the loss gives something else than a LossOutput.
+        """
+        policy = self.policy if tape is None else Recalled(self.policy, tape)
+        scored = self.loss(policy, self.target, batch, state, self.hyper)
+        if not self.checked:
+            check_output(self.loss, scored)
+            self.checked = True
+        self.vector.zero_grad()
+        scored.loss.backward()
+        return scored
+
+    def begin(self, batch: Batch) -> None:
+        """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
+
+    def settle(self) -> None:
+        """Wait for what was begun: what the networks compute with is about to change."""
+
+    def refresh(self) -> None:
+        """Take over new weights, after an update."""
+
+
+def divide(learner: Learner, rows: int) -> bool:
+    """Have several threads run the updates from samples of so many transitions, where they may. One thread does where
+    it shall be able to repeat the run to the bit.
+    """
+    ctx, refuses = learner.ctx, any(part.refuses for part in learner.parts)
+    whole = not learner.spec.loss.divisible or learner.policy.state_spec()
+    if not (whole or refuses or ctx.control.trace or learner.device.type != "cpu"):
+        n = split_size(rows, torch.get_num_threads(), learner.vector.weights)
+        if n > 1:
+            learner.run = ThreadedRunner(learner, n)
+    return isinstance(learner.run, ThreadedRunner)
+
+
+class ThreadedRunner(Runner):
+    """`n` threads, the caller's among them, with a network each on the learner's weights.
+
+    Threads inside one operation meet about a hundred times an update: where another program keeps one of their cores
+    busy, each meeting waits for the scheduler. These meet three times. The parts' gradients are added in fixed order,
+    so a run repeats to the bit; from one thread's gradient theirs differs by rounding. While the first thread acts, the
+    others may begin with the next batch: acting doesn't change the weights.
+    """
+
+    def __init__(self, learner: Learner, n: int):
+        super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.vector)
+        self.learner, self.n, self.hyper = learner, n, learner.run.hyper
+        self.nets = [self._copy(learner.policy, learner.vector) for _ in range(n)]
+        torch.set_num_threads(1)  # of an operation
+        self.team = ThreadPool(n, partial(torch.set_num_threads, 1))
+        if isinstance(learner.update.optimizer, RMSProp):
+            learner.update.optimizer.team = self.team
+        each = zip(learner.policy.parameters(), *(net.parameters() for net in self.nets), strict=True)
+        self.grads = [(p.grad, parts) for p, *parts in each]
+        self.layers = [_large(net) for net in self.nets]
+        for layer in (layer for layers in self.layers for layer in layers.values()):
+            layer.factors = []  # of its weight's gradient: the product of the whole batch's costs half of that of parts
+        self.halves = self._keep_halves()
+        self.refresh()
+        self.begun: list[Future[LossOutput]] = []  # the others' parts of the batch that is scored next
+        self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
+
+    def _copy(self, net: Policy, vector: FlatParams) -> Policy:
+        """Another module on the same weights, with gradients of its own."""
+        made = build_network(self.learner.spec.policy, 0, self.learner.ctx.precision, self.learner.device)
+        FlatParams(made, memory=vector.flat.detach(), write=False)
+        return made
+
+    def _keep_halves(self) -> list[tuple[Tensor, Tensor]]:
+        """Large layers' weights and, where the policy computes in bfloat16, one copy in that for all networks. Not
+        where others change the weights.
+        """
+        kept = list[tuple[Tensor, Tensor]]()
+        if not self.learner.policy.bf16 or self.learner.spec.update.asynchronous:
+            return []
+        for k, layer in _large(self.learner.policy).items():
+            layer.present_half = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
+            kept.append((layer.weight.detach(), layer.present_half))
+            for layers in self.layers:
+                layers[k].present_half = layer.present_half
+        return kept
+
+    def refresh(self) -> None:
+        """See Runner: the halves are those of the new weights."""
+
+        def copy(i: int) -> None:
+            for weight, half in self.halves:
+                rows = self.team.part(i, len(weight))
+                half[rows].copy_(weight[rows])
+
+        if self.halves:
+            self.team.each(copy)
+
+    def begin(self, batch: Batch) -> None:
+        """See Runner: the others do their parts, and before that the target network's pass of all."""
+        rows = len(batch["action"])
+        others = _split(batch, even(rows, self.n - 1))
+        self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
+        parts = _split(batch, self._rows_beside_acting(rows))
+        self.begun = [self.team.begin(partial(self._one, i, parts[i], rows, self.targets)) for i in range(1, self.n)]
+
+    def settle(self) -> None:
+        wait(self.targets)
+        wait(self.begun)
+
+    def __call__(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+        """See Runner. A batch that was begun is the one that `begin` had."""
+        whole = len(batch["action"])
+        rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
+        parts = _split(batch, rows)
+        if self.begun:
+            scored = [self._one(0, parts[0], whole, self.targets), *(other.result() for other in self.begun)]
+            self.begun, self.targets = [], []
+        else:
+            scored = self.team.each(lambda i: self._one(i, parts[i], whole))
+        self.team.each(self._add_up)
+        loss = torch.stack([s.loss.detach() for s in scored]).sum()
+        priority = None if scored[0].priority is None else torch.cat([s.priority for s in scored])  # type: ignore[misc]
+        weights = torch.tensor(rows) / whole
+        means = {k: (torch.stack([s.metrics[k] for s in scored]) * weights).sum() for k in scored[0].metrics}
+        return LossOutput(loss, {**means, "loss": loss}, priority)
+
+    def _rows_beside_acting(self, rows: int) -> list[int]:
+        """How a batch is divided that is begun while the first thread acts: where a row takes half the time, in
+        bfloat16, and acting nearly as long as in float32, that thread has fewer.
+        """
+        if not self.policy.bf16:
+            return even(rows, self.n)
+        first = max(1, round(BESIDE_ACTING * rows / self.n))
+        return [first, *even(rows - first, self.n - 1)]
+
+    def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
+        """The loss of part i, whose gradient its network has then; of a mean over `whole` rows its share. targets: of
+        the whole batch, where begun before.
+        """
+        net = self.nets[i]
+        if targets:
+            found = tree.map(lambda *parts: torch.cat(parts), *(t.result() for t in targets))
+            batch = batch | tree.map(lambda x: x.split(self._rows_beside_acting(len(x)))[i], found)
+        scored = self.loss(net, self.target, batch, {}, self.hyper)
+        if self.loss.reduction == "mean":
+            scored = scored._replace(loss=scored.loss * (len(batch["action"]) / whole))
+        for p in net.parameters():
+            p.grad = None  # what backward makes is kept as it is, nothing is added up
+        for layer in self.layers[i].values():
+            cast("Factors", layer.factors).clear()
+        scored.loss.backward()
+        return scored
+
+    @torch.no_grad()
+    def _add_up(self, i: int) -> None:
+        """The sum of all parts' gradients, for thread i's rows of every parameter."""
+        for k, (whole, parts) in enumerate(self.grads):
+            if whole.numel() < LARGE:  # small ones are the first thread's
+                if i == 0:
+                    _sum([p.grad for p in parts if p.grad is not None], whole)
+                continue
+            rows = self.team.part(i, len(whole))
+            if k in self.layers[0]:
+                pairs = [pair for layers in self.layers for pair in cast("Factors", layers[k].factors)]
+                _product(pairs, rows, whole[rows])
+            else:
+                _sum([p.grad[rows] for p in parts if p.grad is not None], whole[rows])
+
+
+def _large(net: Policy) -> dict[int, Linear]:
+    """Large layers, by the number of their weight among the parameters."""
+    numbers = {id(p): k for k, p in enumerate(net.parameters())}
+    layers = (m for m in net.modules() if isinstance(m, Linear))
+    return {numbers[id(m.weight)]: m for m in layers if m.weight.numel() >= LARGE}
+
+
+def even(rows: int, n: int) -> list[int]:
+    """So many rows in n parts."""
+    return [rows * (i + 1) // n - rows * i // n for i in range(n)]
+
+
+def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
+    """Its parts of so many rows each, in order."""
+    own, split = batch.keys() - {"key"}, dict[str, Sequence[Tensor]]()
+    for path, x in tree.leaves({k: batch[k] for k in own}):
+        split[path] = x.split(list(rows), int(path.partition("/")[0] in TWO))
+    parts = ({path: x[i] for path, x in split.items()} for i in range(len(rows)))
+    return [{**batch, **tree.nest(part)} for part in parts]
+
+
+def _sum(grads: list[Tensor], out: Tensor) -> None:
+    """Their sum, in order; 0 where no part has one."""
+    if not grads:
+        out.zero_()
+        return
+    total = torch.add(*grads[:2], out=out) if len(grads) > 1 else out.copy_(grads[0])
+    for more in grads[2:]:
+        total.add_(more)
+
+
+def _product(factors: Factors, rows: slice, out: Tensor) -> None:
+    """Some rows of the gradient of a layer's weight, float32 [rows, inputs]; 0 where it took no part."""
+    if not factors:
+        out.zero_()
+        return
+    grad, x = torch.cat([g[:, rows] for g, _ in factors]).t(), torch.cat([x for _, x in factors])
+    if grad.dtype == out.dtype:
+        torch.mm(grad, x, out=out)
+    else:
+        out.copy_(torch.mm(grad, x))
+
+
+# The update as one pure function of tensors, for whatever traces, compiles or captures it.
+#
+#     update(weights [W], buffers [S − W], target [S] or [0], batch, state, hyper) -> gradient [W], buffers, LossOutput
+#
+# The vector is that of weights.params, in its two parts. Everything else is an argument too: batch and state are trees
+# of tensors of fixed shapes, with random numbers (Loss.noise) and importance weights among them, hyper has a tensor []
+# for each hyperparameter. No argument is written to, and no number decides on a shape or a branch (layers.tracing).
+
+
+EAGER = {  # what only eager updates do, and why traced ones do not; the last two differ by rounding
+    "nets.layers.recall": "outputs of acting are no inputs: a traced update computes them again",
+    "nets.layers.cache_half_weights": "copies in bfloat16 are no inputs: a traced update converts its weights",
+    "nets.layers._GradientOfUses": "its backward fills Python lists: a traced update adds up the gradients of all uses",
+    "nets.recurrent.TemporalLinks": "how many lanes tick is a number: a traced update computes all, and keeps all",
+}
+Scored = tuple[LossOutput, Tensor]
+PureUpdate = Callable[..., tuple[Tensor, Tensor, LossOutput]]
+
+
+class _Networks(nn.Module):
+    """A policy and its target network as one module, so that `functional_call` gives both their tensors."""
+
+    def __init__(self, policy: Policy, target: Policy | None = None):
+        super().__init__()
+        self.policy, self.target = policy, target
+
+    def forward(self, call: Callable[..., Any], *given: Any) -> Any:
+        return call(self.policy, self.target, *given)
+
+
+class _Layout:
+    """Where a module's tensors stand in its vector, by their names behind `prefix`."""
+
+    def __init__(self, module: nn.Module, prefix: str):
+        floating = [(f"{prefix}.{k}", x) for k, x in module.named_buffers() if x.is_floating_point()]
+        self.parameters = [(f"{prefix}.{k}", x.shape) for k, x in module.named_parameters()]
+        self.singles = [(k, x.shape) for k, x in floating if x.dtype != torch.float64]
+        self.doubles = [(k, x.shape) for k, x in floating if x.dtype == torch.float64]
+        self.weights = sum(shape.numel() for _, shape in self.parameters)
+
+    def views(self, weights: Tensor, buffers: Tensor) -> tuple[dict[str, Tensor], Callable[[], Tensor]]:
+        """The tensors by name, and what gives the buffers once networks have written to their own."""
+        at = len(buffers) - 2 * sum(shape.numel() for _, shape in self.doubles)
+        singles, doubles = buffers[:at].clone(), as_doubles(buffers[at:].clone())
+        named = _named(self.parameters, weights) | _named(self.singles, singles) | _named(self.doubles, doubles)
+        return named, lambda: torch.cat([singles, doubles.view(torch.float32)]) if self.doubles else singles
+
+
+def _named(shapes: Sequence[tuple[str, torch.Size]], numbers: Tensor) -> dict[str, Tensor]:
+    """Views of numbers that stand one behind the other: `split`'s gradient is one tensor."""
+    sizes = [shape.numel() for _, shape in shapes]
+    parts = numbers.split([*sizes, len(numbers) - sum(sizes)])[:-1]
+    return {k: part.view(shape) for (k, shape), part in zip(shapes, parts, strict=True)}
+
+
+def make_loss(policy: Policy, loss: Loss, target: Policy | None = None) -> Callable[..., Scored]:
+    """The loss as a function of `update`'s arguments, which gives the buffers too; to differentiate by the weights.
+
+    The modules say what the vectors mean; their own numbers are not read. target: another one of the kind, where the
+    loss takes a target network.
+    """
+    networks, mine = _Networks(policy, target), _Layout(policy, "policy")
+    its = None if target is None else _Layout(target, "target")
+
+    def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Scored:
+        named, behind = mine.views(weights, buffers)
+        if its is not None:
+            named |= its.views(fixed[: its.weights], fixed[its.weights :])[0]
+        scored = functional_call(networks, named, (loss, batch, state, hyper))
+        return scored, behind()
+
+    return score
+
+
+def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> PureUpdate:
+    """The pure update; see `make_loss` for what is given."""
+    score = make_loss(policy, loss, target)
+
+    def update(weights: Tensor, *given: Any) -> tuple[Tensor, Tensor, LossOutput]:
+        leaf = weights.detach().requires_grad_()
+        with torch.enable_grad():
+            scored, buffers = score(leaf, *given)
+        (gradient,) = torch.autograd.grad(scored.loss, leaf)
+        return gradient, buffers, scored._replace(loss=scored.loss.detach())
+
+    return update
+
+
+def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[Batch, Batch]]:
+    """The pure acting step: (weights, buffers, row, state) -> outputs and the state behind, as Policy.act."""
+    networks, layout = _Networks(policy), _Layout(policy, "policy")
+
+    def act(weights: Tensor, buffers: Tensor, row: Batch, state: Batch) -> tuple[Batch, Batch]:
+        named, _ = layout.views(weights, buffers)
+        with torch.no_grad():
+            return functional_call(networks, named, (lambda policy, _, *given: policy.act(*given), row, state))
+
+    return act
