@@ -144,7 +144,7 @@ class UnrealWindows(LearnerPart):
         if not (self.examples or self.replays):
             return {}
         recent, lanes, learner = self._keep(rows, batch, state), rows["first"].shape[1], self.learner
-        rng, drawn = np.random.default_rng((learner.ctx.seed, learner.ctx.index, learner.version)), Batch()
+        rng, drawn = np.random.default_rng(learner.key), Batch()
         if self.examples and any(recent.counts):
             drawn["recent"], drawn["recent_reward"] = recent.sample_examples(lanes, rng)
         if self.replays:
