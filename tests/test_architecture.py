@@ -33,8 +33,8 @@ BUDGET = {
     "learning": 2400,
     "workers": 3065,
     "population": 1751,
-    "systems": 1675,
-    "runs": 3840,
+    "systems": 1713,
+    "runs": 3845,
     "evaluation": 1575,
     "cli": 2705,
 }

@@ -61,7 +61,7 @@ class Noisy(nn.Module):
             nn.init.constant_(x, sigma / math.sqrt(inputs))
         self.inputs, self.noise = inputs, inputs + outputs
 
-    def forward(self, x: Tensor, noise: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """x [N, inputs], noise [N or 1, inputs + outputs] → [N, outputs]; without noise the mean weights alone."""
         if noise is not None and len(noise) == 1 and len(x) >= MANY:
             before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
@@ -166,14 +166,12 @@ class DuelingBranch(nn.Module):
     def forward(self, x: Tensor, noise: Tensor | None, context: Context) -> Tensor:
         """noise [N or 1, self.noise]; context: what the hidden layer is computed in. The last one is float32."""
         at = self.noises[0]
+        first, second = ((), ()) if noise is None else ((noise[:, :at],), (noise[:, at:],))  # Linear takes none
         if self.hidden is not None:
             with context:
-                x = F.relu(_apply(self.hidden, x, None if noise is None else noise[:, :at]), inplace=True)
-        return _apply(self.last, x.float(), None if noise is None else noise[:, at:])
-
-
-def _apply(layer: nn.Module, x: Tensor, noise: Tensor | None) -> Tensor:
-    return layer(x, noise) if isinstance(layer, Noisy) else layer(x)
+                x = F.relu(self.hidden(x, *first), inplace=True)
+        out: Tensor = self.last(x.float(), *second)
+        return out
 
 
 class QHead(nn.Module):
@@ -257,8 +255,19 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     of a random legal action instead of the best one, None: 0.
 
     → action int64, value max_a Q over legal actions, Q of the action, [B] each. Of several best actions one by chance.
+    On a CPU thirty operations on a few numbers each cost more than a small network, and beside another thread each
+    waits for the interpreter: there it is one compiled loop.
     """
-    return (compiled if q.device.type == "cpu" and not tracing() else by_torch)(q, mask, noise, epsilon)
+    if q.device.type != "cpu" or tracing():
+        return by_torch(q, mask, noise, epsilon)
+    from polyplay.nets import kernels
+
+    rows, legal = len(q), np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
+    chance = np.zeros(rows, np.float32) if epsilon is None else epsilon.contiguous().numpy()
+    action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
+    given = q.detach().contiguous().numpy(), legal, noise.contiguous().numpy(), chance
+    kernels.epsilon_greedy_loop(*given, action, value, chosen)
+    return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)
 
 
 def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
@@ -277,20 +286,6 @@ def random_choice(among: Tensor, u: Tensor) -> Tensor:
     count = among.sum(1)
     nth = torch.minimum((u * count).long(), count - 1)
     return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)
-
-
-def compiled(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
-    """epsilon_greedy on a CPU. Thirty operations on a few numbers each cost more than a small network, and beside
-    another thread each waits for the interpreter.
-    """
-    from polyplay.nets import kernels
-
-    rows, legal = len(q), np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
-    chance = np.zeros(rows, np.float32) if epsilon is None else epsilon.contiguous().numpy()
-    action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
-    given = q.detach().contiguous().numpy(), legal, noise.contiguous().numpy(), chance
-    kernels.epsilon_greedy_loop(*given, action, value, chosen)
-    return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)
 
 
 # The networks of Q-learning.
@@ -335,7 +330,8 @@ class QNetwork(TorsoPolicy):
         key = None if noise is None or not self.head.noise else keys(noise)
         rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
         x, after, _ = self._behind_core(self._features(self.torso, step["obs"]), rows, state)
-        q = self._q(self._scores(x, key))
+        q = self._scores(x, key)
+        q = expected_value(q, *self.support) if self.head.atoms else q
         if noise is None:
             if epsilon is not None:
                 raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
@@ -352,7 +348,8 @@ class QNetwork(TorsoPolicy):
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, noise where weights shall be as noisy
         as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B].
         """
-        q = self._q(self.scores(batch, state))
+        q = self.scores(batch, state)
+        q = expected_value(q, *self.support) if self.head.atoms else q
         return {
             "value": legal_values(q, batch.get("mask")).amax(-1),
             "chosen": take_action(q, batch["action"]),
@@ -367,7 +364,7 @@ class QNetwork(TorsoPolicy):
         """
         if key is None and self.head.noise and "noise" in batch:
             key = keys(batch["noise"].flatten(0, 1))
-        with contextlib.nullcontext() if cached else self._present_weights():
+        with self._present_weights() if self.bf16 and not cached else contextlib.nullcontext():
             made = self._scores(self._unrolled(batch, state)[0], key)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
         return made.unflatten(0, lead)
@@ -403,10 +400,7 @@ class QNetwork(TorsoPolicy):
 
     def _scores(self, x: Tensor, keys: Tensor | None) -> Tensor:
         noise = None if keys is None else draw_noise(keys, self.head.noise, self.head.noisy)
-        return self.head(x, noise, self._context)
-
-    def _q(self, scores: Tensor) -> Tensor:
-        return expected_value(scores, *self.support) if self.head.atoms else scores
+        return self.head(x, noise, self._context) if self.bf16 else self.head(x, noise)
 
 
 # DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops use it as any policy.
