@@ -575,4 +575,5 @@ def windows(rows: Batch) -> Any:
 def examples(rows: Batch) -> Any:
     """Rows as FTW's learner has them: with as many examples for reward prediction as it draws."""
     recent = {k: v[:3] for k, v in rows["obs"].items()}
-    return {**rows, "recent": recent, "recent_reward": torch.zeros(rows["first"].shape[1], device=rows["first"].device)}
+    reward = torch.zeros(rows["first"].shape[1], device=rows["first"].device)
+    return {**rows, "recent": recent, "recent_reward": reward, "recent_weight": reward.new_ones(())}

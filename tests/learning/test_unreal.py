@@ -183,7 +183,7 @@ def rows(seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     batch["terminated"] = torch.cat([first[1:], torch.zeros(1, B, dtype=torch.bool)]) & (real(T + 1, B) > 0)
     batch["obs"] = {"numbers": real(T + 1, B, 2)}
     batch["obs"]["view"] = torch.from_numpy(rng.integers(0, 2, (T + 1, B, 3, AUX_H, AUX_W)).astype(np.uint8))
-    batch["recent_reward"] = torch.tensor([0.0, 1.0, -0.5, 0.0, 2.0, 0.0, -1.0])
+    batch["recent_reward"], batch["recent_weight"] = torch.tensor([0.0, 1.0, -0.5, 0.0, 2.0, 0.0, -1.0]), torch.ones(())
     out = {k: real(T + 1, B).requires_grad_() for k in ("logp", "value", "entropy", "kl_posterior", "kl_prior")}
     out["pixel_chosen"], out["pixel_best"] = real(T, B, AUX_H, AUX_W).requires_grad_(), real(T + 1, B, AUX_H, AUX_W)
     return out | {"reward_logits": real(N, 3).requires_grad_()}, batch
@@ -252,7 +252,7 @@ def test_the_network_s_reward_takes_the_place_of_the_environment_s(inner: Any) -
 
 def test_without_examples_no_reward_is_predicted() -> None:
     out, batch = rows()
-    del out["reward_logits"], batch["recent_reward"]
+    batch["recent_weight"] = torch.zeros(())
     loss, hyperparameters = WithAuxiliary(A2C(), {"reward_prediction": 5.0}), {"entropy_cost": 0.01}
     scored = loss.score(out, batch, hyperparameters)
     assert scored.metrics["reward_prediction"].item() == 0.0
