@@ -196,7 +196,7 @@ class AgentFeed(Feed):
         row = ctx.all_counters.workers - params.agents + agent  # the last ones are the agents'
         ctx = replace(ctx, index=0, n=1, row=row, seed=ctx.seed + APART * agent)
         own = source.initial[agent] if source.initial else {}
-        hyper = Hyperparameters(**{**spec.hyperparameters.configured, **own})
+        hyper = Hyperparameters(spec.hyperparameters.anneal, **{**spec.hyperparameters.configured, **own})
         hyper.schedules = spec.hyperparameters.schedules
         parts = (*spec.parts, JointProgress(params))
         super().__init__(ctx, Learner(ctx, replace(spec, agent=agent, parts=parts, hyperparameters=hyper)))

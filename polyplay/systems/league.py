@@ -14,7 +14,7 @@ from typing import Literal
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
-from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, annealed, learn
+from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, learn
 from polyplay.population.rules import Evolution, around
 from polyplay.systems import System, described
 from polyplay.systems._teams import add_actors, add_referee, batches_of, table_envs
@@ -60,8 +60,8 @@ def build(c: Config, crew: Crew) -> System:
     ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
     loss = with_auxiliary(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), annealed(c.anneal))
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
     copies, bots = Evolution(c.exploit_every, priors=around(hyper.configured)), tuple(envs.spec.bots)
     varied = hyper.configured if copies.every else ()
     league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=varied)
