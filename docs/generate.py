@@ -124,7 +124,7 @@ def fields_of(page: Path, system: str) -> str:
 def presets_of(page: Path, system: str) -> str:
     """What a system's presets change, a column each, and what they say of themselves."""
     module = systems.load(system)
-    made = {name: make() for name, make in module.PRESETS.items()}
+    made = {name: make() for name, make in module.presets.items()}
     names = [f.name for f in fields(module.Config) if len({repr(getattr(c, f.name)) for c in made.values()}) > 1]
     base = made["paper"]
 
@@ -133,7 +133,7 @@ def presets_of(page: Path, system: str) -> str:
         return code(shown(value)) if preset == "paper" or value != getattr(base, field) else ""
 
     rows = ([code(name), *(cell(preset, name) for preset in made)] for name in names)
-    notes = [f"- `{name}`: {prose(about(make), page)}" for name, make in module.PRESETS.items() if about(make)]
+    notes = [f"- `{name}`: {prose(about(make), page)}" for name, make in module.presets.items() if about(make)]
     return "\n\n".join([table(["field", *map(code, made)], rows), "\n".join(notes)])
 
 
@@ -144,7 +144,7 @@ def about(make: Callable[[], Any]) -> str:
 def systems_table(page: Path, *columns: str) -> str:
     """Every system, linked to its page, with these of its six choices; without any all of them."""
     wanted = [c.strip() for c in " ".join(columns).split(",") if c.strip()]
-    rows = {name: systems.load(name).ROW for name in systems.names()}
+    rows = {name: systems.load(name).row for name in systems.names()}
     wanted = wanted or list(next(iter(rows.values())))
     where = os.path.relpath(ROOT / "docs" / "systems", page.parent)
     body = ([f"[`{n}`]({os.path.normpath(f'{where}/{n}.md')})", *(row[c] for c in wanted)] for n, row in rows.items())

@@ -23,12 +23,10 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from gymnasium import Env
 
-from polyplay.api import Run as Run
-from polyplay.api import check as check
-from polyplay.api import evaluate as evaluate
-from polyplay.api import export as export
-from polyplay.api import load as load
-from polyplay.api import resume as resume
+from polyplay.api import Callback, Run, check, evaluate, export, load, resume
+from polyplay.systems import Page
+
+__all__ = ["Callback", "Run", "check", "evaluate", "export", "load", "resume", "train"]
 '''
 OWN = {  # what Python takes besides the text of the command line
     "env": "str | Callable[..., Any] | Env[Any, Any]",
@@ -43,7 +41,7 @@ def stub() -> str:
     parts = [HEAD, options("RunOptions", RunOptions)]
     parts += [options(name.title().replace("_", ""), systems.load(name).Config, "RunOptions") for name in names]
     parts += [overload(f'Literal["{name}"]', keywords(name)) for name in names]
-    return "\n".join([*parts, overload("str | None = None", "Any")])
+    return "\n".join([*parts, overload("str | Page | None = None", "Any")])
 
 
 def keywords(name: str) -> str:

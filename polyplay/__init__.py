@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from polyplay._signatures import Run, check, evaluate, export, load, resume, train
+    from polyplay._signatures import Callback, Run, check, evaluate, export, load, resume, train
 
 __version__ = "0.1.0"
 STARTING = ("check", "evaluate", "resume", "train")  # what starts processes
-__all__ = ["Run", "__version__", "check", "evaluate", "export", "load", "resume", "train"]
+__all__ = ["Callback", "Run", "__version__", "check", "evaluate", "export", "load", "resume", "train"]
 
 
 def __getattr__(name: str) -> object:

@@ -6,12 +6,10 @@ from typing import Any, Literal, TypedDict, Unpack, overload
 
 from gymnasium import Env
 
-from polyplay.api import Run as Run
-from polyplay.api import check as check
-from polyplay.api import evaluate as evaluate
-from polyplay.api import export as export
-from polyplay.api import load as load
-from polyplay.api import resume as resume
+from polyplay.api import Callback, Run, check, evaluate, export, load, resume
+from polyplay.systems import Page
+
+__all__ = ["Callback", "Run", "check", "evaluate", "export", "load", "resume", "train"]
 
 class RunOptions(TypedDict, total=False):
     steps: int | None  # stop after this many agent steps, at the end of a rollout (also --total-timesteps, -n); instead of --frames
@@ -671,5 +669,5 @@ def train(
 ) -> Run: ...
 @overload
 def train(
-    system: str | None = None, config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
+    system: str | Page | None = None, config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
 ) -> Run: ...

@@ -15,6 +15,8 @@ from polyplay.runs.directory import read_table
 from polyplay.runs.load import page_of
 from polyplay.runs.options import read_option_file
 from polyplay.runs.run import RunResult
+from polyplay.runs.session import Callback as Callback
+from polyplay.systems import Page, name_of
 from polyplay.workers import process
 
 if TYPE_CHECKING:
@@ -55,13 +57,17 @@ class Run(RunResult):
 
 
 def train(
-    system: str | None = None, config: str | Path | None = None, callbacks: Sequence[object] = (), **overrides: Any
+    system: str | Page | None = None,
+    config: str | Path | None = None,
+    callbacks: Sequence[object] = (),
+    **overrides: Any,
 ) -> Run:
-    """Train `system` (see `polyplay systems`); keywords are what the command line calls --FIELD. config: a file of
-    options, or a run to repeat, which keywords override and which may name the system. callbacks: functions, called
-    with the run and each report, or objects with any of on_report, on_episode, on_checkpoint, on_evaluation and on_end.
+    """Train `system`: a name (see `polyplay systems`) or a Page of one's own; keywords are what the command line calls
+    --FIELD. config: a file of options, or a run to repeat, which keywords override and which may name the system.
+    callbacks: functions, called with the run and each report, or objects of a class that inherits `Callback`.
     """
     user_modules.refuse("polyplay.train")
+    system = system if system is None or isinstance(system, str) else name_of(system)
     file = None if config is None else read_option_file(config, overrides)
     if file is not None:
         system = file.choose_system(system)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import types
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from polyplay.core.errors import Count
+from polyplay.systems import Page, System
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,7 @@ class Config:
     """bound of the gradient's norm"""
 
 
-def page() -> Any:
-    made: Any = types.ModuleType("polyplay.systems.fake")
-    made.Config = Config
-    made.PRESETS = {"paper": Config, "quick": lambda: replace(Config(), lanes=32, learning_rate=1e-3)}
-    made.ROW = {"envs": "one pool", "policy runs": "nowhere", "source": "nobody 2026"}
-    return made
+def page() -> Page:
+    presets = {"paper": Config, "quick": lambda: replace(Config(), lanes=32, learning_rate=1e-3)}
+    row = {"envs": "one pool", "policy runs": "nowhere", "source": "nobody 2026"}
+    return Page(Config, lambda c, crew: System(None, None, ()), presets, row, name="fake")

@@ -118,7 +118,7 @@ LITTLE: Row = {"device": "cpu", "trace": False, "tensorboard": False, "checkpoin
 def settings_of(system: str, spec: EnvSpec, cores: int) -> Row:
     """What a system is measured with besides environment, network and precision."""
     page = systems.load(system)
-    preset = {"preset": "quick"} if "quick" in page.PRESETS else {}
+    preset = {"preset": "quick"} if "quick" in page.presets else {}
     there = "inputs" in page.Config.__dataclass_fields__
     raw = {"inputs": "raw"} if there and not pictures(spec.obs) else {}  # a preset may be for pictures
     return {**preset, **SETTINGS[system](cores), **raw}

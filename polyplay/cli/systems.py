@@ -57,7 +57,7 @@ def command(words: list[str]) -> None:
         return
     table = Table("system", "good for", "source", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in systems.names():
-        table.add_row(Text(name, style="bold"), GOOD_FOR.get(name, ""), systems.load(name).ROW["source"])
+        table.add_row(Text(name, style="bold"), GOOD_FOR.get(name, ""), systems.load(name).row["source"])
     default_console().print(table)
     print("A lane is one parallel environment; other libraries count them with num_envs.")
     print("Start with ppo. docs/systems/index.md compares all systems.")

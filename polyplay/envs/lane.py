@@ -7,6 +7,7 @@ episode. One that raises is closed; the pool counts that, and orders it again: i
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import traceback
 from abc import ABC, abstractmethod
@@ -264,8 +265,24 @@ def load_bot(spec: EnvSpec, name: str) -> Bot:
     """
     bot: Bot = imported(spec.bots[name], "polyplay_bots")
     if not isinstance(bot, StateBot):
+        _check_arguments(bot, f"{name}: {spec.bots[name]}")
         _try(bot, spec, 2, f"{name}: {spec.bots[name]}")
     return bot
+
+
+def _check_arguments(bot: SeatedBot, name: str) -> None:
+    """Raises UserError: it does not take observations and masks alone."""
+    try:
+        arguments = inspect.signature(bot)
+    except (TypeError, ValueError):  # it is written in C, or can't be called: trying it says so
+        return
+    try:
+        arguments.bind(None, None)
+    except TypeError:
+        state = f"an object whose class inherits {__name__}.StateBot, to play by the game's state"
+        raise UserError(
+            f"polyplay_bots: {name} takes {arguments}, allowed: (obs, mask), observations and masks; or {state}"
+        ) from None
 
 
 def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:

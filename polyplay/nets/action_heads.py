@@ -23,7 +23,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.spaces import ActionRange, ActionSpec, Box, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete
-from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis
+from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis, one_hot
 
 # The logarithm of a probability: exact, or guarded against probabilities near 0, as GA3C has it.
 #
@@ -274,7 +274,7 @@ class Categorical(LeafHead):
         return -(pi * (guarded_log(pi, self.guard) if logp is None else logp)).sum(-1)
 
     def embed(self, action: Tensor) -> Tensor:
-        return F.one_hot(action.long(), self.size).float()
+        return one_hot(action, self.size)
 
 
 def guarded_log(pi: Tensor, guard: str) -> Tensor:
@@ -318,7 +318,7 @@ class MultiCategorical(_Independent):
         return self._shaped(self._rows(params).argmax(-1))
 
     def embed(self, action: Tensor) -> Tensor:
-        return F.one_hot(action.reshape(-1, self.noise).long(), self.most).flatten(1)[:, self.at].float()
+        return one_hot(action.flatten(), self.most).unflatten(0, (-1, self.noise)).flatten(1)[:, self.at]
 
     def _rows(self, params: Tensor) -> Tensor:
         """Filled up with values that have no chance."""

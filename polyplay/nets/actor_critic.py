@@ -38,6 +38,7 @@ from polyplay.nets.layers import (
     axis,
     cache_half_weights,
     initialise,
+    tracing,
 )
 from polyplay.nets.policy import Normalize, Policy, ReturnScale, Torso, is_pixels
 from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
@@ -207,8 +208,11 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
         raise ValueError(f"x must be {list(rows.shape)} and features; got {list(x.shape)}")
     action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
     chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
-    best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
     with torch.no_grad():
+        if tracing():  # all rows: how many are looked at is a number
+            every = head.best(head(x.flatten(0, 1))).unflatten(0, rows.shape)
+            return chosen, torch.where(rows[..., None, None], every, 0.0)
+        best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
         best[rows] = head.best(head(x[rows]))
     return chosen, best
 
@@ -464,7 +468,7 @@ class ActorCritic(TorsoPolicy):
         prediction batch has `recent`, observations [3, N, …]; of value replay `replayed`, rows [T+1, N, …] with the
         `state` before them.
         """
-        out = dict[str, Tensor]()
+        out: Batch = {}
         if heads.pixel is not None:
             behind = x.unflatten(0, batch["first"].shape)
             out["pixel_chosen"], out["pixel_best"] = pixel_control_values(heads.pixel, behind, batch)

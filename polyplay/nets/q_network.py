@@ -23,7 +23,7 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
-from polyplay.nets.layers import Conv2d, Linear, initialise
+from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
@@ -232,7 +232,7 @@ class QHead(nn.Module):
 
     def embed(self, action: Tensor) -> Tensor:
         """Actions [N] as a network's input, [N, actions]."""
-        return F.one_hot(action.long(), self.actions).float()
+        return one_hot(action, self.actions)
 
 
 # ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, to the same bits.
@@ -347,20 +347,17 @@ class QNetwork(TorsoPolicy):
             "chosen": take_action(q, batch["action"]),
         }
 
-    def scores(self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False) -> Tensor:
+    def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
         """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
 
         batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
-        noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
+        noise, int64 [1] for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
         copies that `cache_weights` made; otherwise the weights are the present ones.
         """
-        noise = None
-        if self.head.noise and key is not None:
-            noise = torch.full((1,), key % 2**63, dtype=torch.int64, device=next(self.parameters()).device)
-        elif self.head.noise and "noise" in batch:
-            noise = keys(batch["noise"].flatten(0, 1))
+        if key is None and self.head.noise and "noise" in batch:
+            key = keys(batch["noise"].flatten(0, 1))
         with self._present_weights() if self.bf16 and not cached else contextlib.nullcontext():
-            made = self._scores(self._unrolled(batch, state)[0], noise)
+            made = self._scores(self._unrolled(batch, state)[0], key)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
         return made.unflatten(0, lead)
 
@@ -378,7 +375,8 @@ class QNetwork(TorsoPolicy):
     @contextlib.contextmanager
     def _present_weights(self) -> Iterator[None]:
         """The weights as they are, whatever copies there are."""
-        cached = [(layer, layer.half_weight) for layer in self.modules() if isinstance(layer, Linear | Conv2d)]
+        layers = (m for m in self.modules() if isinstance(m, Linear | Conv2d))
+        cached = [(layer, layer.half_weight) for layer in layers if layer.half_weight is not None]
         for layer, _ in cached:
             layer.half_weight = None
         try:
@@ -455,12 +453,9 @@ class DPGNetwork(TorsoPolicy):
         features = self._features(self.critic, obs)
         raw = self.steer(self._features(self.actor, obs))
         best = raw.tanh()
-        at = best.detach().requires_grad_()
-        with torch.enable_grad():
-            value = self._q(features.detach(), at)
-            (slope,) = torch.autograd.grad(value.sum(), at)  # of the weights nothing: they are not asked for
+        value, slope = self._sloped(features, best)
         q = self._q(features, self._inner(action))
-        return {"q": q, "best": best, "raw": raw, "value": value.detach(), "slope": slope}
+        return {"q": q, "best": best, "raw": raw, "value": value, "slope": slope}
 
     def _best(self, obs: Tree) -> Tensor:
         """μ(s) [N, A] in half ranges."""
@@ -468,6 +463,14 @@ class DPGNetwork(TorsoPolicy):
 
     def _q(self, features: Tensor, inner: Tensor) -> Tensor:
         return self.judge(torch.cat([features, inner], 1)).squeeze(1)
+
+    @torch.no_grad()
+    def _sloped(self, features: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
+        """Q [N] of actions in half ranges, and dQ/da [N, A]: the chain rule of `_two`'s layers."""
+        first, tanh, last = self.judge
+        hidden = tanh(first(torch.cat([features, inner], 1)))
+        slope = torch.ops.aten.tanh_backward(last.weight.expand_as(hidden), hidden) @ first.weight
+        return last(hidden).squeeze(1), slope[:, -self.size :]
 
     def _inner(self, action: Tensor) -> Tensor:
         """From the environment's units [N, …] to half ranges [N, A]; 0 where there is but one number to choose."""

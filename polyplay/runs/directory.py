@@ -170,12 +170,17 @@ def check_trust(
     """A line for every file that this run executes by name. config: config.json. given: options that are the caller's
     own. Raises UserError: the run was made elsewhere, and `trust` was not given.
     """
-    code = [(option, name) for option, name in code_of(config) if option not in given]
+    code = [(option_title(option), name) for option, name in code_of(config) if option not in given]
     if code and not trust and not is_ours(config):
-        executed = " and ".join(f"its {flag(option)} {name} would execute {_executed(name)}" for option, name in code)
+        executed = " and ".join(f"its {option} {name} would execute {_executed(name)}" for option, name in code)
         raise UserError(f"{where}: {directory} was made elsewhere, and {executed}: {word}")
     own = [(option, name) for option, name in code if not name.startswith((f"{MAIN}:", CLUSTER))]  # of who calls
-    return [f"the run's {flag(option)} {name} executes {_executed(name)}" for option, name in own]
+    return [f"the run's {option} {name} executes {_executed(name)}" for option, name in own]
+
+
+def option_title(option: str) -> str:
+    """What a command line has for this name in a run's files."""
+    return "SYSTEM" if option == "system" else flag(option)
 
 
 def check_program(path: Path, record: Row, trust: bool) -> None:
@@ -197,11 +202,12 @@ def check_named(where: Path, other: Row, config: Row) -> None:
 
 
 def code_of(config: Row) -> list[tuple[str, str]]:
-    """(option, name) of everything that a run executes by name. config: config.json, or its `config` and `options`."""
+    """(option, name) of everything that a run executes by name. config: config.json, or some of what it has."""
     values = {**config["config"], **config.get("options", {})}
     words = {name: list(map(str, v if isinstance(v, list | dict) else [v])) for name, v in values.items()}
+    found = [("system", name) for name in (str(config.get("system", "")),) if ":" in name]
     envs = [name for name in words.get("env", ()) if not name.startswith(OWN)]
-    found = [("env", name) for name in envs if ":" in name.removeprefix("toy:")]
+    found += [("env", name) for name in envs if ":" in name.removeprefix("toy:")]
     found += [(option, name) for option in ("network", "wrapper") for name in words.get(option, ()) if ":" in name]
     for word in words.get("env_kwargs", ()):  # some environments build others by name
         found += [("env_kwargs", name) for name in NAMED.findall(word.partition("=")[2])]

@@ -17,7 +17,7 @@ from polyplay.core.files import Row, is_number, is_row, read_lines, read_object
 from polyplay.core.user_modules import look_up
 from polyplay.envs import pool
 from polyplay.runs import options as run_options
-from polyplay.runs.directory import MAIN, check_trust, read_config, read_summary
+from polyplay.runs.directory import MAIN, check_trust, option_title, read_config, read_summary
 from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, minutes_over
@@ -214,14 +214,21 @@ def engine_of(hosts: str) -> Engine:
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
     """The page's system. Raises UserError, also where its memory cannot be had."""
     from polyplay.nets.layers import outlines
+    from polyplay.nets.policy import PolicyFactory
 
     try:
         with outlines():  # pages ask for sizes alone
-            return page.build(settings, crew)
+            wired = page.build(settings, crew)
     except MemoryError:
         usual = vars(page.Config())
         changed = [f"{flag(k)} {v}" for k, v in vars(settings).items() if type(v) is int and v > usual[k]]
         raise UserError(f"memory: there is too little for {' '.join(changed) or 'these settings'}: lower it") from None
+    if not isinstance(wired, System):
+        raise UserError(f"SYSTEM: build of {page.name} answers {type(wired).__name__}, but it must be a System")
+    if not isinstance(wired.policy, PolicyFactory) and not systems.is_population(page):
+        given = f"SYSTEM: build of {page.name} answers a System whose policy is a {type(wired.policy).__name__}"
+        raise UserError(f"{given}, but it must be a NetworkFactory (polyplay.nets.factory)")
+    return wired
 
 
 @contextlib.contextmanager
@@ -329,7 +336,6 @@ def changes_given(system: str, settings: Settings, options: RunOptions, sources:
     differ = [k for k in differ if now[k] != 0 or config["sources"].get(k) != "chosen"]  # 0: chosen then as now
     for name in differ:
         if name not in run_options.CHANGEABLE:
-            what = "SYSTEM" if name == "system" else flag(name)
-            text = f"{what}: {now[name]} given, but {options.run} was begun with {was[name]}"
+            text = f"{option_title(name)}: {now[name]} given, but {options.run} was begun with {was[name]}"
             raise UserError(f"{text}: leave it as it was, or name another --run")
     return {k: now[k] for k in differ} | {k: True for k in ("dry_run", "quiet", "verbose") if now[k]}

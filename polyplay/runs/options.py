@@ -2,7 +2,7 @@
 
 From a command line or keywords to one checked configuration, with where each value came from.
 
-A system's page gives `Config` (a frozen dataclass) and `PRESETS`; what every run has is `RunOptions`. Nothing
+A system's page gives `Config` (a frozen dataclass) and `presets`; what every run has is `RunOptions`. Nothing
 here knows any system: functions take the page, `polyplay.systems.load(name)`. Imports no torch.
 """
 
@@ -19,7 +19,6 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from polyplay import systems
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
@@ -293,14 +292,9 @@ class RunOptions:
 Choice = tuple[Settings, RunOptions, Sources]
 
 
-def name_of(page: Page) -> str:
-    return page.__name__.rpartition(".")[2]
-
-
 def spoken_name(page: Page) -> str:
     """As it is written behind a verb: of a population with the system of its members, which has options too."""
-    other = systems.members_page(page)
-    return name_of(page) + (f" --over {name_of(other)}" if other else "")
+    return page.name + (f" --over {page.over.name}" if page.over else "")
 
 
 def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile | None = None) -> Choice:
@@ -318,8 +312,8 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
         settings, options, _ = _choose(page, named, "command line", None)
         about = f"Defaults follow from --env. Below: preset {options.preset}, for {settings.env}; with --env ID before"
         about += f" --help, those of ID.\nPresets: {', '.join(_presets.names(page))}.\n{MORE}"
-        if options.preset in page.PRESETS:
-            about += "\n" + " ".join((page.PRESETS[options.preset].__doc__ or "").split())
+        if options.preset in page.presets:
+            about += "\n" + " ".join((page.presets[options.preset].__doc__ or "").split())
         groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
         flags.show_help([settings, options], groups, command, about)
     return _choose(page, flags.parse_values(words, types), "command line", file)
@@ -420,7 +414,7 @@ def adjust(page: Page, settings: Settings, changes: Mapping[str, object]) -> tup
     able = [name for name in (*ADJUSTABLE, *SIZES) if name in types]
     for name in changes:
         if name in {*types, *ADJUSTABLE, *SIZES}.difference(able):
-            what = f"it cannot change when a run of {name_of(page)} goes on"
+            what = f"it cannot change when a run of {page.name} goes on"
             raise UserError(f"{flag(name)}: {what}; what can: {', '.join(able)}")
     changes = {k: v for k, v in changes.items() if (k, v) != ("frames", None)}
     own = {k: flags.check_value(flag(k), v, types[k]) for k, v in changes.items() if k in types}
@@ -440,8 +434,8 @@ def new_directory(system: str, env: object, options: RunOptions) -> Path:
     cannot be made.
     """
     place = getattr(env, "__name__", None) or str(env)
-    slug = re.sub(r"[^A-Za-z0-9_.]+", "-", place.removeprefix("ALE/")).strip("-.") or "env"
-    path = stem = Path(options.run or f"runs/{system}-{slug}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
+    slug, title = (re.sub(r"[^A-Za-z0-9_.]+", "-", text).strip("-.") for text in (place.removeprefix("ALE/"), system))
+    path = stem = Path(options.run or f"runs/{title}-{slug or 'env'}-{options.seed}-{time.strftime('%Y%m%d-%H%M%S')}")
     again = 1
     while options.run is None and path.exists():  # two runs begun within one second
         again += 1

@@ -297,7 +297,7 @@ def train(
     """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
     _refuse_callbacks(callbacks)
     page = composed(page, settings.over)
-    settings, title = replace(settings, over=run_options.name_of(page.OVER)), run_options.name_of(page)
+    settings, title = replace(settings, over=page.over.name), page.name
     reporter.check_wandb(options.wandb)
     settings, (crew, plan, lines), left = run_options.fitted(
         settings, sources, lambda other: _wire(page, other, options)

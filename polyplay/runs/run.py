@@ -48,19 +48,19 @@ def train(
     """Run `system` from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
     it cannot go on.
     """
-    check_callbacks(callbacks)
+    callbacks = check_callbacks(callbacks)
     page = systems.load(system)
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
-        changes = load.changes_given(run_options.name_of(page), settings, options, sources) | load.objects_of(settings)
-        own = {"config": run_options.to_json(settings), "options": run_options.to_json(options)}
+        changes = load.changes_given(page.name, settings, options, sources) | load.objects_of(settings)
+        own = {"system": page.name, "config": run_options.to_json(settings), "options": run_options.to_json(options)}
         same = run_files.code_of(run_files.read_config(there, population=True)) == run_files.code_of(own)
         return resume(there, changes, same, callbacks)
     from polyplay.runs import population
 
     if systems.is_population(page):
         return population.train(page, settings, options, sources, callbacks)
-    return begin_run(run_options.name_of(page), settings, options, sources, callbacks)
+    return begin_run(page.name, settings, options, sources, callbacks)
 
 
 def begin_run(
@@ -103,7 +103,7 @@ def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False, cal
     """Go on with a run, or a population, from its newest whole checkpoint; `changes` are options, or hyperparameters,
     that now hold. trust: also where it was made elsewhere and executes a module by name.
     """
-    check_callbacks(callbacks)
+    callbacks = check_callbacks(callbacks)
     directory = Path(directory)
     from polyplay.runs import population
 
@@ -179,7 +179,7 @@ def diagram(system: str, settings: Settings, options: RunOptions, sources: Sourc
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options)
-        systems.load(system).build(other, crew)
+        load.wire_system(systems.load(system), other, crew)
         return crew.diagram()
 
     return str(run_options.fitted(settings, sources or {}, draw)[1])

@@ -16,6 +16,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter, methodcaller
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -38,13 +39,6 @@ from polyplay.workers.crew import Crew
 # What a user's own code is called with while a run is going: reports, games, checkpoints, evaluations, its end.
 
 
-EVENTS = {  # by file of lines, and what else happens
-    **{"metrics": "on_report", "episodes": "on_episode", "checkpoint": "on_checkpoint"},
-    **{"evaluations": "on_evaluation", "end": "on_end"},
-}
-METHODS = tuple(EVENTS.values())
-
-
 @dataclass(frozen=True)
 class CurrentRun:
     """The run as a callback sees it. `stop` ends it as Ctrl-C does: a checkpoint, a summary, exit status 0."""
@@ -53,44 +47,81 @@ class CurrentRun:
     stop: Callable[[str], None]
 
 
-def check_callbacks(callbacks: Sequence[object]) -> None:
-    """Raises UserError: one of them is neither a function nor has one of the methods, can't be called with two
-    arguments, or nobody would await it.
+class Callback:
+    """A user's own code beside a run. A method that returns False ends the run, as `run.stop` does."""
+
+    @property
+    def title(self) -> str:
+        return type(self).__name__
+
+    def on_report(self, run: CurrentRun, row: Row) -> object:
+        """A line of metrics.jsonl was written."""
+
+    def on_episode(self, run: CurrentRun, row: Row) -> object:
+        """A full game has ended: its line of episodes.jsonl, also where --log-games leaves it out."""
+
+    def on_checkpoint(self, run: CurrentRun, path: Path) -> object:
+        """A checkpoint is complete: its directory."""
+
+    def on_evaluation(self, run: CurrentRun, row: Row) -> object:
+        """A line of evaluations.jsonl was written."""
+
+    def on_end(self, run: CurrentRun, summary: Row) -> object:
+        """The run has ended, and has not failed."""
+
+
+class FunctionCallback(Callback):
+    """A function that is called with reports."""
+
+    def __init__(self, function: Callable[..., object]):
+        self.on_report = function  # type: ignore[method-assign]
+
+    @property
+    def title(self) -> str:
+        return _name(self.on_report)
+
+
+EVENTS = {  # by file of lines, and what else happens
+    **{"metrics": "on_report", "episodes": "on_episode", "checkpoint": "on_checkpoint"},
+    **{"evaluations": "on_evaluation", "end": "on_end"},
+}
+
+
+def check_callbacks(callbacks: Sequence[object]) -> list[Callback]:
+    """Functions become callbacks. Raises UserError: one of them is neither, can't be called with two arguments, or
+    nobody would await it.
     """
     if not isinstance(callbacks, (list, tuple)):
-        raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or objects")
-    for callback in callbacks:
-        name, functions = _name(callback), _functions(callback)
-        if not functions or isinstance(callback, type):
-            given = f"the class {name}" if isinstance(callback, type) else name
-            raise UserError(
-                f"callbacks: {given} given, allowed: a function, or an object with one of {', '.join(METHODS)}"
-            )
-        for function in functions.values():
-            if inspect.iscoroutinefunction(function):
-                raise UserError(f"callbacks: {name} is async, allowed: def, which is called and waited for")
-            with contextlib.suppress(ValueError):  # of compiled code: its first call tells
-                try:
-                    inspect.signature(function).bind(None, None)
-                except TypeError as e:
-                    text = f"callbacks: {name} is called with (run, row), and does not take that: {e}"
-                    raise UserError(text) from None
+        raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or of polyplay.Callback")
+    return [_checked(callback) for callback in callbacks]
 
 
-def _functions(callback: Any) -> dict[str, Callable[..., Any]]:
-    """What is called of a callback, by METHODS; a function stands for on_report."""
-    found = {method: getattr(callback, method) for method in METHODS if hasattr(callback, method)}
-    return found or ({"on_report": callback} if callable(callback) else {})
+def _checked(callback: object) -> Callback:
+    if callable(callback) and not isinstance(callback, type | Callback):
+        callback = FunctionCallback(callback)
+    if not isinstance(callback, Callback):
+        given = f"the class {_name(callback)}" if isinstance(callback, type) else _name(callback)
+        allowed = f"a function, or an object whose class inherits polyplay.Callback ({', '.join(EVENTS.values())})"
+        raise UserError(f"callbacks: {given} given, allowed: {allowed}")
+    for method in EVENTS.values():
+        function = attrgetter(method)(callback)
+        if inspect.iscoroutinefunction(function):
+            raise UserError(f"callbacks: {callback.title} is async, allowed: def, which is called and waited for")
+        with contextlib.suppress(ValueError):  # of compiled code: its first call tells
+            try:
+                inspect.signature(function).bind(None, None)
+            except TypeError as e:
+                text = f"callbacks: {callback.title} is called with (run, row), and does not take that: {e}"
+                raise UserError(text) from None
+    return callback
 
 
 class Callbacks:
-    """Collects what happens, and calls the user's code with it between two polls of the crew.
-
-    callbacks: objects with any of METHODS, or functions, which stand for on_report. finish: called with the reason
-    where one of them asks for the end, by returning False or by `run.stop`.
+    """Collects what happens, and calls the user's code with it between two polls of the crew. finish: called with the
+    reason where a callback asks for the end, by returning False or by `run.stop`.
     """
 
-    def __init__(self, callbacks: Sequence[Any], directory: Path, finish: Callable[[str], None]):
+    def __init__(self, callbacks: Sequence[Callback], directory: Path, finish: Callable[[str], None]):
         self.callbacks, self.directory, self.finish = callbacks, directory, finish
         self.events: deque[tuple[str, Any]] = deque()
 
@@ -108,20 +139,19 @@ class Callbacks:
         while self.events:
             method, what = self.events.popleft()
             for callback in self.callbacks:
-                if (function := _functions(callback).get(method)) is not None:
-                    stop = partial(self._stop, _name(callback))
-                    answer = function(CurrentRun(self.directory, stop), what)
-                    # comparisons of NumPy and torch give no `bool`
-                    scalar = getattr(answer, "ndim", 1) == 0 and str(getattr(answer, "dtype", "")).endswith("bool")
-                    if (isinstance(answer, bool) or scalar) and not answer:
-                        stop()
+                stop = partial(self._stop, callback.title)
+                answer = methodcaller(method, CurrentRun(self.directory, stop), what)(callback)
+                # comparisons of NumPy and torch give no `bool`
+                scalar = getattr(answer, "ndim", 1) == 0 and str(getattr(answer, "dtype", "")).endswith("bool")
+                if (isinstance(answer, bool) or scalar) and not answer:
+                    stop()
 
     def _stop(self, name: str, why: str = "") -> None:
         self.finish(f"stopped by callback {name}" + f": {why}" * bool(why))
 
 
-def _name(callback: object) -> str:
-    return str(getattr(callback, "__name__", type(callback).__name__))
+def _name(what: object) -> str:
+    return str(getattr(what, "__name__", type(what).__name__))
 
 
 # What another program may ask of a run that goes on: to save a checkpoint, or to end.
@@ -466,7 +496,7 @@ class RunSetup:
     plan: Plan
     counters: Row
     lock: run_files.DirectoryLock | None = None
-    callbacks: Sequence[object] = ()  # the user's own code
+    callbacks: Sequence[Callback] = ()
     part: RunSegment | None = None
 
     @property

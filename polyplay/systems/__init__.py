@@ -5,13 +5,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import pkgutil
+import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from types import ModuleType
+from typing import Any
 
+from polyplay.core import user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import ValueUnits
 
@@ -34,17 +37,33 @@ class System:
         return self.epsilon if self.envs.title.startswith("ALE/") else 0.0
 
 
-class Page(Protocol):
-    """A module of this room, or `_presets.composed` of two."""
+@dataclass(frozen=True, eq=False)
+class Page:
+    """A system: its options, and the wiring of its workers. Raises UserError: Config is no dataclass of options with
+    defaults, or build is no function.
 
-    __name__: str
-    Config: Any  # the dataclass of its options
-    PRESETS: Mapping[str, Callable[[], Any]]  # by name what makes a Config
-    ROW: Mapping[str, str]  # of the table of systems
-    OVER: Page | None  # only of populations: the page of their members' system; None: it is not chosen yet
+    Config: a frozen dataclass; `env` and `frames` are among its fields. build(c, crew): wires the system of this Config
+    into the crew, and answers System. It raises UserError where options contradict each other.
+    """
 
-    def build(self, c: Any, crew: Any) -> System:
-        """Wire the system of this Config into the crew. Raises UserError: options that contradict each other."""
+    Config: Any
+    build: Callable[[Any, Any], System]
+    presets: Mapping[str, Callable[[], Any]] = field(default_factory=dict)  # by name what makes a Config, best first
+    row: Mapping[str, str] = field(default_factory=dict)  # of the table of systems
+    over: Page | None = None  # only of populations: the page of their members' system; None: it is not chosen yet
+    name: str = ""  # as `load` finds it
+
+    def __post_init__(self) -> None:
+        if not (isinstance(self.Config, type) and is_dataclass(self.Config)):
+            raise UserError(f"Page: Config {self.Config!r} given, allowed: a dataclass of options")
+        where, options = f"Page: Config {self.Config.__qualname__}", {f.name: f for f in fields(self.Config)}
+        if lacking := [n for n, f in options.items() if f.default is MISSING and f.default_factory is MISSING]:
+            raise UserError(f"{where} has no default of {', '.join(lacking)}: give every option one")
+        if lacking := [n for n in ("env", "frames") if n not in options and "over" not in options]:
+            raise UserError(f"{where} has no {', '.join(lacking)}: every system has options of these names")
+        if not callable(self.build):
+            raise UserError(f"Page: build {self.build!r} given, allowed: a function build(c, crew) that answers System")
+        object.__setattr__(self, "presets", self.presets or {"default": self.Config})
 
 
 @cache
@@ -82,21 +101,48 @@ def is_population(page: Page) -> bool:
     return "over" in page.Config.__dataclass_fields__
 
 
-def members_page(page: Page) -> Page | None:
-    """The page of a population's members; None: it is not chosen yet, or the page trains one agent."""
-    return page.OVER if is_population(page) else None
-
-
 def ordinary() -> list[str]:
     """The systems whose runs train one agent."""
     return [name for name in names() if not is_population(load(name))]
 
 
 def load(name: str) -> Page:
-    """The page (a module) of system `name`, in capitals or not."""
+    """The page of system `name`, in capitals or not, or of module:NAME, a user's own."""
+    if ":" in name:
+        return replace(_find(name), name=name)
     known = names()
     if name.lower() in known:
-        return cast("Page", importlib.import_module(f"{__name__}.{name.lower()}"))
+        module = importlib.import_module(f"{__name__}.{name.lower()}")
+        return Page(module.Config, module.build, module.PRESETS, module.ROW, name=name.lower())
     near = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UserError(f"SYSTEM: {name!r} given, allowed: {', '.join(known)}{hint}")
+
+
+def _find(name: str) -> Page:
+    """The page that module:NAME is. Raises UserError."""
+    allowed = "module:NAME, where the module has NAME = Page(Config, build)"
+    module, _, attribute = name.partition(":")
+    try:
+        found = user_modules.look_up(user_modules.import_module(module, name, "SYSTEM", allowed), attribute)
+    except AttributeError:
+        if module == "__main__":
+            cure = "go on in the program that has it, or put it into a file of its own"
+            raise UserError(f"SYSTEM: {attribute} of the program that began the run is not here: {cure}") from None
+        raise UserError(f"SYSTEM: {name} given, but {module} has no {attribute!r}; allowed: {allowed}") from None
+    if not isinstance(found, Page):
+        raise UserError(f"SYSTEM: {name} given, which is no Page but {type(found).__name__}; allowed: {allowed}")
+    return found
+
+
+def name_of(page: object) -> str:
+    """module:NAME of a user's page, by which workers and resumed runs find it. Raises UserError."""
+    if not isinstance(page, Page):
+        what = f"of type {type(page).__name__}" if not isinstance(page, ModuleType | type) else f"{page.__name__}"
+        raise UserError(f"SYSTEM: {what} given, allowed: a name, or a polyplay.systems.Page(Config, build)")
+    for module in (page.Config.__module__, "__main__"):
+        for name, value in vars(sys.modules[module]).items():
+            if value is page:
+                return f"{module}:{name}"
+    where = "write NAME = Page(Config, build) in the file of its Config, outside functions"
+    raise UserError(f"SYSTEM: a Page given that no module has by name: {where}")

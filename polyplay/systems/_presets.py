@@ -14,8 +14,7 @@ import importlib.util
 from dataclasses import fields, replace
 from functools import partial
 from itertools import product
-from types import SimpleNamespace
-from typing import Any, cast, get_type_hints
+from typing import Any, get_type_hints
 
 from polyplay import systems
 from polyplay.core.errors import UserError
@@ -47,20 +46,19 @@ SIDES = {"game:go": 19, "game:othello": 8}  # cells of a side, if a name has no 
 
 def names(page: Page) -> list[str]:
     """The page's presets, and those tuned for domains."""
-    return [*page.PRESETS, *tuned(page)]
+    return [*page.presets, *tuned(page)]
 
 
 def tuned(page: Page) -> dict[str, dict[str, Any]]:
     """Of a page: domain → settings; `source` and, by environment, `envs` among them."""
-    own = systems.members_page(page) or page
-    found: dict[str, dict[str, Any]] = systems.read_settings("tuned.toml").get(own.__name__.rpartition(".")[2], {})
+    found: dict[str, dict[str, Any]] = systems.read_settings("tuned.toml").get((page.over or page).name, {})
     return found
 
 
 def choose(page: Page, env: Any, **made: Any) -> str:
     """The preset for an environment. made: its `kwargs` and `wrappers`, see Envs."""
     where, there = domain(env), tuned(page)
-    plain = "paper" if "paper" in page.PRESETS else next(iter(page.PRESETS))
+    plain = "paper" if "paper" in page.presets else next(iter(page.presets))
     if str(page.Config().env).startswith("game:"):
         return _of_game(page, str(env))
     if where in ("atari", "toy") or where in there or not there:
@@ -114,21 +112,23 @@ def settings(page: Page, name: str, env: Any = None, automatic: bool = False) ->
     nobody named it. Raises UserError: there is none.
     """
     there = tuned(page)
-    if name in page.PRESETS:
-        made = page.PRESETS[name]()
-        return _beyond_atari(made) if automatic and env is not None and domain(env) != "atari" else made
+    if name in page.presets:
+        made = page.presets[name]()
+        plain = (
+            ":" in page.name or not automatic or env is None or domain(env) == "atari"
+        )  # a user's page is as it says
+        return made if plain else _beyond_atari(made)
     if name not in there:
         near = difflib.get_close_matches(name, names(page), 1)
         hint = f"; did you mean {near[0]}?" if near else ""
-        title = page.__name__.rpartition(".")[2]
-        raise UserError(f"--preset: '{name}' given, allowed for {title}: {', '.join([AUTO, *names(page)])}{hint}")
+        raise UserError(f"--preset: '{name}' given, allowed for {page.name}: {', '.join([AUTO, *names(page)])}{hint}")
     section = dict(there[name])
     if automatic and env is not None and domain(env) != name:  # of a likely kind: what its code does is no order here
         section.pop("actions", None)
     like, own = section.pop("like", None), section.pop("envs", {}).get(env, {})
     values = {"env": EXAMPLES.get(name), **section, **own} | ({} if env is None else {"env": env})
     values = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if k != "source"}
-    first = page.PRESETS[like]() if like else page.Config()
+    first = page.presets[like]() if like else page.Config()
     return replace(first if name == "atari" else _beyond_atari(first), **values)
 
 
@@ -159,9 +159,9 @@ def warning(page: Page, name: str, env: Any, **made: Any) -> str:
     where, fits = domain(env), name if name in tuned(page) else domain(settings(page, name).env)
     if where in (fits, "toy", "other") or str(env).startswith("game:"):
         return ""
-    better, title = choose(page, env, **made), page.__name__.rpartition(".")[2]
+    better = choose(page, env, **made)
     if better == name:
-        return f"{title} has no settings for {where} environments such as {env}: it uses those for {fits}"
+        return f"{page.name} has no settings for {where} environments such as {env}: it uses those for {fits}"
     return f"--preset {name} is for {fits} environments, but {env} is of kind {where}: omit --preset to use {better}"
 
 
@@ -185,9 +185,8 @@ def composed(page: Page, over: str) -> Page:
     other = systems.load(over)
     config = dataclasses.make_dataclass("Config", [], bases=(page.Config, other.Config), frozen=True)
     config.__doc__ = page.Config.__doc__
-    presets = {name: _lifted(config, make) for name, make in other.PRESETS.items()}
-    own = {"__name__": page.__name__, "Config": config, "PRESETS": presets, "OVER": other}
-    return cast("Page", SimpleNamespace(**own, ROW=page.ROW, build=page.build))
+    presets = {name: _lifted(config, make) for name, make in other.presets.items()}
+    return replace(page, Config=config, presets=presets, over=other)
 
 
 def _lifted(config: Any, make: Any) -> Any:

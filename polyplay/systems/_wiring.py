@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -17,11 +16,12 @@ from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari import atari_preset
 from polyplay.learning import Epochs
-from polyplay.learning.returns import Loss
+from polyplay.learning.returns import ActorCriticLoss
 from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets import NetworkFactory
 from polyplay.nets.actor_critic import FRAMES
 from polyplay.systems import System as System
+from polyplay.systems import read_settings
 from polyplay.workers.crew import Crew as Crew
 
 C = TypeVar("C", bound=Any)  # a Config
@@ -60,8 +60,8 @@ def atari_options(c: Any, life_loss: str = "auto", pipeline: str = "") -> dict[s
     """
     name, colon, how = c.atari.partition(":")
     if not plays_atari(c):
-        presets = sys.modules[type(c).__module__].PRESETS.values()
-        if c.atari not in {make().atari for make in presets}:
+        presets = read_settings("pages.toml").get(type(c).__module__.rpartition(".")[2], {}).get("presets", {})
+        if c.atari not in {type(c).atari, *(preset.get("atari") for preset in presets.values())}:
             raise UserError(f"--atari: {c.atari} given, but --env {c.env} is no Atari game (ALE/Pong-v5)")
         return {}
     options = atari_preset(type(c).atari if name == "auto" else name)
@@ -212,7 +212,7 @@ def units_of(c: Any) -> ValueUnits:
     return ValueUnits(1.0 if c.reward == "sign" else c.reward_scale)
 
 
-def with_auxiliary(c: Any, loss: Loss, auxiliary: Mapping[str, float] = MappingProxyType({})) -> Any:
+def with_auxiliary(c: Any, loss: ActorCriticLoss, auxiliary: Mapping[str, float] = MappingProxyType({})) -> Any:
     """The loss, where the core is a temporal one its two KL divergences, and auxiliary tasks by what they cost."""
     terms = dict(KL if c.core == "temporal" else {}) | {TERMS[task][0]: cost for task, cost in auxiliary.items()}
     return WithAuxiliary(loss, terms) if terms else loss

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from polyplay.learning.learner import Learner
 from polyplay.runs import directory
 from polyplay.runs.directory import DirectoryLock, read_config
 from polyplay.runs.options import RunOptions
-from polyplay.runs.session import Callbacks, Session
+from polyplay.runs.session import Callbacks, Session, check_callbacks
 from polyplay.workers.crew import Crew
 from tests.reports import rows
 
@@ -160,16 +161,16 @@ def test_a_signal_while_workers_start_ends_the_run_with_a_summary(tmp_path, monk
 TOY: dict[str, Any] = {**CATCH, "lanes": 8, "report_every": 0.1, "quiet": True}
 
 
-class Recorder:
-    """Counts what it is called with."""
+class Recorder(polyplay.Callback):
+    """Keeps what it is called with."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[Any]] = {}
+        for name in ("on_report", "on_episode", "on_checkpoint", "on_evaluation", "on_end"):
+            setattr(self, name, partial(self.record, name))
 
-    def __getattr__(self, name: str) -> Any:
-        if not name.startswith("on_"):
-            raise AttributeError(name)
-        return lambda run, what, more=1: self.rows.setdefault(name, []).append(what)
+    def record(self, name: str, run: Any, what: Any, more: int = 1) -> None:
+        self.rows.setdefault(name, []).append(what)
 
 
 def test_every_line_checkpoint_and_the_end_is_passed_on(tmp_path: Path):
@@ -188,7 +189,7 @@ def test_every_line_checkpoint_and_the_end_is_passed_on(tmp_path: Path):
     assert (reports, recorder.rows["on_checkpoint"][-1]) == (written["on_report"], last)
 
 
-class Stopper:
+class Stopper(polyplay.Callback):
     def on_report(self, run: Any, row: dict[str, Any]) -> None:
         if row["updates"]:
             run.stop("enough")
@@ -204,7 +205,7 @@ OTHERS = [True, None, 0, 0.0, "", [], np.True_, torch.tensor(True), np.zeros(2, 
 @pytest.mark.parametrize("answer", [False, np.False_, np.array(False), torch.tensor(False), *OTHERS])
 def test_nothing_but_false_stops(answer: Any):
     ends: list[str] = []
-    found = Callbacks([lambda run, row: answer], Path("run"), ends.append)
+    found = Callbacks(check_callbacks([lambda run, row: answer]), Path("run"), ends.append)
     found.add("metrics", {})
     found.call()
     assert bool(ends) == (not any(answer is other for other in OTHERS))
@@ -235,7 +236,12 @@ def test_a_callback_that_raises_leaves_a_run_that_can_go_on(last: bool, tmp_path
     assert [row["state"] for row in directory.list_runs([tmp_path / "run"])] == ["failed"]
 
 
-class Later:
+class Unrelated:
+    def on_report(self, run: Any, row: dict[str, Any]) -> bool:
+        return False
+
+
+class Later(polyplay.Callback):
     async def on_report(self, run: Any, row: dict[str, Any]) -> bool:
         return False
 
@@ -243,9 +249,13 @@ class Later:
 @pytest.mark.parametrize(
     ("callbacks", "says"),
     [
-        ([3], "callbacks: int given, allowed: a function, or an object with one of on_report"),
+        ([3], "callbacks: int given, allowed: a function, or an object whose class inherits polyplay.Callback"),
+        ([Unrelated()], r"Unrelated given, .*inherits polyplay.Callback \(on_report, on_episode, .*on_end\)"),
         (enough, "callbacks: enough given, allowed: a list"),
-        ([Stopper], "the class Stopper given, allowed: a function, or an object with one of on_report"),
+        (
+            [Stopper],
+            "the class Stopper given, allowed: a function, or an object whose class inherits polyplay.Callback",
+        ),
         ([lambda row: False], r"<lambda> is called with \(run, row\).*too many positional arguments"),
         ([print, lambda run, row, more: False], r"missing a required argument: 'more'"),
         ([Later()], "Later is async"),

@@ -28,7 +28,7 @@ ABOUT = ("ours", "says", "differs")  # of a page
 
 WIRED = ("parameters", "observation", "actions", "target_steps", "test_epsilon", "beta_end", "alpha")
 
-ALL = [(name, preset) for name in systems.ordinary() for preset in systems.load(name).PRESETS]
+ALL = [(name, preset) for name in systems.ordinary() for preset in systems.load(name).presets]
 
 
 def said(name: str, preset: str) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def said(name: str, preset: str) -> dict[str, Any]:
 def wired(name: str, preset: str) -> dict[str, Any]:
     """The configuration, and what became of it in the wiring: every replica's share together."""
     page, crew = systems.load(name), Crew(0)
-    config = page.PRESETS[preset]()
+    config = page.presets[preset]()
     system = page.build(config, crew)
     spec, net = system.envs.spec, system.policy()
     shown = {path: list(field.shape) for path, field in tree.leaves(spec.obs)}
@@ -175,7 +175,7 @@ def test_cartpole_gets_settings_for_it_and_atari_the_papers(name):
     settings, chosen, _ = resolved(name, env="ALE/Breakout-v5")
     lanes = {"lanes": 16, "unroll": 1} if name == "dqn" else {}
     assert chosen.preset == ("atari" if lanes else "paper")
-    assert settings == dataclasses.replace(PAGES[name].PRESETS["paper"](), env="ALE/Breakout-v5", **lanes)
+    assert settings == dataclasses.replace(PAGES[name].presets["paper"](), env="ALE/Breakout-v5", **lanes)
 
 
 def test_the_environment_that_a_page_plays_by_itself_decides_too():
@@ -266,7 +266,7 @@ def test_a_recurrent_core_takes_the_place_of_separate_networks():
 def planned(name: str, **given: Any) -> str:
     """The first lines of a plan, whose precision is auto."""
     page, crew = systems.load(name), Crew(0, steps=1_000, precision="auto")
-    made = plan.make_plan(crew, page.build(replace(page.PRESETS["quick"](), **given), crew), RunOptions(steps=1_000))
+    made = plan.make_plan(crew, page.build(replace(page.presets["quick"](), **given), crew), RunOptions(steps=1_000))
     return "\n".join(f"{head}: {text}" for head, text in terminal.short_facts(made.lines))
 
 

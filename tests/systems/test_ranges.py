@@ -56,7 +56,7 @@ def test_every_number_has_a_range_and_is_refused_beyond_it(group: type):
 @pytest.mark.parametrize("name", PAGES)
 def test_presets_are_within_the_ranges(name: str):
     page = systems.load(name)
-    for make in page.PRESETS.values():
+    for make in page.presets.values():
         assert options.from_json(page.Config, options.to_json(make())) == make()
 
 

@@ -116,12 +116,12 @@ def test_without_either_the_same_run_learns_nothing(without, tmp_path, monkeypat
 @pytest.mark.parametrize("name", systems.ordinary())
 def test_every_page_has_its_row_its_presets_and_a_figure(name):
     page = systems.load(name)
-    assert set(page.ROW) == {"envs", "policy runs", "between", "pace", "update", "weights travel", "source"}
+    assert set(page.row) == {"envs", "policy runs", "between", "pace", "update", "weights travel", "source"}
     if name == "league":  # nobody published settings for so small a one
-        assert page.PRESETS["selfplay"]() == page.Config()
+        assert page.presets["selfplay"]() == page.Config()
     else:
-        assert set(page.PRESETS) >= {"paper", "quick"}
-        assert page.PRESETS["paper"]() == page.Config()
+        assert set(page.presets) >= {"paper", "quick"}
+        assert page.presets["paper"]() == page.Config()
     others = {"alphago_zero": "game:connect_four", "five": "arena:moba", "ftw": "arena:ctf", "league": "toy:rps"}
     env = "toy:pendulum" if name in REAL else others.get(name, "toy:catch")
     network = {} if name in ("alphago_zero", "ftw") else {"network": "mlp"}
