@@ -22,13 +22,13 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1796,
-    "envs": 4403,
+    "core": 1779,
+    "envs": 4417,
     "buffers": 1878,
     "games": 3759,
-    "nets": 2964,
+    "nets": 2997,
     "weights": 1251,
-    "acting": 1053,
+    "acting": 1041,
     "search": 1406,
     "learning": 2400,
     "workers": 3065,

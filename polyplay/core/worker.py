@@ -159,10 +159,6 @@ class WorkerCounters:
     def get(self, column: str) -> float:
         return float(self.values[self._at[column]])
 
-    def stamp(self) -> None:
-        self.values[0] = time.monotonic()
-        self.values[1] += 1
-
     def lag(self, lags: np.ndarray) -> None:
         """Count policy lags, in optimizer updates, one per row learnt."""
         if lags.size == 0:
@@ -490,7 +486,8 @@ class WorkerContext:
 
     def turn(self) -> None:
         """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""
-        self.counters.stamp()
+        values = self.counters.values
+        values[0], values[1] = time.monotonic(), values[1] + 1  # stamp, stamps
         if self.control.halted:
             raise Closed
 
