@@ -147,7 +147,7 @@ class WorkerCounters:
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
         self.games, self.metrics = counters.games[i], counters.metrics[i]
         self._at, self._names = counters.columns, counters.names
-        # in `with`: the seconds within are added to a column, also where they end in an exception
+        # in `with`, none within itself: the seconds within are added to a column, also where an exception ends them
         self.timed = {column: Stopwatch(self.values, self._at[column]) for column in SECONDS}.__getitem__
 
     def add(self, column: str, amount: float) -> None:
