@@ -82,7 +82,7 @@ class WorkerCounters:
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
         self.games, self.metrics = counters.games[i], counters.metrics[i]
         self._at, self._names = counters.columns, counters.names
-        # in `with`: the seconds within are added to a column, also where they end in an exception
+        # in `with`, none within itself: the seconds within are added to a column, also where an exception ends them
         self.timed = {column: Stopwatch(self.values, self._at[column]) for column in SECONDS}.__getitem__
 
     def add(self, column: str, amount: float) -> None:
@@ -93,10 +93,6 @@ class WorkerCounters:
 
     def get(self, column: str) -> float:
         return float(self.values[self._at[column]])
-
-    def stamp(self) -> None:
-        self.values[0] = time.monotonic()
-        self.values[1] += 1
 
     def lag(self, lags: np.ndarray) -> None:
         """Count policy lags, in optimizer updates, one per row learnt."""
@@ -445,7 +441,8 @@ class WorkerContext:
 
     def turn(self) -> None:
         """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""
-        self.counters.stamp()
+        values = self.counters.values
+        values[0], values[1] = time.monotonic(), values[1] + 1  # stamp, stamps
         if self.control.halted:
             raise Closed
 

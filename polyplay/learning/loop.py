@@ -173,7 +173,7 @@ def learn_from(feed: Feed) -> Iterator[None]:
         for item in feed.items():
             if feed.blocking:
                 ctx.counters.add("wait", time.perf_counter() - before)
-                ctx.counters.stamp()
+                ctx.turn()
             if item is not None:
                 yield from feed.learn(item)
                 feed.finish(item)
