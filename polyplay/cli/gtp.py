@@ -25,7 +25,6 @@ from polyplay.cli.play import legal_moves
 from polyplay.cli.play_session import simulate
 from polyplay.games import board_rules, go, records
 from polyplay.games.boards import KO, Go
-from polyplay.games.records import NEVER, OWN, PLIES
 from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
@@ -77,13 +76,13 @@ class GtpBoard:
         """
         record = self.record.copy()
         if records.mover(record) != colour - 1:
-            record[OWN] = 0  # so that a pass does not end it
+            record[records.OWN] = 0  # so that a pass does not end it
             board_rules.play(self.board.numbers, record, self.board.cells)
-            record[OWN] = 0
+            record[records.OWN] = 0
         if 4 * records.ply(record) >= 3 * self.board.longest:
             hashes = record[self.board.numbers[go.HASHES] :].view(np.uint64)
             hashes[: -go.EIGHT] = hashes[go.EIGHT :]
-            record[2], record[1] = divmod(records.ply(record) - go.EIGHT, PLIES)
+            record[2], record[1] = divmod(records.ply(record) - go.EIGHT, records.PLIES)
         return record
 
     def play(self, colour: int, action: int) -> None:
@@ -92,7 +91,7 @@ class GtpBoard:
         if action not in legal_moves(self.board, record):
             raise GtpError("illegal move")
         if action == self.board.cells:
-            record[OWN] = 0
+            record[records.OWN] = 0
         board_rules.play(self.board.numbers, record, action)
         self.records.append(record)
         self.moves.append((colour, action))
@@ -322,7 +321,7 @@ class GtpEngine:
     gives up where the root's value and its best child's are both below it.
     """
 
-    def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = NEVER):
+    def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = records.NEVER):
         assert isinstance(policy.board, Go)
         self.policy, self.simulations, self.version, self.resign = policy, simulations, version, resign
         self.game = GtpBoard(policy.board)

@@ -12,10 +12,8 @@ import numpy as np
 from polyplay.cli.arguments import check_extra, check_port, listen, run_and_options, serve_page
 from polyplay.core import checkpoint
 from polyplay.core.errors import Simulations, UserError
-from polyplay.games import board_rules, records
+from polyplay.games import board_rules, go, records
 from polyplay.games.boards import Game, Go, KInARow
-from polyplay.games.go import owners
-from polyplay.games.records import GOES_ON, LOST, NEVER, WON, ResignOptions
 
 if TYPE_CHECKING:
     from polyplay.cli.gtp import GtpEngine
@@ -33,7 +31,7 @@ class MoveList:
 
     def __init__(self, board: Game):
         self.board = board
-        self.moves, self.records, self.result = list[int](), [board.new()], GOES_ON
+        self.moves, self.records, self.result = list[int](), [board.new()], records.GOES_ON
 
     @property
     def record(self) -> np.ndarray:
@@ -47,23 +45,23 @@ class MoveList:
 
     @property
     def legal(self) -> list[int]:
-        return legal_moves(self.board, self.record) if self.result == GOES_ON else []
+        return legal_moves(self.board, self.record) if self.result == records.GOES_ON else []
 
     @property
     def winner(self) -> int | None:
-        return {WON: 1 - self.mover, LOST: self.mover}.get(self.result)
+        return {records.WON: 1 - self.mover, records.LOST: self.mover}.get(self.result)
 
     @property
     def margin(self) -> float | None:
         """By how much, where a game that is over is won by points."""
-        return None if self.result == GOES_ON else self.board.margin(self.record)
+        return None if self.result == records.GOES_ON else self.board.margin(self.record)
 
     def owners(self) -> list[int]:
         """Of a game of Go that is over whose each cell is: 1 the first player's, 2 the second's, 0 nobody's."""
-        if self.result == GOES_ON or not isinstance(self.board, Go):
+        if self.result == records.GOES_ON or not isinstance(self.board, Go):
             return []
         out = np.empty(self.board.cells, np.int8)
-        owners(self.board.numbers, self.record, out)
+        go.owners(self.board.numbers, self.record, out)
         return [int(owner) for owner in out]
 
     def play(self, action: int) -> None:
@@ -79,11 +77,11 @@ class MoveList:
         """Take back the last n moves."""
         if n:
             del self.moves[-n:], self.records[-n:]
-            self.result = GOES_ON
+            self.result = records.GOES_ON
 
     def line(self) -> list[int]:
         """The cells of the lines that won, in order; none: nobody has won."""
-        if self.result != WON or not isinstance(self.board, KInARow):
+        if self.result != records.WON or not isinstance(self.board, KInARow):
             return []
         cells, found = self.board.stones(self.record).reshape(self.board.rows, self.board.columns), set[int]()
         for row, column in np.ndindex(cells.shape):
@@ -119,7 +117,7 @@ class PageOptions:
 
     def __post_init__(self) -> None:
         check_port(self.port)
-        ResignOptions.parse(self.resign)
+        records.ResignOptions.parse(self.resign)
         if self.resign != "auto" and not self.gtp:
             raise UserError(f"--resign: {self.resign} given, but only --gtp resigns: add --gtp, or leave it out")
 
@@ -157,8 +155,8 @@ def resign_value(given: str, found: Path) -> float:
     """The value below which an agent gives a game up, by --resign and its checkpoint."""
     from polyplay.search.self_play import learned_value
 
-    fixed = ResignOptions.parse(given).v
-    return NEVER if given == "off" else learned_value(found) if fixed is None else fixed
+    fixed = records.ResignOptions.parse(given).v
+    return records.NEVER if given == "off" else learned_value(found) if fixed is None else fixed
 
 
 def open_session(directory: Path, options: PageOptions) -> PlaySession:

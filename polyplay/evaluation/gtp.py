@@ -18,16 +18,15 @@ import numpy as np
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
-from polyplay.games import board_rules
+from polyplay.games import board_rules, go, records
 from polyplay.games.boards import Game, Go
-from polyplay.games.go import HASHES, area
 from polyplay.games.mcts import Opponent
-from polyplay.games.records import CELLS, GOES_ON, OWN, mover, ply
 
 
 def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
     """Whether a game in `record` can have gone on to `later`."""
-    now, last, hashes, stones = ply(record), ply(later), board.numbers[HASHES], CELLS + board.cells
+    now, last = records.ply(record), records.ply(later)
+    hashes, stones = board.numbers[go.HASHES], records.CELLS + board.cells
     if now == last:
         return np.array_equal(record[:stones], later[:stones])
     known = slice(hashes, hashes + 8 * (now + 1))  # 64 bits of each position
@@ -39,12 +38,12 @@ def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int]
     never lead to the same stones: a stone that stays shows its cell, and groups that a suicide takes had one liberty.
     """
     moves = list[int]()
-    while (same := _agree(board, record, later)) and ply(record) < ply(later):
-        empty = np.flatnonzero(record[CELLS : CELLS + board.cells] == 0).tolist()
+    while (same := _agree(board, record, later)) and records.ply(record) < records.ply(later):
+        empty = np.flatnonzero(record[records.CELLS : records.CELLS + board.cells] == 0).tolist()
         for action in (board.cells, *empty):  # the pass first: no legal stone leaves the position as it is
             tried = record.copy()
-            over = board_rules.play(board.numbers, tried, action) != GOES_ON
-            if (not over or ply(tried) == ply(later)) and _agree(board, tried, later):
+            over = board_rules.play(board.numbers, tried, action) != records.GOES_ON
+            if (not over or records.ply(tried) == records.ply(later)) and _agree(board, tried, later):
                 record = tried
                 moves.append(action)
                 break
@@ -184,7 +183,7 @@ class GtpPlayer:
         if moves is None:
             raise ValueError("a position that no moves from an empty board lead to")
         for action in moves:
-            self._send(f"play {COLORS[mover(self._known)]} {self.board.move_name(action)}")
+            self._send(f"play {COLORS[records.mover(self._known)]} {self.board.move_name(action)}")
             board_rules.play(self.board.numbers, self._known, action)
         return self._send(command)
 
@@ -195,7 +194,7 @@ class GtpPlayer:
         from polyplay.acting.play import GIVES_UP  # it loads torch
 
         try:
-            command = f"genmove {COLORS[mover(record)]}"
+            command = f"genmove {COLORS[records.mover(record)]}"
             answer = self._ask(record, command)
             if answer.lower() == "resign":
                 self._known = None
@@ -204,7 +203,7 @@ class GtpPlayer:
             if action is None or action not in room[: board_rules.legal(self.board.numbers, record, room)]:
                 raise GtpFault(ILLEGAL, command, answer)
         except (GtpFault, UserError) as e:  # UserError: it can't be started again
-            lost = f"{self.name} lost game {game + 1} against {self.against} at move {ply(record) + 1}"
+            lost = f"{self.name} lost game {game + 1} against {self.against} at move {records.ply(record) + 1}"
             self.faults.append(f"{lost}: {e}")
             self._known = None
             return GIVES_UP
@@ -212,19 +211,19 @@ class GtpPlayer:
         board_rules.play(self.board.numbers, self._known, action)
         return action
 
-    def over(self, records: np.ndarray, at: np.ndarray) -> None:
+    def over(self, ends: np.ndarray, at: np.ndarray) -> None:
         """Ask for the score of games that ended by two passes: does it name our winner? No answer counts neither way:
         the game is over, and not every program has the command.
         """
-        for record in records[at]:
-            if record[OWN] != 2 or self._process is None:
+        for record in ends[at]:
+            if record[records.OWN] != 2 or self._process is None:
                 continue
             try:
                 answer = self._ask(record, "final_score").upper()
             except GtpFault:
                 self._known = None
                 continue
-            lead = 2 * area(self.board.numbers, record) - self.board.halves
+            lead = 2 * go.area(self.board.numbers, record) - self.board.halves
             self.scored += 1
             self.agreed += answer[:1] == ("B" if lead > 0 else "W" if lead < 0 else "0")
 

@@ -24,7 +24,7 @@ from polyplay.runs.plan import Plan, minutes_over
 from polyplay.systems import System
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts.engines import LINKS, Engine, LocalMachines, RayMachines
+from polyplay.workers.hosts import engines
 from polyplay.workers.role import Placement
 
 if TYPE_CHECKING:
@@ -123,10 +123,11 @@ def load_run(
     `trust`, or is a population, unless that may be.
     """
     config = read_config(directory, whole=True, population=population)
+    here = directory.resolve() in _given  # it was begun by this process, or gone on with
     known = _given.get(directory.resolve(), {})
     own = {name: v for name, v in known.items() if run_options.json_value(v) == config["config"].get(name)}
     own |= given or {}
-    for line in check_trust(directory, config, trust, own):
+    for line in check_trust(directory, config, trust or here, own):
         print(f"polyplay: {line}", file=sys.stderr)
     page = systems.page_of(config["system"], config["config"].get("over"))
     options = run_options.to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
@@ -193,14 +194,14 @@ def fleet_of(options: RunOptions) -> Fleet | None:
     return Fleet(engine_of(hosts), options.host_timeout, rules, shipped)
 
 
-def engine_of(hosts: str) -> Engine:
+def engine_of(hosts: str) -> engines.Engine:
     """What starts agents on the machines that `--hosts` names. Raises UserError."""
     kind, _, rest = hosts.partition(":")
     if kind == "ray":
-        return RayMachines(rest)
-    if kind == "local" and rest.isdigit() and 1 <= int(rest) <= LINKS:
-        return LocalMachines(int(rest))
-    allowed = f"none, ray, ray:HOST:PORT, or local:N with N from 1 to {LINKS}"
+        return engines.RayMachines(rest)
+    if kind == "local" and rest.isdigit() and 1 <= int(rest) <= engines.LINKS:
+        return engines.LocalMachines(int(rest))
+    allowed = f"none, ray, ray:HOST:PORT, or local:N with N from 1 to {engines.LINKS}"
     raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
 
 
