@@ -58,7 +58,6 @@ BESIDE = (
     "EpisodeCounter.count",  # looks
     "log_writer.log",
     "UnrealWindows.draw",  # a part that this system has not
-    "Actor._send",  # the answer
     "RolloutQueue.give_back",  # the slot's way back
     "Learner.apply_gradient",  # behind the loss
 )

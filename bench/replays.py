@@ -33,9 +33,8 @@ from polyplay.buffers import replay_kernels
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_buffer import ReplayBuffer
 from polyplay.buffers.rollout_queue import row_spec
-from polyplay.buffers.sum_tree import SumTree
+from polyplay.buffers.sum_tree import CounterRng, SumTree
 from polyplay.core import checkpoint
-from polyplay.core.compiled import CounterRng
 from polyplay.core.files import write_json
 from polyplay.core.tree import Field
 from polyplay.runs.load import crew_of, load_run

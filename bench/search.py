@@ -62,6 +62,7 @@ from polyplay.search.search import SearchPolicy
 from polyplay.systems import load
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import tune
+from tests.search.twins import UniformEvaluator
 
 SPEED = "simulations/s, least time"
 TARGET = 2.5e6  # simulations/s
@@ -79,18 +80,6 @@ def one_search(search: Search) -> list[float]:
         search.answer(*search.evaluator.evaluate(planes))
         seconds.append(time.perf_counter() - begun)
     return seconds
-
-
-class UniformEvaluator:
-    """Every move alike, every position even."""
-
-    title = "uniform"
-
-    def __init__(self, actions: int):
-        self.actions = actions
-
-    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        return np.zeros((len(planes), self.actions), np.float32), np.zeros(len(planes), np.float32)
 
 
 def alone(name: str, games: int, leaves: int, asked: argparse.Namespace) -> Row:

@@ -43,7 +43,7 @@ from common import (
     verdict,
 )
 from measure import measure
-from search import SPEED, UniformEvaluator, alone
+from search import SPEED, alone
 
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import tree
@@ -60,6 +60,7 @@ from polyplay.search.self_play import SelfPlay, game_rows
 from polyplay.systems import load
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import tune
+from tests.search.twins import UniformEvaluator
 
 # How self_play.py runs its peers: their programs, their settings, their rates
 

@@ -31,7 +31,6 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 import polyplay
 from polyplay.acting.play import MatchStarts, load_player, match
 from polyplay.cli.evaluate import score_line
-from polyplay.cli.play import legal_moves
 from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
 from polyplay.evaluation.agent import find_agent, find_agents
@@ -372,10 +371,10 @@ class PerfectJudge:
 
 def every_opening() -> Iterator[np.ndarray]:
     """The positions after each two moves."""
-    for first in legal_moves(GAME, GAME.new()):
+    for first in GAME.legal(GAME.new()):
         record = GAME.new()
         board_rules.play(GAME.numbers, record, first)
-        for second in legal_moves(GAME, record):
+        for second in GAME.legal(record):
             after = record.copy()
             board_rules.play(GAME.numbers, after, second)
             yield after
@@ -387,7 +386,7 @@ def random_openings(plies: int, seed: int) -> Iterator[np.ndarray]:
     while True:
         record, result = GAME.new(), kernels.GOES_ON
         for _ in range(plies):
-            result = board_rules.play(GAME.numbers, record, int(rng.choice(legal_moves(GAME, record))))
+            result = board_rules.play(GAME.numbers, record, int(rng.choice(GAME.legal(record))))
             if result != kernels.GOES_ON:
                 break
         if result == kernels.GOES_ON:

@@ -77,12 +77,12 @@ class MadePopulation:
         member = min(self.members, key=lambda m: (m.steps, m.number))
         member.train(self.rng, EVERY)
         standings = [Standing(m.score, tuple(m.games[-10:])) for m in self.members]
-        choice = choose_donor(self.exploit, standings, member.number, self.rng)
+        chosen, why = choose_donor(self.exploit, standings, member.number, self.rng)
         old, score, donor = member.values, member.score, None
-        if choice.donor is not None:
-            donor = self.members[choice.donor]
+        if chosen is not None:
+            donor = self.members[chosen]
             member.values = change_values(self.explore, donor.values, self.priors, self.rng)
-        self._log(member, donor, old, choice.why, score)
+        self._log(member, donor, old, why, score)
         member.since = member.steps
         if donor is not None:
             member.skill, member.copied, member.games = donor.skill, member.steps, []

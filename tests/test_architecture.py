@@ -59,7 +59,7 @@ ALONE = {
     "a system's population, surgery or reproduction, of which most runs have none": """
         runs/population runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
-        buffers/delivery_log buffers/window_buffer evaluation/verify learning/checkpoints learning/threaded_gradient
+        buffers/delivery_log buffers/window_buffer evaluation/verify learning/checkpoints learning/runners
         nets/torsos workers/diagram workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")

@@ -15,7 +15,7 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import learner, policy_losses, returns
-from polyplay.learning.learner import unroll_before_last
+from polyplay.learning.runners import Recalled
 from polyplay.nets import device, factory
 from polyplay.nets.device import is_half, set_precision
 from polyplay.nets.layers import join_tapes
@@ -111,9 +111,9 @@ def test_tapes_give_the_gradients_that_autograd_gives(precision):
         with torch.no_grad():
             for t, tape in enumerate(tapes):
                 policy.act({k: batch[k][t] for k in ("obs", "reward", "first")}, {}, tape)
-        out = unroll_before_last(policy, batch, {}, join_tapes(tapes) if kept else None)
+        given = Recalled(policy, join_tapes(tapes)) if kept else policy
         vector.zero_grad()
-        policy_losses.A2C()(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
+        policy_losses.A2C(bootstrap="acted")(given, None, batch, {}, {"entropy_cost": 0.01}).loss.backward()
         found.append(vector.grad.clone())
     assert torch.cosine_similarity(*found, dim=0) > (0.9999 if precision == "float32" else 0.99)
     assert found[0].norm() > 1e-4
@@ -124,11 +124,11 @@ def test_an_update_waits_for_two_numbers_alone():
     policy = set_precision(factory.make("nature", SPEC, core="lstm", core_size=16).to(GPU), "bfloat16")
     vector, batch = FlatParams(policy), device.to_device(_rows(4, 4), GPU)
     optimizer = OptimizerSpec("adam").make(vector.parameter)
-    state, hyperparameters = policy.initial(4), Hyperparameters(entropy_cost=0.01)
+    state, hyper = policy.initial(4), {"entropy_cost": 0.01}
 
     def update() -> returns.LossOutput:
         vector.zero_grad()
-        scored = policy_losses.VTrace()(policy.unroll(batch, state), batch, hyperparameters)
+        scored = policy_losses.VTrace()(policy, None, batch, state, hyper)
         scored.loss.backward()
         optimizer.step()
         return scored

@@ -12,7 +12,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 import numpy as np
 import torch
@@ -134,9 +133,8 @@ class Actor:
                     group.outputs, group.after = self._act(group, group.step)
                 if group.slot is not None:
                     self.out.rows["agent"][group.slot] = group.player.agent
-                    self._write(group, 0, group.step, group.outputs)
-                group.at, group.parked, group.step = 0, False, {}
-                self._send(group, group.outputs, group.after)
+                step, group.step, group.at, group.parked = group.step, {}, 0, False
+                self._answer(group, step, group.outputs, group.after)
             yield from self._gather()
             yield slots
 
@@ -155,14 +153,6 @@ class Actor:
                 player.policy.cache_weights()
         self.pulled = 0
 
-    def _write(self, group: LaneGroup, at: int, step: Batch, outputs: Batch) -> None:
-        """Row `at`, and the state before it where a rollout or a window begins there."""
-        window, slot = self.out.window, cast("int", group.slot)
-        if at == 0 or (window and at % window == 0 and at < self.out.T):
-            where: Index = (slot, at // window) if window else slot
-            tree.write(self.out.state, where, tree.map(lambda x: x.numpy(), group.state))
-        write_row(self.out.rows, (slot, at), step, outputs, group.player.version)
-
     def _gather(self) -> Iterator[None]:
         """Receive, act, write and send until every group is parked on its last row."""
         waiting = sum(not g.parked for g in self.groups)
@@ -178,15 +168,9 @@ class Actor:
             self.games.count(self.ctx, lanes, step, self.first_lane, group.player.agent)
             if self.watch is not None:
                 self.watch(lanes, step)
-            last = group.at < 0 or group.at == self.out.T
-            outputs, after = ({}, {}) if last and not self.bootstrap else self._act(group, step)
-            if group.slot is not None:
-                self._write(group, group.at, step, outputs)
-            if last:
-                group.step, group.outputs, group.after, group.parked = step, outputs, after, True
-                waiting -= 1
-            else:
-                self._send(group, outputs, after)
+            skips = not self.bootstrap and (group.at < 0 or group.at == self.out.T)
+            self._answer(group, step, *({}, {}) if skips else self._act(group, step))
+            waiting -= group.parked
             self.ctx.turn()
             if self.ctx.control.finishing and self.late():
                 yield None
@@ -208,9 +192,20 @@ class Actor:
         self.ctx.counters.served(self.width)
         return outputs, after
 
-    def _send(self, group: LaneGroup, outputs: Batch, after: Batch) -> None:
-        group.state = after
-        group.at += 1
+    def _answer(self, group: LaneGroup, step: Batch, outputs: Batch, after: Batch) -> None:
+        """Write the group's next row, and the state before it where a rollout or a window begins there. Then send the
+        actions, or park on the last row.
+        """
+        at, out = group.at, self.out
+        if group.slot is not None:
+            if at == 0 or (out.window and at % out.window == 0 and at < out.T):
+                where: Index = (group.slot, at // out.window) if out.window else group.slot
+                tree.write(out.state, where, tree.map(lambda x: x.numpy(), group.state))
+            write_row(out.rows, (group.slot, at), step, outputs, group.player.version)
+        if at < 0 or at == out.T:
+            group.step, group.outputs, group.after, group.parked = step, outputs, after, True
+            return
+        group.state, group.at = after, at + 1
         with self.ctx.counters.timed("env"):
             self.pool.send(group.lanes, tree.map(lambda x: x.numpy(), outputs["action"]))
 

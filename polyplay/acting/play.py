@@ -25,9 +25,7 @@ from polyplay.envs import spaces
 from polyplay.envs.lane import Bot, seat_bot
 from polyplay.envs.pool import All, Envs, EnvSpec, Pool, lane_seeds
 from polyplay.envs.spaces import action_sampler, fields
-from polyplay.games import board_rules
 from polyplay.games import records as kernels
-from polyplay.games.board_pool import play_all
 from polyplay.games.boards import Game
 from polyplay.games.mcts import Opponent
 from polyplay.nets.policy import Player, Policy
@@ -348,26 +346,13 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
     """What the moves lead to, int8 [n]. Raises ValueError: one is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
-    if (bad := _first_illegal(board.numbers, records, made, chosen, board.actions)) >= 0:
+    if (bad := board.first_illegal(records, made, chosen)) >= 0:
         position = board.line(records[made[bad]])
         raise ValueError(
             f"game:{board.name}: the {side} made the illegal move {chosen[bad]} in game {made[bad]}: {position}"
         )
-    results[moves] = play_all(board.numbers, records, made, chosen)
+    results[moves] = board.play_all(records, made, chosen)
     return results
-
-
-@kernels.compiled
-def _first_illegal(game: np.ndarray, records: np.ndarray, at: np.ndarray, chosen: np.ndarray, actions: int) -> int:
-    """The index of the first illegal move; -1: all are legal."""
-    room = np.empty(actions, np.int16)
-    for i in range(at.size):
-        fine = False
-        for action in room[: board_rules.legal(game, records[at[i]], room)]:
-            fine |= action == chosen[i]
-        if not fine:
-            return i
-    return -1
 
 
 def draw_openings(
@@ -382,7 +367,7 @@ def draw_openings(
         if len(on):
             before = records[on].copy()
             drawn = draw(before)
-            over = play_all(board.numbers, records, on, drawn) != kernels.GOES_ON
+            over = board.play_all(records, on, drawn) != kernels.GOES_ON
             records[on[over]] = before[over]
             on, drawn = on[~over], drawn[~over]
             moves[on, ply] = drawn

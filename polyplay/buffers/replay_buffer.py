@@ -15,14 +15,19 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from polyplay.buffers import replay, replay_kernels
-from polyplay.buffers.replay import BOTH, FLAGS, REWARDS, Proportional, RateLimiter, Replay, Uniform
+from polyplay.buffers.replay import BOTH, FLAGS, REWARDS, Proportional, RateLimiter, Replay, Sampler, Uniform
 from polyplay.buffers.replay_kernels import EXTRA, FIRST, TERMINATED, TRUNCATED
-from polyplay.buffers.sum_tree import MOST, SumTree
+from polyplay.buffers.sum_tree import MOST, CounterRng, SumTree, uniforms
 from polyplay.core import tree
-from polyplay.core.compiled import CounterRng, compiled, uniforms
-from polyplay.core.errors import BadPriority, NotFinite
+from polyplay.core.compiled import compiled
+from polyplay.core.errors import NotFinite
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
+
+
+class BadPriority(ValueError):
+    """A priority for a replay was NaN, negative or infinite; nothing was changed."""
+
 
 BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # of a row's byte
 
@@ -89,50 +94,27 @@ class ItemIndex:
 # How items are chosen: uniformly, or by priority. Priorities are raw ones; exponents are the samplers' own.
 
 
-class UniformSampler:
-    """Uniform: every item with the same chance, no priorities."""
+class ItemSampler:
+    """Uniform: every item with the same chance, no priorities. Proportional: p^α in a sum tree by slot."""
 
-    nbytes = 0
-
-    def __init__(self, index: ItemIndex, rng: CounterRng):
-        self.index, self.rng = index, rng
-        self.arrays: dict[str, np.ndarray] = {}  # what is saved, to be filled in place
+    def __init__(self, sampler: Sampler, index: ItemIndex, rng: CounterRng):
+        self.index, self.rng, self.sampler = index, rng, sampler
+        self.tree = SumTree(index.slots if isinstance(sampler, Proportional) else 0)
+        self.arrays = {"leaves": self.tree.leaves} if len(self.tree.leaves) else {}  # what is saved, filled in place
 
     def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
         """Priorities (float64 [n], or one of all; 0: none) of slots; of a slot given twice the last one counts."""
+        if len(slots) and isinstance(self.sampler, Proportional):
+            alpha = self.sampler.alpha
+            mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
+            self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
     def pick(self, n: int, beta: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Slots int64 [n], and their weights float32 [n]."""
-        return self.index.pick(self.rng, n), np.ones(n, np.float32)
-
-    def priorities(self, slots: np.ndarray) -> np.ndarray:
-        return np.ones(len(slots))
-
-    def restored(self) -> None:
-        """The arrays were filled: rebuild what depends on them."""
-
-
-class ProportionalSampler(UniformSampler):
-    """Proportional: p^α in a sum tree by slot."""
-
-    def __init__(self, sampler: Proportional, index: ItemIndex, rng: CounterRng):
-        super().__init__(index, rng)
-        self.sampler, self.tree = sampler, SumTree(index.slots)
-        self.arrays, self.nbytes = {"leaves": self.tree.leaves}, self.tree.nodes.nbytes
-
-    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        if not len(slots):
-            return
-        alpha = self.sampler.alpha
-        mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
-        self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
-
-    def pick(self, n: int, beta: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """In proportion; where all priorities are 0, uniformly."""
-        size, total, u = self.index.size, self.tree.total, self.sampler.mixture
-        if not total > 0:
-            return super().pick(n, beta)
-        slots = self.tree.draw(self.rng.key, self.rng.take(n), n, self.sampler.stratified)
+        """Slots int64 [n], and their weights float32 [n]. In proportion; where all priorities are 0, uniformly."""
+        size, total = self.index.size, self.tree.total
+        if isinstance(self.sampler, Uniform) or not total > 0:
+            return self.index.pick(self.rng, n), np.ones(n, np.float32)
+        slots, u = self.tree.draw(self.rng.key, self.rng.take(n), n, self.sampler.stratified), self.sampler.mixture
         if u:
             evenly = np.flatnonzero(uniforms(self.rng.key, self.rng.take(n), n) < u)
             slots[evenly] = self.index.pick(self.rng, len(evenly))
@@ -141,10 +123,13 @@ class ProportionalSampler(UniformSampler):
         return slots, (weight / weight.max()).astype(np.float32)
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
+        if isinstance(self.sampler, Uniform):
+            return np.ones(len(slots))
         mass = self.tree.leaves[slots]
         return mass ** (1 / self.sampler.alpha) if self.sampler.alpha else mass
 
     def restored(self) -> None:
+        """The arrays were filled: rebuild what depends on them."""
         self.tree.load(self.tree.leaves.copy())
 
 
@@ -269,9 +254,7 @@ class ReplayBuffer:
         self.replay, self.rng = replay, CounterRng(seed)
         self.index, self.columns, self.limiter = ItemIndex(replay), Columns(replay), RateLimiter(replay)
         self.states = RecurrentStates(replay, self.index)
-        self.sampler = UniformSampler(self.index, self.rng)
-        if isinstance(replay.sampler, Proportional):
-            self.sampler = ProportionalSampler(replay.sampler, self.index, self.rng)
+        self.sampler = ItemSampler(replay.sampler, self.index, self.rng)
         self.max_priority = 1.0  # the greatest ever given
         self.first_priority = 1.0  # of those added last, their mean
         self.beta: float | None = None  # of the last sample, where it was not the sampler's own
@@ -464,7 +447,8 @@ class ReplayBuffer:
     def nbytes(self) -> int:
         """Bytes it takes now, its batches' arrays included."""
         parts = (self.index.rows._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
-        return sum(a.nbytes for part in parts for a in part.values()) + self.sampler.nbytes + self._own_nbytes
+        priorities = self.sampler.tree.nodes.nbytes if self.replay.prioritized else 0
+        return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:
         """Counts since the beginning, and the present state; ages in agent steps; quantiles of some priorities."""

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from polyplay.core.compiled import below, compiled, inlined
+from polyplay.buffers.sum_tree import below
+from polyplay.core.compiled import compiled, inlined
 
 FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i in range(8))
 _END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA

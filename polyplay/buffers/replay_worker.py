@@ -20,7 +20,7 @@ from polyplay.buffers.rollout_queue import FILLING, READING, RolloutBatches, Rol
 from polyplay.core import tree
 from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
 from polyplay.core.files import refusal_text
-from polyplay.core.shared_memory import LINE, Semaphore
+from polyplay.core.shared_memory import LINE, Semaphore, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import WorkerContext, seed_of
 
@@ -97,27 +97,17 @@ class SampleQueue(SharedQueue):
     """Between the `stream`'s consumers, replay workers that are each as `replay` says, and `learners`."""
 
     memory: ClassVar[str] = "replay"
-    priority: np.ndarray
+    priority = shared_array(np.float32, lambda q: (q.slots, q.replay.batch))
     _items: Batch
-    _learning: np.ndarray
-    _remembering: np.ndarray
+    _learning = shared_array(np.float64, lambda _: (LINE // 8,))
+    _remembering = shared_array(np.float64, lambda q: (q.replay_workers, LINE // 8))
 
     def __init__(self, replay: Replay, queue: RolloutQueue, learners: int = 1, depth: int = 2):
         self.replay, self.replay_workers, self.learners = replay, queue.consumers, learners
         self._stream, pairs = queue, self.replay_workers * learners  # of one memory's learners after another's
-        n = pairs * depth
-        fields = {
-            "_items": tree.widen(replay.drawn(), (n,)),
-            "priority": ((n, replay.batch), np.float32),
-            "_learning": (LINE // 8, np.float64),
-            "_remembering": ((self.replay_workers, LINE // 8), np.float64),
-        }
-        super().__init__(fields, n, pairs, learners, (1, self.replay_workers))
+        trees = {"_items": tree.widen(replay.drawn(), (pairs * depth,))}
+        super().__init__(trees, pairs * depth, pairs, learners, (1, self.replay_workers))
         self._learning[_LEFT] = 1.0
-
-    @property
-    def edge(self) -> SampleQueue:
-        return self
 
     def describe(self) -> list[str]:
         return [f"batch   {self.replay.items}, {self.share} ready from each"]

@@ -18,8 +18,8 @@ from typing import Any, Protocol
 import numpy as np
 
 from polyplay.core import tree
-from polyplay.core.errors import Closed, UserError
-from polyplay.core.shared_memory import LINE, Ring, Semaphore, Semaphores, SharedObject
+from polyplay.core.errors import UserError
+from polyplay.core.shared_memory import LINE, Closable, Ring, Semaphore, shared_array
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Arrow, Edge
 from polyplay.envs.pool import Envs, EnvSpec
@@ -40,7 +40,7 @@ class Queue(Edge):
         return [Arrow(self.label(), ("out",), ("source",))]
 
 
-class SharedQueue(SharedObject, Queue, ABC):
+class SharedQueue(Closable, Queue, ABC):
     """Slots between processes, in one block of memory. Every pair of a writer and a reader has two rings of their
     numbers, of the empty and of the full ones: so every ring has one writer and one reader, and whoever is killed
     leaves no lock. Pair i's reader is i mod `readers`. `share`: slots of each owner, which has `each` pairs that follow
@@ -50,28 +50,20 @@ class SharedQueue(SharedObject, Queue, ABC):
     """
 
     LOCAL = ("use", "_empty", "_full", "ends")
-    marks: np.ndarray
-    answered: np.ndarray
-    _rings: np.ndarray
-    _asked: np.ndarray
-    _last: np.ndarray
-    _closed: np.ndarray
+    marks = shared_array(np.int64, lambda q: (q.slots, LINE // 8))
+    answered = shared_array(np.int64, lambda q: (q.asks[1],))
+    _rings = shared_array(np.int64, lambda q: (2, q.slots * q.each // q.share, -(-Ring.cells(q.share) // 8) * 8))
+    _asked = shared_array(np.int64, lambda q: (q.asks[0],))
+    _last = shared_array(np.int64, lambda q: (q.asks[0],))
 
     def __init__(
-        self, fields: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
+        self, trees: Spec, slots: int, pairs: int, readers: int, asks: tuple[int, int], bells: int = 0, each: int = 1
     ):
-        """asks: how many ask for parts, and how many answer. bells: besides one for each reader."""
-        self.slots, self.share, self.readers, self.each = slots, slots * each // pairs, readers, each
-        self._bells = Semaphores(readers + bells)
-        super().__init__(
-            **fields,
-            marks=((slots, LINE // 8), np.int64),
-            _rings=((2, pairs, -(-Ring.cells(self.share) // 8) * 8), np.int64),
-            _asked=(asks[0], np.int64),
-            _last=(asks[0], np.int64),
-            answered=(asks[1], np.int64),
-            _closed=(LINE // 8, np.int64),
-        )
+        """trees: of arrays, besides those that are declared. asks: how many ask for parts, and how many answer. bells:
+        besides one for each reader.
+        """
+        self.slots, self.share, self.readers, self.each, self.asks = slots, slots * each // pairs, readers, each, asks
+        super().__init__(readers + bells, **trees)
         for slot in range(slots):
             self._empty[slot // self.share * self.each].put(slot)
 
@@ -128,16 +120,6 @@ class SharedQueue(SharedObject, Queue, ABC):
 
     def _answering(self, c: int) -> range:
         return range(c, len(self.answered), len(self._asked))
-
-    def close(self) -> None:
-        """Every wait, now and later, raises Closed."""
-        self._closed[0] = 1
-        for i in range(self._bells.n):
-            self._bells[i].post()
-
-    def check(self) -> None:
-        if self._closed[0]:
-            raise Closed
 
 
 Log = Callable[[list[int]], None]  # hears of the slots of each batch
@@ -231,9 +213,10 @@ class RolloutQueue(SharedQueue):
 
     rows: Batch
     state: Batch
-    by: np.ndarray  # incarnation of the actor that filled a slot
-    base: np.ndarray  # rollouts learnt before this queue began, by producer
-    turns: np.ndarray  # slots taken and producers passed over, in earlier runs too, by consumer
+    by = shared_array(np.int64, lambda q: (q.slots,))  # incarnation of the actor that filled a slot
+    base = shared_array(np.int64, lambda q: (q.producers,))  # rollouts learnt before this queue began, by producer
+    # slots taken and producers passed over, in earlier runs too, by consumer
+    turns = shared_array(np.int64, lambda q: (q.consumers,))
 
     def __init__(
         self,
@@ -257,16 +240,9 @@ class RolloutQueue(SharedQueue):
             raise ValueError(f"rollouts of {T} steps do not divide into windows of {window}")
         self.T, self.lanes, self.producers, self.consumers, self.groups = T, lanes, producers, consumers, groups
         self.window, self.per_agent = window, per_agent
-        fields = {
-            "rows": tree.widen(rows, (slots, T + 1, lanes)),
-            "state": tree.widen(state, (slots, T // window, lanes) if window else (slots, lanes)),
-            "by": (slots, np.int64),
-            "base": (producers, np.int64),
-            "turns": (consumers, np.int64),
-        }
-        each = consumers if per_agent else 1
-        asks = consumers, producers
-        super().__init__(fields, slots, producers * each, consumers, asks, bells=producers, each=each)
+        lead, each = (slots, T // window, lanes) if window else (slots, lanes), consumers if per_agent else 1
+        trees = {"rows": tree.widen(rows, (slots, T + 1, lanes)), "state": tree.widen(state, lead)}
+        super().__init__(trees, slots, producers * each, consumers, (consumers, producers), producers, each)
 
     @classmethod
     def of(

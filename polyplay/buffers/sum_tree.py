@@ -11,11 +11,55 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.core.compiled import compiled, inlined, uniforms
+from polyplay.core.compiled import bits, compiled, inlined
 
 WIDTH = 8
 MOST = 1e290  # of a leaf: sums do not overflow
-_0, _1, _2, _3, _4, _5, _6, _7, _8 = (np.uint64(i) for i in range(9))  # unsigned: no index is taken from the end
+_0, _1, _2, _3, _4, _8 = (np.uint64(i) for i in (0, 1, 2, 3, 4, 8))  # unsigned: no index is taken from the end
+_11, _32, _LOW = np.uint64(11), np.uint64(32), np.uint64(0xFFFFFFFF)
+
+
+# Random numbers from a counter: its state is two integers.
+
+
+@inlined
+def below(key: np.uint64, n: np.uint64, limit: np.uint64) -> tuple[np.uint64, np.uint64]:
+    """(integer in [0, limit), next n), exactly uniform; 0 < limit < 2^32, both uint64 (Lemire 2019)."""
+    least = ((_LOW - limit) + _1) % limit
+    while True:
+        product = (bits(key, n) >> _32) * limit
+        n += _1
+        if (product & _LOW) >= least:
+            return product >> _32, n
+
+
+@compiled
+def uniforms(key: np.uint64, begin: np.uint64, n: int) -> np.ndarray:
+    """float64 [n] in [0, 1), 53 bits each: numbers begin … begin + n - 1."""
+    out = np.empty(n)
+    for i in range(n):
+        out[i] = np.float64(bits(key, begin + np.uint64(i)) >> _11) * 2.0**-53
+    return out
+
+
+class CounterRng:
+    """A key and how many of its numbers were used."""
+
+    def __init__(self, seed: int):
+        self.key = np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0]
+        self.used = np.uint64(0)
+
+    def take(self, n: int) -> np.uint64:
+        """The first of `n` numbers that are the caller's."""
+        begin = self.used
+        self.used = np.uint64(int(begin) + n)
+        return begin
+
+    def save(self) -> dict[str, int]:
+        return {"key": int(self.key), "used": int(self.used)}
+
+    def load(self, saved: dict[str, int]) -> None:
+        self.key, self.used = np.uint64(saved["key"]), np.uint64(saved["used"])
 
 
 class SumTree:

@@ -21,9 +21,8 @@ import numpy as np
 
 from polyplay.acting.play import GIVES_UP
 from polyplay.cli.games import sgf_point, sgf_root, sgf_text
-from polyplay.cli.play import legal_moves
 from polyplay.cli.play_session import simulate
-from polyplay.games import board_rules, go, records
+from polyplay.games import go, records
 from polyplay.games.boards import KO, Go
 from polyplay.search.search import Finished, Search, SearchPolicy
 
@@ -77,10 +76,10 @@ class GtpBoard:
         record = self.record.copy()
         if records.mover(record) != colour - 1:
             record[records.OWN] = 0  # so that a pass does not end it
-            board_rules.play(self.board.numbers, record, self.board.cells)
+            self.board.play(record, self.board.cells)
             record[records.OWN] = 0
         if 4 * records.ply(record) >= 3 * self.board.longest:
-            hashes = record[self.board.numbers[go.HASHES] :].view(np.uint64)
+            hashes = self.board.hashes(record)
             hashes[: -go.EIGHT] = hashes[go.EIGHT :]
             record[2], record[1] = divmod(records.ply(record) - go.EIGHT, records.PLIES)
         return record
@@ -88,11 +87,11 @@ class GtpBoard:
     def play(self, colour: int, action: int) -> None:
         """Raises GtpError: an illegal move."""
         record = self.position(colour)
-        if action not in legal_moves(self.board, record):
+        if action not in self.board.legal(record):
             raise GtpError("illegal move")
         if action == self.board.cells:
             record[records.OWN] = 0
-        board_rules.play(self.board.numbers, record, action)
+        self.board.play(record, action)
         self.records.append(record)
         self.moves.append((colour, action))
 
@@ -105,14 +104,12 @@ class GtpBoard:
 
     def lead(self, colour: int = BLACK) -> float:
         """The points by which that colour leads, komi included, on the board as it stands."""
-        lead = go.area(self.board.numbers, self.record) - self.komi
+        lead = self.board.area(self.record) - self.komi
         return lead if colour == BLACK else -lead
 
     def owners(self) -> np.ndarray:
         """int8 [n²]: the colour whose area each cell is; 0: it is empty and reaches stones of both, or none."""
-        out = np.empty(self.board.cells, np.int8)
-        go.owners(self.board.numbers, self.record, out)
-        return out
+        return self.board.owners(self.record)
 
     def stones(self, position: int = -1) -> np.ndarray:
         """int8 [n²], of the last position; 0: as they were set up before the first move."""

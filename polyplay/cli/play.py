@@ -12,18 +12,13 @@ import numpy as np
 from polyplay.cli.arguments import check_extra, check_port, listen, run_and_options, serve_page
 from polyplay.core import checkpoint
 from polyplay.core.errors import Simulations, UserError
-from polyplay.games import board_rules, go, records
+from polyplay.games import records
 from polyplay.games.boards import Game, Go, KInARow
 
 if TYPE_CHECKING:
     from polyplay.cli.gtp import GtpEngine
     from polyplay.cli.play_session import PlaySession
     from polyplay.search.search import SearchPolicy
-
-
-def legal_moves(board: Game, record: np.ndarray) -> list[int]:
-    room = np.zeros(board.actions, np.int16)
-    return [int(action) for action in room[: board_rules.legal(board.numbers, record, room)]]
 
 
 class MoveList:
@@ -45,7 +40,7 @@ class MoveList:
 
     @property
     def legal(self) -> list[int]:
-        return legal_moves(self.board, self.record) if self.result == records.GOES_ON else []
+        return self.board.legal(self.record) if self.result == records.GOES_ON else []
 
     @property
     def winner(self) -> int | None:
@@ -60,16 +55,14 @@ class MoveList:
         """Of a game of Go that is over whose each cell is: 1 the first player's, 2 the second's, 0 nobody's."""
         if self.result == records.GOES_ON or not isinstance(self.board, Go):
             return []
-        out = np.empty(self.board.cells, np.int8)
-        go.owners(self.board.numbers, self.record, out)
-        return [int(owner) for owner in out]
+        return self.board.owners(self.record).tolist()
 
     def play(self, action: int) -> None:
         """Raises ValueError: the move is not legal."""
         if action not in self.legal:
             raise ValueError("this move is not legal")
         record = self.record.copy()
-        self.result = board_rules.play(self.board.numbers, record, action)
+        self.result = self.board.play(record, action)
         self.moves.append(action)
         self.records.append(record)
 

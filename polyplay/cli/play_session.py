@@ -13,8 +13,8 @@ import numpy as np
 from polyplay.cli.play import MoveList
 from polyplay.core.errors import NotFinite
 from polyplay.core.files import Row
+from polyplay.games import records
 from polyplay.games.mcts import solver, unsolved
-from polyplay.games.records import GOES_ON, mover
 from polyplay.search import Search
 from polyplay.search.search import SearchPolicy
 
@@ -58,7 +58,7 @@ class PlaySession:
     def move(self, action: int, ply: int) -> None:
         """The person's move in the position after `ply` moves."""
         with self._changing():
-            if self.game.result != GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
+            if self.game.result != records.GOES_ON or ply != len(self.game.moves) or self.game.mover != self.person:
                 raise ValueError("it is not your turn")
             self.game.play(action)
 
@@ -88,7 +88,7 @@ class PlaySession:
 
     def _undoable(self) -> int:
         """How many moves to take back; 0: none can be."""
-        turns = [ply for ply in range(len(self.game.moves)) if mover(self.game.records[ply]) == self.person]
+        turns = [ply for ply in range(len(self.game.moves)) if records.mover(self.game.records[ply]) == self.person]
         return len(self.game.moves) - turns[-1] if turns else 0
 
     # -------------------------------------------------------------------------------- what the agent does
@@ -112,7 +112,7 @@ class PlaySession:
 
     def _wanted(self) -> bool:
         """Whether there is something to search: a position that was not searched yet, or where the agent is to move."""
-        if self.game.result != GOES_ON or self.trouble:
+        if self.game.result != records.GOES_ON or self.trouble:
             return False
         found = self.found.get(len(self.game.moves))
         return self.game.mover != self.person or not (found and found["over"] and found["asked"] == self.simulations)
@@ -152,7 +152,7 @@ class PlaySession:
                 "mover": game.mover,
                 "person": self.person,
                 "legal": game.legal,
-                "over": game.result != GOES_ON,
+                "over": game.result != records.GOES_ON,
                 "winner": game.winner,
                 "margin": game.margin,
                 "owners": game.owners(),
@@ -170,7 +170,7 @@ class PlaySession:
     def _solved(self) -> Row:
         """The verdicts on the moves of this position."""
         record, key = self.game.record, self.game.record.tobytes()
-        if not self.why_unsolved and self.game.result == GOES_ON and key not in self.solved:
+        if not self.why_unsolved and self.game.result == records.GOES_ON and key not in self.solved:
             found = solver()
             scores = found.scores(record).items()
             self.solved[key] = {move: (int(np.sign(score)), found.plies(record, score)) for move, score in scores}
@@ -178,7 +178,7 @@ class PlaySession:
 
     def _value(self, ply: int) -> float | None:
         """For the first player: by the search, or the result."""
-        if ply == len(self.game.moves) and self.game.result != GOES_ON:
+        if ply == len(self.game.moves) and self.game.result != records.GOES_ON:
             return 0.0 if self.game.winner is None else 1.0 - 2.0 * self.game.winner
         return self.found[ply]["value"] if ply in self.found else None
 
@@ -193,11 +193,11 @@ def simulate(policy: SearchPolicy, simulations: int) -> None:
 def report(search: Search) -> Row:
     """What a search of one game has found so far, by action. q is for who is to move, values for the first player."""
     found = search.look(np.array([0]))
-    sign = 1 - 2 * mover(found.records[0])
+    sign = 1 - 2 * records.mover(found.records[0])
     return {
         "asked": search.options.simulations,
         "done": int(search.tree.plays["done"][0]),
-        "mover": mover(found.records[0]),
+        "mover": records.mover(found.records[0]),
         "legal": np.flatnonzero(found.legal[0]).tolist(),
         "visits": found.visits[0].tolist(),
         "priors": found.priors[0].round(4).tolist(),

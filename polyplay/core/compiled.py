@@ -143,9 +143,6 @@ def _collect(function: FunctionType, files: set[Path], numbers: list[str]) -> No
             numbers.append(f"{name}={value!r}")
 
 
-# Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so its state is two integers.
-
-
 compiled = cached_njit()
 
 
@@ -156,9 +153,11 @@ def is_compiled(loop: Dispatcher) -> bool:
     return cache is not None and any(f.stat().st_mtime >= path.stat().st_mtime for f in Path(cache).glob(name))
 
 
+# Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so its state is two integers.
+
+
 _A, _B, _C = (np.uint64(x) for x in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
-_11, _27, _30, _31, _32 = (np.uint64(x) for x in (11, 27, 30, 31, 32))
-_LOW, _ONE = np.uint64(0xFFFFFFFF), np.uint64(1)
+_27, _30, _31 = (np.uint64(x) for x in (27, 30, 31))
 
 
 @inlined
@@ -168,43 +167,3 @@ def bits(key: np.uint64, n: np.uint64) -> np.uint64:
     x = (x ^ (x >> _30)) * _B
     x = (x ^ (x >> _27)) * _C
     return x ^ (x >> _31)
-
-
-@inlined
-def below(key: np.uint64, n: np.uint64, limit: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """(integer in [0, limit), next n), exactly uniform; 0 < limit < 2^32, both uint64 (Lemire 2019)."""
-    least = ((_LOW - limit) + _ONE) % limit
-    while True:
-        product = (bits(key, n) >> _32) * limit
-        n += _ONE
-        if (product & _LOW) >= least:
-            return product >> _32, n
-
-
-@compiled
-def uniforms(key: np.uint64, begin: np.uint64, n: int) -> np.ndarray:
-    """float64 [n] in [0, 1), 53 bits each: numbers begin … begin + n - 1."""
-    out = np.empty(n)
-    for i in range(n):
-        out[i] = np.float64(bits(key, begin + np.uint64(i)) >> _11) * 2.0**-53
-    return out
-
-
-class CounterRng:
-    """A key and how many of its numbers were used."""
-
-    def __init__(self, seed: int):
-        self.key = np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0]
-        self.used = np.uint64(0)
-
-    def take(self, n: int) -> np.uint64:
-        """The first of `n` numbers that are the caller's."""
-        begin = self.used
-        self.used = np.uint64(int(begin) + n)
-        return begin
-
-    def save(self) -> dict[str, int]:
-        return {"key": int(self.key), "used": int(self.used)}
-
-    def load(self, saved: dict[str, int]) -> None:
-        self.key, self.used = np.uint64(saved["key"]), np.uint64(saved["used"])

@@ -38,10 +38,6 @@ class NotFinite(Exception):
     """A loss, a gradient or a network's answer was NaN or infinite; a learner saves the batch for inspection."""
 
 
-class BadPriority(ValueError):
-    """A priority for a replay was NaN, negative or infinite; nothing was changed."""
-
-
 Level = Literal["ok", "warning", "failed", "unseen"]
 
 

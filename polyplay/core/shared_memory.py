@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from polyplay.core import tree
+from polyplay.core.errors import Closed
 
 Place = tuple[tuple[int, ...] | int, DTypeLike, int]  # shape, dtype and offset of an array in a block
 LINE = 64  # bytes of a cache line: neighbours that different workers write are kept this far apart
@@ -205,6 +206,27 @@ class Semaphores(SharedObject):
 
     def __getitem__(self, i: int) -> Semaphore:
         return self._all[i]
+
+
+class Closable(SharedObject):
+    """Arrays on which others wait by bells, and are told when they are closed."""
+
+    _closed = shared_array(np.int64, lambda _: (LINE // 8,))
+
+    def __init__(self, bells: int = 1, **arrays: tree.Tree):
+        self._bells = Semaphores(bells)
+        super().__init__(**arrays)
+
+    def check(self) -> None:
+        """Raises Closed."""
+        if self._closed[0]:
+            raise Closed
+
+    def close(self) -> None:
+        """Every wait, now and later, raises Closed."""
+        self._closed[0] = 1
+        for i in range(self._bells.n):
+            self._bells[i].post()
 
 
 class Ring:

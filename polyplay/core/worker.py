@@ -147,6 +147,8 @@ class WorkerCounters:
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
         self.games, self.metrics = counters.games[i], counters.metrics[i]
         self._at, self._names = counters.columns, counters.names
+        # in `with`: the seconds within are added to a column, also where they end in an exception
+        self.timed = {column: Stopwatch(self.values, self._at[column]) for column in SECONDS}.__getitem__
 
     def add(self, column: str, amount: float) -> None:
         self.values[self._at[column]] += amount
@@ -157,10 +159,6 @@ class WorkerCounters:
     def get(self, column: str) -> float:
         return float(self.values[self._at[column]])
 
-    def timed(self, column: str) -> Stopwatch:
-        """In `with`: the seconds within are added to a column, also where they end in an exception."""
-        return Stopwatch(self, column)
-
     def stamp(self) -> None:
         self.values[0] = time.monotonic()
         self.values[1] += 1
@@ -170,48 +168,51 @@ class WorkerCounters:
         if lags.size == 0:
             return
         self.lags += np.bincount(np.clip(lags, 0, LAGS - 1), minlength=LAGS)
-        self.add("lag_sum", float(lags.sum()))
-        self.add("lag_count", lags.size)
-        self.set("lag_max", max(self.get("lag_max"), float(lags.max())))
+        at, values = self._at, self.values
+        values[at["lag_sum"]] += lags.sum()
+        values[at["lag_count"]] += lags.size
+        values[at["lag_max"]] = max(values[at["lag_max"]], lags.max())
 
     def served(self, n: int) -> None:
         """A service was called for `n` at once."""
         self.sizes[min(n, SIZES - 1)] += 1
-        self.add("served", n)
-        self.add("calls", 1)
+        self.values[self._at["served"]] += n
+        self.values[self._at["calls"]] += 1
 
     def depth(self, n: int) -> None:
         """`n` wait in the queue that the worker looks at."""
-        self.add("depth_sum", n)
-        self.add("depth_count", 1)
+        self.values[self._at["depth_sum"]] += n
+        self.values[self._at["depth_count"]] += 1
 
     def episode(self, ret: float, length: float, lane: int, agent: int = 0) -> None:
-        n = int(self.get("episodes"))
-        self.games[n % EPISODES] = (ret, length, lane, agent, time.time())
-        self.add("episodes", 1)
+        at = self._at["episodes"]
+        self.games[int(self.values[at]) % EPISODES] = (ret, length, lane, agent, time.time())
+        self.values[at] += 1
 
     def losses(self, metrics: dict[str, float]) -> None:
         for name, value in metrics.items():
-            self.tally(name, value, 1)
+            if name in self._names:
+                self.metrics[self._names[name]] += value, 1
 
     def tally(self, name: str, total: float, n: float) -> None:
         """Add the sum of `n` values to a metric, which is reported as their mean."""
-        i = self._names.get(name)
-        if i is not None:
-            self.metrics[i] += total, n
+        if name in self._names:
+            self.metrics[self._names[name]] += total, n
 
 
 class Stopwatch:
-    __slots__ = ("began", "column", "counters")
+    """Adds the seconds between its two ends to a counter."""
 
-    def __init__(self, counters: WorkerCounters, column: str):
-        self.counters, self.column = counters, column
+    __slots__ = ("at", "began", "values")
+
+    def __init__(self, values: np.ndarray, at: int):
+        self.values, self.at = values, at
 
     def __enter__(self) -> None:
         self.began = time.perf_counter()
 
     def __exit__(self, *error: object) -> None:
-        self.counters.add(self.column, time.perf_counter() - self.began)
+        self.values[self.at] += time.perf_counter() - self.began
 
 
 class Counters(SharedObject):
@@ -492,7 +493,8 @@ class WorkerContext:
     def turn(self) -> None:
         """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""
         self.counters.stamp()
-        self.control.check()
+        if self.control.halted:
+            raise Closed
 
     def __getstate__(self) -> dict:
         return {name: value for name, value in vars(self).items() if name not in self.OWN}

@@ -435,7 +435,9 @@ class NativePool(BasePool):
             reward_clipping=False,
         )
 
-    def _rows_of(self, lanes: Lanes) -> Batch:
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
+        lanes, _ = super().recv()
         assert isinstance(lanes, slice)
         group, late = lanes.start // self._width, self._late[lanes]
         vector, began, self._began[group] = self._vectors[group], self._began[group], True
@@ -447,7 +449,7 @@ class NativePool(BasePool):
         if late.any():  # ale-py played on for one frame: reset these lanes now, the others stay as they are
             reward[late], dead[late] = 0, False
             obs, info = vector.reset(options={"reset_mask": late.copy()})
-        return self._finish(lanes, obs, reward, dead, info["lives"])
+        return lanes, self._finish(lanes, obs, reward, dead, info["lives"])
 
     def _finish(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
         """Our flags of these rows, from what the lanes' last rows were."""

@@ -176,7 +176,7 @@ class ReadySet:
         self.lanes, self.groups, self.width = lanes, groups, lanes // groups
         self.fixed = not isinstance(batching, Greedy)
         self.most = batching.n if isinstance(batching, Greedy) else lanes
-        self.where = np.full(lanes, STEPPING, np.int8)
+        self._everyone, self.where = np.arange(lanes), np.full(lanes, STEPPING, np.int8)
         self.where[active or lanes :] = ABSENT
         self._next = 0  # the group that comes next
         self._queue: deque[int] = deque()  # lanes that are ready, oldest first
@@ -205,9 +205,6 @@ class ReadySet:
                 self._next = (g + 1) % self.groups
                 return lanes
         return None
-
-    def count(self, lanes: Lanes) -> int:
-        return len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
 
     @property
     def ready(self) -> int:
@@ -256,7 +253,7 @@ class ReadySet:
 
     def sent(self, lanes: Lanes) -> np.ndarray:
         """The caller answers `lanes`: they are being stepped. Their numbers, int64. Raises ValueError: not taken."""
-        numbers = np.arange(self.lanes)[lanes] if isinstance(lanes, slice) else np.asarray(lanes, np.int64)
+        numbers = self._everyone[lanes] if isinstance(lanes, slice) else np.asarray(lanes, np.int64)
         if not numbers.size or not (self.where[numbers] == TAKEN).all():
             raise ValueError(f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}")
         if self.fixed:
@@ -342,7 +339,7 @@ class Faults:
 
 
 class BasePool(Pool):
-    """A Pool, but for `_step`: which steps lanes, and writes their rows or leaves them to `_rows_of`."""
+    """A Pool, but for `_step`: which steps lanes and writes their rows, or leaves that to a `recv` of its own."""
 
     def __init__(self, envs: Envs, rows: Batch | None = None):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
@@ -360,16 +357,19 @@ class BasePool(Pool):
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
-        self._check_open()
+        if not self._open:
+            raise Closed
         lanes = self._ready.take()
         if lanes is None:  # lanes step within send(): waiting would never end
             raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
-        return lanes, self._rows_of(lanes)
+        return lanes, tree.at(self._rows, lanes)
 
     def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
-        self._check_open()
-        action = check_action(self.spec.action, action, self._ready.count(lanes))
+        if not self._open:
+            raise Closed
+        n = len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
+        action = check_action(self.spec.action, action, n)
         numbers = self._ready.sent(lanes)
         try:
             self._step(numbers, action)
@@ -386,9 +386,6 @@ class BasePool(Pool):
     def _check_open(self) -> None:
         if not self._open:
             raise Closed
-
-    def _rows_of(self, lanes: Lanes) -> Batch:
-        return tree.at(self._rows, lanes)
 
     @abstractmethod
     def _step(self, numbers: np.ndarray, action: Tree) -> None: ...

@@ -176,12 +176,8 @@ class EnvPoolPool(BasePool):
                 lane, row = self._receive(0, None)
                 tree.write(self._rows, lane, row)
                 self._ready.back(lane.tolist())
-        return super().recv()
-
-    def _rows_of(self, lanes: Lanes) -> Batch:
-        if isinstance(lanes, slice):
-            return self._receive(lanes.start // self._width, lanes)[1]
-        return super()._rows_of(lanes)
+        lanes, rows = super().recv()
+        return lanes, self._receive(lanes.start // self._width, lanes)[1] if isinstance(lanes, slice) else rows
 
     def _receive(self, group: int, expected: slice | None) -> tuple[Any, Batch]:
         """The next batch of a group: lanes and rows. `expected`: which lanes these must be, in their order."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -53,7 +53,7 @@ class InlinePool(UnitPool):
             raise
         self._ready.back(range(envs.lanes))
 
-    def _turn(self, numbers: Iterable[int]) -> None:
+    def _turn(self, numbers: list[int]) -> None:
         self._random.enter()
         for i in numbers:
             while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, self._ready.ordered([i])):
@@ -62,10 +62,12 @@ class InlinePool(UnitPool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
+        if self.seating is None:
+            self._turn(numbers.tolist())
+            return
         ordered = self._ready.complete(numbers).tolist()
         self._turn(ordered)
-        if self._asynchronous:
-            self._ready.back(self._ready.ordered(ordered))
+        self._ready.back(self._ready.ordered(ordered))
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
         """The image that a lane's environment renders, and its frames per second."""

@@ -7,6 +7,7 @@ episode. One that raises is closed; the pool counts that, and orders it again: i
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import traceback
 from abc import ABC, abstractmethod
@@ -27,7 +28,7 @@ from polyplay.envs.pool import EPISODE_CUT, EnvSpec, Factory, Lanes, Pool, lane_
 from polyplay.envs.spaces import SpaceViolation, fields
 
 HERE = os.path.dirname(__file__) + os.sep  # the room envs/
-Writers = tuple[spaces.Writer, masks.MaskWriter]
+RowWriter = Callable[..., None]  # of (observation, info, terminated, truncated), see Unit.writer
 Allow = Callable[[float], None]
 START = 60.0  # seconds that starting a process and building an environment may take at least
 
@@ -96,26 +97,25 @@ class Unit(ABC):
             raise SpaceViolation(f"declared {first} by the first environment, given {this} by this one")
         self.made(self.env)
 
-    def writers(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> Writers:
-        """What check the observations of `space`, and the masks in them, in info or by a method, and write them into a
-        lane's row.
+    def writer(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> RowWriter:
+        """A function that checks an observation of `space`, and the mask in it, in info or by a method, and writes both
+        into a lane's row with these flags. It raises SpaceViolation.
         """
         shown, rows = masks.without_mask(space), self.board.rows
         inside = shown is not space
-        allowed = masks.mask_writer(self.job.spec.action, rows.get("mask"), lane, inside, None if inside else method)
-        return spaces.observation_writer(shown, rows["obs"], lane), allowed
+        write = spaces.observation_writer(shown, rows["obs"], lane)
+        allow = masks.mask_writer(self.job.spec.action, rows.get("mask"), lane, inside, None if inside else method)
+        masked = inside or "mask" in rows
 
-    def show(
-        self, writers: Writers, obs: object, info: object, terminated: bool = False, truncated: bool = False
-    ) -> None:
-        """Write an observation, and its mask, into a row with these flags. Raises SpaceViolation."""
-        write, allowed = writers
-        last = terminated or truncated
-        try:
-            write(obs)
-        except SpaceViolation as e:
-            raise rules.final_observation_flaw(e, terminated) if last else e from None
-        allowed(obs, info, last)
+        def show(obs: object, info: object, terminated: bool = False, truncated: bool = False) -> None:
+            try:
+                write(obs)
+            except SpaceViolation as e:
+                raise rules.final_observation_flaw(e, terminated) if terminated or truncated else e from None
+            if masked or (isinstance(info, Mapping) and masks.KEY in info):
+                allow(obs, info, terminated or truncated)
+
+        return show
 
     def reset(self) -> tuple[Any, Any]:
         """What the environment's reset() returns; it is built before, where it is not."""
@@ -131,8 +131,8 @@ class Unit(ABC):
         return found
 
     def say(self, rule: str, text: str, who: str = "") -> None:
-        """Leave a remark about a rule that a good row touches: the first of its kind; text "": there is none."""
-        if text and rule not in self.remarked:
+        """Leave a remark about a rule that a good row touches: the first of its kind."""
+        if rule not in self.remarked:
             self.remarked |= {rule}
             self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
 
@@ -265,8 +265,24 @@ def load_bot(spec: EnvSpec, name: str) -> Bot:
     """
     bot: Bot = imported(spec.bots[name], "polyplay_bots")
     if not isinstance(bot, StateBot):
+        _check_arguments(bot, f"{name}: {spec.bots[name]}")
         _try(bot, spec, 2, f"{name}: {spec.bots[name]}")
     return bot
+
+
+def _check_arguments(bot: SeatedBot, name: str) -> None:
+    """Raises UserError: it does not take observations and masks alone."""
+    try:
+        arguments = inspect.signature(bot)
+    except (TypeError, ValueError):  # it is written in C, or can't be called: trying it says so
+        return
+    try:
+        arguments.bind(None, None)
+    except TypeError:
+        state = f"an object whose class inherits {__name__}.StateBot, to play by the game's state"
+        raise UserError(
+            f"polyplay_bots: {name} takes {arguments}, allowed: (obs, mask), observations and masks; or {state}"
+        ) from None
 
 
 def seat_bot(bot: Bot, pool: Pool, lanes: Lanes) -> SeatedBot:
@@ -301,6 +317,9 @@ def _try(bot: SeatedBot, spec: EnvSpec, n: int, name: str) -> None:
         raise UserError(f"polyplay_bots: {name} returned actions of shape {given} for {n} players, allowed: {want}")
 
 
+NO_INFO: Mapping[str, Any] = {}
+
+
 class Lane(Unit):
     """One environment and its row."""
 
@@ -310,22 +329,25 @@ class Lane(Unit):
         """See Unit."""
         if self.over:
             obs, info = self.reset()
-            self.show(self.writes, obs, info)
-            self.say("bounds", rules.check_contains(self.env.observation_space, obs))
-            self._flags(0.0, False, False, True)
+            self.show(obs, info)
+            if near := rules.check_contains(self.env.observation_space, obs):
+                self.say("bounds", near)
+            self.over = self.cut = False
+            self.row(self.lane, 0.0, False, False, True, False)
             return
         self.allow(self.job.step_timeout)
-        action = tree.at(self.board.action, self.lane)
-        self.last, self.stage = action, "step"
-        obs, reward, terminated, truncated, info = rules.read_step(self.env.step(self.act(action)))
-        self.show(self.writes, obs, info, terminated, truncated)
-        if terminated:
-            self.say("flags", rules.old_limit(terminated, truncated, info))
+        self.last, self.stage = tree.at(self.board.action, self.lane), "step"
+        obs, reward, terminated, truncated, info = rules.read_step(self.env.step(self.act(self.last)))
+        self.show(obs, info, terminated, truncated)
+        marked = info if isinstance(info, dict) else NO_INFO
+        if terminated and not truncated and marked.get(rules.OLD_LIMIT):
+            self.say("flags", rules.OLD_LIMIT_SEEN)
         if found := getattr(self.env, "polyplay_remark", None):  # (rule, text)
             self.env.polyplay_remark = None
             self.say(*found)
-        first, cut = self.cut, isinstance(info, dict) and EPISODE_CUT in info
-        self._flags(reward, terminated, truncated, first, cut)
+        first, cut, self.over = self.cut, EPISODE_CUT in marked, terminated or truncated
+        self.cut = cut and not self.over
+        self.row(self.lane, reward, terminated or cut, truncated, first, self.over)
 
     def made(self, env: Any) -> None:
         """See Unit."""
@@ -333,12 +355,7 @@ class Lane(Unit):
         if callable(set_lane):  # an environment that needs its lane's number in the run
             set_lane(self.job.lane + self.lane)
         self.act = spaces.action_reader(env.action_space)
-        self.writes = self.writers(env.observation_space, self.lane, masks.mask_method(env))
-
-    def _flags(self, reward: float, terminated: bool, truncated: bool, first: bool, cut: bool = False) -> None:
-        self.over = terminated or truncated
-        self.cut = cut and not self.over
-        self.row(self.lane, reward, terminated or cut, truncated, first, self.over)
+        self.show = self.writer(env.observation_space, self.lane, masks.mask_method(env))
 
     def save(self) -> Batch:
         """See Unit."""
@@ -360,9 +377,6 @@ class Lane(Unit):
 # over when nobody is left; its next turn resets it, or lets it rest while the pool holds its matches.
 
 
-NO_INFO: Mapping[str, Any] = {}
-
-
 class Match(Unit):
     """The players of one environment. Orders and notes call it by its first lane's number."""
 
@@ -374,7 +388,7 @@ class Match(Unit):
         self.alive: list[bool] = []  # of each seat: its player can act
         self.gone: list[bool] = []  # its player's part has ended
         self.lanes: list[int] = []  # of the seats, in this match
-        self._writers: dict[tuple[int, int], Writers] = {}  # by seat and lane
+        self._writers: dict[tuple[int, int], RowWriter] = {}  # by seat and lane
 
     def advance(self) -> None:
         """See Unit."""
@@ -467,7 +481,8 @@ class Match(Unit):
             raise SpaceViolation(f"{agent} is in agents, but was given no observation", "players")
         info = _of(infos, agent)
         self._show(seat, obs[agent], info)
-        self.say("bounds", rules.check_contains(self.seen[seat], obs[agent]), f", {agent}")
+        if near := rules.check_contains(self.seen[seat], obs[agent]):
+            self.say("bounds", near, f", {agent}")
         self._write(self.lanes[seat], 0.0, False, False, True, False, NO_INFO)
 
     def _absent(self, lane: int) -> None:
@@ -479,9 +494,9 @@ class Match(Unit):
     def _show(self, seat: int, obs: object, info: object, *flags: bool) -> None:
         key = seat, self.lanes[seat]
         if key not in self._writers:
-            self._writers[key] = self.writers(self.seen[seat], key[1])
+            self._writers[key] = self.writer(self.seen[seat], key[1])
         try:
-            self.show(self._writers[key], obs, info, *flags)
+            self._writers[key](obs, info, *flags)
         except SpaceViolation as e:
             raise SpaceViolation(f"{self.agents[seat]}: {e}", e.rule) from None
 

@@ -386,7 +386,7 @@ class ProcessPool(UnitPool):
                     if lanes is None and self.fixed and self._ready.idle:
                         raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
                 if lanes is not None:
-                    return lanes, self._rows_of(lanes)
+                    return lanes, tree.at(self._rows, lanes)
                 if not self._wait(end) and time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
@@ -398,7 +398,8 @@ class ProcessPool(UnitPool):
 
     def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
-        action = check_action(self.spec.action, action, self._ready.count(lanes))
+        n = len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
+        action = check_action(self.spec.action, action, n)
         with self._lock:
             self._check_open()
             self._step(self._ready.sent(lanes), action)

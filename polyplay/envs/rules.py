@@ -31,6 +31,8 @@ ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
 SMALL_IMAGE = 24  # pixels each way from which bytes are called an image
 IMAGE = 64  # pixels each way from which three numbers of a shape are taken for an image's
 OLD_LIMIT = "TimeLimit.truncated"  # a key of info, before gym 0.26
+OLD_LIMIT_SEEN = f"info says {OLD_LIMIT} of a terminated episode, which is not read: "
+OLD_LIMIT_SEEN += "return terminated=False, truncated=True"
 MOST = float(np.finfo(np.float32).max)  # rewards are stored as float32
 
 
@@ -123,7 +125,11 @@ def read_reset(result: object) -> tuple[object, object]:
 
 def read_step(result: object) -> tuple[object, float, bool, bool, object]:
     """What step() returned, all but the observation checked. Raises SpaceViolation."""
-    obs, reward, terminated, truncated, info = step_parts(result)
+    obs, reward, terminated, truncated, info = (
+        result if type(result) is tuple and len(result) == 5 else step_parts(result)
+    )
+    if type(reward) is float and -MOST <= reward <= MOST and type(terminated) is bool and type(truncated) is bool:
+        return obs, reward, terminated, truncated, info
     return obs, read_reward(reward), read_flag("terminated", terminated), read_flag("truncated", truncated), info
 
 
@@ -162,13 +168,6 @@ def read_flag(name: str, value: object) -> bool:
     if getattr(value, "shape", ()) != () or value not in (0, 1):
         raise SpaceViolation(f"{name} must be a boolean, given {describe_value(value)}", "flags")
     return bool(value)
-
-
-def old_limit(terminated: bool, truncated: bool, info: object) -> str:
-    """What is odd where info says in gym's old way that a time limit ended the episode; "": it does not."""
-    if not terminated or truncated or not isinstance(info, dict) or not info.get(OLD_LIMIT):
-        return ""
-    return f"info says {OLD_LIMIT} of a terminated episode, which is not read: return terminated=False, truncated=True"
 
 
 def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:

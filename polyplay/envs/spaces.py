@@ -42,12 +42,6 @@ def other(path: str, declared: object, given: object, rule: str) -> SpaceViolati
     return SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
 
 
-def check_array(obs: np.ndarray, shape: tuple[int, ...], dtype: np.dtype, path: str, casting: Casting = "safe") -> None:
-    """Raises SpaceViolation: another shape, or a type that does not fit into `dtype`."""
-    if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype, casting)):
-        raise other(path, f"{dtype} {list(shape)}", obs, "shape" if obs.shape != shape else "dtype")
-
-
 def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
     """Lists and Python numbers have no dtype of their own: they take the declared one, if that holds their numbers.
     Raises SpaceViolation.
@@ -325,18 +319,10 @@ def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") ->
         raise ValueError(f"actions {place_of(path)}must be {want}, got {array.dtype} {list(array.shape)}")
     if not isinstance(space, Box):
         array = array.astype(np.int64, copy=False)
-        if beyond(space, array):
+        if (array.view(np.uint64) >= space.most).any():  # what is negative is huge there
             want = f"lie in 0…{space.n - 1}" if isinstance(space, Discrete) else f"be {space}, counted from 0"
             raise ValueError(f"actions {place_of(path)}must {want}, got {array.min()}…{array.max()}")
     return array.astype(space.field.dtype, copy=False)
-
-
-def beyond(leaf: Whole, numbers: np.ndarray) -> bool:
-    """Whether some of these numbers, int64, are none of the leaf's."""
-    numbers = numbers.view(np.uint64)  # what was negative is huge there
-    if isinstance(leaf, MultiDiscrete):
-        return bool((numbers >= leaf.most).any())
-    return bool(numbers.max(initial=0) >= leaf.most)
 
 
 def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
@@ -404,7 +390,7 @@ def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarr
     if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
         raise other(path, space, array, "shape" if array.shape != row.shape else "dtype")
     values = array.astype(np.int64) - start
-    if beyond(leaf, values):
+    if (values.view(np.uint64) >= leaf.most).any():  # what is negative is huge there
         raise other(path, space, " ".join(str(array).split()), "bounds")
     row[...] = values
 
@@ -414,7 +400,8 @@ def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) ->
 
     def write(given: object) -> None:
         obs = given if type(given) is np.ndarray else as_array(given, dtype, dtype, path)
-        check_array(obs, shape, dtype, path, casting)
+        if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype, casting)):
+            raise other(path, f"{dtype} {list(shape)}", obs, "shape" if obs.shape != shape else "dtype")
         if floating and not np.isfinite(obs).all():
             bad = np.argwhere(~np.isfinite(obs))
             first = f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation"

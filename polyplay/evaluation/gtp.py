@@ -18,19 +18,17 @@ import numpy as np
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
-from polyplay.games import board_rules, go, records
+from polyplay.games import records
 from polyplay.games.boards import Game, Go
 from polyplay.games.mcts import Opponent
 
 
 def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:
     """Whether a game in `record` can have gone on to `later`."""
-    now, last = records.ply(record), records.ply(later)
-    hashes, stones = board.numbers[go.HASHES], records.CELLS + board.cells
+    now, last, stones = records.ply(record), records.ply(later), records.CELLS + board.cells
     if now == last:
         return np.array_equal(record[:stones], later[:stones])
-    known = slice(hashes, hashes + 8 * (now + 1))  # 64 bits of each position
-    return now < last and np.array_equal(record[known], later[known])
+    return now < last and np.array_equal(board.hashes(record)[: now + 1], board.hashes(later)[: now + 1])
 
 
 def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int] | None:
@@ -39,10 +37,10 @@ def moves_between(board: Go, record: np.ndarray, later: np.ndarray) -> list[int]
     """
     moves = list[int]()
     while (same := _agree(board, record, later)) and records.ply(record) < records.ply(later):
-        empty = np.flatnonzero(record[records.CELLS : records.CELLS + board.cells] == 0).tolist()
+        empty = np.flatnonzero(board.stones(record) == 0).tolist()
         for action in (board.cells, *empty):  # the pass first: no legal stone leaves the position as it is
             tried = record.copy()
-            over = board_rules.play(board.numbers, tried, action) != records.GOES_ON
+            over = board.play(tried, action) != records.GOES_ON
             if (not over or records.ply(tried) == records.ply(later)) and _agree(board, tried, later):
                 record = tried
                 moves.append(action)
@@ -184,11 +182,11 @@ class GtpPlayer:
             raise ValueError("a position that no moves from an empty board lead to")
         for action in moves:
             self._send(f"play {COLORS[records.mover(self._known)]} {self.board.move_name(action)}")
-            board_rules.play(self.board.numbers, self._known, action)
+            self.board.play(self._known, action)
         return self._send(command)
 
-    def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-        return np.array([self._move(records[game], game) for game in at.tolist()], np.int64)
+    def __call__(self, positions: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+        return np.array([self._move(positions[game], game) for game in at.tolist()], np.int64)
 
     def _move(self, record: np.ndarray, game: int) -> int:
         from polyplay.acting.play import GIVES_UP  # it loads torch
@@ -199,8 +197,8 @@ class GtpPlayer:
             if answer.lower() == "resign":
                 self._known = None
                 return GIVES_UP
-            action, room = self.board.action_of(answer), np.empty(self.board.actions, np.int16)
-            if action is None or action not in room[: board_rules.legal(self.board.numbers, record, room)]:
+            action = self.board.action_of(answer)
+            if action is None or action not in self.board.legal(record):
                 raise GtpFault(ILLEGAL, command, answer)
         except (GtpFault, UserError) as e:  # UserError: it can't be started again
             lost = f"{self.name} lost game {game + 1} against {self.against} at move {records.ply(record) + 1}"
@@ -208,14 +206,14 @@ class GtpPlayer:
             self._known = None
             return GIVES_UP
         assert self._known is not None
-        board_rules.play(self.board.numbers, self._known, action)
+        self.board.play(self._known, action)
         return action
 
-    def over(self, ends: np.ndarray, at: np.ndarray) -> None:
+    def over(self, positions: np.ndarray, at: np.ndarray) -> None:
         """Ask for the score of games that ended by two passes: does it name our winner? No answer counts neither way:
         the game is over, and not every program has the command.
         """
-        for record in ends[at]:
+        for record in positions[at]:
             if record[records.OWN] != 2 or self._process is None:
                 continue
             try:
@@ -223,7 +221,7 @@ class GtpPlayer:
             except GtpFault:
                 self._known = None
                 continue
-            lead = 2 * go.area(self.board.numbers, record) - self.board.halves
+            lead = 2 * self.board.area(record) - self.board.halves
             self.scored += 1
             self.agreed += answer[:1] == ("B" if lead > 0 else "W" if lead < 0 else "0")
 

@@ -21,7 +21,7 @@ from polyplay.evaluation.agent import RunAgent, find_agent, is_run
 from polyplay.evaluation.gtp import PREFIX, GtpPlayer, programs_running
 from polyplay.evaluation.tournament import Entrant, TournamentOptions
 from polyplay.games import board_rules, records
-from polyplay.games.board_pool import board_of, show_all
+from polyplay.games.board_pool import board_of
 from polyplay.games.boards import Game, Go
 from polyplay.games.mcts import Opponent, opponent
 from polyplay.nets import device
@@ -77,7 +77,7 @@ class PolicyPlayer:
         off, reward = np.zeros(n, bool), np.zeros(n, np.float32)
         step = {"obs": np.zeros((n, *self.board.planes), np.float32), "reward": reward, "first": off}
         step["mask"], found = np.zeros((n, self.board.actions), bool), records[at]
-        show_all(self.board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
+        board_rules.show_all(self.board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
         policy = SearchAt(self.policy, found) if isinstance(self.policy, SearchPolicy) else self.policy
         action, _, _ = play.choose_with_value(self.spec, policy, self.how, at, step, {}, self.acts)
         self.acts += 1
@@ -182,13 +182,12 @@ def play_versus(
 
 def openings(board: Game, plies: int, seed: int) -> Iterator[np.ndarray]:
     """Without end: records after so many random legal moves each; games that end so early are drawn again."""
-    rng, room = np.random.default_rng(seed), np.zeros(board.actions, np.int16)
+    rng = np.random.default_rng(seed)
     while True:
         for _ in range(TRIES):
             record, result = board.new(), records.GOES_ON
             for _ in range(plies):
-                moves = room[: board_rules.legal(board.numbers, record, room)]
-                result = board_rules.play(board.numbers, record, int(rng.choice(moves)))
+                result = board.play(record, int(rng.choice(board.legal(record))))
                 if result != records.GOES_ON:
                     break
             else:

@@ -12,10 +12,10 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.base_pool import FLAGS
 from polyplay.envs.pool import Envs, EnvSpec, options
 from polyplay.envs.spaces import Discrete, describe_actions, describe_fields
-from polyplay.games.board_rules import legal, play, write_planes
+from polyplay.games.board_rules import show_all
 from polyplay.games.boards import GAMES, OPTIONS, Game, game
 from polyplay.games.mcts import Opponent, opponent
-from polyplay.games.records import GOES_ON, WORTH, compiled
+from polyplay.games.records import GOES_ON, WORTH
 from polyplay.games.toys import ArrayPool, game_streams
 
 PREFIX = "game:"
@@ -67,7 +67,7 @@ class BoardPool(ArrayPool):
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
         board, _, self._opponent = of(envs)
-        self._game, self._start, everyone = board.numbers, board.new(), np.arange(envs.lanes)
+        self._board, self._start, everyone = board, board.new(), np.arange(envs.lanes)
         self._records = np.zeros((envs.lanes, board.record), np.int8)
         # of the player: 1 moves second; a game changes it first
         self._side = ((lane + everyone + 1) % 2).astype(np.int8)
@@ -87,7 +87,7 @@ class BoardPool(ArrayPool):
         if illegal.size:
             sent = f"lane {at[illegal[0]]} was sent the illegal move {actions[illegal[0]]}"
             raise ValueError(f"{self.title}: {sent}; its row's mask has the legal ones")
-        own = play_all(self._game, self._records, at, actions)
+        own = self._board.play_all(self._records, at, actions)
         on = own == GOES_ON
         reward, over = WORTH[own], ~on
         answers = self._answer(at[on])
@@ -104,47 +104,14 @@ class BoardPool(ArrayPool):
 
     def _answer(self, at: np.ndarray) -> np.ndarray:
         """The opponents move; what that leads to."""
-        return play_all(self._game, self._records, at, self._opponent(self._records, self._random, at))
+        return self._board.play_all(self._records, at, self._opponent(self._records, self._random, at))
 
     def _write(self, at: np.ndarray, row: Batch) -> None:
         tree.write(self._rows, at, row)
-        show_all(self._game, self._records, at, self._side, self._rows["obs"], self._rows["mask"], self._rows["over"])
+        rows = self._rows
+        show_all(self._board.numbers, self._records, at, self._side, rows["obs"], rows["mask"], rows["over"])
 
 
 # As envs.make asks for a pool:
 # of lanes of a seed, from a lane on; raises UserError.
 connect = BoardPool
-
-
-@compiled
-def play_all(game: np.ndarray, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
-    """A legal move in each of the records `at`; int8 [n] what they lead to."""
-    out = np.empty(at.size, np.int8)
-    for i in range(at.size):
-        out[i] = play(game, records[at[i]], actions[i])
-    return out
-
-
-@compiled
-def show_all(
-    game: np.ndarray,
-    records: np.ndarray,
-    at: np.ndarray,
-    side: np.ndarray,
-    obs: np.ndarray,
-    mask: np.ndarray,
-    over: np.ndarray,
-) -> None:
-    """Write what players of `side` see, and which moves are legal: all where the game is over."""
-    moves = np.empty(mask.shape[1], np.int16)
-    for i in range(at.size):
-        lane = at[i]
-        record = records[lane]
-        if over[lane]:  # the opponent's turn after the player's last move
-            record = record.copy()
-            record[0] = side[lane]
-        write_planes(game, record, obs[lane])
-        mask[lane] = over[lane]
-        if not over[lane]:
-            for m in moves[: legal(game, record, moves)]:
-                mask[lane, m] = True

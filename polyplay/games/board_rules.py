@@ -281,3 +281,57 @@ def write_planes(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
         spiel_planes(game, record, out)
     else:
         row_planes(game, record, out)
+
+
+@compiled
+def play_all(game: np.ndarray, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
+    """A legal move in each of the records `at`; int8 [n] what they lead to."""
+    out = np.empty(at.size, np.int8)
+    for i in range(at.size):
+        out[i] = play(game, records[at[i]], actions[i])
+    return out
+
+
+@compiled
+def show_all(
+    game: np.ndarray,
+    records: np.ndarray,
+    at: np.ndarray,
+    side: np.ndarray,
+    obs: np.ndarray,
+    mask: np.ndarray,
+    over: np.ndarray,
+) -> None:
+    """Write what players of `side` see, and which moves are legal: all where the game is over."""
+    moves = np.empty(mask.shape[1], np.int16)
+    for i in range(at.size):
+        lane = at[i]
+        record = records[lane]
+        if over[lane]:  # the opponent's turn after the player's last move
+            record = record.copy()
+            record[0] = side[lane]
+        write_planes(game, record, obs[lane])
+        mask[lane] = over[lane]
+        if not over[lane]:
+            for m in moves[: legal(game, record, moves)]:
+                mask[lane, m] = True
+
+
+@compiled
+def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
+    """What movers see of positions."""
+    for i in range(len(records)):
+        write_planes(game, records[i], planes[i])
+
+
+@compiled
+def first_illegal(game: np.ndarray, records: np.ndarray, at: np.ndarray, chosen: np.ndarray, actions: int) -> int:
+    """The index of the first illegal move; -1: all are legal."""
+    room = np.empty(actions, np.int16)
+    for i in range(at.size):
+        fine = False
+        for action in room[: legal(game, records[at[i]], room)]:
+            fine |= action == chosen[i]
+        if not fine:
+            return i
+    return -1

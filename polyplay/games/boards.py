@@ -99,6 +99,29 @@ class Game(ABC):
         board_rules.start(self.numbers, record)
         return record
 
+    def legal(self, record: np.ndarray) -> list[int]:
+        """The legal moves of a position, ascending."""
+        room = np.empty(self.actions, np.int16)
+        return room[: board_rules.legal(self.numbers, record, room)].tolist()
+
+    def play(self, record: np.ndarray, action: int) -> int:
+        """Make a legal move in a record; GOES_ON, or WON, DRAWN or LOST for who made it."""
+        return board_rules.play(self.numbers, record, action)
+
+    def play_all(self, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
+        """Make a legal move in each of the records `at`; int8 [n] what they lead to."""
+        return board_rules.play_all(self.numbers, records, at, actions)
+
+    def first_illegal(self, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> int:
+        """The index of the first of these moves that is illegal; -1: all are legal."""
+        return board_rules.first_illegal(self.numbers, records, at, actions, self.actions)
+
+    def shown(self, records: np.ndarray) -> np.ndarray:
+        """float32 [n, C, rows, columns]: what movers see of positions int8 [n, record]."""
+        planes = np.zeros((len(records), *self.planes), np.float32)
+        board_rules.show(self.numbers, records, planes)
+        return planes
+
     def records(self, planes: np.ndarray) -> np.ndarray:
         """int8 [n, record]: the positions that planes [n, C, rows, columns] show."""
         records, shown = np.zeros((len(planes), self.record), np.int8), planes.reshape(len(planes), self.planes[0], -1)
@@ -216,7 +239,21 @@ class Go(Game):
         return (self.rows - int(row)) * self.columns + column if 1 <= int(row) <= self.rows else None
 
     def margin(self, record: np.ndarray) -> float | None:
-        return abs(go.area(self.numbers, record) - self.halves / 2)
+        return abs(self.area(record) - self.halves / 2)
+
+    def area(self, record: np.ndarray) -> int:
+        """The first player's area less the second's."""
+        return go.area(self.numbers, record)
+
+    def owners(self, record: np.ndarray) -> np.ndarray:
+        """int8 [cells]: whose area each cell is, 1 or 2; 0: it is empty and reaches stones of both, or none."""
+        out = np.empty(self.cells, np.int8)
+        go.owners(self.numbers, record, out)
+        return out
+
+    def hashes(self, record: np.ndarray) -> np.ndarray:
+        """uint64 [longest]: of the positions so far, the present one's at its ply; a view of the record."""
+        return record[self._hashes :].view(np.uint64)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -24,8 +24,9 @@ from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Hyperparameters, LeagueClient, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
 from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source
+from polyplay.learning.parts import LearnerPart
 from polyplay.learning.policy_losses import PPO
-from polyplay.learning.unreal import UnrealReplay, specs_of
+from polyplay.learning.unreal import UnrealReplay, UnrealWindows, specs_of
 from polyplay.nets.device import to_device, to_host
 from polyplay.weights.params import AgentParams, AgentSnapshot
 
@@ -139,17 +140,39 @@ class AgentCopies:
 APART = 7_919  # between the seeds of agents: no two begin with the same weights
 
 
+class JointProgress(LearnerPart):
+    """Ends the run once all agents together have learnt from its steps."""
+
+    def __init__(self, params: AgentParams):
+        self.params = params
+
+    def begin(self, found: OpenCheckpoint | None) -> None:
+        self.progress(self.learner.learnt)
+
+    def progress(self, steps: float) -> float:
+        self.params.learnt[self.learner.spec.agent] = steps
+        together: float = self.params.together
+        return together
+
+
 class AgentRollouts(Rollouts):
     """Rollouts that several agents act, each in a part of the queue of its own. A worker learns for every ctx.n-th
     agent. league: that knows past agents and who copies whom; snapshots: updates of an agent from one past agent to the
-    next.
+    next; initial: hyperparameters of each agent where they differ, empty: nowhere.
     """
 
     replayable = False
 
-    def __init__(self, queue: RolloutQueue, n: int, league: LeagueClient | None = None, snapshots: int = 0):
+    def __init__(
+        self,
+        queue: RolloutQueue,
+        n: int,
+        league: LeagueClient | None = None,
+        snapshots: int = 0,
+        initial: Sequence[Mapping[str, float]] = (),
+    ):
         super().__init__(queue, n)
-        self.league, self.snapshots = league, snapshots
+        self.league, self.snapshots, self.initial = league, snapshots, initial
 
     def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: AgentParams) -> Sequence[AgentFeed]:
         """spec: of all; each gets hyperparameters of its own."""
@@ -170,10 +193,13 @@ class AgentFeed(Feed):
     def __init__(self, ctx: WorkerContext, agent: int, source: AgentRollouts, spec: LearnerSpec, params: AgentParams):
         self.wait = ctx.index + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
         ctx = replace(ctx, index=0, n=1, row=ctx.served[agent], seed=ctx.seed + APART * agent)
-        own = spec.initial[agent] if spec.initial else {}
+        own = source.initial[agent] if source.initial else {}
         hyper = Hyperparameters(**{**spec.hyperparameters.configured, **own})
         hyper.schedules = spec.hyperparameters.schedules
-        super().__init__(ctx, Learner(ctx, replace(spec, agent=agent, population=params, hyperparameters=hyper)))
+        parts = (*spec.parts, JointProgress(params))
+        super().__init__(ctx, Learner(ctx, replace(spec, agent=agent, parts=parts, hyperparameters=hyper)))
+        self.learner.checkpoints.more = None  # one agent alone makes no checkpoint
+        self.unreal = next((part for part in self.learner.parts if isinstance(part, UnrealWindows)), None)
         self.source, self.queue, self.agent = source, source.queue, agent
         self.params, self.among = params.each[agent], params
         self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # that it goes on from
@@ -202,7 +228,7 @@ class AgentFeed(Feed):
         self.learner.checkpoints.save(self._write, number=number)
 
     def _write(self, part: CheckpointPart) -> None:
-        recent = self.learner.auxiliary.recent
+        recent = self.unreal.recent if self.unreal else None
         arrays = {"batch": self.join.save(), "recent": recent.save() if recent is not None else {}}
         arrays |= {"copies": self.copies.save()} if self.copies is not None else {}
         part.arrays(self._name, {k: to_host(x) for k, x in tree.leaves(arrays)})
@@ -214,8 +240,8 @@ class AgentFeed(Feed):
         """Go on from such a part."""
         arrays, counts = tree.nest(found.arrays(self._name)), found.json(self._name)
         self.join.load(arrays.get("batch", {}))
-        if "recent" in arrays:
-            self.learner.auxiliary.recent = UnrealReplay.of(arrays["recent"])
+        if self.unreal and "recent" in arrays:
+            self.unreal.recent = UnrealReplay.of(arrays["recent"])
         self.queue.turns[self.agent], self.rounds = counts["turn"], counts["rounds"]
         if self.past is not None and "past" in counts:
             self.past.load(counts["past"])
@@ -238,6 +264,11 @@ class AgentFeed(Feed):
             yield from self.learner.count_only(float(np.count_nonzero(~rows["first"][1:])))
         else:
             yield from super().learn(item)
+
+    def late(self) -> bool:
+        """Nothing came, but the other agents may have ended the run: only look."""
+        self.learner.read_control(self.learner.sums())
+        return False
 
     def finish(self, item: Rollout) -> None:
         self.rounds += 1

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,15 +22,12 @@ from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, check_parts, open_parts
-from polyplay.learning.returns import Loss, LossOutput
-from polyplay.learning.threaded_gradient import ThreadedGradient, parts_of
-from polyplay.learning.unreal import UnrealWindows
-from polyplay.nets.actor_critic import ActorCritic
+from polyplay.learning.returns import Loss, LossOutput, check_loss
+from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
-from polyplay.nets.policy import Policy, PolicyFactory
-from polyplay.weights.params import AgentParams
+from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.update import Sums, Update, check_leaving
 
 # Slots side by side as one batch on a device.
@@ -156,7 +153,7 @@ def run_epochs(
     """All updates of a Learner, or of what stands in for one, from one rollout. Its agent steps count once, with the
     first pass; every update's lag is its own.
     """
-    policy, loss = learner.policy, cast("Any", learner.spec.loss)
+    policy, loss = learner.policy, learner.spec.loss
     parts = Minibatches(batch, state, loss.prepare(batch, policy.reward_scale()), version, loss.whole)
     learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
     for k, at in enumerate(order):
@@ -175,27 +172,21 @@ def run_epochs(
 
 @dataclass(frozen=True)
 class LearnerSpec:
-    """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long, how the rate falls."""
+    """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long."""
 
     policy: PolicyFactory
     loss: Loss
     update: Update
     hyperparameters: Hyperparameters
     total: float  # agent steps; learning ends there
-    anneal: str = "linear"  # "linear" to 0 over `total`, or "constant"
-    parts: tuple[LearnerPart, ...] = ()  # what else it has: a target network, drops of the rate, …
+    parts: tuple[LearnerPart, ...] = ()  # what else it has: a target network, how the rate falls, …
     agent: int = 0
-    population: AgentParams | None = None  # weights of all agents of the run, which learn from `total` steps together
-    stored_bootstrap: bool = False  # the last row's value was stored while acting: one row less to unroll
-    fresh_values: bool = False  # the weights that learn are those that acted (A3C): values are those of the unroll
-    report: int = 1  # metrics of every so many updates: with few rows they cost more than the loss
-    outputs: Callable[..., Batch] | None = None  # of two networks, for a loss of what is drawn from a replay
-    initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; empty: nowhere
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, PolicyFactory):
             wanted = "a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"
             raise UserError(f"LearnerSpec: policy is of class {type(self.policy).__name__}, it must be {wanted}")
+        check_loss(self.loss)
         check_parts(self.parts)
         if self.update.replicas > 1 and any(part.refuses for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
@@ -203,20 +194,12 @@ class LearnerSpec:
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
-        rows = [f"loss    {getattr(self.loss, 'title', type(self.loss).__name__)}", f"update  {self.update.title()}"]
-        rows += filter(None, (part.describe() for part in self.parts))
-        return rows
+        parts = filter(None, (part.describe() for part in self.parts))
+        return [f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 
-def unroll_before_last(policy: Policy, batch: Batch, state: Batch, tape: Tape | None = None) -> Batch:
-    """As policy.unroll(batch, state), but of rows 0..T-1: row T has the value that was stored while acting, and 0 for
-    its log-probability and entropy, which no loss uses. tape: of acting in these rows with the same weights.
-    """
-    rows = tree.map(lambda x: x[:-1], batch)
-    out = policy.unroll(rows, state) if tape is None else cast("ActorCritic", policy).unroll(rows, state, tape)
-    last = {"value": batch["value"][-1:], "logp": torch.zeros_like(batch["value"][-1:])}
-    last["entropy"] = last["logp"]
-    return {k: torch.cat([v, last[k]]) if k in last else v for k, v in out.items()}
+FEW = 64  # rows of an update; of fewer the metrics cost more than the loss, and one update in EVERY reports its own
+EVERY = 10
 
 
 class Learner:
@@ -228,18 +211,13 @@ class Learner:
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.update = spec.update.open(ctx, self.policy)
         self.vector = self.update.vector
+        self.version, self.learnt, self.done = 0, 0.0, False
         self.parts = open_parts(self)
-        self.target_net = next((part.net for part in self.parts if part.net is not None), None)
+        target = next((part.net for part in self.parts if part.net is not None), None)
+        self.run = Runner(self.policy, target, spec.loss, self.vector)
         self.apply_hyperparameters()
-        self.version, self.learnt, self.done, self.now = 0, 0.0, False, 1.0
-        self.priority: Tensor | None = None  # of the rows of the last update, where its loss has them
-        self.threads: ThreadedGradient | Literal[False] | None = None  # None: not decided yet
-        self.auxiliary = UnrealWindows(self.policy, self.device)
         saved = self.checkpoints.load_or_begin()
         self.update.begin(self.version, self.learnt, saved)
-        if spec.population is not None:
-            spec.population.learnt[spec.agent] = self.learnt
-            self.checkpoints.more = None  # one agent alone makes no checkpoint
         while not self.update.counts.ready:
             ctx.turn()
             time.sleep(0.01)
@@ -252,32 +230,34 @@ class Learner:
         ctx.rescue = self.checkpoints.rescue
 
     def apply_hyperparameters(self) -> None:
-        """Have the network take over the hyperparameters that are parts of it, as they are now."""
-        self.policy.apply_hyperparameters(self.spec.hyperparameters.all())
+        """Give the network and the runner the hyperparameters as they are now."""
+        self.run.hyper = self.spec.hyperparameters.all()
+        self.policy.apply_hyperparameters(self.run.hyper)
 
     def adjust(self) -> None:
         """Take over what changes as the run goes on: before an update, the same for all its passes."""
-        self.now = self.remaining()
         for part in self.parts:
             part.adjust()
         self.apply_hyperparameters()
+
+    @property
+    def progress(self) -> float:
+        """Agent steps learnt from, by all learners of the run that have one end."""
+        steps = self.learnt
+        for part in self.parts:
+            steps = part.progress(steps)
+        return steps
 
     def remaining(self) -> float:
         """The part of the run that is left."""
         return max(0.0, 1.0 - self.progress / self.spec.total)
 
-    @property
-    def progress(self) -> float:
-        """Agent steps learnt from, by all agents of the run."""
-        among = self.spec.population
-        return self.learnt if among is None else among.together
-
-    def rate(self, left: float | None = None) -> float:
+    def rate(self) -> float:
+        """The learning rate of the next update."""
         rate: float = self.spec.hyperparameters.learning_rate
         for part in self.parts:
             rate = part.rate(rate)
-        left = self.remaining() if left is None else left
-        return rate * (left if self.spec.anneal == "linear" else 1.0)
+        return rate
 
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None, passes: Epochs | None = None) -> Iterator[None]:
         """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
@@ -291,71 +271,46 @@ class Learner:
             return
 
         with self.ctx.counters.timed("learn"):
-            batch |= self.auxiliary.draw(rows, batch, state, (self.ctx.seed, self.ctx.index, self.version))
-            acted = self.spec.stored_bootstrap
-            out = unroll_before_last(self.policy, batch, state, tape) if acted else self.policy.unroll(batch, state)
-            if self.spec.fresh_values:
-                batch["value"] = out["value"].detach()
-            scored = self.spec.loss(out, batch, self.spec.hyperparameters)
-        valid = ~rows["first"][1:]
+            for part in self.parts:
+                batch |= part.inputs(rows, batch, state)
+        scored, valid = self.score(batch, state, tape), ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
         yield from self.apply_gradient(scored, batch, versions, learnt, batch)
 
-    def score(self, rows: Batch, state: Batch) -> LossOutput:
-        """The loss of rows [T+1, B] by the present weights; for `run_epochs`."""
-        with self.ctx.counters.timed("learn"):
-            return self.spec.loss(self.policy.unroll(rows, state), rows, self.spec.hyperparameters)
-
-    def step_on_sample(self, item: Batch, fresh: float = 0.0, observe: bool = False) -> Iterator[None]:
-        """One update from a sample of a replay; its `priority` is then how surprising each was. fresh: agent steps
-        acted since the last update, which are counted as learnt: how often they are drawn is the replay's ratio.
-        observe: running statistics learn from it first, where they didn't from what was acted.
+    def step_on_sample(
+        self, item: Batch, fresh: float = 0.0, observe: bool = False
+    ) -> Generator[None, None, np.ndarray | None]:
+        """One update from a sample of a replay; gives how surprising each item was, where its loss has that. fresh:
+        agent steps acted since the last update, which are counted as learnt: how often they are drawn is the replay's
+        ratio. observe: running statistics learn from it first, where they didn't from what was acted.
         """
         self.update.refresh()  # also where it acted with others: a gradient is of the newest weights
         batch = to_device(item, self.device)
         if observe:
             self.observe({"obs": batch["obs"]})
         self.adjust()
-        with self.ctx.counters.timed("learn"):
-            scored = self._score_sample(batch)
-        self.priority = scored.priority
+        scored = self.score(batch, batch.get("state", {}))
         yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh, None)
-        if self.threads:
-            self.threads.refresh()
+        self.run.refresh()
+        return None if scored.priority is None else to_host(scored.priority)
 
-    def divide(self, rows: int) -> ThreadedGradient | None:
-        """The threads that divide samples of so many transitions, if several do; decided once."""
-        if self.threads is None:
-            n = parts_of(self, rows)
-            self.threads = ThreadedGradient(self, n) if n > 1 else False
-        return self.threads or None
+    def with_noise(self, batch: Batch) -> Batch:
+        """The batch with the random numbers that the loss takes in the next update."""
+        drawn = self.spec.loss.noise(self.policy, batch, (self.ctx.seed, self.ctx.index, self.version))
+        return {**batch, **to_device(drawn, self.device)} if drawn else batch
 
-    def begin(self, item: Batch) -> None:
-        """Begin with the sample that step_on_sample gets next, where several threads divide it."""
-        if self.threads:
-            self.threads.begin(to_device(item, self.device), self.version)
-
-    def _score_sample(self, batch: Batch) -> LossOutput:
-        """The loss of a sample; by several threads, it comes with its gradient."""
-        if threads := self.divide(len(batch["action"])):
-            return threads.score(batch, self.version)
-        assert self.spec.outputs is not None
-        out = self.spec.outputs(self.policy, self.target_net, batch, batch.get("state"), key=self.version)
-        return self.spec.loss(out, batch, self.spec.hyperparameters)
+    def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+        """The loss of a batch by the present weights; its gradient is in the vector then."""
+        with self.ctx.counters.timed("learn"):
+            return self.run(self.with_noise(batch), state, tape)
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
-        if not self.policy.observes:
-            return
-        if self.threads:
-            self.threads.settle()
-        self.policy.observe(to_device(rows, self.device))
-        for part in self.parts:
-            part.observed()
-
-    def priorities(self) -> np.ndarray | None:
-        """How surprising each item of the last update was, where its loss has that."""
-        return None if self.priority is None else to_host(self.priority)
+        if self.policy.observes:
+            self.run.settle()
+            self.policy.observe(to_device(rows, self.device))
+            for part in self.parts:
+                part.observed()
 
     def apply_gradient(
         self,
@@ -374,16 +329,13 @@ class Learner:
             self.update.counts.refuse()
             yield from self.count_only(learnt)
             return 0.0
-        with self.ctx.counters.timed("learn"):
-            if scored.loss.requires_grad:  # else its gradient is there already
-                self.vector.zero_grad()
-                scored.loss.backward()
-            if observe is not None:
+        if observe is not None:
+            with self.ctx.counters.timed("learn"):
                 self.policy.observe(observe)
-            rate = self.rate(self.now)
+        rate = self.rate()
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         before, waited = time.perf_counter(), self.update.waited
-        norm, total = yield from self.update.apply(rate, self._sums(learnt, kl))
+        norm, total = yield from self.update.apply(rate, self.sums(learnt, kl))
         check_leaving(total)
         waited = self.update.waited - waited
         self.ctx.counters.add("wait", waited)
@@ -396,51 +348,37 @@ class Learner:
 
     def count_only(self, steps: float) -> Generator[None, None, float]:
         """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
-        total = yield from self.update.agree(self._sums(steps, 0.0))
+        total = yield from self.update.agree(self.sums(steps))
         check_leaving(total)
         self.update.counts.add(total[0], updates=0)
         self.learnt = self.update.counts.learnt
-        self._set_learnt()
-        self._read_control(total)
+        self.read_control(total)
         return float(total[0] / total[4])
 
-    def leave(self) -> Generator[None, None, None]:
-        """No update any more: have the other replicas drop theirs. Raises Leaving, as it does in each of them."""
-        self.ctx.log("caution", "a slow rollout is dropped: lanes begin anew when the run is resumed")
-        check_leaving((yield from self.update.agree(self._sums(0.0, 0.0, leaving=1.0))))
-
-    def _sums(self, learnt: float, kl: float, leaving: float = 0.0) -> Sums:
+    def sums(self, learnt: float = 0.0, kl: float = 0.0, leaving: float = 0.0) -> Sums:
+        """What replicas add up. leaving: 1: this one makes no update any more, and has the others drop theirs."""
         first, control = self.ctx.index == 0, self.ctx.control
         # where all are equal, one counts for all
         finishing = (first or self.spec.update.asynchronous) * control.finishing
         return np.array([learnt, first * control.saves, finishing, kl, 1.0, leaving], np.float64)
 
-    def _read_control(self, sums: Sums) -> None:
+    def read_control(self, sums: Sums) -> None:
+        """Look whether to save or to end, by what all replicas say."""
+        self.ctx.counters.set("learnt", self.learnt)
         self.checkpoints.agreed = int(sums[1])
         self.done = bool(sums[2]) or self.progress >= min(self.spec.total, self.ctx.control.until)
-
-    def _set_learnt(self) -> None:
-        self.ctx.counters.set("learnt", self.learnt)
-        if self.spec.population is not None:
-            self.spec.population.learnt[self.spec.agent] = self.learnt
-
-    def read_control(self) -> None:
-        """Look whether to save or to end, while nothing comes to learn from."""
-        self._read_control(self._sums(0.0, 0.0))
 
     def _count(
         self, versions: np.ndarray, metrics: Mapping[str, Tensor], loss: float, norm: float, rate: float, sums: Sums
     ) -> None:
-        lags = self.update.met() - versions
-        self.update.counts.add(sums[0])
-        self.version, self.learnt = self.update.counts.version, self.update.counts.learnt
-        counters = self.ctx.counters
+        lags, counts, counters = self.update.met() - versions, self.update.counts, self.ctx.counters
+        counts.add(sums[0])
+        self.version, self.learnt = counts.version, counts.learnt
         counters.lag(lags)
-        counters.set("updates", self.version - self.update.counts.begun)
-        self._set_learnt()
-        if self.version % self.spec.report == 0:
+        counters.set("updates", self.version - counts.begun)
+        if lags.size >= FEW or self.version % EVERY == 1:
             own = self.spec.hyperparameters.scheduled | {"grad_norm": norm, "learning_rate": rate}
             counters.losses(to_floats(metrics) | own)
         for part in self.parts:
             part.updated(loss, norm, lags)
-        self._read_control(sums)
+        self.read_control(sums)

@@ -32,9 +32,12 @@ from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
+from polyplay.learning.parts import LinearDecay
+from polyplay.learning.runners import divide
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import page_lock
+from polyplay.nets.device import page_lock, to_device
 from polyplay.weights.params import Params
+from polyplay.weights.update import check_leaving
 
 # The loop, and what it asks of where batches come from.
 
@@ -173,10 +176,9 @@ def learn_from(feed: Feed) -> Iterator[None]:
             if item is not None:
                 yield from feed.learn(item)
                 feed.finish(item)
-            elif learner.spec.population is not None:
-                learner.read_control()
             elif feed.late():
-                yield from learner.leave()
+                ctx.log("caution", "a slow rollout is dropped: lanes begin anew when the run is resumed")
+                check_leaving((yield from learner.update.agree(learner.sums(leaving=1.0))))
             if not feed.between:
                 before = time.perf_counter()
                 continue
@@ -270,7 +272,7 @@ class InlineFeed(ActingFeed):
             self.pool = pool_to_device(self.pool, slots, place)
             self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
             self.recorder: TapeRecorder | None = None
-            if ctx.reuse and learner.spec.stored_bootstrap and isinstance(policy, ActorCritic) and policy.recalls:
+            if ctx.reuse and learner.spec.loss.recalls and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
             player = player_from_cpu(self.recorder or policy, learner.device)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
@@ -373,7 +375,8 @@ class RolloutFeed(Feed):
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
         if self.replayed:
             return self.source.consumer(ctx.index, self._note_lane)
-        length, each = spec.total if spec.anneal == "linear" else 0.0, 1 if self.passes is None else self.passes.updates
+        decays, each = any(isinstance(x, LinearDecay) for x in spec.parts), self.passes.updates if self.passes else 1
+        length = spec.total if decays else 0.0
         log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, each)
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
@@ -521,7 +524,7 @@ class ReplayFeed(Feed):
         self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
         # where others change the weights meanwhile, each update begins with the newest
-        self.divided = learner.divide(self.replay.batch) is not None and not apart
+        self.divided = divide(learner, self.replay.batch) and not apart
         if not apart:
             learner.checkpoints.more = self.write
         replicas = learner.spec.update.replicas
@@ -531,7 +534,7 @@ class ReplayFeed(Feed):
             self.updates = int(saved["updates"])
             if saved.get("ahead"):
                 self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
-                learner.begin(self.ahead)
+                learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
 
@@ -575,8 +578,8 @@ class ReplayFeed(Feed):
         limiter = self.buffer.limiter
         credit = limiter.credit(self.buffer.sampled) + self.steps * (limiter.ratio or 0.0)
         if self.divided and self.ahead is None and self.buffer.ready and credit >= limiter.batch:
-            self.ahead = self._draw()
-            self.learner.begin(self.ahead)
+            self.ahead, learner = self._draw(), self.learner
+            learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):
@@ -592,8 +595,7 @@ class ReplayFeed(Feed):
         """One update."""
         item = self._draw() if self.ahead is None else self.ahead
         self.ahead = None
-        yield from self.learner.step_on_sample(item)
-        priority = self.learner.priorities()
+        priority = yield from self.learner.step_on_sample(item)
         if priority is not None:
             with self.ctx.counters.timed("replay"):
                 self.buffer.update_priorities(item["id"], priority)
@@ -654,6 +656,8 @@ class SampleFeed(Feed):
         self.samples, self.reader, self.params = samples, samples.reader(ctx.index), params
         self.first = ctx.index == 0
         self.alone = samples.learners == 1 or learner.spec.update.asynchronous
+        self.priority: np.ndarray | None = None  # of the items of the last update
+        divide(learner, samples.replay.batch)
         learner.checkpoints.more = None  # without its replays the checkpoint before is worth more
         page_lock(samples.block, learner.device)
         if self.first:
@@ -676,12 +680,12 @@ class SampleFeed(Feed):
         if isinstance(item, tuple):
             yield from learner.count_only(steps)
         else:  # replay workers have no network
-            yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
+            self.priority = yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
 
     def finish(self, item: int | Nothing) -> None:
         if isinstance(item, tuple):
             return
-        self.reader.give(item, self.learner.priorities())
+        self.reader.give(item, self.priority)
         if self.first:
             self.publish()
             self.ctx.counters.depth(self.samples.depth)

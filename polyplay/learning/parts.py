@@ -18,6 +18,7 @@ from polyplay.core import checkpoint
 from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, LogWrites, Row
+from polyplay.core.tree import Batch
 from polyplay.core.worker import SchedulePoint
 from polyplay.learning.returns import LossOutput
 from polyplay.nets.device import to_host
@@ -58,12 +59,22 @@ class LearnerPart:
     def adjust(self) -> None:
         """Before an update, of all its passes: take over what changes as the run goes on."""
 
+    def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
+        """More tensors for an update from a rollout. rows: [T+1, B], as it came; batch: the same on the device; state:
+        before row 0.
+        """
+        return {}
+
+    def progress(self, steps: float) -> float:
+        """Agent steps that count for the end of the run and for what falls over it; steps: by the parts before."""
+        return steps
+
     def admit(self, scored: LossOutput) -> bool:
         """Whether an update is to be made of this loss. Its agent steps are counted in any case."""
         return True
 
     def rate(self, rate: float) -> float:
-        """The learning rate, from that of the parts before; how it falls over the run comes last."""
+        """The learning rate, from that of the parts before."""
         return rate
 
     def observed(self) -> None:
@@ -204,6 +215,24 @@ class RateDrops(LearnerPart):
         return rate * 0.1 ** sum(self.learner.version >= drop for drop in self.updates)
 
 
+@dataclass
+class LinearDecay(LearnerPart):
+    """The learning rate falls in a line to 0 over the run; in all passes over a rollout it is the same."""
+
+    left: float = field(init=False, repr=False)
+
+    def adjust(self) -> None:
+        self.left = self.learner.remaining()
+
+    def rate(self, rate: float) -> float:
+        return rate * self.left
+
+
+def annealed(how: str) -> tuple[LearnerPart, ...]:
+    """How the learning rate goes over a run: "constant", or else LinearDecay."""
+    return () if how == "constant" else (LinearDecay(),)
+
+
 # What a learner adds by itself.
 
 
@@ -239,7 +268,7 @@ class Schedules(LearnerPart):
     def adjust(self) -> None:
         learner, hyper, total = self.learner, self.learner.spec.hyperparameters, self.learner.spec.total
         if "remaining" in hyper.configured:
-            hyper.set("remaining", learner.now)
+            hyper.set("remaining", learner.remaining())
         before, self.held = self.held, hyper.keep_to_schedules(learner.progress, total)
         for name, point in self.held.items():
             if before.get(name) != point and learner.ctx.index == 0:

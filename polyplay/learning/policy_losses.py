@@ -6,22 +6,22 @@ PPO's clipped surrogate (Schulman et al. 2017): losses for several passes over o
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
-from typing import ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from polyplay.core import tree
 from polyplay.core.errors import Fraction, NonNegative, Positive, UserError
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
+from polyplay.learning.returns import Hyper
 
-# Losses of the policy-gradient systems: frozen, picklable callables `loss(out, batch, hyperparameters) -> LossOutput`.
+# Losses of the policy-gradient systems: frozen dataclasses, whose `score` takes
 #
-# out    policy.unroll(batch, state), or the outputs stored while acting: "logp", "value", "entropy", each [T+1, B]
+# out    policy.unroll(batch, state): "logp", "value", "entropy", each [T+1, B]
 # batch  rows 0..T as tensors [T+1, B]: reward (raw), terminated, first, and the acting weights' logp and value
-# hyperparameters  anything with the float attribute `entropy_cost`, read at every call, so it may change while running
+# hyper  entropy_cost, and of PPO with anneal_clip `remaining`
 #
 # All terms run over valid transitions only (see returns.py): "mean" divides by their number (at least 1), "sum"
 # does not divide, so its gradient grows with the rows of a batch. Targets and advantages are constants.
@@ -48,20 +48,36 @@ class A2C(returns.ActorCriticLoss):
     """
 
     _: KW_ONLY
-    baseline: Literal["acted", "present"] = (
-        "acted"  # whose V is subtracted from R for the policy: stored while acting, or present
-    )
+    baseline: Literal["acted", "present"] = "acted"  # whose V is subtracted from R for the policy
+    values: Literal["acted", "unrolled"] = "acted"  # which V targets are made of; unrolled: acting had these weights
+    bootstrap: Literal["acted", "unrolled"] = "unrolled"  # the last row's V; acted: that row is not unrolled
 
-    metrics: ClassVar[tuple[str, ...]] = returns.COMMON
+    metrics = returns.COMMON
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+    @property
+    def recalls(self) -> bool:  # type: ignore[override]
+        return self.bootstrap == "acted"
+
+    def outputs(self, policy: Any, batch: Batch, state: Batch) -> Batch:
+        """Unroll all rows, or with bootstrap="acted" rows 0..T-1: row T then has the value that was stored while
+        acting, and 0 for its log-probability and entropy, which no loss uses.
+        """
+        if self.bootstrap == "unrolled":
+            return super().outputs(policy, batch, state)
+        out: Batch = policy.unroll(tree.map(lambda x: x[:-1], batch), state)
+        last = {"value": batch["value"][-1:], "logp": torch.zeros_like(batch["value"][-1:])}
+        last["entropy"] = last["logp"]
+        return {k: torch.cat([v, last[k]]) if k in last else v for k, v in out.items()}
+
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> returns.LossOutput:
         steps = self.transitions(out, batch)
         over = returns.MaskedMean(steps.valid)
-        made = returns.gae(steps, batch["value"], self.lam)
+        value = batch["value"] if self.values == "acted" else out["value"].detach()
+        made = returns.gae(steps, value, self.lam)
         if self.baseline == "present":
             value = returns.at_least_float32(out["value"][:-1].detach(), made.target)
             made = made._replace(advantage=made.target - value)
-        return self.score(_cut(out), _cut(batch), over, made, hyperparameters.entropy_cost)
+        return self.sum_terms(_cut(out), _cut(batch), over, made, hyper["entropy_cost"])
 
 
 @dataclass(frozen=True)
@@ -81,7 +97,7 @@ class VTrace(returns.ActorCriticLoss):
     reduction: returns.Reduction = "sum"
     value_half: bool = True
 
-    metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "rho_mean", "rho_clipped")
+    metrics = (*returns.COMMON, "rho_mean", "rho_clipped")
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,13 +105,13 @@ class VTrace(returns.ActorCriticLoss):
             given = f"rho {self.rho}, c {self.c}, rho_pg {self.rho_pg}"
             raise UserError(f"{given} given, allowed: numbers above 0, c no more than rho")
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> returns.LossOutput:
         steps = self.transitions(out, batch)
         over = returns.MaskedMean(steps.valid)
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         made = returns.vtrace(steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam)
-        more = partial(returns.rho_metrics, over, log_rho, self.rho)
-        return self.score(_cut(out), _cut(batch), over, made, hyperparameters.entropy_cost, more=more)
+        cost = hyper["entropy_cost"]
+        return self.sum_terms(_cut(out), _cut(batch), over, made, cost, log_rho=log_rho, bound=self.rho)
 
 
 @dataclass(frozen=True)
@@ -114,25 +130,25 @@ class PPO(returns.ActorCriticLoss):
     anneal_clip: bool = True
     _: KW_ONLY
     value_cost: NonNegative = 1.0
-    whole: ClassVar[bool] = False  # minibatches may take lanes apart
+    whole = False
 
-    metrics: ClassVar[tuple[str, ...]] = (*returns.COMMON, "clip_fraction", "clip_range")
+    metrics = (*returns.COMMON, "clip_fraction", "clip_range")
 
-    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
+    def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
-        steps = returns.transitions(batch, self.gamma)
+        steps = returns.transitions(rows, self.gamma)
         reward = returns.squash_rewards(steps.reward, self.reward, self.reward_scale * scale)
-        advantage, target = returns.gae(steps._replace(reward=reward), batch["value"], self.lam)
+        advantage, target = returns.gae(steps._replace(reward=reward), rows["value"], self.lam)
         return {"advantage": advantage, "target": target, "valid": steps.valid}
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> returns.LossOutput:
         """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
         rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
         returns.check_one_shape("shape", rows | {f"out {k}": out[k] for k in ("logp", "value")})
         over = returns.MaskedMean(batch["valid"])
-        reach = self.clip_range * (hyperparameters.remaining if self.anneal_clip else 1.0)
+        reach = self.clip_range * (hyper["remaining"] if self.anneal_clip else 1.0)
         made = returns.Advantages(batch["advantage"], batch["target"])
-        return self.score(out, batch, over, made, hyperparameters.entropy_cost, reach)
+        return self.sum_terms(out, batch, over, made, hyper["entropy_cost"], reach)
 
 
 @dataclass(frozen=True)
@@ -148,15 +164,9 @@ class APPO(returns.ActorCriticLoss):
     clip_range: Positive = 0.1
     _: KW_ONLY
     normalize_advantage: bool = True
-    whole: ClassVar[bool] = True
+    metrics = (*PPO.metrics, "rho_mean", "rho_clipped")
 
-    metrics: ClassVar[tuple[str, ...]] = (*PPO.metrics, "rho_mean", "rho_clipped")
-
-    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Of the rows [T+1, B] only which transitions are valid, [T, B]: the rest depends on the present weights."""
-        return {"valid": returns.transitions(batch, self.gamma).valid}
-
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> returns.LossOutput:
         """out and batch: rows [T+1, B], as those of losses.VTrace."""
         steps = self.transitions(out, batch)
         over, value = returns.MaskedMean(steps.valid), out["value"].detach()
@@ -164,5 +174,4 @@ class APPO(returns.ActorCriticLoss):
         target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
         ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
         made = returns.Advantages(steps.reward + steps.discount * ahead - value[:-1], target)
-        cost, more = hyperparameters.entropy_cost, partial(returns.rho_metrics, over, log_rho)
-        return self.score(_cut(out), _cut(batch), over, made, cost, self.clip_range, more)
+        return self.sum_terms(_cut(out), _cut(batch), over, made, hyper["entropy_cost"], self.clip_range, log_rho)

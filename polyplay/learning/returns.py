@@ -12,18 +12,17 @@ Rewards and values share one unit (that of the reward given); time is counted in
 
 from __future__ import annotations
 
-from collections import UserDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
-from functools import cache, cached_property
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, get_args, get_origin, get_type_hints
+from functools import cache
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 import torch
 from torch import Tensor
 
 from polyplay.core.errors import Fraction, NonNegative, Positive, UserError
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Hyperparameters
 
 
 class Transitions(NamedTuple):
@@ -165,32 +164,101 @@ def check_one_shape(name: str, given: Mapping[str, Tensor]) -> None:
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
 
+Hyper = Mapping[str, Any]  # hyperparameters by name: numbers, or tensors []
+
+
 class LossOutput(NamedTuple):
-    """A scalar to minimise, detached scalars to report, and, of what came from a replay, new priorities [B]."""
+    """A scalar to minimize, detached scalars to report, and, of a batch from a replay, new priorities [B]."""
 
     loss: Tensor
     metrics: Mapping[str, Tensor]
     priority: Tensor | None = None
 
 
-class LazyMetrics(UserDict[str, Tensor]):
-    """Metrics that are computed when they are first looked at: a learner of few rows looks at few updates' only."""
-
-    def __init__(self, make: Callable[[], dict[str, Tensor]]) -> None:
-        self._make = make
-
-    @cached_property
-    def data(self) -> dict[str, Tensor]:  # type: ignore[override]
-        with torch.no_grad():
-            return {k: v.detach() for k, v in self._make().items()}
+@cache
+def _kinds(settings: Any) -> dict[str, Any]:
+    return get_type_hints(settings, include_extras=True)
 
 
-class Loss(Protocol):
-    """What a learner calls; `metrics` names the reported scalars before the first call."""
+class Loss:
+    """Scores a batch: what a learner minimizes. It calls the networks itself.
+
+    A loss of your own inherits this, names its `metrics` and defines `__call__`. It is pickled: make it a frozen
+    dataclass. All else has defaults. A field whose type says what is allowed (core.errors, Literal) is checked.
+    """
+
+    metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars, all of them in every result
+    terms: Mapping[str, float] = MappingProxyType({})  # added terms, by name, and their costs
+    reduction: str = "mean"  # over the batch; "sum": the gradient grows with the batch
+    whole: bool = True  # with several passes over a rollout, minibatches have whole lanes with all their rows
+    divisible: bool = False  # the losses of parts of a batch of transitions add up to its own; see `ahead`
+    recalls: bool = False  # unrolls the rows that were acted and no others, so activations of acting can serve
+
+    def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
+        """Score a batch by the present weights.
+
+        policy: the Policy that learns; target: its target network, None without one. batch: tensors; of a rollout rows
+        [T+1, B, …], of a replay what its `sample` gives. state: [B, …], before row 0. hyper: hyperparameters by name.
+        Called again with equal tensors and weights it gives the same.
+        """
+        raise NotImplementedError
 
     @property
-    def metrics(self) -> tuple[str, ...]: ...
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters, /) -> LossOutput: ...
+    def title(self) -> str:
+        """Its name in the diagram."""
+        return type(self).__name__
+
+    def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
+        """Compute what several passes over a rollout [T+1, B] share: at least `valid` [T, B]. scale: of rewards."""
+        return {"valid": ~rows["first"][1:]}
+
+    def noise(self, policy: Any, batch: Batch, key: tuple[int, int, int]) -> Batch:
+        """Draw the random numbers of one update: arrays, or tensors, that the batch then has under these names.
+
+        key: the run's seed, the learner's index, the update.
+        """
+        return {}
+
+    def ahead(self, target: Any, batch: Batch) -> Batch:
+        """Compute what needs the target network alone, without gradient. A batch that has these names already is
+        scored with them.
+        """
+        return {}
+
+    def __post_init__(self) -> None:
+        """Check the fields of a dataclass. Raises UserError."""
+        own: Any = type(self)
+        for name, value in vars(self).items():
+            kind = _kinds(own)[name]
+            choices = get_args(kind) if get_origin(kind) is Literal else get_args(kind)[1:]
+            if get_origin(kind) is Literal and value not in choices:
+                raise UserError(f"{name}: {value!r} given, allowed: {', '.join(choices)}")
+            if get_origin(kind) is Annotated and value not in choices[0]:
+                raise UserError(f"{name}: {value} given, allowed: a number {choices[0]}")
+
+
+def check_loss(loss: Loss) -> None:
+    """Raises UserError: it is no loss, or lacks a method or the names of its metrics."""
+    where = f"LearnerSpec.loss: class {type(loss).__name__}"
+    if not isinstance(loss, Loss):
+        raise UserError(f"{where}: it must inherit polyplay.learning.Loss")
+    if type(loss).__call__ is Loss.__call__:
+        raise UserError(f"{where} lacks __call__(policy, target, batch, state, hyper) -> LossOutput")
+    if not isinstance(loss.metrics, tuple) or not all(isinstance(name, str) for name in loss.metrics):
+        raise UserError(f"{where}: metrics is {loss.metrics!r}, it must be a tuple of names, as ('loss',)")
+
+
+def check_output(loss: Loss, scored: LossOutput) -> None:
+    """Raises UserError: a loss gave something else than a LossOutput with a scalar and all its metrics."""
+    where = f"LearnerSpec.loss: class {type(loss).__name__}: __call__ gave"
+    if not isinstance(scored, LossOutput):
+        raise UserError(f"{where} {type(scored).__name__}, it must give LossOutput(loss, metrics, priority)")
+    x = scored.loss
+    if not isinstance(x, Tensor) or x.ndim or not x.requires_grad:
+        given = f"{type(x).__name__} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise UserError(f"{where} a loss {given}, it must be a tensor [] with a gradient")
+    if wrong := [k for k in loss.metrics if not isinstance(scored.metrics.get(k), Tensor) or scored.metrics[k].ndim]:
+        raise UserError(f"{where} no tensor [] as metric {wrong[0]!r}, which `metrics` names")
 
 
 def importance_weight(batch: Batch, like: Tensor) -> Tensor:
@@ -208,31 +276,12 @@ def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Ten
     return scaled.sign() if how == "sign" else scaled
 
 
-@cache
-def _kinds(settings: Any) -> dict[str, Any]:
-    return get_type_hints(settings, include_extras=True)
-
-
-class CheckedSettings:
-    """A dataclass whose fields' types say what is allowed. Raises UserError."""
-
-    def __post_init__(self) -> None:
-        own: Any = type(self)
-        for name, value in vars(self).items():
-            kind = _kinds(own)[name]
-            choices = get_args(kind) if get_origin(kind) is Literal else get_args(kind)[1:]
-            if get_origin(kind) is Literal and value not in choices:
-                raise UserError(f"{name}: {value!r} given, allowed: {', '.join(choices)}")
-            if get_origin(kind) is Annotated and value not in choices[0]:
-                raise UserError(f"{name}: {value} given, allowed: a number {choices[0]}")
-
-
 Reduction = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True)
-class ActorCriticLoss(CheckedSettings):
-    """The settings that losses of actor-critics share."""
+class ActorCriticLoss(Loss):
+    """Settings and terms that losses of actor-critics share."""
 
     gamma: Fraction = 0.99
     lam: Fraction = 1.0
@@ -244,6 +293,18 @@ class ActorCriticLoss(CheckedSettings):
     reduction: Reduction = "mean"
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
     reward_scale: Positive = 1.0
+
+    def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
+        return self.score(self.outputs(policy, batch, state), batch, hyper)
+
+    def outputs(self, policy: Any, batch: Batch, state: Batch) -> Batch:
+        """Unroll what `score` takes: at least logp, value and entropy."""
+        out: Batch = policy.unroll(batch, state)
+        return out
+
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
+        """Score the outputs of a network for rows [T+1, B]."""
+        raise NotImplementedError
 
     def transitions(self, out: Batch, batch: Batch) -> Transitions:
         """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""
@@ -261,19 +322,22 @@ class ActorCriticLoss(CheckedSettings):
             scale = scale * out["reward_scale"]
         return squash_rewards(reward, self.reward, scale)
 
-    def score(
+    def sum_terms(
         self,
         out: Batch,
         acted: Batch,
         over: MaskedMean,
         made: Advantages,
-        entropy_cost: float,
-        reach: float | None = None,
-        more: Callable[[], dict[str, Tensor]] = dict,
+        entropy_cost: Any,
+        reach: Any = None,
+        log_rho: Tensor | None = None,
+        bound: float = 1.0,
     ) -> LossOutput:
-        """The terms policy_loss, value_loss and entropy over rows [T, B], added up. out, acted: what the network says,
-        and said while acting; made: without gradient; reach: the ratio of both is clipped to 1 ± it (PPO), None: there
-        is no ratio; more: metrics beyond these.
+        """Add up the terms policy_loss, value_loss and entropy over rows [T, B].
+
+        out, acted: what the network says, and said while acting; made: without gradient; reach: the ratio of both is
+        clipped to 1 ± it (PPO), None: there is no ratio; log_rho: metrics tell of ratios π/μ, and how many of them are
+        beyond `bound`.
         """
         advantage = made.advantage
         if self.normalize_advantage:
@@ -295,22 +359,17 @@ class ActorCriticLoss(CheckedSettings):
         loss = policy_loss + self.value_cost * terms[1] - entropy_cost * terms[2]
         loss = loss * over.count if self.reduction == "sum" else loss
 
-        def metrics() -> dict[str, Tensor]:
+        with torch.no_grad():
             rest = over.mean(value), explained_variance(target, value, over)
             approx_kl = 0.5 * over.mean((logp - acted["logp"]).square())
             found = dict(zip(COMMON, (loss, *terms, *rest, approx_kl), strict=True))
             if reach is not None:
                 beyond = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
-                found |= {"clip_fraction": beyond, "clip_range": torch.tensor(reach)}
-            return found | more()
-
-        return LossOutput(loss, LazyMetrics(metrics))
-
-
-def rho_metrics(over: MaskedMean, log_rho: Tensor, bound: float = 1.0) -> dict[str, Tensor]:
-    """Of ratios π/μ, and how many of them are beyond `bound`."""
-    ratio = log_rho.exp()
-    return {"rho_mean": over.mean(ratio), "rho_clipped": over.mean((ratio > bound).to(ratio.dtype))}
+                found |= {"clip_fraction": beyond, "clip_range": torch.as_tensor(reach)}
+            if log_rho is not None:
+                rho = log_rho.exp()
+                found |= {"rho_mean": over.mean(rho), "rho_clipped": over.mean((rho > bound).to(rho.dtype))}
+        return LossOutput(loss, {k: x.detach() for k, x in found.items()})
 
 
 class MaskedMean:

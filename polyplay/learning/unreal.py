@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import torch
@@ -22,13 +22,14 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
+from polyplay.learning.parts import LearnerPart
+from polyplay.learning.returns import Hyper, Loss, LossOutput
 from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, ActorCritic, control_cells
 from polyplay.nets.device import to_device, to_host
 
 if TYPE_CHECKING:
-    from polyplay.nets.policy import Policy
+    from polyplay.learning.learner import Learner
 
 # A learner's memory of recent rows, and what it draws from them for UNREAL's reward prediction and value replay
 # (Jaderberg et al. 2016, §3.2 and §3.3).
@@ -118,42 +119,45 @@ class UnrealReplay:
         return tree.at(self.rows, (slice(None), column)), tree.at(self.state, (column,))
 
 
-class UnrealWindows:
-    """What the auxiliary tasks of a learner's policy take beside a batch, from its memory of recent rows.
+class UnrealWindows(LearnerPart):
+    """Draws what the auxiliary tasks of a learner's policy take beside a batch, from a memory of recent rows.
 
     Value replay begins with the recurrent state that acting began the column with, as old as its rows: so it can learn
     what is remembered from before. In miyosuda/unreal that state is zero.
     """
 
-    def __init__(self, policy: Policy, device: torch.device):
-        self.policy, self.device = policy, device
+    examples: bool  # whether any are drawn, once it is open
+    replays: bool  # likewise columns
+    recent: UnrealReplay | None = None
+
+    def open(self, learner: Learner) -> Self:
+        own, policy = super().open(learner), learner.policy
         heads = policy.auxiliary if isinstance(policy, ActorCritic) else None
-        self.examples = heads is not None and heads.reward is not None  # whether any are drawn
-        self.replays = heads is not None and heads.value  # likewise columns
-        self.recent: UnrealReplay | None = None
+        own.examples, own.replays = heads is not None and heads.reward is not None, heads is not None and heads.value
+        return own
 
-    def draw(self, rows: Batch, batch: Batch, state: Batch, key: tuple[int, ...]) -> Batch:
-        """Keep rows [T+1, B] and the state before them, and draw by `key` as many as there are lanes: "recent"
-        [3, B, …] and "recent_reward" [B] once there is an example; "replayed", rows [T+1, B, …] with their "state".
-
-        batch: the same rows on the device. Empty where no task takes any.
+    def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
+        """Keep the rows and the state before them, and draw as many as there are lanes: "recent" [3, B, …] and
+        "recent_reward" [B] once there is an example; "replayed", rows [T+1, B, …] with their "state". Empty where no
+        task takes any.
         """
         if not (self.examples or self.replays):
             return {}
-        recent, lanes = self._keep(rows, batch, state), rows["first"].shape[1]
-        rng, drawn = np.random.default_rng(key), Batch()
+        recent, lanes, learner = self._keep(rows, batch, state), rows["first"].shape[1], self.learner
+        rng, drawn = np.random.default_rng((learner.ctx.seed, learner.ctx.index, learner.version)), Batch()
         if self.examples and any(recent.counts):
             drawn["recent"], drawn["recent_reward"] = recent.sample_examples(lanes, rng)
         if self.replays:
             columns, before = recent.sample_columns(lanes, rng)
             drawn["replayed"] = {**columns, "state": before}
-        return cast("Batch", to_device(drawn, self.device))
+        return cast("Batch", to_device(drawn, learner.device))
 
     def _keep(self, rows: Batch, batch: Batch, state: Batch) -> UnrealReplay:
         kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if self.replays else EXAMPLES) if k in rows}
-        kept["reward"] = to_host(self.policy.rewarded(batch)["reward"])
+        policy = self.learner.policy
+        kept["reward"] = to_host(policy.rewarded(batch)["reward"])
         if self.recent is None:
-            first, before = kept["first"], self.policy.state_spec() if self.replays else {}
+            first, before = kept["first"], policy.state_spec() if self.replays else {}
             self.recent = UnrealReplay(specs_of(kept, 2), len(first), max(2000, 2 * first.size), before)
         self.recent.add(kept, tree.map(to_host, state) if self.replays else {})
         return self.recent
@@ -251,7 +255,7 @@ _DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"
 
 
 @dataclass(frozen=True)
-class WithAuxiliary:
+class WithAuxiliary(Loss):
     """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
 
     kl_posterior, kl_prior: see nets.recurrent.kl_terms. pixel_control, reward_prediction, value_replay: see
@@ -262,43 +266,50 @@ class WithAuxiliary:
     and its rewards.
     """
 
-    loss: Any  # a Loss
+    loss: returns.ActorCriticLoss
     terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
 
     @property
     def title(self) -> str:
-        """For the diagram."""
-        return " + ".join([type(self.loss).__name__, *self.terms])
+        return " + ".join([self.loss.title, *self.terms])
 
     @property
-    def metrics(self) -> tuple[str, ...]:
+    def metrics(self) -> tuple[str, ...]:  # type: ignore[override]
         return *self.loss.metrics, *self.terms
 
     @property
-    def whole(self) -> bool:
-        """Of a loss for several passes: whether lanes stay whole in minibatches."""
-        return bool(self.loss.whole)
+    def reduction(self) -> str:  # type: ignore[override]
+        return self.loss.reduction
 
-    def prepare(self, batch: Batch, scale: float | Tensor = 1.0) -> Batch:
-        """Of a loss for several passes: what all of them share."""
-        made: Batch = self.loss.prepare(batch, scale)
-        return made
+    @property
+    def whole(self) -> bool:  # type: ignore[override]
+        return self.loss.whole
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+    @property
+    def recalls(self) -> bool:  # type: ignore[override]
+        return self.loss.recalls
+
+    def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
+        return self.loss.prepare(rows, scale)
+
+    def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
+        return self.score(self.loss.outputs(policy, batch, state), batch, hyper)
+
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
+        """Score the outputs of a network for rows [T+1, B]."""
         if "reward" in out:
             batch = {**batch, "reward": out["reward"]}
-        scored = self.loss(out, batch, hyperparameters)
+        scored = self.loss.score(out, batch, hyper)
         over = returns.MaskedMean(batch["valid"] if "valid" in batch else ~batch["first"][1:])
         found = {name: self._term(name, over, out, batch) for name in self.terms}
-        live, summed = hyperparameters.all(), getattr(self.loss, "reduction", "mean") == "sum"
-        weights = {name: live.get(f"{name}_cost", self.terms[name]) for name in found}
+        summed = self.reduction == "sum"
+        weights = {name: hyper.get(f"{name}_cost", self.terms[name]) for name in found}
         total = sum(weights[name] * x * self._share(name, over, batch, summed) for name, x in found.items())
         if summed:
             total = total * over.count
         loss = scored.loss + total
-        return returns.LossOutput(
-            loss, returns.LazyMetrics(lambda: {**scored.metrics, **found, "loss": loss}), scored.priority
-        )
+        metrics = {**scored.metrics, **{name: x.detach() for name, x in found.items()}, "loss": loss.detach()}
+        return LossOutput(loss, metrics, scored.priority)
 
     def _share(self, name: str, over: returns.MaskedMean, batch: Batch, summed: bool) -> Tensor | float:
         """Examples of a term for each transition, so often its mean counts."""

@@ -1,12 +1,13 @@
 """DQN, categorical, sequences, DPG.
 
-Losses of action values: frozen, picklable callables `loss(out, batch, hyperparameters) -> LossOutput`.
+Losses of action values: frozen dataclasses, whose `score` takes
 
-out    what `outputs` gives: "q" of s_t with gradient, "target" of s_{t+n} by the target network, and for double
-       Q-learning "online" of s_{t+n}, both without
+out    "q" of s_t with gradient, "target" of s_{t+n} by the target network, and for double Q-learning "online" of
+       s_{t+n}, both without: scores q [..., A], or logits [..., A, K]
 batch  what a replay's `sample()` gives, as tensors: transitions "action", "return", "discount" [B], or rows [R, B] of
        sequences; "weight" [B] (1 where there is none) and "mask" where they are stored
-hyperparameters  not used
+
+Each pass through a noisy network has noise of its own, the whole batch the same (dqn_zoo): `noise` draws its keys.
 
 `LossOutput.priority` [B] is what replay wants back. "mean" divides the sum over the batch by B, "sum" does not: the
 2015 DQN's gradient is a sum over its 32 samples, with a learning rate to match. Metrics are means, unweighted.
@@ -14,9 +15,10 @@ hyperparameters  not used
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from dataclasses import dataclass, field
+from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -24,9 +26,8 @@ from polyplay.core import tree
 from polyplay.core.errors import Count, Fraction, NonNegative, UserError
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns
-from polyplay.learning.returns import LazyMetrics, LossOutput, check_shapes, importance_weight
+from polyplay.learning.returns import Hyper, Loss, LossOutput, check_shapes, importance_weight
 from polyplay.nets import q_network
 from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
@@ -153,8 +154,54 @@ def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None,
 COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
+def _keys(policy: QNetwork, key: tuple[int, int, int]) -> Batch:
+    """int64 [3] for a noisy network: of the noise of "q", "target" and "online"; another for every update."""
+    return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
+
+
+def _key(batch: Batch, i: int) -> Tensor | None:
+    return batch["key"][i : i + 1] if "key" in batch else None
+
+
 @dataclass(frozen=True)
-class QLoss(returns.CheckedSettings):
+class TransitionLoss(Loss):
+    """Q-learning from transitions: batch["obs"] [2, B, …] holds s_t and s_{t+n}. double: `policy` chooses the action in
+    s_{t+n} that the target network values.
+    """
+
+    double: bool = field(default=False, kw_only=True)
+
+    divisible = True
+
+    def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
+        """One pass each, as large as can be without taking gradients that nobody wants."""
+        out: Batch = {"q": policy.scores(_rows(batch, 0), {}, _key(batch, 0))[0]}
+        out["target"] = batch["target"] if "target" in batch else self.ahead(target, batch)["target"]
+        if self.double:
+            with torch.no_grad():
+                out["online"] = policy.scores(_rows(batch, 1), {}, _key(batch, 2))[0]
+        return self.score(out, batch)
+
+    def noise(self, policy: QNetwork, batch: Batch, key: tuple[int, int, int]) -> Batch:
+        return _keys(policy, key)
+
+    @torch.no_grad()
+    def ahead(self, target: QNetwork, batch: Batch) -> Batch:
+        """ "target" of `score`. target.cache_weights() saves each pass the conversion of its weights."""
+        return {"target": target.scores(_rows(batch, 1), {}, _key(batch, 1), cached=True)[0]}
+
+    def score(self, out: Batch, batch: Batch) -> LossOutput:
+        """Score "q", "target" and, if double, "online", [B, A] or [B, A, K]."""
+        raise NotImplementedError
+
+
+def _rows(batch: Batch, i: int) -> Batch:
+    """Observations [1, B, …] of s_t (i = 0) or s_{t+n} (i = 1)."""
+    return {"obs": tree.map(lambda x: x[i : i + 1], batch["obs"])}
+
+
+@dataclass(frozen=True)
+class QLoss(TransitionLoss):
     """½δ² for |δ| ≤ clip, clip·(|δ| − clip/2) beyond, δ = y − Q(s, a): its gradient is δ limited to ±clip, which is all
     that Mnih et al. (2015) say of it. clip: 0 is ½δ² throughout. The priority is |δ|.
 
@@ -166,9 +213,9 @@ class QLoss(returns.CheckedSettings):
     clip: NonNegative = 1.0
     replicas: int = 1
 
-    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "clipped")
+    metrics = (*COMMON, "clipped")
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+    def score(self, out: Batch, batch: Batch) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         goal = scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
         q = q_network.take_action(out["q"], batch["action"])
@@ -178,14 +225,12 @@ class QLoss(returns.CheckedSettings):
         each = weight * huber(error, bound)
         loss = each.sum() * self.replicas if self.reduction == "sum" else each.mean()
 
-        def metrics() -> dict[str, Tensor]:
-            return {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}
-
-        return returns.LossOutput(loss, returns.LazyMetrics(metrics), size)
+        metrics = {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}
+        return LossOutput(loss, metrics, size)
 
 
 @dataclass(frozen=True)
-class CategoricalLoss(returns.CheckedSettings):
+class CategoricalLoss(TransitionLoss):
     """Cross-entropy of the projected target distribution and p(s, a): C51 (Bellemare et al. 2017), Rainbow.
 
     Atoms stand evenly from `low` to `high`; the network has the number. priority: "kl", the Kullback-Leibler divergence
@@ -196,14 +241,14 @@ class CategoricalLoss(returns.CheckedSettings):
     high: float = 10.0
     priority: Literal["ce", "kl"] = "kl"
 
-    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "kl", "entropy")
+    metrics = (*COMMON, "kl", "entropy")
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.low < self.high:
             raise UserError(f"low {self.low}, high {self.high} given, allowed: low below high")
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+    def score(self, out: Batch, batch: Batch) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
         where = self.low, self.high
         goal = categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
@@ -212,22 +257,19 @@ class CategoricalLoss(returns.CheckedSettings):
         floor = -torch.special.xlogy(goal, goal).sum(-1)  # the least that it can be: the target's entropy
         kl = (each.detach() - floor).clamp(min=0.0)
         loss = (weight * each).mean()
-
-        def metrics() -> dict[str, Tensor]:
-            q, mean = q_network.expected_value(logits, *where), goal @ q_network.support(*where, goal)
-            common = _common(loss, q, mean, (mean - q).abs(), weight)
-            return {**common, "kl": kl.mean(), "entropy": floor.mean()}
-
-        return returns.LossOutput(loss, returns.LazyMetrics(metrics), kl if self.priority == "kl" else each.detach())
+        q, mean = q_network.expected_value(logits.detach(), *where), goal @ q_network.support(*where, goal)
+        metrics = {**_common(loss, q, mean, (mean - q).abs(), weight), "kl": kl.mean(), "entropy": floor.mean()}
+        return LossOutput(loss, metrics, kl if self.priority == "kl" else each.detach())
 
 
 @dataclass(frozen=True)
-class SequenceLoss(returns.CheckedSettings):
+class SequenceLoss(Loss):
     """½δ² of every row to be learnt of a sequence, under R2D2's rescaled n-step targets (sequence_targets): summed over
     a sequence's rows, as SEED and Acme have it, then weighted, then the mean over sequences.
 
     rescale: h's ε; 0 leaves h out. eta: of the priority η·max|δ| + (1 − η)·mean|δ|, over the rows learnt. The batch has
-    burn_in + m + n rows for m to be learnt; those before `out`'s rows are burn-in.
+    burn_in + m + n rows for m to be learnt; both networks walk through the first burn_in rows without gradient, from
+    the `state` before them.
     Metrics: q_mean and target_mean without h, td_abs of |δ|.
     """
 
@@ -235,10 +277,29 @@ class SequenceLoss(returns.CheckedSettings):
     n: Count = 5
     rescale: NonNegative = 1e-3
     eta: Fraction = 0.9
+    burn_in: int = 0
+    double: bool = True
 
-    metrics: ClassVar[tuple[str, ...]] = (*COMMON, "rows_mean")
+    metrics = (*COMMON, "rows_mean")
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> returns.LossOutput:
+    def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
+        """Values [R, B, …] of the rows behind burn-in; "online" is from the same pass as "q"."""
+        rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
+        head, body = (tree.map(lambda x, at=at: x[at], rows) for at in (slice(self.burn_in), slice(self.burn_in, None)))
+        with torch.no_grad():
+            before = policy.after(head, state) if self.burn_in else state
+        out = {"q": policy.scores(body, before, _key(batch, 0))}
+        with torch.no_grad():
+            out["target"] = target.scores(rows, state, _key(batch, 1), cached=True)[self.burn_in :]
+        if self.double:
+            out["online"] = out["q"].detach()
+        return self.score(out, batch)
+
+    def noise(self, policy: QNetwork, batch: Batch, key: tuple[int, int, int]) -> Batch:
+        return _keys(policy, key)
+
+    def score(self, out: Batch, batch: Batch) -> LossOutput:
+        """Score the rows behind burn-in, [R, B, A] each."""
         keys = ("reward", "terminated", "first", "valid", "mask", "action")
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         eps = self.rescale or None
@@ -250,13 +311,10 @@ class SequenceLoss(returns.CheckedSettings):
         loss = (weight * (0.5 * error.square().sum(0))).mean()
         size = error.detach().abs()
 
-        def metrics() -> dict[str, Tensor]:
-            values = (unscale(x, self.rescale) if self.rescale else x for x in (q, goal))
-            means = (loss, *map(over.mean, values), over.mean(size), weight.mean())
-            learnt = valid.sum(0).to(size.dtype).mean()
-            return {**dict(zip(COMMON, means, strict=True)), "rows_mean": learnt}
-
-        return returns.LossOutput(loss, returns.LazyMetrics(metrics), sequence_priority(size, valid, self.eta))
+        values = (unscale(x.detach(), self.rescale) if self.rescale else x.detach() for x in (q, goal))
+        means = (loss.detach(), *map(over.mean, values), over.mean(size), weight.mean())
+        metrics = {**dict(zip(COMMON, means, strict=True)), "rows_mean": valid.sum(0).to(size.dtype).mean()}
+        return LossOutput(loss, metrics, sequence_priority(size, valid, self.eta))
 
 
 def huber(error: Tensor, bound: float) -> Tensor:
@@ -266,86 +324,20 @@ def huber(error: Tensor, bound: float) -> Tensor:
     return inner * (size - 0.5 * inner)
 
 
-def q_outputs(
-    policy: QNetwork,
-    target: QNetwork,
-    batch: Batch,
-    state: Batch | None = None,
-    double: bool = False,
-    burn_in: int | None = None,
-    key: int | None = None,
-    ready: Tensor | None = None,
-) -> Batch:
-    """What the losses take of two `nets.Values` of one kind: scores q [..., A], or logits [..., A, K].
-
-    Transitions (burn_in None): batch["obs"] [2, B, …] holds s_t and s_{t+n}. → "q" [B, …] of s_t with gradient;
-    "target" [B, …] of s_{t+n}; if `double`, "online" [B, …] of s_{t+n} by `policy`. One pass each, as large as can be
-    without taking gradients that nobody wants.
-    Sequences: rows [burn_in + R, B] and the `state` before row 0. Both networks walk through the first burn_in rows
-    without gradient; → all [R, B, …], "online" from the same pass as "q".
-    target.cache_weights(), once it was copied, saves each pass the conversion of its weights.
-    key: of the noise of noisy networks, another number for every update (its number will do): each pass has noise of
-    its own, the whole batch the same (dqn_zoo). Nothing is drawn, so nothing has to be saved. None: no noise.
-    ready: target_scores of these transitions, where they were computed before.
-    """
-    keys = [None] * 3 if key is None else [3 * key + i for i in range(3)]
-    if burn_in is not None:
-        return _walked(policy, target, batch, state or {}, double, burn_in, keys)
-    now, then = _rows(batch, 0), _rows(batch, 1)
-    out = {"q": policy.scores(now, {}, keys[0])[0]}
-    out["target"] = target_scores(target, batch, key) if ready is None else ready
-    if double:
-        with torch.no_grad():
-            out["online"] = policy.scores(then, {}, keys[2])[0]
-    return out
-
-
-def target_scores(target: QNetwork, batch: Batch, key: int | None = None) -> Tensor:
-    """ "target" of `q_outputs`, of transitions."""
-    with torch.no_grad():
-        return target.scores(_rows(batch, 1), {}, None if key is None else 3 * key + 1, cached=True)[0]
-
-
-def _rows(batch: Batch, i: int) -> Batch:
-    """Observations [1, B, …] of s_t (i = 0) or s_{t+n} (i = 1)."""
-    return {"obs": tree.map(lambda x: x[i : i + 1], batch["obs"])}
-
-
-def _walked(
-    policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, double: bool, burn_in: int, keys: list
-) -> Batch:
-    """`outputs` of sequences."""
-    rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
-    head, body = tree.map(lambda x: x[:burn_in], rows), tree.map(lambda x: x[burn_in:], rows)
-    before = state
-    if burn_in:
-        with torch.no_grad():
-            before = policy.after(head, state)
-    out = {"q": policy.scores(body, before, keys[0])}
-    with torch.no_grad():
-        out["target"] = target.scores(rows, state, keys[1], cached=True)[burn_in:]
-    if double:
-        out["online"] = out["q"].detach()
-    return out
-
-
 def _common(loss: Tensor, q: Tensor, goal: Tensor, size: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    return dict(zip(COMMON, (loss, *(x.mean() for x in (q, goal, size, weight))), strict=True))
+    means = (x.detach().mean() for x in (q, goal, size, weight))
+    return dict(zip(COMMON, (loss.detach(), *means), strict=True))
 
 
-# The loss of deterministic policies: a frozen callable `loss(out, batch, hyperparameters) -> LossOutput`.
-#
-# out    what `outputs` gives of two `nets.Deterministic`
-# batch  transitions of a replay's `sample()`, as tensors: "return", "discount" [B], "weight" [B] (1 where there is
-# none)
-# hyperparameters  not used
+# The loss of deterministic policies. batch: transitions of a replay's `sample()`, as tensors: "return", "discount" [B],
+# "weight" [B] (1 where there is none).
 
 
 FREE = 2.0  # what μ's tanh is made of goes so far without that cost: to 0.96 of a half range
 
 
 @dataclass(frozen=True)
-class DPGLoss(returns.CheckedSettings):
+class DPGLoss(Loss):
     """Ape-X DPG (Horgan et al. 2018, §4.2 and appendix D), means over the batch of two terms that share no weights:
 
     critic  w·½δ², δ = G + D·Q⁻(s', μ⁻(s')) − Q(s, a), weighted by importance;
@@ -363,12 +355,19 @@ class DPGLoss(returns.CheckedSettings):
     clip: float = 1.0
     saturation_cost: float = 0.0
 
-    metrics: ClassVar[tuple[str, ...]] = (
+    metrics = (
         "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "dqda_clip_fraction",
         "action_saturation",
     )  # fmt: skip
 
-    def __call__(self, out: Batch, batch: Batch, hyperparameters: Hyperparameters) -> LossOutput:
+    def __call__(self, policy: DPGNetwork, target: DPGNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
+        now, then = (tree.map(lambda x, i=i: x[i], batch["obs"]) for i in (0, 1))
+        with torch.no_grad():
+            ahead = target.value(then)
+        return self.score({**policy.learnt(now, batch["action"]), "target": ahead}, batch)
+
+    def score(self, out: Batch, batch: Batch) -> LossOutput:
+        """Score what `policy.learnt` gives of s_t, and "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n}, without gradient."""
         goal = targeted(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
         weight = importance_weight(batch, goal)
@@ -378,12 +377,10 @@ class DPGLoss(returns.CheckedSettings):
         pull = (out["raw"].abs() - FREE).clamp(min=0.0).square().sum(1).mean()
         loss, size = critic + actor + self.saturation_cost * pull, error.detach().abs()
 
-        def metrics() -> dict[str, Tensor]:
-            beyond, ends = (x.to(size.dtype) for x in (out["slope"].abs() > bound, out["best"].abs() > 0.99))
-            means = (x.mean() for x in (out["q"], goal, size, weight, out["value"], beyond, ends))
-            return dict(zip(self.metrics, (loss, critic, *means), strict=True))
-
-        return LossOutput(loss, LazyMetrics(metrics), size)
+        beyond, ends = (x.to(size.dtype) for x in (out["slope"].abs() > bound, out["best"].abs() > 0.99))
+        means = (x.detach().mean() for x in (out["q"], goal, size, weight, out["value"], beyond, ends))
+        metrics = dict(zip(self.metrics, (loss.detach(), critic.detach(), *means), strict=True))
+        return LossOutput(loss, metrics, size)
 
 
 @torch.no_grad()
@@ -394,15 +391,3 @@ def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
     fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
     check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
     return ret + torch.where(discount == 0, 0.0, discount * ahead)
-
-
-def dpg_outputs(
-    policy: DPGNetwork, target: DPGNetwork, batch: Batch, state: Batch | None = None, key: int | None = None
-) -> Batch:
-    """What the loss takes: of s_t, batch["obs"][0], `policy.learnt`; "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n},
-    batch["obs"][1], without gradient. state, key: not used, there is neither memory nor noise.
-    """
-    now, then = (tree.map(lambda x, i=i: x[i], batch["obs"]) for i in (0, 1))
-    with torch.no_grad():
-        ahead = target.value(then)
-    return {**policy.learnt(now, batch["action"]), "target": ahead}

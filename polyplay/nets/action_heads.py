@@ -24,7 +24,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
 from polyplay.envs.spaces import ActionRange, ActionSpec, Box, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete
-from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis
+from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis, one_hot
 
 # The logarithm of a probability: exact, or guarded against probabilities near 0, as GA3C has it.
 #
@@ -54,17 +54,6 @@ class LogProbGuard:
     def logarithm(self, pi: Tensor) -> Tensor:
         """Of probabilities of any shape, where they are guarded."""
         return ((pi + self.eps) if self.kind == "plus" else pi.clamp_min(self.eps)).log()
-
-    def chosen(self, logits: Tensor, value: Tensor) -> Tensor:
-        """The logarithm for `value` [...] under logits [..., n]."""
-        logp = F.log_softmax(logits, -1) if self.exact else self.logarithm(logits.softmax(-1))
-        return logp.gather(-1, value.long().unsqueeze(-1)).squeeze(-1)
-
-    def entropy(self, logits: Tensor) -> Tensor:
-        """[...]"""
-        logp = F.log_softmax(logits, -1) if self.exact else None
-        pi = logits.softmax(-1) if logp is None else logp.exp()
-        return -(pi * (self.logarithm(pi) if logp is None else logp)).sum(-1)
 
 
 EXACT = LogProbGuard()
@@ -246,9 +235,9 @@ def normal(noise: Tensor) -> Tensor:
 class LeafHead(nn.Module):
     """What the heads of one space share."""
 
-    def __init__(self, size: int, noise: int, action: Field, guard: LogProbGuard = EXACT):
+    def __init__(self, size: int, noise: int, action: Field):
         super().__init__()
-        self.size, self.inputs, self.noise, self.action, self.guard = size, size, noise, action, guard
+        self.size, self.inputs, self.noise, self.action = size, size, noise, action
 
     @property
     def parts(self) -> Mapping[str, Any]:
@@ -272,46 +261,52 @@ class LeafHead(nn.Module):
 class Categorical(LeafHead):
     """One of n actions by logits; int64 scalars."""
 
-    def __init__(self, n: int, guard: LogProbGuard = EXACT):
-        super().__init__(n, 1, Field((), "int64"), guard)
+    def __init__(
+        self,
+        n: int,
+        guard: LogProbGuard = EXACT,
+        noise: int = 1,
+        action: Field = Field((), "int64"),
+    ):
+        super().__init__(n, noise, action)
+        self.guard, self.exact = guard, guard.exact
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return _draw(params.softmax(-1), noise)
+        """By the inverse CDF over the last dimension of params [..., n]: the first value whose cumulative probability
+        exceeds the uniform [..., 1]; never one of probability 0.
+        """
+        cdf = params.softmax(-1).cumsum(-1)
+        u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
+        found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
+        return found.clamp_(max=params.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
 
     def mode(self, params: Tensor) -> Tensor:
         return params.argmax(-1)
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        return self.guard.chosen(params, action)
+        logp = F.log_softmax(params, -1) if self.exact else self.guard.logarithm(params.softmax(-1))
+        return logp.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        return self.guard.entropy(params)
+        logp = F.log_softmax(params, -1) if self.exact else None
+        pi = params.softmax(-1) if logp is None else logp.exp()
+        return -(pi * (self.guard.logarithm(pi) if logp is None else logp)).sum(-1)
 
     def embed(self, action: Tensor) -> Tensor:
-        return F.one_hot(action.long(), self.size).float()
+        return one_hot(action, self.size)
 
 
-def _draw(probabilities: Tensor, noise: Tensor) -> Tensor:
-    """Inverse CDF over the last dimension: the first value whose cumulative probability exceeds the uniform; never
-    one of probability 0. probabilities [..., n], noise [..., 1] → int64 [...].
-    """
-    cdf = probabilities.cumsum(-1)
-    u = noise.clamp(_EDGE, 1.0 - _EDGE) * cdf[..., -1:]
-    found = torch.searchsorted(cdf, u, right=True).squeeze(-1)
-    return found.clamp_(max=probabilities.shape[-1] - 1)  # NaN logits find none: the learner shall see them and stop
-
-
-class _Independent(LeafHead):
+class _Independent(Categorical):
     """Several categorical numbers, independent of each other: what MultiCategorical and Bernoulli share."""
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
-        return self._shaped(_draw(self._rows(params).softmax(-1), noise.unsqueeze(-1)))
+        return self._shaped(super().sample(self._rows(params), noise.unsqueeze(-1)))
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        return self.guard.chosen(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
+        return super().logp(self._rows(params), action.reshape(-1, self.noise)).sum(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        return self.guard.entropy(self._rows(params)).sum(-1)
+        return super().entropy(self._rows(params)).sum(-1)
 
     def _rows(self, params: Tensor) -> Tensor:
         """Logits [..., numbers, values of each]."""
@@ -324,7 +319,7 @@ class MultiCategorical(_Independent):
     at: Tensor  # [size]: where each logit stands among rows of `most`
 
     def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: LogProbGuard = EXACT):
-        super().__init__(sum(nvec), len(nvec), Field(tuple(shape), "int64"), guard)
+        super().__init__(sum(nvec), guard, len(nvec), Field(tuple(shape), "int64"))
         self.nvec, self.most = nvec, max(nvec)
         at = [i * self.most + k for i, n in enumerate(nvec) for k in range(n)]
         self.register_buffer("at", torch.tensor(at), persistent=False)
@@ -337,7 +332,7 @@ class MultiCategorical(_Independent):
         return self._shaped(self._rows(params).argmax(-1))
 
     def embed(self, action: Tensor) -> Tensor:
-        return F.one_hot(action.reshape(-1, self.noise).long(), self.most).flatten(1)[:, self.at].float()
+        return one_hot(action.flatten(), self.most).unflatten(0, (-1, self.noise)).flatten(1)[:, self.at]
 
     def _rows(self, params: Tensor) -> Tensor:
         """Filled up with values that have no chance."""
@@ -351,7 +346,7 @@ class Bernoulli(_Independent):
     """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
 
     def __init__(self, shape: tuple[int, ...], guard: LogProbGuard = EXACT):
-        super().__init__(math.prod(shape), math.prod(shape), Field(tuple(shape), "int8"), guard)
+        super().__init__(math.prod(shape), guard, math.prod(shape), Field(tuple(shape), "int8"))
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         off, on = mask.unflatten(-1, (self.size, 2)).unbind(-1)

@@ -38,6 +38,7 @@ from polyplay.nets.layers import (
     axis,
     cache_half_weights,
     initialise,
+    tracing,
 )
 from polyplay.nets.policy import Normalize, Policy, ReturnScale, Torso, is_pixels
 from polyplay.nets.recurrent import Core, Latent, Temporal, kl_terms
@@ -207,8 +208,11 @@ def pixel_control_values(head: PixelControl, x: Tensor, batch: Batch) -> tuple[T
         raise ValueError(f"x must be {list(rows.shape)} and features; got {list(x.shape)}")
     action = tree.map(lambda a: a[:-1].flatten(0, 1), batch["action"])
     chosen = head.chosen(head(x[:-1].flatten(0, 1)), action).unflatten(0, (-1, x.shape[1]))
-    best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
     with torch.no_grad():
+        if tracing():  # all rows: how many are looked at is a number
+            every = head.best(head(x.flatten(0, 1))).unflatten(0, rows.shape)
+            return chosen, torch.where(rows[..., None, None], every, 0.0)
+        best = torch.zeros(*rows.shape, *head.cells, dtype=chosen.dtype, device=x.device)
         best[rows] = head.best(head(x[rows]))
     return chosen, best
 
@@ -261,6 +265,7 @@ class TorsoPolicy(Policy):
     core: Core | Temporal | None
     inputs: Inputs | None
     previous: bool
+    units = 0  # the last features, which go around the core to the head
 
     def spec(self) -> Spec:
         return {"action": self.action} | dict.fromkeys(self.outputs, Field((), "float32"))
@@ -292,17 +297,21 @@ class TorsoPolicy(Policy):
 
     def _features(self, torso: Callable[[Tree], Tensor], obs: Tree) -> Tensor:
         """[N, features]; float32, whatever they were computed in, unless what is behind is computed in that too."""
+        if not self.bf16:
+            return torso(obs if self.inputs is None else self.inputs(obs))
         with self._context():
             x = torso(obs if self.inputs is None else self.inputs(obs))
-        return x.float() if self.bf16 and not self.bf16_core else x
+        return x if self.bf16_core else x.float()
 
     def _behind_core(
         self, x: Tensor, rows: Batch, state: Batch, noise: Tensor | None = None
     ) -> tuple[Tensor, Batch, Latent | None]:
-        """What the head takes of features [N, …] of rows [B] or [R, B], the core's state behind them, and what a
-        temporal core drew from with `noise` [N, …]. rows: reward and first, where somebody takes them; action, where
-        these are not rows to act in.
+        """What the head takes of features [N, …] of rows [B] or [R, B] but `units`, the core's state behind them, and
+        what a temporal core drew from with `noise` [N, …]. rows: reward and first, where somebody takes them; action,
+        where these are not rows to act in.
         """
+        if self.units:
+            x = x[:, : -self.units].contiguous()
         if self.previous:
             before = tree.map(shifted, state["action"], rows["action"]) if "action" in rows else state["action"]
             x = torch.cat([x, self._before(before, rows["reward"].flatten(), rows["first"].flatten()).to(x.dtype)], 1)
@@ -405,14 +414,14 @@ class ActorCritic(TorsoPolicy):
         → {"action", "logp", "value"} [B] and the state after it; the caller turns gradients off.
         """
         torso = self.torso if tape is None else partial(self.torso, tape=tape)
-        step = self.rewarded(step)
+        step = step if self.rewards is None else self.rewarded(step)
         rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
         noise, drawn = step.get("noise"), None
         if self.latents and noise is not None:
             drawn, noise = normal(noise[:, : self.latents]), noise[:, self.latents :]
-        features, units = self._seen(torso, step["obs"])
+        features = self._features(torso, step["obs"])
         x, after, _ = self._behind_core(features, rows, state, drawn)
-        params = self._params(x, step.get("mask"), units)
+        params = self._params(x, step.get("mask"), features)
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
@@ -428,16 +437,17 @@ class ActorCritic(TorsoPolicy):
         → {"logp", "value", "entropy"} [T+1, B] for batch["action"], with `returns` also "reward_scale" [].
         `tape`: of acting in these rows with these weights.
         """
-        batch = self.rewarded(batch)
+        batch = batch if self.rewards is None else self.rewarded(batch)
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
         torso = self.torso if tape is None else partial(self.torso.recall, tape=tape)
-        features, units = self._seen(torso, rows["obs"])
+        features = self._features(torso, rows["obs"])
         x, _, latent = self._behind_core(features, batch, state, batch.get("latent_noise"))
-        params = self._params(x, rows.get("mask"), units)
+        params = self._params(x, rows.get("mask"), features)
         logp, entropy = self.head.logp(params, rows["action"]), self.head.entropy(params)
         out = {"logp": logp, "value": self._value(x), "entropy": entropy}
         out = {k: v.unflatten(0, batch["first"].shape) for k, v in out.items()}
-        out |= ({} if latent is None else kl_terms(latent)) | self._auxiliary_outputs(x, batch)
+        out |= {} if latent is None else kl_terms(latent)
+        out |= {} if self.auxiliary is None else self._auxiliary_outputs(self.auxiliary, x, batch)
         out |= {} if self.rewards is None else {"reward": batch["reward"]}
         return out if self.returns is None else {**out, "reward_scale": self.returns.scale()}
 
@@ -446,28 +456,28 @@ class ActorCritic(TorsoPolicy):
         return 1.0 if self.returns is None else self.returns.scale()
 
     def observe(self, batch: Batch) -> None:
-        super().observe(batch)
+        """See Policy.observe."""
+        if self.inputs is not None:
+            self.inputs.observe(batch["obs"])
         if self.returns is not None:
             self.returns.observe(self.rewarded(batch)["reward"], batch["first"])
 
-    def _auxiliary_outputs(self, x: Tensor, batch: Batch) -> Batch:
+    def _auxiliary_outputs(self, heads: AuxiliaryHeads, x: Tensor, batch: Batch) -> Batch:
         """What losses of auxiliary tasks take, from features behind the core [(T+1) · B, features]. Of reward
         prediction batch has `recent`, observations [3, N, …]; of value replay `replayed`, rows [T+1, N, …] with the
         `state` before them.
         """
-        heads, out = self.auxiliary, dict[str, Tensor]()
-        if heads is None:
-            return out
+        out: Batch = {}
         if heads.pixel is not None:
             behind = x.unflatten(0, batch["first"].shape)
             out["pixel_chosen"], out["pixel_best"] = pixel_control_values(heads.pixel, behind, batch)
         if heads.reward is not None and "recent" in batch:
             rows = tree.map(lambda obs: obs.flatten(0, 1), batch["recent"])
-            seen, _ = self._seen(self.torso, rows)
+            seen = self._features(self.torso, rows)[:, : self.torso.core_features]
             out["reward_logits"] = heads.reward(seen.unflatten(0, (FRAMES, -1)))
         if heads.value and "replayed" in batch:
             replayed = batch["replayed"]
-            features, _ = self._seen(self.torso, tree.map(lambda x: x.flatten(0, 1), replayed["obs"]))
+            features = self._features(self.torso, tree.map(lambda x: x.flatten(0, 1), replayed["obs"]))
             y, _, _ = self._behind_core(features, replayed, replayed["state"], replayed.get("latent_noise"))
             out["replayed_value"] = self._value(y).unflatten(0, replayed["first"].shape)
         return out
@@ -476,17 +486,10 @@ class ActorCritic(TorsoPolicy):
         """See Policy.rewarded: its own reward is of events."""
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
-    def _seen(self, torso: Callable[[Tree], Tensor], obs: Tree) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """What the core takes of observations [N, …], and what beside it the head does: numbers of units."""
-        x = self._features(torso, obs)
-        if not self.units:
-            return x, ()
-        features, units = x.split((x.shape[1] - self.units, self.units), 1)
-        return features.contiguous(), (units,)
-
-    def _params(self, x: Tensor, mask: Tree, units: tuple[Tensor, ...]) -> Tensor:
-        """The head's numbers, those of illegal actions out of the game."""
+    def _params(self, x: Tensor, mask: Tree, features: Tensor) -> Tensor:
+        """The head's numbers, those of illegal actions out of the game. features: with those of units."""
         x = x if self.split is None else x[:, : self.split]
+        units = (features[:, -self.units :],) if self.units else ()
         params: Tensor = self.actions(F.relu(self.hidden[0](x)) if self.hidden else x, *units)
         return params if mask is None else self.head.masked(params, mask)
 

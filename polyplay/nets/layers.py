@@ -17,6 +17,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.overrides import TorchFunctionMode
 
 from polyplay.core import tree
@@ -142,6 +143,16 @@ def made(factory: object, make: Callable[[], N], draws: bool = False) -> N:
     return cast("N", known[key])
 
 
+def tracing() -> bool:
+    """Whether a tracer records what is computed: then no number of a tensor may decide on a shape or a branch."""
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None
+
+
+def one_hot(x: Tensor, n: int) -> Tensor:
+    """Numbers [N] from 0 to n − 1 → float32 [N, n]. Raises RuntimeError for others on a CPU."""
+    return torch.zeros(x.shape[0], n, device=x.device).scatter_(1, x.long().unsqueeze(1), 1.0)
+
+
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
 _LEAST = 16  # rows: Intel's processors take other kernels for fewer
 _NARROW = 16
@@ -222,7 +233,7 @@ class RepeatedLinear(Linear):
     @contextlib.contextmanager
     def repeated(self) -> Iterator[None]:
         """What follows is one unroll."""
-        if torch.is_grad_enabled() and self.weight.requires_grad:
+        if torch.is_grad_enabled() and self.weight.requires_grad and not tracing():
             uses: list[tuple[Tensor, Tensor]] = []
             self._open = _GradientOfUses.apply(self.weight, self.bias, uses), uses
         try:
@@ -359,7 +370,7 @@ class FlatLeaves(nn.Module):
 def _scaled(obs: Tensor, mean: Tensor | None, scale: float) -> Tensor:
     """(obs − mean)·scale of bytes [N, C, H, W], channels last in memory. mean: float32, [C, H, W] or []; None is 0."""
     fits = obs.dtype == torch.uint8 and obs.device.type == "cpu" and obs.shape[1] == 4 and obs.is_contiguous()
-    if fits and not torch.compiler.is_compiling() and not torch.jit.is_tracing():  # what `_fused` knows, in real memory
+    if fits and not tracing() and not torch.jit.is_tracing():  # what `_fused` knows, in real memory
         planes = (torch.zeros(()) if mean is None else mean).expand(obs.shape[1:]).flatten(1).contiguous()
         return _fused(obs, planes.numpy(), scale)
     # first the type, then the order: two simple passes are a third faster than one that does both

@@ -25,7 +25,7 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
-from polyplay.nets.layers import Conv2d, Linear, initialise
+from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
@@ -61,7 +61,7 @@ class Noisy(nn.Module):
             nn.init.constant_(x, sigma / math.sqrt(inputs))
         self.inputs, self.noise = inputs, inputs + outputs
 
-    def forward(self, x: Tensor, noise: Tensor | None) -> Tensor:
+    def forward(self, x: Tensor, noise: Tensor | None = None) -> Tensor:
         """x [N, inputs], noise [N or 1, inputs + outputs] → [N, outputs]; without noise the mean weights alone."""
         if noise is not None and len(noise) == 1 and len(x) >= MANY:
             before, behind = noise[0].split((self.inputs, len(noise[0]) - self.inputs))
@@ -166,14 +166,12 @@ class DuelingBranch(nn.Module):
     def forward(self, x: Tensor, noise: Tensor | None, context: Context) -> Tensor:
         """noise [N or 1, self.noise]; context: what the hidden layer is computed in. The last one is float32."""
         at = self.noises[0]
+        first, second = ((), ()) if noise is None else ((noise[:, :at],), (noise[:, at:],))  # Linear takes none
         if self.hidden is not None:
             with context:
-                x = F.relu(_apply(self.hidden, x, None if noise is None else noise[:, :at]), inplace=True)
-        return _apply(self.last, x.float(), None if noise is None else noise[:, at:])
-
-
-def _apply(layer: nn.Module, x: Tensor, noise: Tensor | None) -> Tensor:
-    return layer(x, noise) if isinstance(layer, Noisy) else layer(x)
+                x = F.relu(self.hidden(x, *first), inplace=True)
+        out: Tensor = self.last(x.float(), *second)
+        return out
 
 
 class QHead(nn.Module):
@@ -236,7 +234,7 @@ class QHead(nn.Module):
 
     def embed(self, action: Tensor) -> Tensor:
         """Actions [N] as a network's input, [N, actions]."""
-        return F.one_hot(action.long(), self.actions).float()
+        return one_hot(action, self.actions)
 
     def halves(self) -> Iterator[Linear]:
         """Layers that may be computed in bfloat16."""
@@ -257,8 +255,19 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     of a random legal action instead of the best one, None: 0.
 
     → action int64, value max_a Q over legal actions, Q of the action, [B] each. Of several best actions one by chance.
+    On a CPU thirty operations on a few numbers each cost more than a small network, and beside another thread each
+    waits for the interpreter: there it is one compiled loop.
     """
-    return (compiled if q.device.type == "cpu" else by_torch)(q, mask, noise, epsilon)
+    if q.device.type != "cpu":
+        return by_torch(q, mask, noise, epsilon)
+    from polyplay.nets import kernels
+
+    rows, legal = len(q), np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
+    chance = np.zeros(rows, np.float32) if epsilon is None else epsilon.contiguous().numpy()
+    action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
+    given = q.detach().contiguous().numpy(), legal, noise.contiguous().numpy(), chance
+    kernels.epsilon_greedy_loop(*given, action, value, chosen)
+    return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)
 
 
 def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
@@ -277,20 +286,6 @@ def random_choice(among: Tensor, u: Tensor) -> Tensor:
     count = among.sum(1)
     nth = torch.minimum((u * count).long(), count - 1)
     return (among.cumsum(1) <= nth.unsqueeze(1)).sum(1)
-
-
-def compiled(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
-    """epsilon_greedy on a CPU. Thirty operations on a few numbers each cost more than a small network, and beside
-    another thread each waits for the interpreter.
-    """
-    from polyplay.nets import kernels
-
-    rows, legal = len(q), np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
-    chance = np.zeros(rows, np.float32) if epsilon is None else epsilon.contiguous().numpy()
-    action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
-    given = q.detach().contiguous().numpy(), legal, noise.contiguous().numpy(), chance
-    kernels.epsilon_greedy_loop(*given, action, value, chosen)
-    return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)
 
 
 # The networks of Q-learning.
@@ -335,7 +330,8 @@ class QNetwork(TorsoPolicy):
         key = None if noise is None or not self.head.noise else keys(noise)
         rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
         x, after, _ = self._behind_core(self._features(self.torso, step["obs"]), rows, state)
-        q = self._q(self._scores(x, key))
+        q = self._scores(x, key)
+        q = expected_value(q, *self.support) if self.head.atoms else q
         if noise is None:
             if epsilon is not None:
                 raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
@@ -352,26 +348,24 @@ class QNetwork(TorsoPolicy):
         """Rows [T+1, B] of obs, reward, first, action, mask where there is one, noise where weights shall be as noisy
         as while acting, and the state before row 0 → {"value", "chosen"} [T+1, B].
         """
-        q = self._q(self.scores(batch, state))
+        q = self.scores(batch, state)
+        q = expected_value(q, *self.support) if self.head.atoms else q
         return {
             "value": legal_values(q, batch.get("mask")).amax(-1),
             "chosen": take_action(q, batch["action"]),
         }
 
-    def scores(self, batch: Batch, state: Batch, key: int | None = None, cached: bool = False) -> Tensor:
+    def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
         """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
 
         batch: obs; with a core or `previous` first, reward and action too, and the `state` before row 0. key: of the
-        noise, one for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
+        noise, int64 [1] for all rows; None: batch["noise"]'s if it is there, else the mean weights. cached: may use the
         copies that `cache_weights` made; otherwise the weights are the present ones.
         """
-        noise = None
-        if self.head.noise and key is not None:
-            noise = torch.full((1,), key % 2**63, dtype=torch.int64, device=next(self.parameters()).device)
-        elif self.head.noise and "noise" in batch:
-            noise = keys(batch["noise"].flatten(0, 1))
-        with contextlib.nullcontext() if cached else self._present_weights():
-            made = self._scores(self._unrolled(batch, state)[0], noise)
+        if key is None and self.head.noise and "noise" in batch:
+            key = keys(batch["noise"].flatten(0, 1))
+        with self._present_weights() if self.bf16 and not cached else contextlib.nullcontext():
+            made = self._scores(self._unrolled(batch, state)[0], key)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
         return made.unflatten(0, lead)
 
@@ -395,7 +389,7 @@ class QNetwork(TorsoPolicy):
     @contextlib.contextmanager
     def _present_weights(self) -> Iterator[None]:
         """The weights as they are, whatever copies there are."""
-        cached = [(layer, layer.half_weight) for layer in self._halves()]
+        cached = [(layer, layer.half_weight) for layer in self._halves() if layer.half_weight is not None]
         for layer, _ in cached:
             layer.half_weight = None
         try:
@@ -406,10 +400,7 @@ class QNetwork(TorsoPolicy):
 
     def _scores(self, x: Tensor, keys: Tensor | None) -> Tensor:
         noise = None if keys is None else draw_noise(keys, self.head.noise, self.head.noisy)
-        return self.head(x, noise, self._context)
-
-    def _q(self, scores: Tensor) -> Tensor:
-        return expected_value(scores, *self.support) if self.head.atoms else scores
+        return self.head(x, noise, self._context) if self.bf16 else self.head(x, noise)
 
 
 # DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops use it as any policy.
@@ -475,12 +466,9 @@ class DPGNetwork(TorsoPolicy):
         features = self._features(self.critic, obs)
         raw = self.steer(self._features(self.actor, obs))
         best = raw.tanh()
-        at = best.detach().requires_grad_()
-        with torch.enable_grad():
-            value = self._q(features.detach(), at)
-            (slope,) = torch.autograd.grad(value.sum(), at)  # of the weights nothing: they are not asked for
+        value, slope = self._sloped(features, best)
         q = self._q(features, self._inner(action))
-        return {"q": q, "best": best, "raw": raw, "value": value.detach(), "slope": slope}
+        return {"q": q, "best": best, "raw": raw, "value": value, "slope": slope}
 
     def _halves(self) -> Iterator[nn.Module]:
         return chain(self.actor.modules(), self.critic.modules())
@@ -491,6 +479,14 @@ class DPGNetwork(TorsoPolicy):
 
     def _q(self, features: Tensor, inner: Tensor) -> Tensor:
         return self.judge(torch.cat([features, inner], 1)).squeeze(1)
+
+    @torch.no_grad()
+    def _sloped(self, features: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
+        """Q [N] of actions in half ranges, and dQ/da [N, A]: the chain rule of `_two`'s layers."""
+        first, tanh, last = self.judge
+        hidden = tanh(first(torch.cat([features, inner], 1)))
+        slope = torch.ops.aten.tanh_backward(last.weight.expand_as(hidden), hidden) @ first.weight
+        return last(hidden).squeeze(1), slope[:, -self.size :]
 
     def _inner(self, action: Tensor) -> Tensor:
         """From the environment's units [N, …] to half ranges [N, A]; 0 where there is but one number to choose."""

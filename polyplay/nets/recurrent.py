@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from polyplay.core import tree
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initialise, pad_lanes
+from polyplay.nets.layers import Linear, RepeatedLinear, TensorAxes, axis, initialise, pad_lanes, tracing
 
 
 class Cell(nn.Module):
@@ -163,10 +163,13 @@ class _EraseAndAdd(torch.autograd.Function):
     """M[i, k] · (1 − w_i·e_k) + w_i·a_k: [B, N, W], [B, N], [B, W], [B, W] → [B, N, W]. It saves its inputs."""
 
     @staticmethod
-    def forward(ctx: Any, memory: Tensor, write: Tensor, erase: Tensor, add: Tensor) -> Tensor:
-        ctx.save_for_backward(memory, write, erase, add)
+    def forward(memory: Tensor, write: Tensor, erase: Tensor, add: Tensor) -> Tensor:
         weights = write.unsqueeze(2)
         return memory * (1.0 - weights * erase.unsqueeze(1)) + weights * add.unsqueeze(1)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
 
     @staticmethod
     @once_differentiable
@@ -238,6 +241,37 @@ class TemporalLinks:
         """The newest link matrices. Nothing is to be written from here on."""
         link: Tensor = _End.apply(self._link, self._tape.link)
         return link
+
+
+class TracedLinks:
+    """TemporalLinks by plain operations on all lanes, for tracers: no shape depends on a number. Autograd keeps every
+    matrix.
+    """
+
+    def __init__(self, link: Tensor):
+        self._link = link
+        self._off = 1.0 - torch.eye(link.shape[1], device=link.device)  # the diagonal
+
+    def read_links(
+        self, precedence: Tensor, write_weights: Tensor, read_weights: Tensor, lanes: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """As TemporalLinks.read_links, but of all lanes; lanes: bool [B], where links change, None: everywhere."""
+        if lanes is not None:
+            write_weights = torch.where(lanes.unsqueeze(1), write_weights, 0.0)
+        new = _scale(write_weights) * self._link + write_weights.unsqueeze(2) * precedence.unsqueeze(1)
+        self._link = new * self._off
+        return bmm_rows(read_weights, self._link.transpose(1, 2)), bmm_rows(read_weights, self._link)
+
+    def clear(self, lanes: Tensor) -> None:
+        """No links from here on where this is True, bool [B]."""
+        self._link = self._link.masked_fill(lanes.view(-1, 1, 1), 0.0)
+
+    def end(self) -> Tensor:
+        """The newest link matrices."""
+        return self._link
+
+
+Links = TemporalLinks | TracedLinks
 
 
 class _Write(NamedTuple):
@@ -532,20 +566,24 @@ class Temporal(nn.Module):
         with context:
             gates = self.input(x.flatten(0, 1))
         gates = gates.view(*first.shape, -1).float()
-        now, found, links = {k: state[k] for k in self.state_spec()}, [], None
+        now, found, links, traced = {k: state[k] for k in self.state_spec()}, [], None, tracing()
         if self.memory is not None:
             now["memory"] = dict(now["memory"])
-            links = TemporalLinks(now["memory"].pop("link"))
-        counts, begins = _counted(now.pop("count"), first), first.any(1).tolist()
+            links = (TracedLinks if traced else TemporalLinks)(now["memory"].pop("link"))
+        counts = _counted(now.pop("count"), first)
         ticks = counts[:-1] % self.period.long() == 0
-        lanes = ticks.sum(1).tolist()
+        begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't ask which
+        if not traced:
+            begins, lanes = first.any(1).tolist(), ticks.sum(1).tolist()
         with contextlib.ExitStack() as stack:
-            for layer in self.modules():
+            for layer in self.modules() if not traced else ():
                 if isinstance(layer, RepeatedLinear):
                     stack.enter_context(layer.repeated())
             for t, gate in enumerate(gates.unbind(0)):
                 now = _zeroed(now, links, first[t]) if begins[t] else now
-                now = self._tick(now, links, ticks[t], lanes[t] == first.shape[1]) if lanes[t] else now
+                if lanes[t]:
+                    at = ticks[t] if traced else None if lanes[t] == first.shape[1] else ticks[t].nonzero().squeeze(1)
+                    now = self._tick(now, links, at)
                 now, mean, scale = self._step(now, links, gate)
                 now["z"] = mean if noise is None else mean + scale * noise[t]
                 found.append((now["z"], mean, scale, now["prior_mean"], now["prior_scale"]))
@@ -553,26 +591,27 @@ class Temporal(nn.Module):
         now = now if links is None else now | {"memory": now["memory"] | {"link": links.end()}}
         return z, now | {"count": counts[-1]}, Latent(mean, scale, prior[0], prior[1], ticks)
 
-    def _tick(self, now: Batch, links: TemporalLinks | None, ticks: Tensor, every: bool) -> Batch:
-        """The slow clock's step in the lanes where it ticks; every: in all."""
-        at = ticks.nonzero().squeeze(1)
-        old = now if every else tree.map(lambda x: x[at], now)
+    def _tick(self, now: Batch, links: Links | None, at: Tensor | None) -> Batch:
+        """The slow clock's step in the lanes `at`, int64, or bool [B] where all are computed; None: in all."""
+        some = at is not None and at.dtype != torch.bool
+        old = tree.map(lambda x: x[at], now) if some else now
         reads = () if self.memory is None else (old["slow_reads"],)
         new, gates = {}, self.slow(torch.cat([old["h"], old["slow_h"], *reads], 1))
         new["slow_h"], new["slow_c"] = lstm_step(gates, old["slow_c"])
         shown = [new["slow_h"]]
         if self.memory is not None and links is not None:
-            follow = links.read_links if every else partial(links.read_links, lanes=at)
+            follow = partial(links.read_links, lanes=at)
             new["slow_reads"], new["memory"] = self.memory(self.slow_interface(new["slow_h"]), old["memory"], follow)
             shown.append(new["slow_reads"])
         new["prior_mean"], new["prior_scale"] = _normal(self.prior(torch.cat(shown, 1)))
         shown += [new["prior_mean"], new["prior_scale"]]
         new["held"] = self.down(_ScaledGradient.apply(torch.cat(shown, 1), self.gradient_scale))
-        if not every:
-            new = {k: tree.map(lambda x, some: x.index_copy(0, at, some), now[k], v) for k, v in new.items()}
-        return now | new
+        if at is None:
+            return now | new
+        put = _copied if some else _selected
+        return now | {k: tree.map(partial(put, at), now[k], v) for k, v in new.items()}
 
-    def _step(self, now: Batch, links: TemporalLinks | None, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
+    def _step(self, now: Batch, links: Links | None, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
         """The fast clock's step, without z: the state, and the posterior's mean and scale."""
         reads = () if self.memory is None else (now["reads"],)
         gates = gates + now["held"] + self.fast(torch.cat([now["h"], now["z"], *reads], 1))
@@ -608,13 +647,16 @@ class _ScaledGradient(torch.autograd.Function):
     """x, whose gradient is multiplied by `scale`."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, scale: Tensor) -> Tensor:
-        ctx.scale = scale
+    def forward(x: Tensor, scale: Tensor) -> Tensor:
         return x.view_as(x)
 
     @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
+
+    @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad * ctx.scale, None
+        return grad * ctx.saved_tensors[0], None
 
 
 def _counted(count: Tensor, first: Tensor) -> Tensor:
@@ -627,7 +669,17 @@ def _counted(count: Tensor, first: Tensor) -> Tensor:
     return torch.where(begun < 0, count + rows, rows - begun)
 
 
-def _zeroed(state: Batch, links: TemporalLinks | None, first: Tensor) -> Batch:
+def _copied(at: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """The old with rows of the new at these places."""
+    return old.index_copy(0, at, new)
+
+
+def _selected(where: Tensor, old: Tensor, new: Tensor) -> Tensor:
+    """The new where this is True, bool [B]."""
+    return torch.where(where.view(-1, *[1] * (old.dim() - 1)), new, old)
+
+
+def _zeroed(state: Batch, links: Links | None, first: Tensor) -> Batch:
     """The state, zero in lanes where an episode begins, as then the links are."""
     if links is not None:
         links.clear(first)

@@ -84,7 +84,7 @@ def _one_hot(x: Tensor, n: int | tuple[int, ...]) -> Tensor:
     if isinstance(n, tuple):
         first = torch.tensor([0, *n[:-1]], device=x.device).cumsum(0)  # of each part's numbers
         return torch.zeros(x.shape[0], sum(n), device=x.device).scatter_(1, x.reshape(x.shape[0], -1) + first, 1.0)
-    return F.one_hot(x.long(), n).float()
+    return layers.one_hot(x, n)
 
 
 Layers = tuple[tuple[int, int, int], ...]  # channels, kernel, stride

@@ -14,16 +14,14 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from polyplay.core.errors import Closed, UserError
-from polyplay.core.shared_memory import LINE, Semaphores, SharedObject, shared_array
+from polyplay.core.errors import UserError
+from polyplay.core.shared_memory import LINE, Closable, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow, CopyOrder, Identity, LeagueClient
 
 NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
 KINDS = "nobody", "agent", "past agent", "bot"
 RESULTS = 4096  # matches that an actor may report before the referee takes them
-_HEAD, _TAIL, _LOST, _DRAW, _SEATED = (i * LINE // 8 for i in range(5))  # cells of an actor, a cache line each
-_ENTERED, _POSTED, _VERSION, _RESERVE = (i * LINE // 8 for i in range(4))  # cells of an agent
 
 
 class Results(NamedTuple):
@@ -40,12 +38,13 @@ def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
-class League(SharedObject, LeagueClient):
+class League(Closable, LeagueClient):
     """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of seats, in order, and a
     player in each: as many blocks as players, or as seats where these are fewer.
     """
 
     memory: ClassVar[str] = "league"
+    LOCAL = ("taken", "told", "lost", "drawn", "acknowledged", "entered", "posts", "newest", "reserve", "begun")
     elo = shared_array(np.float64, lambda s: (s.players,))
     mu = shared_array(np.float64, lambda s: (s.players,))  # of TrueSkill
     sigma = shared_array(np.float64, lambda s: (s.players,))
@@ -93,10 +92,18 @@ class League(SharedObject, LeagueClient):
         if not any(set(one).isdisjoint(other) for one in self.sides for other in self.sides):
             few = "a league needs seats of two teams" if len(self.sides) < 2 else "name the agents of a team in a row"
             raise UserError(f"--players {seated} given; in seats of teams {list(teams)} they meet nobody: {few}")
-        self._bells = Semaphores(1 + actors)  # the referee's, then each actor's
-        super().__init__()
-        self._agents[:, _RESERVE] = -1
+        super().__init__(1 + actors)  # bells: the referee's, then each actor's
+        self.reserve[:] = -1
         self.hyper[:] = np.nan
+
+    def _attach(self) -> None:
+        super()._attach()
+        # of each actor: matches that are written down, that it told of, that came too fast; the newest draw, and the
+        # one that it plays with (0: none yet). Of each agent: past agents that were entered, and posted; the version of
+        # the one posted last; the player that the next one will be (-1: none is free)
+        self.taken, self.told, self.lost, self.drawn, self.acknowledged = self._actors.T[:: LINE // 8]
+        self.entered, self.posts, self.newest, self.reserve = self._agents.T[:: LINE // 8]
+        self.begun = self._run[1:2]  # whether a referee has been here
 
     @property
     def rated(self) -> tuple[np.ndarray, ...]:
@@ -107,7 +114,7 @@ class League(SharedObject, LeagueClient):
 
     def table(self, actor: int) -> tuple[int, np.ndarray]:
         self.check()
-        draw = int(self._actors[actor, _DRAW])
+        draw = int(self.drawn[actor])
         return draw, self._tables[actor, draw % 2].copy()
 
     def wait(self, actor: int) -> bool:
@@ -115,24 +122,19 @@ class League(SharedObject, LeagueClient):
         return self._bells[1 + actor].wait(self.patience)
 
     def acknowledge(self, actor: int, draw: int) -> None:
-        self._actors[actor, _SEATED] = draw
+        self.acknowledged[actor] = draw
         self._bells[0].post()
-
-    def acknowledged(self, actor: int) -> int:
-        """The draw that the actor plays with; 0: none yet."""
-        return int(self._actors[actor, _SEATED])
 
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
         self.check()
-        cells = self._actors[actor]
-        tail, n = int(cells[_TAIL]), len(players)
-        taken = min(n, RESULTS - tail + int(cells[_HEAD]))
-        at = np.arange(tail, tail + taken) % RESULTS
-        self._draws[actor, at] = cells[_SEATED]
+        told, n = int(self.told[actor]), len(players)
+        taken = min(n, RESULTS - told + int(self.taken[actor]))
+        at = np.arange(told, told + taken) % RESULTS
+        self._draws[actor, at] = self.acknowledged[actor]
         self._players[actor, at] = players[:taken]
         self._outcomes[actor, at] = np.nan_to_num(outcomes[:taken])  # what is no number is 0
-        cells[_LOST] += n - taken
-        cells[_TAIL] = tail + taken
+        self.lost[actor] += n - taken
+        self.told[actor] = told + taken
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
@@ -143,14 +145,13 @@ class League(SharedObject, LeagueClient):
     def post(self, agent: int, version: int) -> int | None:
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
-        cells = self._agents[agent]
         if len(there):
             return int(there[0])
-        if cells[_POSTED] != cells[_ENTERED] or cells[_RESERVE] < 0:
+        if self.posts[agent] != self.entered[agent] or self.reserve[agent] < 0:
             return None
-        player = int(cells[_RESERVE])
-        cells[_VERSION] = version
-        cells[_POSTED] += 1
+        player = int(self.reserve[agent])
+        self.newest[agent] = version
+        self.posts[agent] += 1
         self._bells[0].post()
         return player
 
@@ -177,14 +178,6 @@ class League(SharedObject, LeagueClient):
         """Versions of the agent and of its donor, once that copy was made."""
         return (int(self._copied[1]), int(self._copied[2])) if self._copied[0] == number else None
 
-    @property
-    def begun(self) -> bool:
-        """Whether a referee has been here."""
-        return bool(self._run[1])
-
-    def begin(self) -> None:
-        self._run[1] = 1
-
     def wait_for_matches(self) -> None:
         """Wait up to `patience` seconds for something to be handed over. Raises Closed."""
         self.check()
@@ -194,21 +187,14 @@ class League(SharedObject, LeagueClient):
 
     def results(self, actor: int, begin: int, most: int) -> Results:
         """Copies of up to `most` matches of an actor, from number `begin` on."""
-        at = np.arange(begin, min(int(self._actors[actor, _TAIL]), begin + most)) % RESULTS
+        at = np.arange(begin, min(int(self.told[actor]), begin + most)) % RESULTS
         return Results(self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at])
-
-    def take(self, actor: int, end: int) -> None:
-        """Matches before number `end` are written down."""
-        self._actors[actor, _HEAD] = end
-
-    def lost(self, actor: int) -> int:
-        return int(self._actors[actor, _LOST])
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
         """Publish a draw: the actor has acknowledged the one before, or none."""
         self._tables[actor, draw % 2] = players
         self._fence()
-        self._actors[actor, _DRAW] = draw
+        self.drawn[actor] = draw
         self._bells[1 + actor].post()
 
     def put(self, player: int, who: Identity) -> None:
@@ -218,22 +204,13 @@ class League(SharedObject, LeagueClient):
 
     def posted(self, agent: int, entered: int) -> Identity | None:
         """The past agent of an agent of which `entered` were entered before; None: there is no new one."""
-        cells = self._agents[agent]
-        return Identity(PAST, agent, int(cells[_VERSION])) if cells[_POSTED] > entered else None
-
-    def reserve(self, agent: int) -> int:
-        """The player that the agent's next past agent will be; -1: none is free."""
-        return int(self._agents[agent, _RESERVE])
-
-    def entered(self, agent: int) -> int:
-        """Past agents of the agent that were entered, as its learner knows."""
-        return int(self._agents[agent, _ENTERED])
+        return Identity(PAST, agent, int(self.newest[agent])) if self.posts[agent] > entered else None
 
     def enter(self, agent: int, entered: int, reserve: int) -> None:
         """So many past agents of the agent were entered; the next one will be that player."""
-        self._agents[agent, _RESERVE] = reserve
+        self.reserve[agent] = reserve
         self._fence()
-        self._agents[agent, _ENTERED] = entered
+        self.entered[agent] = entered
 
     def _fence(self) -> None:
         """What was written is there before what is written next."""
@@ -263,12 +240,3 @@ class League(SharedObject, LeagueClient):
         """The inverse."""
         for name, array in saved.items():
             self.arrays()[name][...] = array
-
-    def close(self) -> None:
-        self._run[0] = 1
-        for i in range(self._bells.n):
-            self._bells[i].post()
-
-    def check(self) -> None:
-        if self._run[0]:
-            raise Closed

@@ -36,11 +36,12 @@ from polyplay.population.rules import Evolution, Population, Standing, Values, e
 LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
 
 
-class MatchLog:
+class MatchLog(JsonLines):
     """Lines of a league, which are written down before anything is made of them; lines: how many there are."""
 
     def __init__(self, directory: Path):
-        self.directory, self.file = directory, JsonLines(directory / LOG)
+        super().__init__(directory / LOG)
+        self.directory = directory
         with open(directory / LOG, "rb") as file:
             self.lines = sum(1 for _ in file)
 
@@ -52,25 +53,22 @@ class MatchLog:
             text = f"{self.directory / LOG} has {self.lines:,} lines, and the checkpoint was written after {lines:,}"
             raise UserError(f"{text}: ratings and copies can't go on from there; go on from an older checkpoint")
         with open(self.directory / LOG, "rb") as file:
-            os.ftruncate(self.file.file.fd, sum(map(len, itertools.islice(file, lines))))
+            os.ftruncate(self.file.fd, sum(map(len, itertools.islice(file, lines))))
         self.lines = lines
 
     def sync(self) -> None:
         """What was written stays, even if the machine stops now. Raises OSError."""
-        os.fsync(self.file.file.fd)
+        os.fsync(self.file.fd)
 
-    def write(self, rows: Sequence[Row]) -> None:
+    def write(self, *rows: Mapping[str, object]) -> None:
         """Raises OSError: nothing was written."""
-        self.file.write(*rows)
+        super().write(*rows)
         self.lines += len(rows)
 
     def save(self, summary: Row) -> None:
         """Write league.json, for people and tournaments: what the lines until now make. Raises OSError."""
         whole = {"schema": SCHEMA, "lines": self.lines, **summary}
         write_bytes(self.directory / SUMMARY, json.dumps(whole).encode())
-
-    def close(self) -> None:
-        self.file.close()
 
 
 def has_league(directory: Path) -> bool:
@@ -263,11 +261,11 @@ class LeagueAgents(Population):
 
     def look(self, agent: int, seed: int) -> Row:
         """The line of the look of an agent that is due. seed: of the run."""
-        rules, self.copied = self.evolution, {}
+        self.copied = {}
         rng = np.random.default_rng([seed, agent, self.history.looks])
-        choice = evolve(self, agent, rules.exploit, rules.explore, rules.priors, rng)
+        _, why = evolve(self, agent, self.evolution, rng)
         number = {"copy": self.history.copies + 1} if self.copied else {}
-        return {**number, "look": agent, "why": choice.why, **self.copied}
+        return {**number, "look": agent, "why": why, **self.copied}
 
 
 @dataclass
@@ -332,8 +330,11 @@ class LeagueState:
 
     def beginning(self, versions: Mapping[str, int]) -> Row:
         """The line of the next session, with all that decides what matches make of ratings."""
-        held = {"begin": self.session + 1, "actors": self.actors, **self.settings, **self.rules}
-        return {**held, "versions": dict(versions)}
+        return {**self.about, "begin": self.session + 1, "versions": dict(versions)}
+
+    @property
+    def about(self) -> Row:
+        return {"begin": self.session, "actors": self.actors, **self.settings, **self.rules}
 
     def _begin(self, line: Row) -> None:
         for name, value in self.settings.items():
@@ -386,9 +387,8 @@ class LeagueState:
 
     def save(self) -> Row:
         """As plain data, for people and tournaments."""
-        held = {"begin": self.session, "actors": self.actors, **self.settings, **self.rules}
         players = [self._row(p, name) for p, name in enumerate(self.names) if name]
-        return {**held, "players": players, "history": self.history, "copies": self.copies.made}
+        return {**self.about, "players": players, "history": self.history, "copies": self.copies.made}
 
 
 POINTS = 400  # of a curve, about

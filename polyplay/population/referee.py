@@ -180,9 +180,9 @@ class Referee:
         self.agents = LeagueAgents(league, self.state.copies, copies)
         for line in read_lines(ctx.directory / LOG):
             self.state.apply(line)
-        if not league.begun:
+        if not league.begun[0]:
             versions = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"].get("agents", {})
-            self.log.write([line := self.state.beginning(versions)])
+            self.log.write(line := self.state.beginning(versions))
             self.state.apply(line)
         self._writes = LogWrites(partial(ctx.log, "warning"))
         self.failed, self.warned = False, False  # to write; of lost matches
@@ -212,7 +212,7 @@ class Referee:
         for actor, table in state.tables.items():
             if table.draw:
                 league.seat(actor, table.draw, table.players)
-        league.begin()
+        league.begun[0] = 1
         self._ask()
         self._hand_back()
         if self.found is None:
@@ -220,13 +220,14 @@ class Referee:
 
     def turn(self) -> bool:
         """Take what there is; whether there was anything."""
-        acknowledged = [self.league.acknowledged(a) for a in range(self.league.actors)]  # before its last matches
+        acknowledged = self.league.acknowledged.tolist()  # before its last matches
         lines = [*self._results(), *self._posts(), *self._copied()]
         if self._take(lines):
             self._write_lineage()
             self._hand_back()
             self._make_room(acknowledged)
-            if (looks := [*self._looks()]) and self._take(looks):
+            agent = self.agents.due()
+            if agent is not None and self._take([self.agents.look(agent, self.ctx.seed)]):
                 self._ask()
             drawn = [*self._draws(acknowledged)]
             if self._take(drawn):
@@ -242,7 +243,7 @@ class Referee:
         if not lines:
             return True
         try:
-            self.log.write(lines)
+            self.log.write(*lines)
         except OSError as e:
             if not self.failed:
                 self.ctx.log("warning", f"{LOG}: {refusal_text(e)}; matches are rated once it can be written again")
@@ -270,7 +271,7 @@ class Referee:
                     played.append(kinds.setdefault((tuple(players), tuple(outcome)), len(kinds)))
                 of = [[[names[p] for p in players], list(outcome)] for players, outcome in kinds]
                 yield {"actor": actor, "draw": int(found.draw[0]), "of": of, "played": played}
-            if lost := self.league.lost(actor) - self.state.lost[actor]:
+            if lost := int(self.league.lost[actor]) - self.state.lost[actor]:
                 yield {"actor": actor, "lost": lost}
                 if not self.warned:
                     self.warned = True
@@ -282,7 +283,7 @@ class Referee:
         for agent in range(self.league.agents):
             who = self.league.posted(agent, self.state.entered[agent])
             if who is not None:
-                yield {"post": f"{agent}-{who.version}", "player": self.league.reserve(agent)}
+                yield {"post": f"{agent}-{who.version}", "player": int(self.league.reserve[agent])}
 
     def _copied(self) -> Iterator[Row]:
         pending = self.state.copies.pending
@@ -292,9 +293,9 @@ class Referee:
     def _hand_back(self) -> None:
         """What was handed over is written down."""
         for actor in range(self.league.actors):
-            self.league.take(actor, self.state.taken[actor])
-        for agent in range(self.league.agents):
-            if (player := self.league.reserve(agent)) >= 0 and self.state.names[player]:
+            self.league.taken[actor] = self.state.taken[actor]
+        for player in self.league.reserve.tolist():
+            if player >= 0 and self.state.names[player]:
                 self.league.put(player, self.state.identity(player))
 
     # ------------------------------------------------------------------------------------------------ decisions
@@ -304,13 +305,13 @@ class Referee:
         several, and sits at no table.
         """
         state, league = self.state, self.league
-        reserves = {agent: league.reserve(agent) for agent in range(league.agents)}
-        for agent, player in reserves.items():
+        reserves = league.reserve.tolist()
+        for agent, player in enumerate(reserves):
             if player < 0 or state.names[player]:
-                taken = {p for a, p in reserves.items() if a != agent}
+                taken = {p for a, p in enumerate(reserves) if a != agent}
                 free = next((p for p in state.places if not state.names[p] and p not in taken), -1)
                 reserves[agent] = free if free >= 0 else self._dismiss(acknowledged)
-            elif league.entered(agent) == state.entered[agent]:
+            elif league.entered[agent] == state.entered[agent]:
                 continue
             league.enter(agent, state.entered[agent], reserves[agent])
 
@@ -327,11 +328,6 @@ class Referee:
             return -1
         self.league.put(player, state.identity(player))
         return player
-
-    def _looks(self) -> Iterator[Row]:
-        """A line of an agent that is to look whom it copies."""
-        if (agent := self.agents.due()) is not None:
-            yield self.agents.look(agent, self.ctx.seed)
 
     def _ask(self) -> None:
         """Have the copy made that is pending."""

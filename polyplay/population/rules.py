@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
 
 import numpy as np
@@ -162,6 +162,7 @@ SURE = 0.7  # probability to win from which on an agent is copied
 
 Values = dict[str, Any]
 Priors = Mapping[str, Prior]
+Choice = tuple[int | None, str]  # what was decided for a member: whom it copies (None: nobody), and why
 
 
 @dataclass(frozen=True)
@@ -171,14 +172,6 @@ class Standing:
     score: float | None  # more is better; None: not known since its last copy; -inf: its run failed
     games: tuple[float, ...] = ()  # the returns that the score is the mean of
     values: Values = field(default_factory=dict)  # hyperparameters
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What was decided for a member."""
-
-    donor: int | None  # None: it copies nobody
-    why: str
 
 
 class Population:
@@ -195,23 +188,6 @@ class Population:
         raise NotImplementedError
 
 
-def evolve(
-    population: Population, i: int, exploit: str, explore: str, priors: Priors, rng: np.random.Generator
-) -> Choice:
-    """Decide whom member `i` copies, and have it copy that one: it goes on with the donor's values, changed. exploit,
-    explore: by their names in EXPLOIT and EXPLORE. All but the copy is a function of the standings and of `rng`.
-    """
-    standings = population.standings()
-    choice = choose_donor(exploit, standings, i, rng)
-    if choice.donor is None:
-        return choice
-    try:
-        population.copy(i, choice.donor, change_values(explore, standings[choice.donor].values, priors, rng))
-    except UserError as e:
-        return Choice(None, f"not copied: {e}")
-    return choice
-
-
 @dataclass(frozen=True)
 class Evolution:
     """Say which member copies which, how often, and what copied values become: runs (pbt), agents (league, ftw)."""
@@ -226,6 +202,20 @@ class Evolution:
         return [f"copies  who wins {SURE:.0%}, every {self.every:,} matches of an agent"] if self.every else []
 
 
+def evolve(population: Population, i: int, rules: Evolution, rng: np.random.Generator) -> Choice:
+    """Decide whom member `i` copies, and have it copy that one: it goes on with the donor's values, changed. All but
+    the copy is a function of the standings and of `rng`.
+    """
+    standings = population.standings()
+    donor, why = choose_donor(rules.exploit, standings, i, rng)
+    if donor is not None:
+        try:
+            population.copy(i, donor, change_values(rules.explore, standings[donor].values, rules.priors, rng))
+        except UserError as e:
+            return None, f"not copied: {e}"
+    return donor, why
+
+
 Peers = list[tuple[int, float]]  # the others that may be copied, and their scores
 
 
@@ -233,10 +223,10 @@ def choose_donor(rule: str, standings: Sequence[Standing], i: int, rng: np.rando
     """Whom member i copies. A member without a score neither copies nor is copied; one that failed is not copied."""
     mine = standings[i].score
     if mine is None:
-        return Choice(None, "no score since its last copy")
+        return None, "no score since its last copy"
     scored = [(j, s.score) for j, s in enumerate(standings) if s.score is not None and s.score > -math.inf]
-    found = EXPLOIT[rule](standings, i, mine, [peer for peer in scored if peer[0] != i], rng)
-    return replace(found, why=f"its run failed; {found.why}") if mine == -math.inf else found
+    donor, why = EXPLOIT[rule](standings, i, mine, [peer for peer in scored if peer[0] != i], rng)
+    return donor, f"its run failed; {why}" if mine == -math.inf else why
 
 
 def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
@@ -246,19 +236,19 @@ def truncation(standings: Sequence[Standing], i: int, mine: float, peers: Peers,
     scores = [s.score for s in standings if s.score is not None]
     most = -(-len(scores) // 5)  # members; 0.2 is not a float
     if sum(score < mine for score in scores) >= most:
-        return Choice(None, "not in the bottom 20 %")
+        return None, "not in the bottom 20 %"
     better = [j for j, s in peers if s > mine and sum(score > s for score in scores) < most]
     if not better:
-        return Choice(None, "no member is better")
-    return Choice(better[rng.integers(len(better))], "in the bottom 20 %")
+        return None, "no member is better"
+    return better[rng.integers(len(better))], "in the bottom 20 %"
 
 
 def tournament(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
     """A member copies a peer drawn at random if that has a better score (§4.3.1, binary tournament)."""
     if not peers:
-        return Choice(None, "no other member has a score")
+        return None, "no other member has a score"
     j, score = peers[rng.integers(len(peers))]
-    return Choice(j, f"member {j} is better") if score > mine else Choice(None, f"member {j} is no better")
+    return (j, f"member {j} is better") if score > mine else (None, f"member {j} is no better")
 
 
 def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
@@ -268,18 +258,18 @@ def t_test(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng
     failed copies any peer.
     """
     if not peers:
-        return Choice(None, "no other member has a score")
+        return None, "no other member has a score"
     j, _ = peers[rng.integers(len(peers))]
     if mine == -math.inf:
-        return Choice(j, f"member {j} has not")
+        return j, f"member {j} has not"
     own, other = standings[i].games[-GAMES:], standings[j].games[-GAMES:]
     if min(len(own), len(other)) < 2:
-        return Choice(None, f"fewer than two games of it or of member {j}")
+        return None, f"fewer than two games of it or of member {j}"
     t, p = welch_test(other, own)
     if t <= 0:
-        return Choice(None, f"member {j} is no better")
+        return None, f"member {j} is no better"
     sure = p < LEVEL
-    return Choice(j if sure else None, f"member {j} {'is better' if sure else 'may be no better'}, p = {p:.2g}")
+    return j if sure else None, f"member {j} {'is better' if sure else 'may be no better'}, p = {p:.2g}"
 
 
 def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
@@ -287,15 +277,15 @@ def outplayed(standings: Sequence[Standing], i: int, mine: float, peers: Peers, 
     their scores (Jaderberg et al. 2019).
     """
     if not peers:
-        return Choice(None, "no other agent has played enough")
+        return None, "no other agent has played enough"
     j, score = peers[rng.integers(len(peers))]
     chance = win_probability(score, mine)
-    return Choice(j if chance >= SURE else None, f"agent {j} beats it with probability {chance:.2f}")
+    return j if chance >= SURE else None, f"agent {j} beats it with probability {chance:.2f}"
 
 
 def nobody(standings: Sequence[Standing], i: int, mine: float, peers: Peers, rng: np.random.Generator) -> Choice:
     """Nobody copies: random search."""
-    return Choice(None, "nothing is copied")
+    return None, "nothing is copied"
 
 
 # of each rule: which of `peers` member i copies, whose score is `mine`

@@ -213,17 +213,17 @@ class MemberRuns(Population):
 
     def decide(self, i: int) -> None:
         """Decide for member `i`, which is ready or has failed, and write that down. Raises OSError."""
-        m, rules, population = self.members[i], self.plan.evolution, self.population
+        m, population = self.members[i], self.population
         rng = np.random.default_rng([self.plan.seed, i, m["turns"] + 1, m["falls"]])
         failed, old, score = m["state"] == FAILED, m["values"], m["score"]
         failure = f"{m['why']}; " * failed
-        choice = evolve(self, i, rules.exploit, rules.explore, rules.priors, rng)
-        if failed and choice.donor is None:
+        donor, why = evolve(self, i, self.plan.evolution, rng)
+        if failed and donor is None:
             m["falls"] += 1
             return
         m |= {"turns": m["turns"] + (not failed), "since": m["steps"]}
         population["wall_seconds"] = wall_seconds(population)
-        line = line_of(population, m, old, failure + choice.why, self.donor, None if failed else score)
+        line = line_of(population, m, old, failure + why, self.donor, None if failed else score)
         self.store.commit(population, line)
 
 

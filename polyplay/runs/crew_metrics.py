@@ -176,7 +176,7 @@ class CrewMetrics:
         lags, lag_sum = (self._new(name, column(name).sum()) for name in ("lag_count", "lag_sum"))
         learners = [row for role in roles if role.learner for row in self.crew.rows(role)]
         depths, takings = (self._growth(name, learners, "queue") for name in ("depth_sum", "depth_count"))
-        league = next((role.league for role in roles if role.league is not None and role.league.begun), None)
+        league = next((role.league for role in roles if role.league is not None and role.league.begun[0]), None)
         elo = {} if league is None else {str(i): round(float(league.elo[i]), 1) for i in range(league.agents)}
         hosts = self.crew.fleet.report() if self.crew.fleet is not None else {}
         row = {

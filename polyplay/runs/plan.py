@@ -338,7 +338,7 @@ def resumes_exactly(crew: Any) -> bool:
 
 def _forgets(crew: Any) -> bool:
     """Whether auxiliary tasks draw from a memory of recent rows, which only checkpoints of a league have."""
-    terms = {name for r in crew.roles if r.spec and not r.served for name in getattr(r.spec.loss, "terms", ())}
+    terms = {name for r in crew.roles if r.spec and not r.served for name in r.spec.loss.terms}
     return bool(terms & {"reward_prediction", "value_replay"})
 
 

@@ -12,7 +12,7 @@ import math
 import numpy as np
 
 from polyplay.core.compiled import cached_njit, inlined
-from polyplay.games.records import ply
+from polyplay.games import records
 from polyplay.search.tree import Rules, Tree, stream, uniform_of
 
 compiled = cached_njit(_nrt=False)  # see tree_kernels
@@ -26,7 +26,10 @@ def draw_gumbel(tree: Tree, rules: Rules, g: int) -> None:
     """The noise of a root's moves for this search, times the temperature at its ply: so a move is drawn from
     softmax(logit / temperature), and at temperature 0 none is drawn.
     """
-    key, scale = stream(rules.key, rules.lane + g, tree.plays[g].searches), tree.temperatures[ply(tree.records[g, 0])]
+    key, scale = (
+        stream(rules.key, rules.lane + g, tree.plays[g].searches),
+        tree.temperatures[records.ply(tree.records[g, 0])],
+    )
     for i in range(tree.nodes[g, 0].count):
         tree.gumbel[g, i] = -math.log(-math.log(uniform_of(key, i))) * scale
 

@@ -44,31 +44,6 @@ class Evaluator(Protocol):
         ...
 
 
-class SymmetricEvaluator:
-    """Shows each position to another evaluator under one of its board's symmetries, drawn anew each time: the numbers
-    of (seed, lane, how many positions were shown before) decide.
-    """
-
-    def __init__(self, evaluator: Evaluator, board: Game, seed: int, lane: int):
-        self.evaluator, self.seed, self.lane, self.shown = evaluator, seed, lane, 0
-        self.cells = np.stack([np.argsort(cells) for cells, _ in board.symmetries])  # which cell is shown at i
-        self.actions = np.stack([actions for _, actions in board.symmetries])  # where action i is shown
-
-    @property
-    def title(self) -> str:
-        return self.evaluator.title
-
-    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See Evaluator: logits are of the actions as they were."""
-        n, flat = len(planes), planes.reshape(*planes.shape[:2], -1)
-        u = numbers.uniform(self.seed, np.array([self.lane]), self.shown + np.arange(n), 1)[:, 0]
-        chosen = (u * len(self.cells)).astype(np.int64)
-        self.shown += n
-        turned = np.take_along_axis(flat, self.cells[chosen][:, None], 2).reshape(planes.shape)
-        logits, values = self.evaluator.evaluate(turned)
-        return np.take_along_axis(logits, self.actions[chosen], 1), values
-
-
 class Finished(NamedTuple):
     """Searches that are done: n of them, A actions. Values are for who is to move."""
 
@@ -100,7 +75,9 @@ class Search:
         self, game: Game, games: int, options: SearchOptions, evaluator: Evaluator, seed: int = 0, first_lane: int = 0
     ):
         self.game, self.options, self.seed = game, options, seed
-        self.evaluator = SymmetricEvaluator(evaluator, game, ~seed, first_lane) if options.symmetries else evaluator
+        self.evaluator, self.shown = evaluator, 0  # shown: positions under a symmetry
+        self.cells = np.stack([np.argsort(cells) for cells, _ in game.symmetries])  # which cell is shown at i
+        self.actions = np.stack([actions for _, actions in game.symmetries])  # where action i is shown
         self.lanes = first_lane + np.arange(games)
         self.rules = options.rules(game, seed, first_lane)
         self.tree = allocate(game, games, options)
@@ -146,11 +123,25 @@ class Search:
         self.count = 0
         tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values)
 
+    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Ask the evaluator, see Evaluator. With `symmetries` it is shown each position under one of its board's, drawn
+        anew each time: the numbers of (seed, lane, how many positions were shown before) decide.
+        """
+        if not self.options.symmetries:
+            return self.evaluator.evaluate(planes)
+        n, flat = len(planes), planes.reshape(*planes.shape[:2], -1)
+        u = numbers.uniform(~self.seed, self.lanes[:1], self.shown + np.arange(n), 1)[:, 0]
+        chosen = (u * len(self.cells)).astype(np.int64)
+        self.shown += n
+        turned = np.take_along_axis(flat, self.cells[chosen][:, None], 2).reshape(planes.shape)
+        logits, values = self.evaluator.evaluate(turned)
+        return np.take_along_axis(logits, self.actions[chosen], 1), values
+
     def step(self) -> Finished:
         """A round, its evaluation and its answer; gives the searches that are done now, maybe none."""
         planes = self.round()
         if len(planes):
-            self.answer(*self.evaluator.evaluate(planes))
+            self.answer(*self.evaluate(planes))
         return self.finished()
 
     def finished(self) -> Finished:
@@ -233,8 +224,8 @@ class Search:
         saved = {k: _bytes(np.concatenate([x[:n] for x, n in zip(a, ns, strict=True)])) for k, (a, ns) in parts.items()}
         batch = {"leaves": t.leaves, "paths": t.paths, "planes": self.planes}
         saved |= {k: _bytes(x[: self.count]) for k, x in batch.items()}
-        if isinstance(self.evaluator, SymmetricEvaluator):
-            saved["shown"] = np.array(self.evaluator.shown)
+        if self.options.symmetries:
+            saved["shown"] = np.array(self.shown)
         return saved | {"plays": _bytes(plays), "root_priors": t.root_priors.copy(), "gumbel": t.gumbel.copy()}
 
     def load(self, saved: dict[str, np.ndarray]) -> None:
@@ -250,8 +241,7 @@ class Search:
             flat = saved[name].view(array.dtype).reshape(-1, *array.shape[2:])
             for g, part in enumerate(np.split(flat, plays[used].cumsum()[:-1])):
                 array[g, : len(part)] = part
-        if isinstance(self.evaluator, SymmetricEvaluator):
-            self.evaluator.shown = int(saved["shown"])
+        self.shown = int(saved.get("shown", 0))
         self.count = len(saved["paths"])
         t.leaves[: self.count] = saved["leaves"].view(t.leaves.dtype).reshape(-1)
         t.paths[: self.count], self.planes[: self.count] = saved["paths"], saved["planes"]

@@ -29,10 +29,8 @@ from polyplay.core.files import Row, to_plain
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import WorkerContext, WorkerCounters
 from polyplay.envs.pool import Envs
-from polyplay.games import board_rules
-from polyplay.games.board_rules import write_planes
+from polyplay.games import records
 from polyplay.games.boards import Game
-from polyplay.games.records import GOES_ON, NEVER, WORTH, ResignOptions, compiled
 from polyplay.nets.device import enter_device
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
@@ -77,14 +75,14 @@ class GameNotes:
 
     def row(self, game: int, outcome: float) -> Row:
         """A game that is over, resigned where the rules do not end it. outcome: 1, 0 or -1, for the first player."""
-        n, record, result = int(self.length[game]), self.board.new(), GOES_ON
+        n, record, result = int(self.length[game]), self.board.new(), records.GOES_ON
         for action in self.action[game, :n]:
-            result = board_rules.play(self.board.numbers, record, action)
+            result = self.board.play(record, action)
         return {
             "game": self.board.name,
             "outcome": int(outcome),
-            "margin": None if result == GOES_ON else self.board.margin(record),
-            "resigned": bool(result == GOES_ON),
+            "margin": None if result == records.GOES_ON else self.board.margin(record),
+            "resigned": bool(result == records.GOES_ON),
             "moves": [self.board.move_name(action) for action in self.action[game, :n].tolist()],
             "values": [to_plain(round(value, 4)) for value in self.value[game, :n].tolist()],
             "visits": self.visits[game, :n].tolist(),
@@ -100,7 +98,7 @@ class GameNotes:
 
 
 RESIGN_METRICS = ("resigned", "resign_value", "resign_false_rate", "resign_false_rate_high")
-GRID = np.linspace(NEVER, 0.0, 101).astype(np.float32)  # what v may be
+GRID = np.linspace(records.NEVER, 0.0, 101).astype(np.float32)  # what v may be
 NEWEST, ENOUGH = 1000, 100  # games played on that count, and that have to be known before anybody resigns
 SURE = 1.96  # standard deviations of the interval's upper end: 97.5 %
 
@@ -108,14 +106,14 @@ SURE = 1.96  # standard deviations of the interval's upper end: 97.5 %
 class Resignation:
     """Of the games of one player. `seed` and `first_lane` decide which of them are played on."""
 
-    def __init__(self, options: ResignOptions, games: int, longest: int, seed: int, first_lane: int):
+    def __init__(self, options: records.ResignOptions, games: int, longest: int, seed: int, first_lane: int):
         self.options, self.seed, self.lanes = options, ~seed, first_lane + np.arange(games)
         self.begun = np.zeros(games, np.int64)  # games of each lane so far
         self.played_on = np.zeros(games, bool)
         self.values = np.zeros((games, longest + 1), np.float32)  # by ply: the better of root and best child
         self.would, self.wrong = np.zeros((NEWEST, len(GRID)), bool), np.zeros((NEWEST, len(GRID)), bool)
         self.known = np.array(0)  # games that were played on to their end
-        self.v = np.array(NEVER if options.v is None else options.v)
+        self.v = np.array(records.NEVER if options.v is None else options.v)
         self.arrays = {name: x for name, x in vars(self).items() if isinstance(x, np.ndarray) and name != "lanes"}
         self.begin(np.arange(games))
 
@@ -148,7 +146,7 @@ class Resignation:
     def _learnt(self) -> float:
         would, wrong = self.would.sum(0), self.wrong.sum(0)
         fine = (wrong < self.options.wrong * would) & (would >= ENOUGH / 2)
-        return float(GRID[np.flatnonzero(fine)[-1]]) if self.known >= ENOUGH and fine.any() else NEVER
+        return float(GRID[np.flatnonzero(fine)[-1]]) if self.known >= ENOUGH and fine.any() else records.NEVER
 
     @property
     def rate(self) -> tuple[float, float]:
@@ -169,10 +167,10 @@ def learned_value(found: Path) -> float:
     for path in (found, *reversed(checkpoint.everything(found.parents[1]))):
         opened, parts = checkpoint.open_checkpoint(path), sorted(path.glob("workers/self_play-*.safetensors"))
         saved = [opened.arrays(f"workers/{part.stem}").get("resignation/v") for part in parts]
-        learned = [float(v) for v in saved if v is not None and v > NEVER]
+        learned = [float(v) for v in saved if v is not None and v > records.NEVER]
         if parts:
-            return min(learned, default=NEVER)
-    return NEVER
+            return min(learned, default=records.NEVER)
+    return records.NEVER
 
 
 # What a player counts of its searches and games: how much the search spared the network, how games end, and how well
@@ -237,7 +235,7 @@ class SearchMetrics:
 
 
 EVALUATIONS = 32  # between two pulls of the weights
-NOBODY = ResignOptions(played_on=1.0)
+NOBODY = records.ResignOptions(played_on=1.0)
 
 
 def game_rows(board: Game) -> Spec:
@@ -260,7 +258,7 @@ def self_play(
     out: RolloutQueue,
     params: Params,
     backend: str = "torch",
-    resign: ResignOptions = NOBODY,
+    resign: records.ResignOptions = NOBODY,
 ) -> Iterator[None]:
     """A player of envs.lanes games at once, with its own copy of the weights, pulled every EVALUATIONS batches.
 
@@ -326,7 +324,7 @@ class SelfPlay:
         evaluator: Evaluator,
         out: Producer,
         held: WeightCache | None = None,
-        resign: ResignOptions = NOBODY,
+        resign: records.ResignOptions = NOBODY,
     ):
         if board.longest >= out.T:
             raise ValueError(f"a slot of {out.T + 1} rows has no room for a game of {board.longest} moves")
@@ -369,7 +367,7 @@ class SelfPlay:
             terminal = self.metrics.done - before
         if len(planes):
             with counters.timed("infer"):
-                answers = search.evaluator.evaluate(planes)
+                answers = search.evaluate(planes)
             counters.served(len(planes))
             with counters.timed("env"):
                 search.answer(*answers)
@@ -390,8 +388,7 @@ class SelfPlay:
         if not len(done.games):
             return
         at, actions = (done.games, done.plies), self.search.choose(done)
-        planes = np.zeros((len(done.games), *self.board.planes), np.float32)
-        show(self.board.numbers, done.records, planes)
+        planes = self.board.shown(done.records)
         obs = np.packbits(planes.reshape(len(planes), -1) > 0.5, axis=1) if self.board.binary else planes
         shares = self.search.targets(done)
         row = {"obs": obs, "mask": done.legal, "action": actions, "visits": shares, "version": self.version}
@@ -403,9 +400,9 @@ class SelfPlay:
         self.ctx.counters.add("steps", int(done.full.sum()))
         results = self.search.advance(done.games, actions)
         self.metrics.moved(done)
-        ended = np.flatnonzero(results != GOES_ON)
+        ended = np.flatnonzero(results != records.GOES_ON)
         for game, result in zip(done.games[ended].tolist(), results[ended].tolist(), strict=True):
-            self._end(game, float(WORTH[result]))
+            self._end(game, float(records.WORTH[result]))
         if len(ended):
             self.search.restart(done.games[ended])
 
@@ -485,10 +482,3 @@ def recorded_rows(rows: Batch) -> Batch:
 
 def _length(game: Batch) -> int:
     return len(game["first"])
-
-
-@compiled
-def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
-    """What movers see of positions."""
-    for i in range(len(records)):
-        write_planes(game, records[i], planes[i])

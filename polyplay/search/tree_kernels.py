@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from polyplay.core.compiled import cached_njit, inlined
-from polyplay.games.board_rules import legal, play, write_planes
-from polyplay.games.records import ply
+from polyplay.games import board_rules, records
 from polyplay.search import tree as trees
 from polyplay.search.gumbel import draw_gumbel, gumbel_edge
 from polyplay.search.tree import Rules, Tree
@@ -75,7 +74,7 @@ def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int, dep
     tree.nodes[g, parent].explored += _prior(tree, g, edge, depth)
     for i in range(tree.records.shape[2]):
         tree.records[g, child, i] = tree.records[g, parent, i]
-    result = play(game, tree.records[g, child], tree.sums[g, edge].action)
+    result = board_rules.play(game, tree.records[g, child], tree.sums[g, edge].action)
     tree.nodes[g, child].status = trees.ENDS[result]
     tree.nodes[g, child].explored = 0.0
     return child
@@ -153,7 +152,7 @@ def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray,
                 continue
             if tree.sums[g, tree.paths[count, depth]].pending > 0:
                 break
-            write_planes(game, tree.records[g, node], batch[count])
+            board_rules.write_planes(game, tree.records[g, node], batch[count])
             if rules.leaves > 1:
                 _lose_virtually(tree, rules, g, count, depth)
             tree.leaves[count].game, tree.leaves[count].node, tree.leaves[count].depth = g, node, depth
@@ -166,7 +165,7 @@ def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray,
 def _expand(tree: Tree, game: np.ndarray, g: int, node: int, logits: np.ndarray, row: int) -> None:
     """The edges of a node with priors, the softmax of its legal moves' logits, where the pool has room for them."""
     moves, first = tree.moves, tree.plays[g].edges
-    count = legal(game, tree.records[g, node], moves)
+    count = board_rules.legal(game, tree.records[g, node], moves)
     fits = first + count <= tree.edges.shape[1]
     tree.nodes[g, node].status = trees.EXPANDED if fits else trees.UNEXPANDED
     if fits:
@@ -367,7 +366,7 @@ def advance(
     for i in range(games.size):
         g = games[i]
         _copy(tree.records[g, 0], tree.record)
-        results[i] = play(game, tree.record, actions[i])
+        results[i] = board_rules.play(game, tree.record, actions[i])
         _ask(tree, rules, g)
         edge = _root_edge(tree, g, actions[i])
         if results[i] == 0 and edge > 0 and _reuse(tree, rules, g, edge):
@@ -396,7 +395,7 @@ def collect(tree: Tree, done: Finished) -> None:
     """What searches found, by action: zeros [n, A] are filled where a move is legal, plies, value and raw [n] too."""
     for i in range(done.games.size):
         g = done.games[i]
-        done.plies[i] = ply(tree.records[g, 0])
+        done.plies[i] = records.ply(tree.records[g, 0])
         first = tree.nodes[g, 0].first
         for k in range(tree.nodes[g, 0].count):
             action = tree.sums[g, first + k].action

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from polyplay.buffers import Replay
 from polyplay.core.errors import UserError
 from polyplay.games.boards import Game
-from polyplay.learning import Hyperparameters, LearnerSpec, RateDrops
-from polyplay.learning.alphazero_loss import AlphaZeroLoss, SymmetricOutputs
+from polyplay.learning import Hyperparameters, LearnerSpec, RateDrops, annealed
+from polyplay.learning.alphazero_loss import AlphaZeroLoss
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
 from polyplay.search.self_play import game_rows
@@ -52,6 +52,5 @@ def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: 
     """Equation 1, by SGD; on positions under symmetries."""
     update = averaged(OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2), c.learners, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    outputs = SymmetricOutputs(board, seed, turned=c.symmetries != "none")
-    parts = (RateDrops(c.drops),)
-    return LearnerSpec(policy, AlphaZeroLoss(), update, hyper, total, c.anneal, parts, outputs=outputs)
+    loss = AlphaZeroLoss(board, seed, turned=c.symmetries != "none")
+    return LearnerSpec(policy, loss, update, hyper, total, (RateDrops(c.drops), *annealed(c.anneal)))

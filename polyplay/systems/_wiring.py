@@ -16,7 +16,7 @@ from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari import atari_preset
 from polyplay.learning import Epochs
-from polyplay.learning.returns import Loss
+from polyplay.learning.returns import ActorCriticLoss
 from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets import NetworkFactory
 from polyplay.nets.actor_critic import FRAMES
@@ -212,7 +212,7 @@ def units_of(c: Any) -> ValueUnits:
     return ValueUnits(1.0 if c.reward == "sign" else c.reward_scale)
 
 
-def with_auxiliary(c: Any, loss: Loss, auxiliary: Mapping[str, float] = MappingProxyType({})) -> Any:
+def with_auxiliary(c: Any, loss: ActorCriticLoss, auxiliary: Mapping[str, float] = MappingProxyType({})) -> Any:
     """The loss, where the core is a temporal one its two KL divergences, and auxiliary tasks by what they cost."""
     terms = dict(KL if c.core == "temporal" else {}) | {TERMS[task][0]: cost for task, cost in auxiliary.items()}
     return WithAuxiliary(loss, terms) if terms else loss

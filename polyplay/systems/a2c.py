@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
-from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
+from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, annealed, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, units_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
@@ -49,10 +49,10 @@ PRESETS, ROW = described(Config)
 def build(c: Config, crew: Crew) -> System:
     envs, replicas = divided_envs(c, crew, 1, c.life_loss, c.env_workers)
     policy = actor_critic_of(c, envs, core_size=c.core_size)
-    loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
+    loss = A2C(c.gamma, c.lam, bootstrap="acted", value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
     loss = with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal, stored_bootstrap=True)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), annealed(c.anneal))
     crew.add(learn, n=replicas, name="replica", learner=True, source=Inline(envs, c.unroll), spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas}, values=units_of(c))

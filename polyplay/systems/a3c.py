@@ -14,7 +14,8 @@ from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, 
 from polyplay.core.machine import cores
 from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
-from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
+from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, annealed, learn
+from polyplay.learning.unreal import UnrealWindows
 from polyplay.systems import System, described
 from polyplay.systems import _wiring as wiring
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
@@ -59,14 +60,14 @@ def build(c: Config, crew: Crew) -> System:
     tasks = wiring.auxiliary_of(c)
     given = {"core_size": c.core_size, "previous": c.previous, "auxiliary": tuple(tasks)}
     policy = wiring.actor_critic_of(c, envs, c.init, exact=False, **given)
-    loss = A2C(c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
+    loss = A2C(c.gamma, c.lam, values="unrolled", value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
     loss = replace(loss, reduction=c.reduction)
     loss = wiring.with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale), tasks)
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(policy()), workers)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    # report: rollouts are short
-    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), c.anneal, fresh_values=True, report=10)
+    parts = (*annealed(c.anneal), UnrealWindows())
+    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), parts)
     own: Any = {"source": Inline(envs, c.unroll, episodes=True), "spec": spec, "on_loss": "replace"}
     crew.add(learn, n=workers, name="episodic_replica", learner=True, **own)
     return System(envs, policy, loss.metrics, {"workers": workers}, values=wiring.units_of(c))

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
-from polyplay.learning import A2C, PPO, Hyperparameters, Inline, LearnerSpec, Passes, Source, learn
+from polyplay.learning import A2C, PPO, Hyperparameters, Inline, LearnerSpec, Passes, Source, annealed, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
@@ -52,7 +52,7 @@ PRESETS, ROW = described(Config)
 def build(c: Config, crew: Crew) -> System:
     envs, replicas = divided_envs(c, crew, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
     policy = actor_critic_of(c, envs)
-    loss: A2C | PPO = A2C(c.gamma, c.lam, value_cost=c.value_cost, reward=c.reward)
+    loss: A2C | PPO = A2C(c.gamma, c.lam, bootstrap="acted", value_cost=c.value_cost, reward=c.reward)
     source: Source = Inline(envs, c.unroll)
     if c.algo == "ppo":
         loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward=c.reward)
@@ -62,6 +62,6 @@ def build(c: Config, crew: Crew) -> System:
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     steps, lost = crew.total(envs, c.frames), cast(Any, "replace" if update.asynchronous else "fail")
-    spec = LearnerSpec(policy, loss, update, hyper, steps, c.anneal, stored_bootstrap=True)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, annealed(c.anneal))
     crew.add(learn, n=replicas, name="replica", learner=True, on_loss=lost, source=source, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

@@ -9,14 +9,13 @@ replica:  envs, group 0 ─┐
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
-from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn, q_outputs
+from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn
 from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems import _wiring as wiring
@@ -70,12 +69,11 @@ def build(c: Config, crew: Crew) -> System:
     net, sampler = policy(), Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
     reward = "sign" if envs.title.startswith("ALE/") else "none"
     replay = replace(wiring.replay_of_rows(each, envs, net, sampler), reward=reward, ratio=c.ratio)
-    loss = CategoricalLoss(-c.v_max, c.v_max) if atoms else QLoss(reduction="mean")
+    loss = CategoricalLoss(-c.v_max, c.v_max, double=rainbow) if atoms else QLoss(reduction="mean")
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm)
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
     hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
-    outputs, target = partial(q_outputs, double=rainbow), TargetNetwork(c.target_update)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs, report=10)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, (TargetNetwork(c.target_update),))
     lost: Any = "replace" if update.asynchronous else "fail"
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     source = Replayed(Inline(envs, c.unroll, explore), replay)

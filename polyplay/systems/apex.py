@@ -10,7 +10,6 @@ learn:          update ◄── loss ◄── batches drawn ahead ◄── Sa
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 from polyplay.acting import EpsilonLadder, GaussianNoise, act
@@ -18,7 +17,7 @@ from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_wor
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, TargetNetwork, learn, q_outputs
+from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, TargetNetwork, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, atari_options, nice_of, per_replica, q_network_of, replay_of_rows
 from polyplay.weights import OptimizerSpec, Params, averaged
@@ -59,11 +58,9 @@ PRESETS, ROW = described(Config)
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.env_defaults)
     policy = q_network_of(c, envs, dueling=True)
-    loss, hyper = QLoss("mean", clip=0.0), Hyperparameters(learning_rate=c.learning_rate)
+    loss, hyper = QLoss("mean", clip=0.0, double=True), Hyperparameters(learning_rate=c.learning_rate)
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm), c.learners, policy())
-    outputs, steps = partial(q_outputs, double=True), crew.total(envs, c.frames)
-    target = TargetNetwork(c.target_update)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), (TargetNetwork(c.target_update),))
     return wire_actors(c, crew, envs, spec, EpsilonLadder(c.actors * c.lanes, c.epsilon), reward=c.reward, scale=1.0)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from polyplay.acting import GaussianNoise
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Width
 from polyplay.envs import Envs, rules
-from polyplay.learning import DPGLoss, Hyperparameters, LearnerSpec, TargetNetwork, dpg_outputs
+from polyplay.learning import DPGLoss, Hyperparameters, LearnerSpec, TargetNetwork
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System, described
 from polyplay.systems._wiring import check_actions
@@ -65,6 +65,5 @@ def build(c: Config, crew: Crew) -> System:
     policy = NetworkFactory(c.network, envs.spec, layers, deterministic=True)
     loss, hyper = DPGLoss(c.dqda_clip, c.saturation_cost), Hyperparameters(learning_rate=c.learning_rate)
     update, steps = averaged(OptimizerSpec(c.optimizer), c.learners, policy()), crew.total(envs, c.frames)
-    target = TargetNetwork(c.target_update)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=dpg_outputs)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, (TargetNetwork(c.target_update),))
     return wire_actors(c, crew, envs, spec, GaussianNoise(c.noise), reward="none", scale=c.reward_scale)

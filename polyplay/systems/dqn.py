@@ -9,13 +9,12 @@ replica:  envs ─► ε-greedy policy ─► rows ─► Replay ─► `ratio` 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
-from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, TargetNetwork, learn, q_outputs
+from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, TargetNetwork, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
@@ -61,11 +60,11 @@ def build(c: Config, crew: Crew) -> System:
     net = policy()
     sampler = Proportional(c.alpha, c.beta, last=1.0) if c.alpha else Uniform()
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
-    loss, hyper = QLoss(c.reduction, replicas=c.replicas), Hyperparameters(learning_rate=c.learning_rate)
+    loss = QLoss(c.reduction, replicas=c.replicas, double=c.double)
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
     update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.frames)
-    outputs, target = partial(q_outputs, double=c.double), TargetNetwork(c.target_update)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs, report=10)
+    hyper, target = Hyperparameters(learning_rate=c.learning_rate), TargetNetwork(c.target_update)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, (target,))
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     source = Replayed(Inline(envs, c.unroll, explore), replay)
     crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)

@@ -73,7 +73,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = replace(loss, reward="scale", normalize_advantage=True)
     update = averaged(OptimizerSpec("adam_clipped"), c.learners, net)
     hyper = Hyperparameters(**{name: getattr(c, name) for name in teams.HYPER})
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), "constant")
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
     league, params = League(1, n, envs.spec.sides, teams.TEAMS), AgentParams(net, 1, n)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
     actor = crew.add(act_at_table, n=n, name="act", on_loss="replace", envs=envs, policy=policy)

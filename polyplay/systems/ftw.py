@@ -14,6 +14,7 @@ from typing import Literal
 
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, LearnerSpec
+from polyplay.learning.unreal import UnrealWindows
 from polyplay.population.league import League
 from polyplay.population.rules import initial
 from polyplay.systems import System, described
@@ -69,6 +70,6 @@ def build(c: Config, crew: Crew) -> System:
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(priors, c.agents, crew.seed) if c.evolve else ()
     hyper, total = Hyperparameters(**values), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, loss_of(c), update, hyper, total, "constant", initial=begin)
+    spec = LearnerSpec(policy, loss_of(c), update, hyper, total, (UnrealWindows(),))
     league = League(c.agents, c.actors, envs.spec.sides, c.players, past=0, varied=values if copies.every else ())
-    return wire_tables(c, crew, envs, spec, slots, league, copies)
+    return wire_tables(c, crew, envs, spec, slots, league, copies, initial=begin)

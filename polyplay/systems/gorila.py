@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_worker, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
-from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, Samples, learn, q_outputs
+from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, Samples, learn
 from polyplay.learning.parts import OutlierGate, TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, nice_of, per_replica, q_network_of, replay_of_rows, small_envs
@@ -70,7 +70,7 @@ def build(c: Config, crew: Crew) -> System:
     loss, hyper, steps = QLoss("mean"), Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
     gates = (OutlierGate(c.outlier),) if c.outlier else ()
     parts = (*gates, TargetNetwork(c.target_update))
-    spec = LearnerSpec(policy, loss, server, hyper, steps, "constant", parts, outputs=q_outputs)
+    spec = LearnerSpec(policy, loss, server, hyper, steps, parts)
     explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts * places, c.lanes * actors)
     if c.actors:
         rollouts = RolloutQueue.of(envs, net, c.unroll, actors, readers=places)

@@ -8,6 +8,7 @@ act × actors:  a table of players ─► own copies of weights ─► rollouts 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -15,7 +16,7 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
-from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, learn
+from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, annealed, learn
 from polyplay.population.league import League
 from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import Evolution, around
@@ -65,7 +66,7 @@ def build(c: Config, crew: Crew) -> System:
     passes = Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), c.anneal)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), annealed(c.anneal))
     copies, bots = Evolution(c.exploit_every, priors=around(hyper.configured)), tuple(envs.spec.bots)
     varied = hyper.configured if copies.every else ()
     league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=varied)
@@ -82,6 +83,7 @@ def wire_tables(
     copies: Evolution,
     snapshots: int = 0,
     passes: Epochs | None = None,
+    initial: Sequence[Mapping[str, float]] = (),
 ) -> System:
     """The figure above, whatever agents learn from batches of `slots` rollouts, in one update or several passes."""
     opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.placement.parts)
@@ -90,7 +92,7 @@ def wire_tables(
     params = AgentParams(net, c.agents, c.actors, spec.update.optim.statistics if copies.every else None)
     actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=spec.policy)
     actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    batches = AgentRollouts(rollouts, slots, league, snapshots)
+    batches = AgentRollouts(rollouts, slots, league, snapshots, initial)
     source = batches if passes is None else Passes(batches, passes)
     crew.add(learn, n=n, learner=True, serves=c.agents, source=source, spec=spec, params=params)
     crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)

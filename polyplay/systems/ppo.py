@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
-from polyplay.learning import PPO, Hyperparameters, Inline, LearnerSpec, Passes, learn
+from polyplay.learning import PPO, Hyperparameters, Inline, LearnerSpec, Passes, annealed, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
@@ -56,7 +56,6 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy())
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     source = Passes(Inline(envs, c.unroll), epochs_of(c, replicas, envs.spec.seats, c.target_kl))
-    anneal = "constant" if c.anneal == "constant" else "linear"
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), anneal)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), annealed(c.anneal))
     crew.add(learn, n=replicas, name="replica", learner=True, source=source, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

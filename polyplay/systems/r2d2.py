@@ -8,14 +8,13 @@ act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, Replayed, Rollouts, SequenceLoss, learn, q_outputs
+from polyplay.learning import Hyperparameters, LearnerSpec, Replayed, Rollouts, SequenceLoss, learn
 from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems._wiring import AgentOptions, atari_options, q_network_of, replay_of_rows
@@ -60,7 +59,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.env_defaults)
     policy = q_network_of(c, envs, core="lstm", core_size=c.core_size, dueling=True, previous=True)
     net, lanes = policy(), c.actors * c.lanes
-    loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale)
+    loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale, burn_in=c.burn_in)
     sampler = Proportional(c.alpha, c.beta, first="td", eta=loss.eta, rescale=c.rescale)
     rows = replay_of_rows(c, envs, net, sampler, lanes)
     replay = replace(rows, ratio=c.ratio, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll)
@@ -68,9 +67,8 @@ def build(c: Config, crew: Crew) -> System:
     params, explore = Params.of(net, readers=c.actors), EpsilonLadder(lanes, c.epsilon)
     update = Local(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm))
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    outputs, steps = partial(q_outputs, double=True, burn_in=c.burn_in), crew.total(envs, c.frames)
-    target = TargetNetwork(c.target_update)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs)
+    target, steps = TargetNetwork(c.target_update), crew.total(envs, c.frames)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, (target,))
     keep = max(c.pull // c.unroll, 1)
     actor = crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, keep=keep)
     actor.params, actor.explore = params, explore

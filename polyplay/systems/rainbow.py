@@ -9,13 +9,12 @@ replica:  envs ─► noisy policy ─► rows ─► Replay, by priority ─►
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, learn, q_outputs
+from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, learn
 from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System, described
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
@@ -68,11 +67,10 @@ def build(c: Config, crew: Crew) -> System:
     net = policy()
     sampler = Proportional(c.alpha, c.beta, **sampling)
     replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
-    loss = CategoricalLoss(-c.v_max, c.v_max, priority=judge)
+    loss = CategoricalLoss(-c.v_max, c.v_max, priority=judge, double=c.variant != "dopamine")
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, net)
-    outputs, steps = partial(q_outputs, double=c.variant != "dopamine"), crew.total(envs, c.frames)
-    hyper, target = Hyperparameters(learning_rate=c.learning_rate), TargetNetwork(c.target_update)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, "constant", (target,), outputs=outputs, report=10)
+    hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
+    spec = LearnerSpec(policy, loss, update, hyper, steps, (TargetNetwork(c.target_update),))
     explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
     source = Replayed(Inline(envs, c.unroll, explore), replay)
     crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)

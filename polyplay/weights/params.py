@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from polyplay.core.errors import Closed, UserError
-from polyplay.core.shared_memory import Semaphores, SharedObject, memory_barrier, shared_array
+from polyplay.core.errors import UserError
+from polyplay.core.shared_memory import Closable, memory_barrier, shared_array
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Arrow, Edge
 from polyplay.nets.device import page_lock, to_host
@@ -27,28 +27,11 @@ from polyplay.weights.optimizers import load_state, optimizer_state
 # Arrays that workers share, and what each object that crosses between workers answers about itself.
 
 
-class SharedArrays(SharedObject, Edge):
-    """Arrays on which others wait by a bell, and are told when they are closed."""
+class SharedArrays(Closable, Edge):
+    """Weights, or gradients, in shared memory."""
 
     memory: ClassVar[str] = "weights"
     patience = 0.02  # seconds a wait lasts before others get their turn; 0 when all run in one thread
-
-    _closed = shared_array(np.int64, lambda _: (1,))
-
-    def __init__(self, bells: int = 0) -> None:
-        self._bells = Semaphores(max(bells, 1))
-        super().__init__()
-
-    def check(self) -> None:
-        """Raises Closed."""
-        if self._closed[0]:
-            raise Closed
-
-    def close(self) -> None:
-        """End every wait on this object."""
-        self._closed[0] = 1
-        for i in range(self._bells.n):
-            self._bells[i].post()
 
 
 class TwoCopies:

@@ -478,7 +478,7 @@ class SharedWeights(SharedArrays, Update):
     counters = shared_array(np.int64, lambda w: (w.workers, 8))  # by that worker
     statistics = shared_array(np.float32, lambda w: (len(w.optim.statistics), w.weights))
 
-    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, bells: int = 0):
+    def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, bells: int = 1):
         self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
         super().__init__(bells)
 

@@ -24,6 +24,7 @@ from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import action_sampler
 from polyplay.learning.learner import Epochs, LearnerSpec, run_epochs
 from polyplay.learning.returns import LossOutput
+from polyplay.learning.runners import Runner
 from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams
 from polyplay.workers.sizing import LANES, ROWS, SECONDS, RowCosts
@@ -77,6 +78,8 @@ class CostProfile:
         self.envs, self.spec, self.passes = envs, spec, passes
         self.policy = build_network(spec.policy, 0, precision)
         self.vector = FlatParams(self.policy)
+        self.run = Runner(self.policy, None, spec.loss, self.vector)
+        self.run.hyper = spec.hyperparameters.all()
         self.optimizer = spec.update.optim.make(self.vector.parameter)
         self.optimizer.param_groups[0]["lr"] = 1e-6
 
@@ -127,12 +130,10 @@ class CostProfile:
 
     def score(self, rows: Batch, state: Batch) -> LossOutput:
         """See Learner.score."""
-        return self.spec.loss(self.policy.unroll(rows, state), rows, self.spec.hyperparameters)
+        return self.run(rows, state)
 
     def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
         """An update as `run_epochs` asks its learner for one, of nothing but what must be computed."""
-        self.vector.zero_grad()
-        scored.loss.backward()
         torch.linalg.vector_norm(self.vector.grad)
         self.optimizer.step()
         yield

@@ -9,7 +9,7 @@ import os
 import signal
 import time
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -33,20 +33,20 @@ ROOM = 6
 
 
 @dataclass(frozen=True)
-class Register:
+class Register(returns.Loss):
     """A loss that writes down every transition it is given."""
 
     inner: Any = field(default_factory=policy_losses.A2C)
     seen: list = field(default_factory=list, hash=False, compare=False)
     off: list = field(default_factory=list, hash=False, compare=False)  # what acting said, from what learning says
-    metrics: ClassVar[tuple[str, ...]] = ("loss",)
 
-    def __call__(self, out, batch, hyperparameters):
+    def __call__(self, policy, target, batch, state, hyper):
+        out = self.inner.outputs(policy, batch, state)
         obs, valid = batch["obs"], ~batch["first"][1:]
         self.seen.append(torch.cat([obs[:-1][valid], obs[1:][valid]], 1).clone())
         for k in ("value", "logp"):
             self.off.append(float((out[k].detach()[:-1] - batch[k][:-1])[valid].abs().max()))
-        self.inner(out, batch, hyperparameters)
+        self.inner.score(out, batch, hyper)
         return returns.LossOutput(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
 
     def transitions(self) -> list[tuple]:

@@ -6,7 +6,7 @@ import threading
 import time
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import gymnasium
 import numpy as np
@@ -19,7 +19,7 @@ from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Envs
-from polyplay.learning import policy_losses
+from polyplay.learning import policy_losses, returns
 from polyplay.learning.learner import LearnerSpec
 from polyplay.learning.loop import Inline, Rollouts, learn
 from polyplay.nets import factory as nets
@@ -32,17 +32,22 @@ from tests.games.traits import NAME as TRAITS
 
 
 @dataclass(frozen=True)
-class Compared:
+class Compared(returns.Loss):
     """A loss that also reports how far what was stored while acting is from the learner's own, and the lags it saw."""
 
     inner: Any
     rows: int | None = None  # compared: all, or all but the last (-1)
     seen: list = field(default_factory=list, hash=False, compare=False)
     losses: list = field(default_factory=list, hash=False, compare=False)
-    metrics: ClassVar[tuple[str, ...]] = ("delta",)
+    metrics = ("delta",)
 
-    def __call__(self, out, batch, hyperparameters):
-        scored = self.inner(out, batch, hyperparameters)
+    @property
+    def recalls(self):
+        return self.inner.recalls
+
+    def __call__(self, policy, target, batch, state, hyper):
+        out = self.inner.outputs(policy, batch, state)
+        scored = self.inner.score(out, batch, hyper)
         delta = max(float((out[k].detach() - batch[k])[: self.rows].abs().max()) for k in ("logp", "value"))
         self.seen.append(delta)
         self.losses.append(float(scored.loss.detach()))
@@ -162,8 +167,8 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
     for reuse in (True, False):
         envs = Envs(Screens, lanes=8, groups=groups, inline=True)
         policy = nets.NetworkFactory("a3c", envs.spec, {"init": "orthogonal"})
-        loss = Compared(policy_losses.A2C(), rows=-1)
-        spec = replace(_task(envs, 8 * 5 * 6, loss), policy=policy, stored_bootstrap=True)
+        loss = Compared(policy_losses.A2C(bootstrap="acted"), rows=-1)
+        spec = replace(_task(envs, 8 * 5 * 6, loss), policy=policy)
         spec.hyperparameters.set("learning_rate", 1e-3)
         crew = Crew(seed=3, serial=True, precision=precision, reuse=reuse)
         crew.add(learn, learner=True, source=Inline(envs, 5), spec=spec)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from polyplay.buffers import replay_kernels
 from polyplay.buffers.replay import Proportional, Replay, Uniform
-from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.buffers.replay_buffer import BadPriority, ReplayBuffer
 from polyplay.core import tree
-from polyplay.core.errors import BadPriority, UserError
+from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.learning import value_losses
 from tests.buffers.plain_replay import Plain, World, live_slots

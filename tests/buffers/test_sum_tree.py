@@ -10,8 +10,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.sum_tree import SumTree
-from polyplay.core.compiled import CounterRng, below, bits, compiled, is_compiled, uniforms
+from polyplay.buffers.sum_tree import CounterRng, SumTree, below, uniforms
+from polyplay.core.compiled import bits, compiled, is_compiled
 
 QUICK = settings(max_examples=100, deadline=None)
 VALUES = st.one_of(st.just(0.0), st.floats(1e-280, 1e280), st.sampled_from([1.0, 1e-12, 1e12]))

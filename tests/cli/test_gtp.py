@@ -19,7 +19,6 @@ import torch
 import polyplay
 from polyplay.cli import gtp
 from polyplay.cli.gtp import BLACK, KATA, WHITE, Clock, GtpEngine, analysis_line, answer_lines, by_choice
-from polyplay.cli.play import legal_moves
 from polyplay.envs.pool import Envs
 from polyplay.games import board_rules, records
 from polyplay.games.boards import game
@@ -124,14 +123,14 @@ def test_no_game_is_too_long_and_a_record_that_forgets_shows_the_same():
     engine = engine_of(5)
     record, moves = board.new(), np.random.default_rng(1)
     for i in range(board.longest - 2):
-        action = int(moves.choice(legal_moves(board, record)[:-1] or [board.cells]))
+        action = int(moves.choice(board.legal(record)[:-1] or [board.cells]))
         assert board_rules.play(board.numbers, record, action) == records.GOES_ON
         engine.game.play(1 + i % 2, action)
         shown = np.zeros((2, *board.planes), np.float32)
         board_rules.write_planes(board.numbers, record, shown[0])
         board_rules.write_planes(board.numbers, engine.game.record, shown[1])
         assert np.array_equal(*shown)
-        assert legal_moves(board, engine.game.record) == legal_moves(board, record)
+        assert board.legal(engine.game.record) == board.legal(record)
     assert records.ply(engine.game.record) < records.ply(record)
 
 

@@ -122,6 +122,10 @@ BAD_BOTS = [
     ({"x": f"{__name__}:lazy"}, r"x: .*:lazy returned actions of shape \[\(\)\] for 2 players, allowed: \[\(2,\)\]"),
     ({"x": f"{__name__}:broken"}, r"polyplay_bots: x: .*:broken raised ValueError: no \(test_lane\.py:\d+\)"),
     (
+        {"x": f"{__name__}:seated"},
+        r"x: .*:seated takes \(obs, mask, seats\), allowed: \(obs, mask\), .* inherits polyplay\.envs\.lane\.StateBot",
+    ),
+    (
         {"x": f"{__name__}:by_state"},
         r"ByState\(lazy=False\) plays by the game's state, .* lack; allowed: bots that play by obs",
     ),
@@ -164,6 +168,10 @@ def still(obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 def lazy(obs: np.ndarray, mask: np.ndarray | None) -> int:
     return 0
+
+
+def seated(obs, mask, seats):
+    return seats.seat
 
 
 def broken(obs: np.ndarray, mask: np.ndarray | None) -> np.ndarray:

@@ -6,7 +6,7 @@ import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,8 +19,9 @@ from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunCon
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import policy_losses, returns, value_losses
 from polyplay.learning.checkpoints import SaveMarks
-from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order, unroll_before_last
+from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
+from polyplay.learning.unreal import UnrealWindows
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from tests.weights.ends import SPEC, finish, me, some_rows, task
@@ -35,23 +36,25 @@ def test_counts_lag_and_annealing():
     assert learner.learnt == 3 * 22  # 24 transitions, 2 of them void
     assert ctx.counters.get("lag_sum") == 22 + 22  # lags 0, 1, 1
     assert ctx.counters.get("lag_max") == 1
+    learner.adjust()
     assert learner.rate() == pytest.approx(1e-2 * (1 - 66 / 220))
     assert not learner.done
     for i in range(7):
         finish(learner.step(some_rows(i), {}))
     assert learner.done
-    dropping = Learner(me(), task(anneal="constant", parts=(RateDrops((1, 3)),)))
+    dropping = Learner(me(), task(parts=(RateDrops((1, 3)),)))
     for i, rate in enumerate((1e-2, 1e-3, 1e-3, 1e-4)):
         assert dropping.rate() == pytest.approx(rate)
         finish(dropping.step(some_rows(i), {}))
 
 
 @dataclass(frozen=True)
-class Broken:
-    metrics: ClassVar[tuple[str, ...]] = ()
+class Broken(returns.Loss):
+    metrics = ()
 
-    def __call__(self, out, batch, hyperparameters):
-        return returns.LossOutput((out["value"] * batch["reward"]).sum() * torch.tensor(float("nan")), {})
+    def __call__(self, policy, target, batch, state, hyper):
+        value = policy.unroll(batch, state)["value"]
+        return returns.LossOutput((value * batch["reward"]).sum() * torch.tensor(float("nan")), {})
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path):
@@ -84,14 +87,15 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
                 rows[k][t] = out[k].numpy()
             state = state if t == 5 else after  # row 5 is the next rollout's row 0: its state is the one before it
         batch = {k: torch.from_numpy(v) for k, v in rows.items()}
-        whole, short = policy.unroll(batch, before), unroll_before_last(policy, batch, before)
+        losses = [policy_losses.A2C(reduction="sum", bootstrap=how) for how in ("unrolled", "acted")]
+        whole, short = (loss.outputs(policy, batch, before) for loss in losses)
         assert torch.allclose(short["value"], whole["value"], atol=1e-6)
         for k in ("logp", "entropy"):
             assert torch.allclose(short[k][:-1], whole[k][:-1], atol=1e-6)
         gradients = []
-        for out in (whole, short):
+        for loss in losses:
             policy.zero_grad()
-            policy_losses.A2C(reduction="sum")(out, batch, Hyperparameters(entropy_cost=0.01)).loss.backward()
+            loss(policy, None, batch, before, {"entropy_cost": 0.01}).loss.backward()
             gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
         assert gradients[0].abs().max() > 0.01
         assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
@@ -102,24 +106,23 @@ def test_a_policy_that_is_no_factory_is_refused():
         task(policy=build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)}), 3))
 
 
-def test_metrics_of_every_third_update_are_reported_if_so_asked():
+@pytest.mark.parametrize(("lanes", "reported"), [(6, 2), (30, 12)])
+def test_of_updates_with_few_rows_every_tenth_reports_its_metrics(lanes, reported):
     ctx = me()
-    learner = Learner(ctx, task(report=3))
-    for i in range(7):
-        finish(learner.step(some_rows(i), {}))
-    assert ctx.all_counters.metrics[0, 0, 1] == 2
-    assert ctx.counters.get("updates") == 7
+    learner = Learner(ctx, task())
+    for i in range(12):
+        finish(learner.step(some_rows(i, B=lanes), {}))
+    assert ctx.all_counters.metrics[0, 0, 1] == reported
+    assert ctx.counters.get("updates") == 12
 
 
 def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     policy = factory.NetworkFactory("mlp", SPEC, {"hidden": (8,), "inputs": "normalize"}, values=True)
-    spec = task(
-        policy=policy, loss=value_losses.QLoss("mean"), outputs=value_losses.q_outputs, parts=(TargetNetwork(5),)
-    )
+    spec = task(policy=policy, loss=value_losses.QLoss("mean"), parts=(TargetNetwork(5),))
     learner, rng = Learner(me(), spec), np.random.default_rng(1)
     item = {"obs": rng.standard_normal((2, 6, 5)).astype(np.float32), "action": rng.integers(0, 3, 6)}
     item |= {"return": np.ones(6, np.float32), "discount": np.ones(6, np.float32), "version": np.zeros(6, np.int64)}
-    counts = [dict(net.named_buffers())["inputs.moments.0.count"] for net in (learner.policy, learner.target_net)]
+    counts = [dict(net.named_buffers())["inputs.moments.0.count"] for net in (learner.policy, learner.run.target)]
     finish(learner.step_on_sample(item, 3.0))
     assert [float(c) for c in counts] == [0.0, 0.0], "the memory's rows were observed when they came"
     finish(learner.step_on_sample(item, 3.0, observe=True))
@@ -134,15 +137,17 @@ def test_auxiliary_tasks_draw_from_rows_and_states_as_they_came_with_the_agent_s
     given = {"hidden": (8,), "core": "lstm", "core_size": 6, "auxiliary": ("reward", "value"), "rewards": OWN.events}
     spec = task(policy=factory.NetworkFactory("mlp", OWN, given))
     hyper = Hyperparameters(learning_rate=0.0, entropy_cost=0.0, reward_kill=0.5, reward_death=-0.25)
-    windows, columns = Learner(me(), replace(spec, hyperparameters=hyper)).auxiliary, []
+    spec, columns = replace(spec, hyperparameters=hyper, parts=(UnrealWindows(),)), []
+    learner = Learner(me(), spec)
+    windows = learner.parts[0]
     for i in range(3):
         rng = np.random.default_rng(i)
         events = rng.integers(0, 2, (7, 6, 2)).astype(np.float32)
         rows = {**some_rows(i, 6, 6), "events": events, "reward": np.ones((7, 6), np.float32)}
-        state = {k: rng.random((6, *f.shape)).astype(f.dtype) for k, f in windows.policy.state_spec().items()}
+        state = {k: rng.random((6, *f.shape)).astype(f.dtype) for k, f in learner.policy.state_spec().items()}
         own = 0.5 * events[..., 0] - 0.25 * events[..., 1]
         columns += [({**rows, "reward": own}, state, b) for b in range(6)]
-        drawn = windows.draw(rows, *({k: torch.from_numpy(v) for k, v in x.items()} for x in (rows, state)), (4, 0, i))
+        drawn = windows.inputs(rows, *({k: torch.from_numpy(v) for k, v in x.items()} for x in (rows, state)))
         replayed = drawn["replayed"]
         assert drawn["recent"].shape == (3, 6, 5)
         for j in range(6):
@@ -156,15 +161,15 @@ def test_auxiliary_tasks_draw_from_rows_and_states_as_they_came_with_the_agent_s
             assert all((replayed[k][:, j].numpy() == r[k][:, b]).all() for k in ("reward", "first", "action"))
             assert all((replayed["state"][k][j].numpy() == before[k][b]).all() for k in before)
     void = {**rows, "first": np.ones((7, 6), bool)}
-    other = Learner(me(), replace(spec, hyperparameters=hyper)).auxiliary
-    drawn = other.draw(void, *({k: torch.from_numpy(v) for k, v in x.items()} for x in (void, state)), (4, 0, 0))
+    other = Learner(me(), spec).parts[0]
+    drawn = other.inputs(void, *({k: torch.from_numpy(v) for k, v in x.items()} for x in (void, state)))
     assert set(drawn) == {"replayed"}, "there is no example yet"
-    assert Learner(me(), task()).auxiliary.draw(rows, {}, {}, (4, 0, 0)) == {}
+    assert Learner(me(), task(parts=(UnrealWindows(),))).parts[0].inputs(rows, {}, {}) == {}
 
 
 def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(tmp_path):
     def begin(index: int, resume: Path | None = None) -> tuple[Learner, list[str]]:
-        spec = task(total=200.0, anneal="constant")
+        spec = task(total=200.0)
         points = (SchedulePoint(0.5, 0.3, True), SchedulePoint(0.25, 80, False))
         spec.hyperparameters.schedules = (HyperparameterSchedule("entropy_cost", points),)
         told: list[str] = []

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from polyplay.learning import policy_losses
 from tests import twins
 
 QUICK = settings(max_examples=80, deadline=None)
-KNOBS = SimpleNamespace(entropy_cost=0.01)
+KNOBS = {"entropy_cost": 0.01}
 HEADS = ("logp", "value", "entropy")
 GA3C = policy_losses.A2C(reduction="sum", value_half=True, value_cost=1.0, baseline="present")
 Case = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
@@ -91,7 +90,7 @@ def targets(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray])
 def gradients(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray]) -> tuple[Any, dict[str, Any]]:
     """What the loss returns, and its gradient for each head [T+1, B]."""
     heads = tensors(out, grad=True)
-    scored = loss(heads, tensors(batch), KNOBS)
+    scored = loss.score(heads, tensors(batch), KNOBS)
     scored.loss.backward()
     return scored, {k: heads[k].grad for k in HEADS}
 
@@ -122,7 +121,7 @@ def test_terms_and_gradients_equal_the_plain_twin(case: Any, loss: Any) -> None:
         reduction=loss.reduction,
         value_cost=loss.value_cost,
         value_half=loss.value_half,
-        entropy_cost=KNOBS.entropy_cost,
+        entropy_cost=KNOBS["entropy_cost"],
     )
     assert scored.loss.item() == pytest.approx(terms["loss"], rel=1e-6, abs=1e-8)
     assert tuple(scored.metrics) == loss.metrics
@@ -149,11 +148,11 @@ def test_lag_shows_in_the_metrics() -> None:
     shift[:4] = -shift[:4]
     batch["logp"] = out["logp"] - shift
     valid = ~batch["first"][1:]
-    metrics = policy_losses.VTrace()(tensors(out), tensors(batch), KNOBS).metrics
+    metrics = policy_losses.VTrace().score(tensors(out), tensors(batch), KNOBS).metrics
     assert metrics["rho_mean"].item() == pytest.approx(np.exp(shift[:-1])[valid].mean())
     assert metrics["rho_clipped"].item() == pytest.approx((shift[:-1] > 0)[valid].mean())
     assert metrics["approx_kl"].item() == pytest.approx(0.5 * np.log(3.0) ** 2)
-    open_ended = policy_losses.VTrace(rho=math.inf, c=math.inf)(tensors(out), tensors(batch), KNOBS)
+    open_ended = policy_losses.VTrace(rho=math.inf, c=math.inf).score(tensors(out), tensors(batch), KNOBS)
     assert open_ended.metrics["rho_clipped"].item() == 0.0
 
 
@@ -161,9 +160,9 @@ def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_targets()
     out, batch = example()
     _, target = targets(policy_losses.A2C(), out, batch)
     out["value"][:-1] = target
-    assert policy_losses.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 1.0
+    assert policy_losses.A2C().score(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 1.0
     batch |= {"reward": np.zeros_like(batch["reward"]), "value": np.zeros_like(batch["value"])}
-    assert policy_losses.A2C()(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 0.0
+    assert policy_losses.A2C().score(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 0.0
 
 
 @pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
@@ -171,10 +170,10 @@ def test_bf16_outputs_are_summed_in_fp32(make: Any) -> None:
     out, batch = example()
     low = {k: v.bfloat16().requires_grad_() for k, v in tensors(out).items()}
     rows = {k: v.float() if v.is_floating_point() else v for k, v in tensors(batch).items()}
-    hyperparameters = SimpleNamespace(entropy_cost=10.0)
-    scored = make()(low, rows, hyperparameters)
+    hyperparameters = {"entropy_cost": 10.0}
+    scored = make().score(low, rows, hyperparameters)
     scored.loss.backward()
-    exact = make()({k: v.detach().float() for k, v in low.items()}, rows, hyperparameters)
+    exact = make().score({k: v.detach().float() for k, v in low.items()}, rows, hyperparameters)
     assert scored.loss.dtype == torch.float32
     torch.testing.assert_close(scored.loss, exact.loss, rtol=1e-6, atol=1e-6)
     assert all(v.grad is not None and v.grad.dtype == torch.bfloat16 for v in low.values())
@@ -184,11 +183,11 @@ def test_bf16_outputs_are_summed_in_fp32(make: Any) -> None:
 def test_wrong_shapes_are_named(loss: Any) -> None:
     out, batch = (tensors(x) for x in example())
     with pytest.raises(ValueError, match=r"out value \[9, 3, 1\].*batch reward \[9, 3\]"):
-        loss(out | {"value": out["value"][..., None]}, batch, KNOBS)
+        loss.score(out | {"value": out["value"][..., None]}, batch, KNOBS)
     with pytest.raises(ValueError, match=r"out logp \[8, 3\]"):
-        loss(out | {"logp": out["logp"][1:]}, batch, KNOBS)
+        loss.score(out | {"logp": out["logp"][1:]}, batch, KNOBS)
     with pytest.raises(ValueError, match=r"batch value \[9, 1\]"):
-        loss(out, batch | {"value": batch["value"][:, :1]}, KNOBS)
+        loss.score(out, batch | {"value": batch["value"][:, :1]}, KNOBS)
 
 
 @pytest.mark.parametrize("make", [policy_losses.PPO, policy_losses.APPO])
@@ -197,7 +196,7 @@ def test_a_pass_refuses_shapes_that_do_not_fit(make: Any) -> None:
     loss = make()
     rows = batch | loss.prepare(batch)
     with pytest.raises(ValueError, match=r"all must be one (\[T\+1, B\] )?shape"):
-        loss({**out, "value": out["value"][:-1]}, rows, KNOBS)
+        loss.score({**out, "value": out["value"][:-1]}, rows, KNOBS)
 
 
 @pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
@@ -206,15 +205,15 @@ def test_rewards_are_scaled_by_what_the_policy_says(make: Any) -> None:
     said = out | {"reward_scale": torch.tensor(0.25)}
     for scale in (0.5, 1e9):
         bound = (batch["reward"] * scale * 0.25).clamp(-10, 10)
-        want = make(reward="none")(out, batch | {"reward": bound}, KNOBS)
-        assert make(reward="scale", reward_scale=scale)(said, batch, KNOBS).loss == want.loss
+        want = make(reward="none").score(out, batch | {"reward": bound}, KNOBS)
+        assert make(reward="scale", reward_scale=scale).score(said, batch, KNOBS).loss == want.loss
     with pytest.raises(ValueError, match="reward='scale' needs a policy that says reward_scale"):
-        make(reward="scale")(out, batch, KNOBS)
+        make(reward="scale").score(out, batch, KNOBS)
 
 
 # PPO's and APPO's losses against plain twins, for every option; what they refuse.
 
-PPO_KNOBS = SimpleNamespace(entropy_cost=0.02, remaining=0.6)
+PPO_KNOBS = {"entropy_cost": 0.02, "remaining": 0.6}
 OPTIONS = [
     dict(zip(("value_clip", "normalize_advantage", "anneal_clip"), flags, strict=True))
     for flags in itertools.product((False, True), repeat=3)
@@ -230,7 +229,7 @@ def trajectory(seed):
 
 def twin(loss, out, batch):
     """Loss, value loss and policy loss, transition by transition in float64 (Schulman et al. 2017, eq. 7 and 9)."""
-    reach = loss.clip_range * (PPO_KNOBS.remaining if getattr(loss, "anneal_clip", False) else 1.0)
+    reach = loss.clip_range * (PPO_KNOBS["remaining"] if getattr(loss, "anneal_clip", False) else 1.0)
     (advantage, target), terms = targets(loss, out, batch), []
     for at in zip(*np.nonzero(~batch["first"][1:]), strict=True):
         ratio = np.exp(out["logp"][at] - batch["logp"][at])
@@ -240,7 +239,7 @@ def twin(loss, out, batch):
         surrogate = min(advantage[at] * ratio, advantage[at] * near)
         terms.append((-surrogate, max(errors) if loss.value_clip else errors[0], out["entropy"][at]))
     policy, value, entropy = np.mean(terms, 0)
-    return policy + loss.value_cost * value - PPO_KNOBS.entropy_cost * entropy, value, policy
+    return policy + loss.value_cost * value - PPO_KNOBS["entropy_cost"] * entropy, value, policy
 
 
 def score(loss, out, batch, grad=False):
@@ -249,7 +248,7 @@ def score(loss, out, batch, grad=False):
         rows = {**{k: rows[k][:-1] for k in ("logp", "value")}, **loss.prepare(rows)}
         out = {k: v[:-1] for k, v in out.items()}
     heads = tensors(out, grad)
-    return loss(heads, rows, PPO_KNOBS), heads
+    return loss.score(heads, rows, PPO_KNOBS), heads
 
 
 SURROGATES = [(policy_losses.PPO, 0.8, options) for options in OPTIONS]

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.tree import Field
-from polyplay.core.worker import Hyperparameters
 from polyplay.learning import returns, unreal
 from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
 from polyplay.learning.unreal import KL, UnrealReplay, WithAuxiliary
@@ -210,13 +209,13 @@ def slow_terms(out: dict[str, Any], batch: dict[str, Any]) -> tuple[dict[str, fl
 @pytest.mark.parametrize("seed", range(3))
 def test_it_is_the_loss_and_the_terms_at_their_costs(inner: Any, seed: int) -> None:
     out, batch = rows(seed)
-    hyperparameters = Hyperparameters(entropy_cost=0.01, kl_prior_cost=0.5)
-    scored = WithAuxiliary(inner, COSTS)(out, batch, hyperparameters)
+    hyperparameters = {"entropy_cost": 0.01, "kl_prior_cost": 0.5}
+    scored = WithAuxiliary(inner, COSTS).score(out, batch, hyperparameters)
     terms, count = slow_terms(out, batch)
     costs = COSTS | {"kl_prior": 0.5}  # which is live
     more = sum(costs[name] * terms[name] * shares(count)[name] for name in COSTS)
     more *= count if inner.reduction == "sum" else 1
-    alone = inner(out, batch, hyperparameters)
+    alone = inner.score(out, batch, hyperparameters)
     assert scored.loss.item() == pytest.approx(alone.loss.item() + more, rel=1e-5)
     for name, term in terms.items():
         assert scored.metrics[name].item() == pytest.approx(term, rel=1e-5), name
@@ -229,11 +228,11 @@ def test_it_is_the_loss_and_the_terms_at_their_costs(inner: Any, seed: int) -> N
 @pytest.mark.parametrize("inner", INNER, ids=lambda x: f"{type(x).__name__} {x.reduction}")
 def test_what_lies_between_two_episodes_does_not_count(inner: Any) -> None:
     out, batch = rows(1)
-    loss, hyperparameters = WithAuxiliary(inner, COSTS), Hyperparameters(entropy_cost=0.01)
-    before = loss(out, batch, hyperparameters).loss
+    loss, hyperparameters = WithAuxiliary(inner, COSTS), {"entropy_cost": 0.01}
+    before = loss.score(out, batch, hyperparameters).loss
     between = torch.cat([batch["first"][1:], torch.ones(1, B, dtype=torch.bool)])
     wild = {k: torch.where(between, float("nan"), v.detach()).requires_grad_() for k, v in out.items() if k in KL}
-    after = loss(out | wild, batch, hyperparameters).loss
+    after = loss.score(out | wild, batch, hyperparameters).loss
     assert after.item() == before.item()
     for x in torch.autograd.grad(after, list(wild.values())):
         assert not x[between].any()
@@ -243,21 +242,21 @@ def test_what_lies_between_two_episodes_does_not_count(inner: Any) -> None:
 @pytest.mark.parametrize("inner", INNER, ids=lambda x: f"{type(x).__name__} {x.reduction}")
 def test_the_network_s_reward_takes_the_place_of_the_environment_s(inner: Any) -> None:
     out, batch = rows()
-    hyperparameters, own = Hyperparameters(entropy_cost=0.01), batch["reward"].flip(0)
+    hyperparameters, own = {"entropy_cost": 0.01}, batch["reward"].flip(0)
     loss, given = WithAuxiliary(inner, COSTS), batch["reward"].clone()
-    made = loss(out | {"reward": own}, batch, hyperparameters).loss
-    assert made.item() == loss(out, batch | {"reward": own}, hyperparameters).loss.item()
-    assert made.item() != loss(out, batch, hyperparameters).loss.item()
+    made = loss.score(out | {"reward": own}, batch, hyperparameters).loss
+    assert made.item() == loss.score(out, batch | {"reward": own}, hyperparameters).loss.item()
+    assert made.item() != loss.score(out, batch, hyperparameters).loss.item()
     assert torch.equal(batch["reward"], given)
 
 
 def test_without_examples_no_reward_is_predicted() -> None:
     out, batch = rows()
     del out["reward_logits"], batch["recent_reward"]
-    loss, hyperparameters = WithAuxiliary(A2C(), {"reward_prediction": 5.0}), Hyperparameters(entropy_cost=0.01)
-    scored = loss(out, batch, hyperparameters)
+    loss, hyperparameters = WithAuxiliary(A2C(), {"reward_prediction": 5.0}), {"entropy_cost": 0.01}
+    scored = loss.score(out, batch, hyperparameters)
     assert scored.metrics["reward_prediction"].item() == 0.0
-    assert scored.loss.item() == A2C()(out, batch, hyperparameters).loss.item()
+    assert scored.loss.item() == A2C().score(out, batch, hyperparameters).loss.item()
     scored.loss.backward()
     assert out["value"].grad.abs().sum() > 0
 
@@ -266,24 +265,24 @@ def test_without_examples_no_reward_is_predicted() -> None:
 def test_replayed_values_are_of_the_rewards_that_the_loss_learns_from(how: str) -> None:
     out, batch = rows()
     replayed, value = rows(3)[1], torch.from_numpy(np.random.default_rng(4).normal(size=(T + 1, B)))
-    inner, hyperparameters = A2C(0.8, reward=how, reward_scale=3.0), Hyperparameters(entropy_cost=0.01)
+    inner, hyperparameters = A2C(0.8, reward=how, reward_scale=3.0), {"entropy_cost": 0.01}
     out |= {"reward_scale": torch.tensor(0.5, dtype=torch.float64)}
     loss = WithAuxiliary(inner, {"value_replay": 0.2})
-    scored = loss({**out, "replayed_value": value}, {**batch, "replayed": replayed}, hyperparameters)
+    scored = loss.score({**out, "replayed_value": value}, {**batch, "replayed": replayed}, hyperparameters)
     scale = 3.0 * (0.5 if how == "scale" else 1.0)
     learnt = {**replayed, "reward": returns.squash_rewards(replayed["reward"], how, scale)}
     term = unreal.value_replay_loss(value, learnt, 0.8)
     assert scored.metrics["value_replay"].item() == pytest.approx(term.item())
-    alone = inner(out, batch, hyperparameters).loss
+    alone = inner.score(out, batch, hyperparameters).loss
     assert scored.loss.item() == pytest.approx(alone.item() + 0.2 * term.item())
-    assert loss(out, batch, hyperparameters).loss.item() == alone.item(), "nothing was drawn"
+    assert loss.score(out, batch, hyperparameters).loss.item() == alone.item(), "nothing was drawn"
 
 
 @pytest.mark.parametrize("inner", [PPO(anneal_clip=False), APPO()], ids=lambda x: type(x).__name__)
 def test_several_passes_go_through(inner: Any) -> None:
     """Of rows that PPO prepared there are T, each a transition or marked as none; all of them count."""
     out, batch = rows()
-    loss, hyperparameters = WithAuxiliary(inner), Hyperparameters(entropy_cost=0.01)
+    loss, hyperparameters = WithAuxiliary(inner), {"entropy_cost": 0.01}
     assert loss.whole is inner.whole
     prepared, plain = loss.prepare(batch, 0.5), inner.prepare(batch, 0.5)
     assert prepared.keys() == plain.keys()
@@ -292,11 +291,11 @@ def test_several_passes_go_through(inner: Any) -> None:
     if not inner.whole:
         parts = {k: v[:-1] for k, v in parts.items()} | prepared
         out = {k: v[:-1] for k, v in out.items() if v.shape == (T + 1, B)}
-    scored, (terms, _) = loss(out, parts, hyperparameters), slow_terms(*rows())
+    scored, (terms, _) = loss.score(out, parts, hyperparameters), slow_terms(*rows())
     for name in KL:
         assert scored.metrics[name].item() == pytest.approx(terms[name])
     more = sum(cost * terms[name] for name, cost in KL.items())
-    assert scored.loss.item() == pytest.approx(inner(out, parts, hyperparameters).loss.item() + more)
+    assert scored.loss.item() == pytest.approx(inner.score(out, parts, hyperparameters).loss.item() + more)
 
 
 # polyplay/learning/unreal.py: what is kept, and which examples are drawn, against a list of rows.

@@ -15,14 +15,14 @@ from torch import Tensor
 from polyplay.core import numbers
 from polyplay.core.numbers import unscale
 from polyplay.core.tree import Field
-from polyplay.core.worker import Hyperparameters
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.games.boards import GAMES, Game
 from polyplay.learning import value_losses
-from polyplay.learning.alphazero_loss import AlphaZeroLoss, SymmetricOutputs
-from polyplay.learning.value_losses import DPGLoss
+from polyplay.learning.alphazero_loss import AlphaZeroLoss
+from polyplay.learning.value_losses import DPGLoss, QLoss
 from polyplay.nets import factory, q_network
+from polyplay.nets.policy import Policy
 from tests import twins
 
 QUICK = settings(max_examples=60, deadline=None)
@@ -46,7 +46,7 @@ def transitions(lanes: int, seed: int = 0, size: float = 3.0) -> tuple[dict[str,
 def scored(loss: Any, out: dict[str, Tensor], batch: dict[str, Tensor]) -> tuple[Any, Tensor]:
     """The result and its gradient for out["q"]."""
     q = out["q"].clone().requires_grad_()
-    result = loss({**out, "q": q}, batch, None)
+    result = loss.score({**out, "q": q}, batch)
     result.loss.backward()
     return result, q.grad
 
@@ -55,10 +55,10 @@ def scored(loss: Any, out: dict[str, Tensor], batch: dict[str, Tensor]) -> tuple
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_what_replicas_average_is_the_gradient_of_their_whole_batch(reduction: str) -> None:
     out, batch = transitions(8)
-    _, whole = scored(value_losses.QLoss(reduction), out, batch)
+    _, whole = scored(QLoss(reduction), out, batch)
     for half in (slice(4), slice(4, 8)):
         mine, theirs = ({k: v[half] for k, v in some.items()} for some in (out, batch))
-        _, part = scored(value_losses.QLoss(reduction, replicas=2), mine, theirs)
+        _, part = scored(QLoss(reduction, replicas=2), mine, theirs)
         torch.testing.assert_close(part / 2, whole[half])
 
 
@@ -79,7 +79,7 @@ def test_the_gradient_of_q_is_the_limited_error(
         out.pop("online")
     if not weights:
         batch.pop("weight")
-    result, grad = scored(value_losses.QLoss(reduction, clip), out, batch)
+    result, grad = scored(QLoss(reduction, clip), out, batch)
     judge = out["online"] if double else out["target"]
     bound = clip or float("inf")
     for b in range(lanes):
@@ -92,7 +92,7 @@ def test_the_gradient_of_q_is_the_limited_error(
         assert grad[b].tolist() == pytest.approx(row, rel=1e-9, abs=1e-12)
         assert float(result.priority[b]) == pytest.approx(abs(error), rel=1e-9)
     assert not result.priority.requires_grad
-    assert set(result.metrics) == set(value_losses.QLoss.metrics)
+    assert set(result.metrics) == set(QLoss.metrics)
 
 
 def test_masks_of_the_second_observation_bound_what_is_looked_for() -> None:
@@ -100,7 +100,7 @@ def test_masks_of_the_second_observation_bound_what_is_looked_for() -> None:
     batch["discount"][:] = 0.9
     legal = torch.zeros(2, 4, 3, dtype=torch.bool)
     legal[1, :, 2] = True
-    result = value_losses.QLoss(clip=0.0)(out, {**batch, "mask": legal}, None)
+    result = QLoss(clip=0.0).score(out, {**batch, "mask": legal})
     goal = batch["return"] + 0.9 * out["target"][:, 2]
     assert float(result.metrics["target_mean"]) == pytest.approx(float(goal.mean()))
 
@@ -108,9 +108,9 @@ def test_masks_of_the_second_observation_bound_what_is_looked_for() -> None:
 def test_what_is_not_finite_is_shown() -> None:
     out, batch = transitions(3)
     batch["return"][1] = torch.nan
-    for loss, more in ((value_losses.QLoss(), ()), (value_losses.CategoricalLoss(), (7,))):
+    for loss, more in ((QLoss(), ()), (value_losses.CategoricalLoss(), (7,))):
         wide = {k: v.reshape(3, 3, *[1] * len(more)).repeat(1, 1, *more).float() for k, v in out.items()}
-        result = loss(wide, {k: v.float() if v.is_floating_point() else v for k, v in batch.items()}, None)
+        result = loss.score(wide, {k: v.float() if v.is_floating_point() else v for k, v in batch.items()})
         assert result.loss.isnan()
         assert result.priority.isnan().tolist() == [False, True, False]
 
@@ -206,6 +206,16 @@ def pair(**options: Any) -> tuple[Any, Any]:
     return tuple(factory.make_values("mlp", SPEC, hidden=(16,), **options) for _ in range(2))  # type: ignore[return-value]
 
 
+def outputs(loss: Any, policy: Any, target: Any, batch: Any, state: Any = None, key: int | None = None) -> Any:
+    """What a loss asks of its networks. key: the update's number, for noise; None: there is none."""
+    given = list[Any]()
+    drawn = {} if key is None else {k: torch.as_tensor(v) for k, v in loss.noise(policy, batch, (0, 0, key)).items()}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(type(loss), "score", lambda _, *args: given.extend(args))
+        loss(policy, target, {**batch, **drawn}, state or {}, {})
+    return given[0] if isinstance(given[0], dict) else given
+
+
 def test_each_network_is_asked_once_and_only_the_first_pass_has_a_gradient() -> None:
     policy, target = pair(dueling=True, atoms=5)
     obs = torch.randn(2, 7, 5)
@@ -214,14 +224,14 @@ def test_each_network_is_asked_once_and_only_the_first_pass_has_a_gradient() -> 
         net.torso.register_forward_hook(
             lambda _m, given, _out, name=name: calls.append((name, len(given[0]), torch.is_grad_enabled()))
         )
-    out = value_losses.q_outputs(policy, target, {"obs": obs}, double=True)
+    out = outputs(QLoss(double=True), policy, target, {"obs": obs})
     assert sorted(calls) == [("policy", 7, False), ("policy", 7, True), ("target", 7, False)]
     assert [out[k].requires_grad for k in ("q", "target", "online")] == [True, False, False]
     assert all(v.shape == (7, 3, 5) for v in out.values())
     torch.testing.assert_close(out["online"], policy.scores({"obs": obs}, {})[1])
     torch.testing.assert_close(out["target"], target.scores({"obs": obs}, {})[1])
     calls.clear()
-    assert set(value_losses.q_outputs(policy, target, {"obs": obs}, double=False)) == {"q", "target"}
+    assert set(outputs(QLoss(), policy, target, {"obs": obs})) == {"q", "target"}
     assert len(calls) == 2
 
 
@@ -230,8 +240,8 @@ def test_burn_in_is_walked_by_both_without_gradient() -> None:
     batch = {"obs": torch.randn(9, 4, 5), "reward": torch.randn(9, 4), "action": torch.randint(3, (9, 4))}
     batch["first"] = torch.rand(9, 4) < 0.2
     state = {"h": torch.randn(4, 6), "c": torch.randn(4, 6), "action": torch.randint(3, (4,))}
-    whole = value_losses.q_outputs(policy, target, batch, state, double=True, burn_in=0)
-    late = value_losses.q_outputs(policy, target, batch, state, double=True, burn_in=3)
+    whole = outputs(value_losses.SequenceLoss(burn_in=0), policy, target, batch, state)
+    late = outputs(value_losses.SequenceLoss(burn_in=3), policy, target, batch, state)
     for k in ("q", "target", "online"):
         assert late[k].shape == (6, 4, 3)
         torch.testing.assert_close(late[k], whole[k][3:])
@@ -248,12 +258,12 @@ def test_every_pass_has_noise_of_its_own_by_the_key() -> None:
     policy, target = pair(noisy="fortunato")
     target.load_state_dict(policy.state_dict())
     obs = torch.randn(1, 6, 5).repeat(2, 1, 1)
-    one, same, other = (value_losses.q_outputs(policy, target, {"obs": obs}, double=True, key=k) for k in (7, 7, 8))
+    one, same, other = (outputs(QLoss(double=True), policy, target, {"obs": obs}, key=k) for k in (7, 7, 8))
     assert all(torch.equal(one[k], same[k]) for k in one)
     assert not any(torch.equal(one[k], other[k]) for k in one)
     assert not torch.equal(one["q"], one["online"])
     assert not torch.equal(one["target"], one["online"])
-    quiet = value_losses.q_outputs(policy, target, {"obs": obs}, double=True)
+    quiet = outputs(QLoss(double=True), policy, target, {"obs": obs})
     assert torch.equal(quiet["q"], quiet["online"])
     assert torch.equal(quiet["q"], quiet["target"])
 
@@ -344,7 +354,7 @@ def test_the_gradients_are_the_weighted_error_the_limited_slope_and_the_rein(
     if not weights:
         batch.pop("weight")
     q, best, raw = (out[k].clone().requires_grad_() for k in ("q", "best", "raw"))
-    result = DPGLoss(clip, rein)({**out, "q": q, "best": best, "raw": raw}, batch, None)
+    result = DPGLoss(clip, rein).score({**out, "q": q, "best": best, "raw": raw}, batch)
     result.loss.backward()
     bound, critic = clip or float("inf"), 0.0
     for b in range(lanes):
@@ -368,7 +378,7 @@ def test_the_gradients_are_the_weighted_error_the_limited_slope_and_the_rein(
 def test_targets_are_the_target_networks_own_actor_and_critic() -> None:
     policy, target = (factory.make_deterministic("mlp", DPG_SPEC, actor=(8, 6), critic=(9, 7)) for _ in range(2))
     batch = {"obs": torch.randn(2, 5, 3), "action": torch.rand(5, 2)}
-    out = value_losses.dpg_outputs(policy, target, batch, {}, key=3)
+    out = outputs(DPGLoss(), policy, target, batch)
     best = target.act({"obs": batch["obs"][1]}, {})[0]["action"]
     twin = target.unroll({"obs": batch["obs"][1:], "action": best[None]}, {})["chosen"][0]
     torch.testing.assert_close(out["target"], twin, atol=1e-6, rtol=1e-5)
@@ -407,7 +417,7 @@ def equation_1(logits: torch.Tensor, value: torch.Tensor, rows: dict[str, torch.
 def test_it_is_equation_1():
     torch.manual_seed(1)
     logits, value, rows = torch.randn(B, A), torch.rand(B) * 2 - 1, positions()
-    scored = AlphaZeroLoss()({"logits": logits, "value": value}, rows, Hyperparameters())
+    scored = AlphaZeroLoss(GAMES["tic_tac_toe"]).score(logits, value, rows)
     assert float(scored.loss) == pytest.approx(equation_1(logits, value, rows), rel=1e-5)
     assert set(scored.metrics) == set(AlphaZeroLoss.metrics)
     assert float(scored.metrics["policy_kl"]) >= 0
@@ -417,16 +427,17 @@ def test_its_gradient_is_that_of_a_cross_entropy_over_legal_moves():
     torch.manual_seed(2)
     rows = positions(3)
     logits, value = torch.randn(B, A, requires_grad=True), torch.rand(B, requires_grad=True)
-    AlphaZeroLoss()({"logits": logits, "value": value}, rows, Hyperparameters()).loss.backward()
+    AlphaZeroLoss(GAMES["tic_tac_toe"]).score(logits, value, rows).loss.backward()
     p = logits.detach().masked_fill(~rows["mask"][0], -torch.inf).softmax(1)
     torch.testing.assert_close(logits.grad, (p - rows["visits"]) / B)
     torch.testing.assert_close(value.grad, 2 * (value.detach() - rows["return"]) / B)
 
 
-class Cells:
+class Cells(Policy):
     """A network whose logit of an action is the mover's stone there, or in the top row of its column."""
 
     def __init__(self, board: Game):
+        super().__init__()
         self.board = board
 
     def unroll(self, rows: dict[str, torch.Tensor], state: object) -> dict[str, torch.Tensor]:
@@ -442,11 +453,11 @@ def test_logits_are_of_the_actions_as_they_were(name):
     rng = np.random.default_rng(4)
     bits = rng.random((2, n, *board.planes)) < 0.5
     planes = torch.from_numpy(bits.astype(np.float32))
-    outputs, network = SymmetricOutputs(board, seed=7), Cells(board)
+    loss, network = AlphaZeroLoss(board, seed=7), Cells(board)
     rows = {"obs": torch.from_numpy(np.packbits(bits.reshape(2, n, -1), axis=2)), "action": torch.zeros(n)}
-    out = outputs(network, None, rows, None, key=3)  # type: ignore[arg-type]
+    logits, *_ = outputs(loss, network, None, rows, key=3)
     own = planes[0, :, 0]
-    torch.testing.assert_close(out["logits"], own[:, 0] if board.gravity else own.flatten(1))
+    torch.testing.assert_close(logits, own[:, 0] if board.gravity else own.flatten(1))
     changed = (network.shown != planes[0]).flatten(1).any(1)
     assert 0 < int(changed.sum()) < n, "some are shown as they are, some are not"
     assert torch.equal(network.shown.sum((2, 3)), network.shown.flatten(2).sum(2))
@@ -455,14 +466,15 @@ def test_logits_are_of_the_actions_as_they_were(name):
 
 def test_the_same_update_shows_the_same_images_and_every_symmetry_comes():
     board = GAMES["tic_tac_toe"]
-    outputs = SymmetricOutputs(board, seed=7)
-    one, again, other = (outputs.images(400, key)[0] for key in (3, 3, 4))
-    assert torch.equal(one, again)
-    assert not torch.equal(one, other)
-    assert len(torch.unique(one, dim=0)) == len(board.symmetries) == 8
-    plain, actions = SymmetricOutputs(board, turned=False).images(50, 1)
-    assert (plain == torch.arange(board.cells)).all()
-    assert (actions == torch.arange(board.actions)).all()
+    policy, batch = Cells(board), {"action": torch.zeros(400)}
+    loss = AlphaZeroLoss(board, seed=7)
+    one, again, other = (loss.noise(policy, batch, (0, 0, key))["cells"] for key in (3, 3, 4))
+    assert np.array_equal(one, again)
+    assert not np.array_equal(one, other)
+    assert len(np.unique(one, axis=0)) == len(board.symmetries) == 8
+    plain = AlphaZeroLoss(board, turned=False).noise(policy, batch, (0, 0, 1))
+    assert (plain["cells"] == np.arange(board.cells)).all()
+    assert (plain["actions"] == np.arange(board.actions)).all()
 
 
 @pytest.mark.parametrize(

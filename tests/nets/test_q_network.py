@@ -18,7 +18,7 @@ from polyplay.envs.spaces import Box
 from polyplay.learning import value_losses
 from polyplay.nets import device, q_network
 from polyplay.nets import factory as nets
-from polyplay.nets.q_network import QHead, by_torch, compiled, random_choice
+from polyplay.nets.q_network import QHead, by_torch, epsilon_greedy, random_choice
 from polyplay.weights.params import FlatParams
 from tests.nets.helpers import arrivals, bind, continuous, discrete, image, parameters, play, unroll_in_pieces, vector
 
@@ -132,7 +132,13 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
         assert not torch.equal(changed, near), "who learns has the present weights"
         half.cache_weights()
         assert torch.equal(half.scores({"obs": obs}, {}, cached=True), changed)
-    assert set(value_losses.q_outputs(half, full, {"obs": obs}, double=True)) == {"q", "target", "online"}
+    batch = {
+        "obs": obs,
+        "action": torch.zeros(3, dtype=torch.int64),
+        "return": torch.ones(3),
+        "discount": torch.ones(3),
+    }
+    assert value_losses.QLoss(double=True)(half, full, batch, {}, {}).loss.isfinite()
 
 
 # polyplay/nets/q_network.py: units, noise, bounds, the same bits in unrolling, gradients by finite differences.
@@ -387,7 +393,7 @@ def test_the_compiled_loop_is_torch_to_the_bit(
     q = torch.randint(-2, 3, (rows, actions)).float()  # many are equally good
     mask = (torch.rand(rows, actions) < 0.6) | (torch.arange(actions) == 0) if masked else None
     noise, epsilon = torch.rand(rows, 5), None if chance is None else torch.full((rows,), chance)
-    for a, b in zip(compiled(q, mask, noise, epsilon), by_torch(q, mask, noise, epsilon), strict=True):
+    for a, b in zip(epsilon_greedy(q, mask, noise, epsilon), by_torch(q, mask, noise, epsilon), strict=True):
         assert a.dtype == b.dtype
         assert torch.equal(a, b)
 
@@ -396,7 +402,7 @@ def test_the_compiled_loop_is_torch_to_the_bit(
 def test_values_that_are_not_finite(bad: float) -> None:
     q, noise = torch.tensor([[0.0, bad, 1.0], [bad, bad, bad], [1.0, 2.0, bad]]), torch.rand(3, 3)
     mask = torch.tensor([[True, True, True], [True, True, True], [True, True, False]])
-    for a, b in zip(compiled(q, mask, noise, None), by_torch(q, mask, noise, None), strict=True):
+    for a, b in zip(epsilon_greedy(q, mask, noise, None), by_torch(q, mask, noise, None), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0, equal_nan=True)
 
 

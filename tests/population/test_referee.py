@@ -50,7 +50,7 @@ def test_a_table_is_drawn_anew_once_it_was_acknowledged_and_has_played_enough(tm
     assert office.turn() is False
     assert [league.table(a)[0] for a in range(2)] == [1, 1]
     assert league.table(0)[1][0] == 1, "actor 0's first table begins with agent 1"
-    assert league.acknowledged(0) == 0
+    assert league.acknowledged[0] == 0
     play(league, 0, [(1, 0)] * 2)
     office.turn()
     assert league.table(0)[0] == 1
@@ -278,7 +278,7 @@ class Scripted:
         draw, table = self.league.table(actor)
         if draw and self.rng.random() < 0.3:
             self.league.acknowledge(actor, draw)
-        seated = self.league.acknowledged(actor)
+        seated = self.league.acknowledged[actor]
         if seated == draw and draw:
             n = int(self.rng.integers(1, 9))
             outcomes = np.array([(1, 0), (0.5, 0.5), (0, 1)])[self.rng.integers(3, size=n)]

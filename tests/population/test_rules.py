@@ -17,6 +17,7 @@ from polyplay.core.errors import Count, Positive, UserError
 from polyplay.population import rules
 from polyplay.population.rules import (
     Choice,
+    Evolution,
     Population,
     Prior,
     Standing,
@@ -73,7 +74,7 @@ def members(scores: list[float | None], games: tuple[float, ...] = ()) -> list[S
 
 
 def donors(rule: str, scores: list[float | None], i: int) -> set[int | None]:
-    return {choice.donor for choice in choices(rule, members(scores), i)}
+    return {donor for donor, _ in choices(rule, members(scores), i)}
 
 
 def choices(rule: str, standings: list[Standing], i: int) -> list[Choice]:
@@ -114,8 +115,8 @@ def test_tournament_is_the_twin_s(scores):
 @pytest.mark.parametrize("rule", ["truncation", "tournament", "ttest"])
 def test_a_member_that_failed_copies_any_that_has_not(rule):
     standings = [Standing(FAILED), Standing(FAILED), Standing(1.0, (1.0,) * 10), Standing(None)]
-    assert {c.donor for c in choices(rule, standings, 0)} == {2}
-    assert choose_donor(rule, standings[:2], 0, Fixed(0)).donor is None
+    assert {donor for donor, _ in choices(rule, standings, 0)} == {2}
+    assert choose_donor(rule, standings[:2], 0, Fixed(0))[0] is None
 
 
 def one_against_one(own: list[float], other: list[float]) -> Choice:
@@ -137,7 +138,7 @@ def one_against_one(own: list[float], other: list[float]) -> Choice:
     ],
 )
 def test_the_t_test_by_hand(own, other, donor, why):
-    assert one_against_one(own, other) == Choice(donor, why)
+    assert one_against_one(own, other) == (donor, why)
 
 
 class Listed(Population):
@@ -159,13 +160,14 @@ class Listed(Population):
 def test_any_population_evolves_by_any_rule(rule):
     worse, better = Standing(1000.0, (0.0,) * 10, {"c": 1.0}), Standing(1200.0, (8.0, 9.0) * 5, {"c": 5.0})
     population, rng = Listed(worse, better), np.random.default_rng(0)
-    choice = evolve(population, 0, rule, "perturb", {"c": Prior("c", "uniform", 0, 9)}, rng)
-    assert choice.donor == (None if rule == "none" else 1)
+    donor, _ = evolve(population, 0, Evolution(1, rule, "perturb", {"c": Prior("c", "uniform", 0, 9)}), rng)
+    assert donor == (None if rule == "none" else 1)
     assert population.members[0].values["c"] in ([1.0] if rule == "none" else [4.0, 6.0])
-    assert evolve(population, 1, rule, "none", {}, rng).donor is None, "nobody is better"
+    still = Evolution(1, rule, "none")
+    assert evolve(population, 1, still, rng)[0] is None, "nobody is better"
     gone = Listed(worse, replace(better, values={"broken": 1}))
     said = "nothing is copied" if rule == "none" else "not copied: it is gone"
-    assert evolve(gone, 0, rule, "none", {}, rng) == Choice(None, said)
+    assert evolve(gone, 0, still, rng) == (None, said)
     assert gone.members[0] is worse
 
 

@@ -59,13 +59,13 @@ def test_it_learns_to_win(on, learners, tmp_path):
 
 def watch_updates(monkeypatch: Any) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """What the loss gets, update by update."""
-    seen, score = list[tuple[dict[str, Any], dict[str, Any]]](), PPO.__call__
+    seen, score = list[tuple[dict[str, Any], dict[str, Any]]](), PPO.score
 
-    def scored(self: PPO, out: Any, batch: Any, hyperparameters: Any) -> LossOutput:
+    def scored(self: PPO, out: Any, batch: Any, hyper: Any) -> LossOutput:
         seen.append(({k: v.detach().clone() for k, v in out.items()}, dict(batch)))
-        return score(self, out, batch, hyperparameters)
+        return score(self, out, batch, hyper)
 
-    monkeypatch.setattr(PPO, "__call__", scored)
+    monkeypatch.setattr(PPO, "score", scored)
     return seen
 
 
@@ -209,7 +209,7 @@ def learnt_once(found: checkpoint.OpenCheckpoint) -> None:
 # ------------------------------------------------------------------------------------------------------ in one thread
 def test_a_run_that_fails_goes_on_with_its_experience_and_knobs(tmp_path, monkeypatch):
     """At an update of its own; agent steps that came and were not yet counted are counted later, once."""
-    directory, spirits, came, score = tmp_path / "run", list[float](), list[int](), PPO.__call__
+    directory, spirits, came, score = tmp_path / "run", list[float](), list[int](), PPO.score
     add = WindowFeed._add
 
     def added(self: WindowFeed, rows: Any, state: Any) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ import polyplay
 from polyplay.core import checkpoint
 from polyplay.core.errors import WorkerLost
 from polyplay.core.files import read_lines
+from polyplay.learning import Loss
 from polyplay.workers.autoscale import schedule
 from polyplay.workers.crew import Crew
 from tests.reports import rows
@@ -169,16 +170,17 @@ def test_ahead_it_goes_on_with_what_was_in_flight(lag, tmp_path, capfd):
 
 
 @dataclass(frozen=True)
-class Kept:
+class Kept(Loss):
     """A loss that keeps the rows and the state before them."""
 
     inner: Any
     seen: list = field(default_factory=list, hash=False, compare=False)
-    metrics: ClassVar[tuple[str, ...]] = ()
+    metrics = ()
 
-    def __call__(self, out, batch, hyperparameters):
+    def __call__(self, policy, target, batch, state, hyper):
+        out = self.inner.outputs(policy, batch, state)
         self.seen.append(({k: v.clone() for k, v in batch.items()}, {k: v.detach() for k, v in out.items()}))
-        return self.inner(out, batch, hyperparameters)
+        return self.inner.score(out, batch, hyper)
 
 
 def test_the_recurrent_state_goes_through_updates_and_the_bootstrap_does_not_advance_it():

@@ -19,6 +19,7 @@ from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerCo
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import policy_losses
 from polyplay.learning.learner import LearnerSpec
+from polyplay.learning.parts import LinearDecay
 from polyplay.nets import factory
 from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import Local, OptimizerSpec
@@ -48,9 +49,11 @@ def finish(steps: Iterable[None]) -> None:
         pass
 
 
-def task(update: Any = None, total: float = 1e9, policy: Any = POLICY, loss: Any = None, **more: Any) -> LearnerSpec:
+def task(
+    update: Any = None, total: float = 1e9, policy: Any = POLICY, loss: Any = None, parts: Any = (LinearDecay(),)
+) -> LearnerSpec:
     hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
-    return LearnerSpec(policy, loss or policy_losses.A2C(), update or Local(OPTIM), hyperparameters, total, **more)
+    return LearnerSpec(policy, loss or policy_losses.A2C(), update or Local(OPTIM), hyperparameters, total, parts)
 
 
 def some_rows(seed: int, T: int = 4, B: int = 6, version: int = 0) -> dict[str, Any]:

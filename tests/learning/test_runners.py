@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import numpy as np
@@ -14,9 +14,10 @@ from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerCo
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning.learner import Learner, LearnerSpec
 from polyplay.learning.parts import TargetNetwork
-from polyplay.learning.threaded_gradient import parts_of
-from polyplay.learning.value_losses import CategoricalLoss, QLoss, q_outputs
+from polyplay.learning.runners import ThreadedRunner, divide
+from polyplay.learning.value_losses import CategoricalLoss, QLoss
 from polyplay.nets import factory
+from polyplay.nets.device import to_device
 from polyplay.weights.update import Local, OptimizerSpec
 
 SPEC = EnvSpec(obs=Field((20,), "float32"), action=Discrete(3))
@@ -49,7 +50,7 @@ def learner(
     policy = factory.NetworkFactory("mlp", SPEC, options, values=True)
     update, rate = Local(OptimizerSpec(optimizer, eps=1e-2)), Hyperparameters(learning_rate=1e-3)
     parts = (TargetNetwork(5),)
-    return Learner(ctx, LearnerSpec(policy, LOSSES[loss], update, rate, 1e9, "constant", parts, outputs=q_outputs))
+    return Learner(ctx, LearnerSpec(policy, LOSSES[loss], update, rate, 1e9, parts))
 
 
 def item(seed: int, B: int = 32) -> Any:
@@ -61,14 +62,24 @@ def item(seed: int, B: int = 32) -> Any:
     return {"obs": obs, **numbers, **whole}
 
 
+def end_of(steps: Generator[None, None, Any]) -> Any:
+    """What a generator gives at its end."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            return end.value
+
+
+def begin(who: Learner, given: Any) -> None:
+    who.run.begin(who.with_noise(to_device(given, who.device)))
+
+
 def learnt(who: Learner, updates: int = 4) -> tuple[torch.Tensor, list[np.ndarray]]:
     """Weights after some updates, and each update's priorities."""
     priorities = []
     for i in range(updates):
-        list(who.step_on_sample(item(i), 4.0))
-        found = who.priorities()
-        assert found is not None
-        priorities.append(found)
+        priorities.append(end_of(who.step_on_sample(item(i), 4.0)))
     return who.vector.flat.clone(), priorities
 
 
@@ -76,18 +87,19 @@ def learnt(who: Learner, updates: int = 4) -> tuple[torch.Tensor, list[np.ndarra
 @pytest.mark.parametrize("optimizer", ["rmsprop_dqn", "adam"])
 def test_two_threads_learn_what_one_does(loss: str, optimizer: str):
     alone, together = learner(1, loss, optimizer), learner(2, loss, optimizer)
+    assert not divide(alone, 32)
+    assert divide(together, 32)
     (one, first), (two, second) = learnt(alone), learnt(together)
-    assert not alone.threads
-    assert together.threads
     torch.testing.assert_close(two, one, rtol=1e-3, atol=2e-5)
     np.testing.assert_allclose(np.stack(second), np.stack(first), rtol=1e-3, atol=1e-4)
 
 
 def test_one_thread_makes_it_where_that_shall_repeat_the_run():
-    assert parts_of(learner(2, "sum"), 32) == 2
-    assert parts_of(learner(2, "sum", trace=True), 32) == 1
+    assert divide(learner(2, "sum"), 32)
+    torch.set_num_threads(2)
+    assert not divide(learner(2, "sum", trace=True), 32)
     torch.set_num_threads(1)  # as in a serial run, and where workers are threads
-    assert parts_of(learner(2, "sum"), 32) == 1
+    assert not divide(learner(2, "sum"), 32)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -96,10 +108,10 @@ def test_a_batch_that_was_begun_before_is_learnt_to_the_bit(loss: str):
     for ahead in (False, True):
         torch.set_num_threads(2)
         who = learner(2, loss)
-        assert who.divide(32)
+        assert divide(who, 32)
         for i in range(4):
             if ahead:
-                who.begin(item(i))
+                begin(who, item(i))
             list(who.step_on_sample(item(i), 4.0))
         paths.append(who.vector.flat)
     assert torch.equal(*paths)
@@ -109,12 +121,12 @@ def test_a_batch_that_was_begun_before_is_learnt_to_the_bit(loss: str):
 def test_in_bfloat16_what_acts_has_the_newest_weights(ahead: bool):
     """One copy of the large layers' weights serves acting and learning."""
     who = learner(2, "mean", precision="bfloat16")
-    assert who.divide(32)
+    assert divide(who, 32)
     twin = learner(1, "mean", precision="bfloat16")
     rows = {"obs": torch.as_tensor(item(9)["obs"][0])}
     for i in range(5):
         if ahead:
-            who.begin(item(i))
+            begin(who, item(i))
         list(who.step_on_sample(item(i), 4.0))
         who.policy.cache_weights()
         twin.vector.flat.copy_(who.vector.flat)
@@ -126,8 +138,8 @@ def test_in_bfloat16_what_acts_has_the_newest_weights(ahead: bool):
 
 def test_statistics_of_inputs_change_after_what_was_begun():
     who = learner(2, "sum", inputs="normalize")
-    who.divide(32)
-    who.begin(item(0))
-    assert who.threads
+    assert divide(who, 32)
+    begin(who, item(0))
+    assert isinstance(who.run, ThreadedRunner)
     who.observe({"obs": np.ones((5, 4, 20), np.float32)})
-    assert all(f.done() for f in (*who.threads.targets, *who.threads.begun))
+    assert all(f.done() for f in (*who.run.targets, *who.run.begun))

@@ -1,9 +1,6 @@
-"""The gradient of a batch by several threads of a learner, each of its part of the batch.
+"""Who computes an update's loss and gradient: one thread, or several of a learner, each of its part of the batch.
 
-Threads inside one operation meet about a hundred times an update: where another program keeps one of their cores busy,
-each meeting waits for the scheduler. These meet three times. The parts' gradients are added in fixed order, so a
-run repeats to the bit; from one thread's gradient theirs differs by rounding. While the first thread acts, the others
-may begin with the next batch: acting doesn't change the weights.
+Every runner leaves the gradient in the learner's vector, where its Update looks.
 """
 
 from __future__ import annotations
@@ -20,41 +17,90 @@ from polyplay.buffers.replay import BOTH
 from polyplay.core import tree
 from polyplay.core.machine import LARGE, ThreadPool, split_size
 from polyplay.core.tree import Batch
-from polyplay.learning import value_losses
-from polyplay.learning.returns import LazyMetrics, LossOutput
-from polyplay.learning.value_losses import CategoricalLoss, QLoss
+from polyplay.learning.returns import Hyper, Loss, LossOutput, check_output
 from polyplay.nets.factory import build_network
-from polyplay.nets.layers import Linear
+from polyplay.nets.layers import Linear, Tape
 from polyplay.nets.policy import Policy
 from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams
 
 if TYPE_CHECKING:
     from polyplay.learning.learner import Learner
-    from polyplay.nets.q_network import QNetwork
+    from polyplay.nets.actor_critic import ActorCritic
 
 Factors = list[tuple[Tensor, Tensor]]
 BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
 TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
 
 
-def parts_of(learner: Learner, rows: int) -> int:
-    """Into how many parts a batch of so many transitions is divided: one where a single thread shall be able to repeat
-    the run to the bit.
+class Recalled:
+    """A policy that unrolls the rows in which it recorded a tape while acting with the present weights."""
+
+    def __init__(self, policy: Policy, tape: Tape):
+        self.policy, self.tape = policy, tape
+
+    def unroll(self, batch: Batch, state: Batch) -> Batch:
+        """See ActorCritic.unroll."""
+        return cast("ActorCritic", self.policy).unroll(batch, state, self.tape)
+
+
+class Runner:
+    """One thread, by the module that is bound to the vector."""
+
+    hyper: Hyper  # hyperparameters as they are now
+
+    def __init__(self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams):
+        self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
+        self.checked = False
+
+    def __call__(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+        """Score a batch, and leave its gradient in the vector. tape: of acting in these rows with the present weights.
+        Raises UserError: the loss gives something else than a LossOutput.
+        """
+        policy = self.policy if tape is None else Recalled(self.policy, tape)
+        scored = self.loss(policy, self.target, batch, state, self.hyper)
+        if not self.checked:
+            check_output(self.loss, scored)
+            self.checked = True
+        self.vector.zero_grad()
+        scored.loss.backward()
+        return scored
+
+    def begin(self, batch: Batch) -> None:
+        """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
+
+    def settle(self) -> None:
+        """Wait for what was begun: what the networks compute with is about to change."""
+
+    def refresh(self) -> None:
+        """Take over new weights, after an update."""
+
+
+def divide(learner: Learner, rows: int) -> bool:
+    """Have several threads run the updates from samples of so many transitions, where they may. One thread does where
+    it shall be able to repeat the run to the bit.
     """
-    ctx, spec = learner.ctx, learner.spec
-    simple = isinstance(spec.loss, QLoss | CategoricalLoss) and not learner.policy.state_spec()
-    refuses = any(part.refuses for part in learner.parts)
-    if not simple or refuses or ctx.trace or learner.device.type != "cpu":
-        return 1
-    return split_size(rows, min(ctx.threads, torch.get_num_threads()), learner.vector.weights)
+    ctx, refuses = learner.ctx, any(part.refuses for part in learner.parts)
+    whole = not learner.spec.loss.divisible or learner.policy.state_spec()
+    if not (whole or refuses or ctx.trace or learner.device.type != "cpu"):
+        n = split_size(rows, min(ctx.threads, torch.get_num_threads()), learner.vector.weights)
+        if n > 1:
+            learner.run = ThreadedRunner(learner, n)
+    return isinstance(learner.run, ThreadedRunner)
 
 
-class ThreadedGradient:
-    """`n` threads, the caller's among them, with a network each on the learner's weights."""
+class ThreadedRunner(Runner):
+    """`n` threads, the caller's among them, with a network each on the learner's weights.
+
+    Threads inside one operation meet about a hundred times an update: where another program keeps one of their cores
+    busy, each meeting waits for the scheduler. These meet three times. The parts' gradients are added in fixed order,
+    so a run repeats to the bit; from one thread's gradient theirs differs by rounding. While the first thread acts, the
+    others may begin with the next batch: acting doesn't change the weights.
+    """
 
     def __init__(self, learner: Learner, n: int):
-        self.learner, self.n = learner, n
+        super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.vector)
+        self.learner, self.n, self.hyper = learner, n, learner.run.hyper
         self.nets = [self._copy(learner.policy, learner.vector) for _ in range(n)]
         torch.set_num_threads(1)  # of an operation
         self.team = ThreadPool(n, partial(torch.set_num_threads, 1))
@@ -68,7 +114,7 @@ class ThreadedGradient:
         self.halves = self._keep_halves()
         self.refresh()
         self.begun: list[Future[LossOutput]] = []  # the others' parts of the batch that is scored next
-        self.targets: list[Future[Tensor]] = []  # its pass through the target network, divided among the others
+        self.targets: list[Future[Batch]] = []  # its pass through the target network, divided among the others
 
     def _copy(self, net: Policy, vector: FlatParams) -> Policy:
         """Another module on the same weights, with gradients of its own."""
@@ -91,7 +137,7 @@ class ThreadedGradient:
         return kept
 
     def refresh(self) -> None:
-        """After an update: the copies are those of the new weights."""
+        """See Runner: the halves are those of the new weights."""
 
         def copy(i: int) -> None:
             for weight, half in self.halves:
@@ -101,65 +147,54 @@ class ThreadedGradient:
         if self.halves:
             self.team.each(copy)
 
-    def begin(self, batch: Batch, key: int) -> None:
-        """Begin with the batch that is scored next, while the caller does something else than to change the weights:
-        the others do their parts, and before that the target network's pass of all.
-        """
-        target, rows = cast("QNetwork", self.learner.target_net), len(batch["action"])
+    def begin(self, batch: Batch) -> None:
+        """See Runner: the others do their parts, and before that the target network's pass of all."""
+        rows = len(batch["action"])
         others = _split(batch, even(rows, self.n - 1))
-        self.targets = [self.team.begin(partial(value_losses.target_scores, target, part, key)) for part in others]
+        self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
         parts = _split(batch, self._rows_beside_acting(rows))
-        self.begun = [
-            self.team.begin(partial(self._one, i, parts[i], rows, key, self.targets)) for i in range(1, self.n)
-        ]
+        self.begun = [self.team.begin(partial(self._one, i, parts[i], rows, self.targets)) for i in range(1, self.n)]
 
     def settle(self) -> None:
-        """Wait for what was begun: what the networks compute with is about to change."""
         wait(self.targets)
         wait(self.begun)
 
-    def score(self, batch: Batch, key: int) -> LossOutput:
-        """The loss of the batch, whose gradient is in the learner's vector then."""
+    def __call__(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+        """See Runner. A batch that was begun is the one that `begin` had."""
         whole = len(batch["action"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
         parts = _split(batch, rows)
         if self.begun:
-            scored = [self._one(0, parts[0], whole, key, self.targets), *(other.result() for other in self.begun)]
+            scored = [self._one(0, parts[0], whole, self.targets), *(other.result() for other in self.begun)]
             self.begun, self.targets = [], []
         else:
-            scored = self.team.each(lambda i: self._one(i, parts[i], whole, key))
+            scored = self.team.each(lambda i: self._one(i, parts[i], whole))
         self.team.each(self._add_up)
         loss = torch.stack([s.loss.detach() for s in scored]).sum()
         priority = None if scored[0].priority is None else torch.cat([s.priority for s in scored])  # type: ignore[misc]
-
-        def metrics() -> dict[str, Tensor]:
-            weights = torch.tensor(rows) / whole
-            means = {k: (torch.stack([s.metrics[k] for s in scored]) * weights).sum() for k in scored[0].metrics}
-            return {**means, "loss": loss}
-
-        return LossOutput(loss, LazyMetrics(metrics), priority)
+        weights = torch.tensor(rows) / whole
+        means = {k: (torch.stack([s.metrics[k] for s in scored]) * weights).sum() for k in scored[0].metrics}
+        return LossOutput(loss, {**means, "loss": loss}, priority)
 
     def _rows_beside_acting(self, rows: int) -> list[int]:
         """How a batch is divided that is begun while the first thread acts: where a row takes half the time, in
         bfloat16, and acting nearly as long as in float32, that thread has fewer.
         """
-        if not self.learner.policy.bf16:
+        if not self.policy.bf16:
             return even(rows, self.n)
         first = max(1, round(BESIDE_ACTING * rows / self.n))
         return [first, *even(rows - first, self.n - 1)]
 
-    def _one(self, i: int, batch: Batch, whole: int, key: int, targets: Sequence[Future[Tensor]] = ()) -> LossOutput:
+    def _one(self, i: int, batch: Batch, whole: int, targets: Sequence[Future[Batch]] = ()) -> LossOutput:
         """The loss of part i, whose gradient its network has then; of a mean over `whole` rows its share. targets: of
         the whole batch, where begun before.
         """
-        net, spec, target = self.nets[i], self.learner.spec, self.learner.target_net
-        assert spec.outputs is not None
-        ready = None
+        net = self.nets[i]
         if targets:
-            found = torch.cat([t.result() for t in targets])
-            ready = found.split(self._rows_beside_acting(len(found)))[i]
-        scored = spec.loss(spec.outputs(net, target, batch, None, key=key, ready=ready), batch, spec.hyperparameters)
-        if not (isinstance(spec.loss, QLoss) and spec.loss.reduction == "sum"):
+            found = tree.map(lambda *parts: torch.cat(parts), *(t.result() for t in targets))
+            batch = batch | tree.map(lambda x: x.split(self._rows_beside_acting(len(x)))[i], found)
+        scored = self.loss(net, self.target, batch, {}, self.hyper)
+        if self.loss.reduction == "mean":
             scored = scored._replace(loss=scored.loss * (len(batch["action"]) / whole))
         for p in net.parameters():
             p.grad = None  # what backward makes is kept as it is, nothing is added up
@@ -198,8 +233,11 @@ def even(rows: int, n: int) -> list[int]:
 
 def _split(batch: Batch, rows: Sequence[int]) -> list[Batch]:
     """Its parts of so many rows each, in order."""
-    split = {path: x.split(list(rows), int(path.partition("/")[0] in TWO)) for path, x in tree.leaves(batch)}
-    return [tree.nest({path: parts[i] for path, parts in split.items()}) for i in range(len(rows))]
+    own, split = batch.keys() - {"key"}, dict[str, Sequence[Tensor]]()
+    for path, x in tree.leaves({k: batch[k] for k in own}):
+        split[path] = x.split(list(rows), int(path.partition("/")[0] in TWO))
+    parts = ({path: x[i] for path, x in split.items()} for i in range(len(rows)))
+    return [{**batch, **tree.nest(part)} for part in parts]
 
 
 def _sum(grads: list[Tensor], out: Tensor) -> None:
