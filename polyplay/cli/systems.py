@@ -18,8 +18,8 @@ from polyplay.cli.arguments import page_and_words, parse_words, print_findings
 from polyplay.core.errors import Count, Seconds, Seed, UserError, as_json
 from polyplay.core.files import Row
 from polyplay.envs.check import check_env
-from polyplay.runs.directory import list_runs
-from polyplay.runs.options import RunOptions, how_made
+from polyplay.runs import directory as run_files
+from polyplay.runs import options as run_options
 from polyplay.runs.terminal import default_console, short_count
 
 
@@ -71,7 +71,7 @@ def command_runs(words: list[str]) -> None:
     """Prints the table."""
     about = "DIR: directories of runs, or runs (none: runs/)."
     places, options, _ = parse_words(RunsOptions, words, "polyplay runs [DIR …]", about, several=True)
-    rows = list_runs([Path(place) for place in places] or [HOME] * HOME.is_dir())
+    rows = run_files.list_runs([Path(place) for place in places] or [HOME] * HOME.is_dir())
     if options.json:
         print(json.dumps(rows, indent=2))
     elif not rows:
@@ -127,7 +127,8 @@ def command_check(words: list[str]) -> int:
     env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
     if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
-    made = how_made(RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper))  # read as in training
+    read = run_options.RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper)  # as in training
+    made = run_options.how_made(read)
     trials: dict[str, Any] = {name: getattr(options, name) for name in ("steps", "step_timeout", "seed")}
     trials |= {k: v for k, v in (("options", made["kwargs"]), ("wrappers", made["wrappers"])) if v}
     try:

@@ -24,12 +24,10 @@ from polyplay.runs import options as run_options
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed
-from polyplay.runs.session import RunSetup, Session, check_callbacks
+from polyplay.runs.session import Callback, RunSetup, Session, check_callbacks
 from polyplay.systems import System, _presets
 from polyplay.workers.crew import Crew
 from polyplay.workers.diagram import describe_wiring
-
-Callbacks = Sequence[object]
 
 
 @dataclass
@@ -44,12 +42,12 @@ class RunResult:
 
 
 def train(
-    page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = ()
+    page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
     """Run a system from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
     it cannot go on.
     """
-    callbacks = check_callbacks(callbacks)
+    called = check_callbacks(callbacks, systems.is_population(page))
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
         changes = load.changes_given(page.name, settings, options, sources) | load.objects_of(settings)
@@ -59,12 +57,17 @@ def train(
     from polyplay.runs import population
 
     if systems.is_population(page):
-        return population.train(page, settings, options, sources, callbacks)
-    return begin_run(page, settings, options, sources, callbacks)
+        return population.train(page, settings, options, sources)
+    return begin_run(page, settings, options, sources, called)
 
 
 def begin_run(
-    page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = (), **how: Any
+    page: Page,
+    settings: Settings,
+    options: RunOptions,
+    sources: Sources,
+    callbacks: Sequence[Callback] = (),
+    **how: Any,
 ) -> RunResult:
     """Begin a run of one agent. how: the part of RunSetup, if not to its end."""
     reporter.check_wandb(options.wandb)
@@ -98,17 +101,19 @@ def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, Sy
     return crew, wired
 
 
-def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Callbacks = ()) -> RunResult:
+def resume(
+    directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
+) -> RunResult:
     """Go on with a run, or a population, from its newest whole checkpoint; `changes` are options, or hyperparameters,
     that now hold. trust: also where it was made elsewhere and executes a module by name.
     """
-    callbacks = check_callbacks(callbacks)
-    directory = Path(directory)
+    of_population = run_files.has_members(run_files.read_config(directory, population=True))
+    called = check_callbacks(callbacks, of_population)
     from polyplay.runs import population
 
-    if run_files.has_members(run_files.read_config(directory, population=True)):
-        return population.resume(directory, changes, trust, callbacks)
-    return continue_run(directory, changes, trust, callbacks)
+    if of_population:
+        return population.resume(directory, changes, trust)
+    return continue_run(directory, changes, trust, called)
 
 
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
