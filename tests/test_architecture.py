@@ -24,7 +24,7 @@ TOP = ["__init__", "__main__", "api"]
 BUDGET = {
     "core": 1741,
     "envs": 4412,
-    "buffers": 2012,
+    "buffers": 1968,
     "games": 3789,
     "nets": 2995,
     "weights": 1236,
@@ -59,7 +59,7 @@ ALONE = {
     "a system's population, surgery or reproduction, of which most runs have none": """
         runs/population runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
-        buffers/delivery_log buffers/training_queue buffers/window_buffer evaluation/verify learning/checkpoints
+        buffers/delivery_log buffers/training_queue evaluation/verify learning/checkpoints
         learning/runners nets/torsos workers/diagram workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
