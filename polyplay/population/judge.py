@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from polyplay.acting import play
+from polyplay.acting.play import MatchStarts
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, read_lines, refusal_text, write_json
@@ -184,7 +185,7 @@ class Matches:
         self._tell(points, firsts, notes)
         return np.array(ended), len(np.unique(starts.records, axis=0))
 
-    def _openings(self) -> tuple[play.MatchStarts, GameNotes]:
+    def _openings(self) -> tuple[MatchStarts, GameNotes]:
         """Each twice, and the moves that led there."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
         draw = Search(self.board, self.games, self.opening, self.champion, seed)
@@ -194,7 +195,7 @@ class Matches:
         notes = GameNotes(self.board, self.gate.games)
         for game, opening in enumerate(np.repeat(moves, 2, 0)):
             notes.begin(game, opening[opening >= 0])
-        return play.MatchStarts(np.repeat(records, 2, 0), np.arange(self.gate.games) % 2 == 0), notes
+        return MatchStarts(np.repeat(records, 2, 0), np.arange(self.gate.games) % 2 == 0), notes
 
     def _player(self, evaluator: NetworkEvaluator, notes: GameNotes) -> Opponent:
         search = Search(self.board, self.games, self.search, evaluator)
