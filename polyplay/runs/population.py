@@ -14,8 +14,7 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.buffers.replay import layout
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.rollout_queue import RolloutQueue, TrainingQueue
 from polyplay.core import checkpoint
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
