@@ -61,7 +61,7 @@ class ParameterServer(update.SharedWeights):
 
     def __init__(
         self,
-        optim: update.OptimizerSpec,
+        optim: optimizers.OptimizerSpec,
         weights: int,
         size: int,
         workers: int,
