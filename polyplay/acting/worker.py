@@ -20,8 +20,7 @@ from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, player_
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_at_table
 from polyplay.buffers.league import League
-from polyplay.buffers.rollout_queue import Producer, RolloutQueue
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.rollout_queue import Producer, RolloutQueue, TrainingQueue
 from polyplay.core import checkpoint
 from polyplay.core.tree import Batch
 from polyplay.core.worker import WorkerContext

@@ -2,5 +2,4 @@
 
 from polyplay.buffers.replay import Proportional, Replay, Uniform
 from polyplay.buffers.replay_worker import SampleQueue, serve_replay
-from polyplay.buffers.rollout_queue import RolloutQueue, slots_per_batch
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.rollout_queue import RolloutQueue, TrainingQueue, slots_per_batch

@@ -57,7 +57,7 @@ class League(Closable, Edge):
     """
 
     memory: ClassVar[str] = "league"
-    LOCAL = ("taken", "told", "lost", "drawn", "acknowledged", "entered", "posts", "newest", "reserve", "begun")
+    LOCAL = ("taken", "reported", "lost", "drawn", "acknowledged", "entered", "posts", "newest", "reserve", "begun")
     elo = shared_array(np.float64, lambda s: (s.players,))
     mu = shared_array(np.float64, lambda s: (s.players,))  # of TrueSkill
     sigma = shared_array(np.float64, lambda s: (s.players,))
@@ -115,7 +115,7 @@ class League(Closable, Edge):
         # of each actor: matches that are written down, that it told of, that came too fast; the newest draw, and the
         # one that it plays with (0: none yet). Of each agent: past agents that were entered, and posted; the version of
         # the one posted last; the player that the next one will be (-1: none is free)
-        self.taken, self.told, self.lost, self.drawn, self.acknowledged = self._actors.T[:: LINE // 8]
+        self.taken, self.reported, self.lost, self.drawn, self.acknowledged = self._actors.T[:: LINE // 8]
         self.entered, self.posts, self.newest, self.reserve = self._agents.T[:: LINE // 8]
         self.begun = self._run[1:2]  # whether a referee has been here
 
@@ -151,14 +151,14 @@ class League(Closable, Edge):
         draw. What the referee is too slow for is left out and counted as lost: acting never waits for it.
         """
         self.check()
-        told, n = int(self.told[actor]), len(players)
-        taken = min(n, RESULTS - told + int(self.taken[actor]))
-        at = np.arange(told, told + taken) % RESULTS
+        reported, n = int(self.reported[actor]), len(players)
+        taken = min(n, RESULTS - reported + int(self.taken[actor]))
+        at = np.arange(reported, reported + taken) % RESULTS
         self._draws[actor, at] = self.acknowledged[actor]
         self._players[actor, at] = players[:taken]
         self._outcomes[actor, at] = np.nan_to_num(outcomes[:taken])  # what is no number is 0
         self.lost[actor] += n - taken
-        self.told[actor] = told + taken
+        self.reported[actor] = reported + taken
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
@@ -217,7 +217,7 @@ class League(Closable, Edge):
 
     def results(self, actor: int, begin: int, most: int) -> Results:
         """Copies of up to `most` matches of an actor, from number `begin` on."""
-        at = np.arange(begin, min(int(self.told[actor]), begin + most)) % RESULTS
+        at = np.arange(begin, min(int(self.reported[actor]), begin + most)) % RESULTS
         return self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at]
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:

@@ -35,7 +35,10 @@ HEADROOM = 8  # a soft capacity has room for an eighth more
 class Uniform(NamedTuple):
     """Every item with the same chance."""
 
-    first = ""  # priority of an item: it has none
+    @property
+    def first(self) -> str:
+        """How an item gets its first priority: it has none."""
+        return ""
 
 
 class Proportional(NamedTuple):

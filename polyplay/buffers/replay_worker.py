@@ -18,7 +18,6 @@ from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Replay, Uniform
 from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import CheckpointPart
 from polyplay.core.files import refusal_text
 from polyplay.core.shared_memory import LINE, Semaphore, shared_array
 from polyplay.core.tree import Batch
@@ -302,13 +301,13 @@ class ReplayShard:
         lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version, self.samples.last(self.writer.m))
         if ctx.directory is not None:
             try:
-                self._write(CheckpointPart(ctx.directory, version), lost)
+                self._write(checkpoint.CheckpointPart(ctx.directory, version), lost)
             except OSError as e:
                 failed = True
                 ctx.log("warning", f"checkpoint of update {version}: {ctx.role} {ctx.index}: {refusal_text(e)}")
         self.writer.answer(version, failed)
 
-    def _write(self, part: CheckpointPart, lost: list[int]) -> None:
+    def _write(self, part: checkpoint.CheckpointPart, lost: list[int]) -> None:
         from polyplay.buffers.replay_kernels import SAMPLED
 
         counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch

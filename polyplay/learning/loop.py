@@ -20,12 +20,11 @@ from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
 from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
 from polyplay.acting.worker import open_pool
-from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
+from polyplay.buffers import TrainingQueue, actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.league import League
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, QueueBatches, RolloutBatches, RolloutSlots, rows_of
-from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart
 from polyplay.core.errors import Leaving, UserError

@@ -38,7 +38,6 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.policy import PolicyFactory
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population import ratings
-from polyplay.population.ratings import RANDOM, RATINGS, REFERENCES, RatedVersion
 from polyplay.search.evaluators import NetworkEvaluator
 from polyplay.search.search import Search
 from polyplay.search.self_play import GameNotes
@@ -270,14 +269,14 @@ def rater(
 
 def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> tuple[str, ...]:
     """Their names, `random` first. Raises UserError: no such bot, no two teams, or matches that don't divide."""
-    if unknown := sorted({*references} - {*spec.bots, RANDOM}):
+    if unknown := sorted({*references} - {*spec.bots, ratings.RANDOM}):
         given = f"references: {', '.join(unknown)} given"
-        raise UserError(f"{given}; allowed: {', '.join([RANDOM, *spec.bots])}")
+        raise UserError(f"{given}; allowed: {', '.join([ratings.RANDOM, *spec.bots])}")
     if len(set(spec.sides)) != 2 or len(set(spec.kinds)) > 1:
         raise UserError(f"--env: seats of teams {list(spec.sides)} given; ratings need two teams of the same kind")
     if matches < 2 or matches % 2:
         raise UserError(f"matches of a rating: {matches} given, half on each side; allowed: even numbers from 2 on")
-    return (RANDOM, *dict.fromkeys(name for name in references if name != RANDOM))
+    return (ratings.RANDOM, *dict.fromkeys(name for name in references if name != ratings.RANDOM))
 
 
 def rated_games(envs: Envs) -> Envs:
@@ -294,7 +293,7 @@ class Rater:
         self.ctx, self.directory, self.games, self.params = ctx, directory, games, params
         self.net = build_network(policy, ctx.seed, ctx.precision)
         self.vector = FlatParams(self.net)
-        self.file = JsonLines(directory / RATINGS)
+        self.file = JsonLines(directory / ratings.RATINGS)
         self.rated = ratings.read_rated(directory)
         self.version = -1
         self.steps_before = 0 if ctx.resume is None else checkpoint.steps_of(ctx.resume)
@@ -315,7 +314,7 @@ class Rater:
         rated = [{"name": name, "mu": mu, "sigma": sigma} for name, (mu, sigma) in skills.items()]
         played = [{"pair": list(pair), "points": points} for pair, points in pairs.items()]
         made = {**settings, "references": rated, "played": played}
-        yield from self._write(REFERENCES, partial(write_json, self.directory / REFERENCES, made))
+        yield from self._write(ratings.REFERENCES, partial(write_json, self.directory / ratings.REFERENCES, made))
         return {name: mu for name, (mu, _) in skills.items()}
 
     def is_due(self, every: int, matches: int) -> bool:
@@ -335,19 +334,19 @@ class Rater:
         """Play the matches that the weights of now lack, batch by batch."""
         steps = self.steps_before + int(self.ctx.all_counters.column("steps").sum())
         wall = round(time.monotonic() - self.begun, 3)
-        now = RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated))
+        now = ratings.RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated))
         if self.rated and self.rated[-1].version == self.version:
             now = self.rated[-1]
         while now.matches < matches:
             name = ratings.next_reference(now.skill[0], now.points, references)
             line = yield from self._play(now, name, references[name], min(BATCH, matches - now.matches))
-            yield from self._write(RATINGS, partial(self.file.write, line))
+            yield from self._write(ratings.RATINGS, partial(self.file.write, line))
             ratings.take_line(self.rated, line)
             now = self.rated[-1]
             yield
         self.ctx.counters.tally(METRIC, now.skill[0], 1)
 
-    def _play(self, now: RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
+    def _play(self, now: ratings.RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
         """Matches against a reference; their line."""
         seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # of versions and batches others
         player = play.policy_player(self.net, play.PlayOptions(matches, seed))
@@ -358,7 +357,7 @@ class Rater:
         return {**about, "mu": mu, "sigma": sigma}
 
     def _reference(self, name: str, seed: int) -> play.TeamPlayer:
-        if name == RANDOM:
+        if name == ratings.RANDOM:
             return play.random_player(seed)
         return play.scripted_player(load_bot(self.games.spec, name))
 

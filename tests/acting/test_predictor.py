@@ -16,8 +16,7 @@ import torch
 
 from polyplay.acting.predictor import LaneTable
 from polyplay.acting.worker import predict
-from polyplay.buffers.rollout_queue import row_spec
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.rollout_queue import TrainingQueue, row_spec
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs, Greedy
 from polyplay.learning import policy_losses, returns

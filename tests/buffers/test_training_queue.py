@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.rollout_queue import TrainingQueue
 from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
 from polyplay.learning.loop import Chunks
