@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections import defaultdict
+from collections import Counter, defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -51,7 +51,8 @@ ALONE = {
         envs/envpool games/board_pool games/open_spiel games/records learning/alphazero_loss nets/onnx
         systems/_alphago_zero weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
         workers/row_costs""",
-    "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
+    "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale population/referee",
+    "what its room exports": "learning/value_losses",
     "a noun that many files use": """
         workers/sizing core/errors core/machine core/tree core/user_modules envs/make""",
     "one of the parts of a game, which together are too long": """
@@ -65,6 +66,28 @@ ALONE = {
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.
 WITH_TORCH = {"runs/reproduce", "evaluation/matches", "cli/gtp", "cli/play_page", "cli/play_session"}
+
+
+# Calls of `getattr` and `hasattr`, by what they ask and by file. None asks an object of ours what it can do: a base
+# class declares that.
+ASKED = {
+    "fields of a dataclass, or arrays of a class, by a list of their names": """
+        acting/actor 1 buffers/replay 1 cli/systems 1 cli/train 2 core/worker 2 envs/atari 5 envs/pool 1
+        evaluation/evaluate 2 evaluation/tournament 1 systems/_alphago_zero 1 systems/_presets 3 systems/_wiring 2
+        systems/five 1""",
+    "commands and names of a module of ours, by what was typed": "__init__ 1 cli/main 1 cli/gtp 1",
+    "environments, spaces and wrappers of users and of other libraries": """
+        envs/build 8 envs/inline_pool 1 envs/lane 2 envs/masks 1 envs/pettingzoo 9 envs/rules 14 envs/saved_state 6
+        envs/spaces 4 systems/_presets 1""",
+    "functions, classes and values that a user gives": """
+        core/user_modules 3 envs/pool 1 nets/factory 2 runs/options 4 runs/session 3""",
+    "NumPy, torch, Numba and psutil": """
+        acting/play 1 core/compiled 5 core/files 1 evaluation/matches 1 nets/action_heads 1 nets/layers 1
+        runs/crew_metrics 1""",
+    "exceptions": "cli/main 1 cli/train 1 workers/crew 1 workers/hosts/engines 1 workers/process 1",
+    "the operating system": "core/shared_memory 1 workers/process 1",
+}
+MOST_ASKED = 140
 
 
 def name(path: Path) -> str:
@@ -192,3 +215,22 @@ def test_nothing_pickled_is_ever_read_from_a_file_or_a_socket():
         text = path.read_text()
         assert "torch.load" not in text, path
         assert "pickle.load(" not in text, path
+
+
+def asked() -> Counter[str]:
+    found = Counter[str]()
+    for words in map(str.split, ASKED.values()):
+        for file, number in zip(words[::2], words[1::2], strict=True):
+            found[file] += int(number)
+    return found
+
+
+def asks(path: Path) -> int:
+    calls = [node.func for node in nodes_of(path) if isinstance(node, ast.Call)]
+    return sum(isinstance(call, ast.Name) and call.id in ("getattr", "hasattr") for call in calls)
+
+
+def test_what_is_asked_by_name_is_listed():
+    found = Counter({name(path): n for path in FILES if (n := asks(path))})
+    assert found == asked(), {k: (found[k], asked()[k]) for k in {*found, *asked()} if found[k] != asked()[k]}
+    assert found.total() <= MOST_ASKED
