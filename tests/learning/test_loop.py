@@ -43,9 +43,12 @@ class Learner:
         self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
         self.checkpoints = SimpleNamespace(more=None)
-        self.run, self.device, self.key = self, torch.device("cpu"), (0, 0, 0)
+        self.run, self.device = self, torch.device("cpu")
 
-    def begin(self, item, key) -> None:
+    def with_noise(self, batch):
+        return batch
+
+    def begin(self, item) -> None:
         self.begun.append(item["id"].tolist())
 
     def remaining(self) -> float:
