@@ -48,7 +48,7 @@ from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Epochs, LearnerSpec, unroll_before_last
+from polyplay.learning.learner import Epochs, LearnerSpec
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.layers import Tape, join_tapes
 from polyplay.runs import options
@@ -222,7 +222,7 @@ def updates_per_turn(crew: Crew) -> int:
 def reuses(crew: Crew) -> bool:
     """Whether those who act learn too, in the same rows with the same weights, and may keep what they computed."""
     role = learner_of(crew)
-    return crew.reuse and role.envs is not None and bool(role.spec and role.spec.stored_bootstrap)
+    return crew.reuse and role.envs is not None and bool(role.spec and role.spec.loss.recalls)
 
 
 def learner_of(crew: Crew) -> Role:
@@ -242,7 +242,7 @@ class Profile(CostProfile):
     def __init__(self, envs: Envs, spec: LearnerSpec, precision: str, passes: Epochs | None, reuse: bool):
         super().__init__(envs, spec, precision, passes)
         recalls = isinstance(self.policy, ActorCritic) and self.policy.recalls
-        self.reuse = reuse and spec.stored_bootstrap and passes is None and recalls
+        self.reuse = reuse and spec.loss.recalls and passes is None and recalls
 
     def learn(self, T: int, B: int, seconds: float) -> float:
         if not self.reuse:
@@ -257,8 +257,7 @@ class Profile(CostProfile):
         tape = join_tapes(tapes)
 
         def update() -> None:
-            out = unroll_before_last(self.policy, batch, first, tape)
-            deque(self.apply_gradient(self.spec.loss(out, batch, self.spec.hyperparameters)), 0)
+            deque(self.apply_gradient(self.run(batch, first, (0, 0, 0), tape)), 0)
 
         return cpu_cost(update, seconds, self.clock)
 

@@ -269,7 +269,8 @@ class Hyperparameters(SharedObject):
     _names: dict[str, int]
     _values = shared_array(np.float64, lambda h: (len(h._names),))
 
-    def __init__(self, **values: float):
+    def __init__(self, anneal: str = "constant", **values: float):
+        self.anneal = anneal  # "constant", or else the learning rate falls in a line to 0 over the run
         self.configured = values  # whatever they become
         self.schedules: tuple[HyperparameterSchedule, ...] = ()  # of those that learners set themselves
         self._names = {name: i for i, name in enumerate(values)}
@@ -307,6 +308,11 @@ class Hyperparameters(SharedObject):
         for name in values.keys() & self._names.keys():
             if configured is None or configured.get(name) == self.configured[name]:
                 self.set(name, values[name])
+
+    @property
+    def falls(self) -> bool:
+        """Whether the learning rate falls over the run."""
+        return self.anneal != "constant"
 
     def all(self) -> dict[str, float]:
         return {name: float(self._values[i]) for name, i in self._names.items()}

@@ -194,7 +194,7 @@ class AgentFeed(Feed):
         self.wait = ctx.index + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
         ctx = replace(ctx, index=0, n=1, row=ctx.served[agent], seed=ctx.seed + APART * agent)
         own = source.initial[agent] if source.initial else {}
-        hyper = Hyperparameters(**{**spec.hyperparameters.configured, **own})
+        hyper = Hyperparameters(spec.hyperparameters.anneal, **{**spec.hyperparameters.configured, **own})
         hyper.schedules = spec.hyperparameters.schedules
         parts = (*spec.parts, JointProgress(params))
         super().__init__(ctx, Learner(ctx, replace(spec, agent=agent, parts=parts, hyperparameters=hyper)))

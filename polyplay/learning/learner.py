@@ -22,7 +22,7 @@ from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, check_parts, open_parts
-from polyplay.learning.returns import Loss, LossOutput, check_loss
+from polyplay.learning.returns import Key, Loss, LossOutput, check_loss
 from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
@@ -230,9 +230,12 @@ class Learner:
         ctx.rescue = self.checkpoints.rescue
 
     def apply_hyperparameters(self) -> None:
-        """Give the network and the runner the hyperparameters as they are now."""
-        self.run.hyper = self.spec.hyperparameters.all()
-        self.policy.apply_hyperparameters(self.run.hyper)
+        """Give the network and the runner the hyperparameters as they are now, the learning rate as far as it fell."""
+        hyper = self.spec.hyperparameters.all()
+        if self.spec.hyperparameters.falls:
+            hyper["learning_rate"] *= self.remaining()
+        self.run.hyper = hyper
+        self.policy.apply_hyperparameters(hyper)
 
     def adjust(self) -> None:
         """Take over what changes as the run goes on: before an update, the same for all its passes."""
@@ -254,7 +257,7 @@ class Learner:
 
     def rate(self) -> float:
         """The learning rate of the next update."""
-        rate: float = self.spec.hyperparameters.learning_rate
+        rate: float = self.run.hyper["learning_rate"]
         for part in self.parts:
             rate = part.rate(rate)
         return rate
@@ -266,8 +269,7 @@ class Learner:
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
         if passes is not None:
-            seed = self.ctx.seed, self.ctx.index, self.version
-            yield from run_epochs(self, passes, batch, state, rows["version"], seed)
+            yield from run_epochs(self, passes, batch, state, rows["version"], self.key)
             return
 
         with self.ctx.counters.timed("learn"):
@@ -294,15 +296,15 @@ class Learner:
         self.run.refresh()
         return None if scored.priority is None else to_host(scored.priority)
 
-    def with_noise(self, batch: Batch) -> Batch:
-        """The batch with the random numbers that the loss takes in the next update."""
-        drawn = self.spec.loss.noise(self.policy, batch, (self.ctx.seed, self.ctx.index, self.version))
-        return {**batch, **to_device(drawn, self.device)} if drawn else batch
+    @property
+    def key(self) -> Key:
+        """Of the random numbers of the next update."""
+        return self.ctx.seed, self.ctx.index, self.version
 
     def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
         """The loss of a batch by the present weights; its gradient is in the vector then."""
         with self.ctx.counters.timed("learn"):
-            return self.run(self.with_noise(batch), state, tape)
+            return self.run(batch, state, self.key, tape)
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
@@ -336,7 +338,6 @@ class Learner:
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update.apply(rate, self.sums(learnt, kl))
-        check_leaving(total)
         waited = self.update.waited - waited
         self.ctx.counters.add("wait", waited)
         self.ctx.counters.add("learn", time.perf_counter() - before - waited)

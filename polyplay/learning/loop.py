@@ -32,7 +32,6 @@ from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
-from polyplay.learning.parts import LinearDecay
 from polyplay.learning.runners import divide
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_device
@@ -96,15 +95,11 @@ class Feed(ABC):
     alone: bool = True  # no other learner has to agree that the run ends
     blocking: bool = True  # it waits for what other workers do; they begin first
     passes: Epochs | None = None  # over each rollout, where they are several
+    between: bool = True  # whether the run may be saved, or end, after the last item
     lane: int = 0  # in a replay, the first one of the rollout that came last
 
     def __init__(self, ctx: WorkerContext, learner: Learner):
         self.ctx, self.learner = ctx, learner
-
-    @property
-    def between(self) -> bool:
-        """Whether the run may be saved, or end, after the last item."""
-        return True
 
     @property
     def waiting(self) -> bool:
@@ -184,7 +179,7 @@ def learn_from(feed: Feed) -> Iterator[None]:
                 continue
             ends = learner.done or (item is None and ctx.control.finishing and feed.alone)
             learner.done = ends
-            if ends or learner.checkpoints.due:
+            if ends or learner.checkpoints.agreed > learner.checkpoints.made:
                 yield from feed.save()
             if ends or ctx.leaving:
                 return
@@ -375,8 +370,7 @@ class RolloutFeed(Feed):
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
         if self.replayed:
             return self.source.consumer(ctx.index, self._note_lane)
-        decays, each = any(isinstance(x, LinearDecay) for x in spec.parts), self.passes.updates if self.passes else 1
-        length = spec.total if decays else 0.0
+        length, each = spec.total * spec.hyperparameters.falls, self.passes.updates if self.passes else 1
         log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, each)
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
@@ -534,12 +528,12 @@ class ReplayFeed(Feed):
             self.updates = int(saved["updates"])
             if saved.get("ahead"):
                 self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
-                learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
+                learner.run.begin(to_device(self.ahead, learner.device), learner.key)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
 
     @property
-    def between(self) -> bool:
+    def between(self) -> bool:  # type: ignore[override]
         return self.blocking or not self.due
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
@@ -579,7 +573,7 @@ class ReplayFeed(Feed):
         credit = limiter.credit(self.buffer.sampled) + self.steps * (limiter.ratio or 0.0)
         if self.divided and self.ahead is None and self.buffer.ready and credit >= limiter.batch:
             self.ahead, learner = self._draw(), self.learner
-            learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
+            learner.run.begin(to_device(self.ahead, learner.device), learner.key)
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):

@@ -16,7 +16,7 @@ from polyplay.core.errors import Count, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.envs.make import whole_matches
-from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, annealed, learn
+from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
@@ -70,8 +70,8 @@ def build(c: Config, crew: Crew) -> System:
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(net), workers=MOST, copy=False)
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), annealed(c.anneal))
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames))
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
     agents, batches = LaneTable(envs, chunks), Chunks(chunks, c.min_batch)
     predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, agents=agents, policy=policy)

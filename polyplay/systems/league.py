@@ -16,7 +16,7 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.envs import Envs
-from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, annealed, learn
+from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, learn
 from polyplay.population.league import League
 from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import Evolution, around
@@ -65,8 +65,8 @@ def build(c: Config, crew: Crew) -> System:
     loss = with_auxiliary(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
     passes = Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), annealed(c.anneal))
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
     copies, bots = Evolution(c.exploit_every, priors=around(hyper.configured)), tuple(envs.spec.bots)
     varied = hyper.configured if copies.every else ()
     league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=varied)
