@@ -30,7 +30,7 @@ from polyplay.games.board_pool import board_of
 from polyplay.learning import policy_losses, value_losses
 from polyplay.learning.alphazero_loss import AlphaZeroLoss
 from polyplay.learning.learner import Minibatches
-from polyplay.learning.returns import ActorCriticLoss, Loss, LossOutput
+from polyplay.learning.returns import ActorCriticLoss, Key, Loss, LossOutput
 from polyplay.learning.runners import EAGER, Runner, make_act, make_loss, make_update
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import set_precision
@@ -106,9 +106,10 @@ def recorded(case: str) -> Recorded:
     found: list[tuple[Runner, Example]] = []
     run = Runner.__call__
 
-    def note(runner: Runner, batch: Batch, state: Batch, tape: Any = None) -> LossOutput:
-        given = runner.vector.flat, runner.vector.weights, vector_of(runner.target), batch, state, runner.hyper
-        kept, scored = arguments(*given), run(runner, batch, state, tape)
+    def note(runner: Runner, batch: Batch, state: Batch, key: Key, tape: Any = None) -> LossOutput:
+        given, vector = (runner.with_noise(batch, key), state, runner.hyper), runner.vector
+        kept = arguments(vector.flat, vector.weights, vector_of(runner.target), *given)
+        scored = run(runner, batch, state, key, tape)
         found.append((runner, Example(kept, runner.vector.grad.clone(), tree_of(scored))))
         return scored
 
@@ -340,12 +341,15 @@ def check(policy: Policy, loss: Loss, target: Policy | None, batches: list[tuple
     bound = FlatParams(policy)
     runner = Runner(policy, target, loss, bound)
     runner.hyper = HYPER
-    given = [arguments(bound.flat, bound.weights, vector_of(target), *batch, HYPER) for batch in batches]
+    given = list[dict[str, Any]]()
+    for k, (batch, state) in enumerate(batches):
+        noisy = runner.with_noise(batch, (0, 0, k))
+        given.append(arguments(bound.flat, bound.weights, vector_of(target), noisy, state, HYPER))
     check_traced(policy, loss, target, given, rounded)
     update = make_update(fresh(policy), loss, fresh(target))
-    for (batch, state), each in zip(batches, given, strict=True):
+    for k, ((batch, state), each) in enumerate(zip(batches, given, strict=True)):
         bound.flat.copy_(torch.cat([each["weights"], each["buffers"]]))
-        scored = tree_of(runner(batch, state))
+        scored = tree_of(runner(batch, state, (0, 0, k)))
         check_same(results(called(update, each)), results((bound.grad, bound.flat[bound.weights :], scored)))
 
 
@@ -400,11 +404,6 @@ VALUES: dict[str, tuple[Loss, dict[str, Any]]] = {
 Q_SPEC = discrete(OBS, 4, mask=Field((4,), "bool"))
 
 
-def drawn(loss: Loss, policy: Policy, batch: Batch, update: int) -> Batch:
-    """The batch with the noise of an update."""
-    return {**batch, **tree.map(torch.as_tensor, loss.noise(policy, batch, (0, 0, update)))}
-
-
 def transitions(action: Tensor, lanes: int = 20) -> Batch:
     """Such as a replay draws; where the discount is 0 the episode ended."""
     ends = torch.rand(lanes) < 0.3
@@ -422,9 +421,8 @@ def test_every_loss_of_transitions_is_traced_whole_with_every_head(name):
     loss, given = VALUES[name]
     factory = NetworkFactory("mlp", Q_SPEC, {"hidden": (8,), "inputs": "normalize", **given}, values=True)
     policy, target, batches = made(factory), made(factory, 1), []
-    for update in range(2):
-        batch = {**transitions(torch.randint(0, 4, (20,))), "mask": masks(Q_SPEC, 2, 20)}
-        batches.append((drawn(loss, policy, batch, update), {}))
+    for _ in range(2):
+        batches.append(({**transitions(torch.randint(0, 4, (20,))), "mask": masks(Q_SPEC, 2, 20)}, {}))
     policy.observe({"obs": batches[0][0]["obs"]})
     check(policy, loss, target, batches, False)
 
@@ -436,10 +434,10 @@ def test_the_loss_of_sequences_is_traced_whole_with_every_head_and_core(name, co
     factory = NetworkFactory("mlp", Q_SPEC, given, values=True)
     policy, target, loss = made(factory), made(factory, 1), value_losses.SequenceLoss(0.9, 2, burn_in=1)
     batches = []
-    for update in range(2):
+    for _ in range(2):
         rows, state = rollout(policy, Q_SPEC)
         rows |= {"weight": torch.rand(LANES), "valid": torch.rand(ROWS, LANES) < 0.9}
-        batches.append((drawn(loss, policy, rows, update), state))
+        batches.append((rows, state))
     check(policy, loss, target, batches, False)
 
 
@@ -454,13 +452,13 @@ def test_alphago_zero_s_loss_is_traced_whole_and_gives_the_statistics_behind_it(
     envs = Envs("game:connect_four", 1)
     board, policy = board_of(envs), made(BoardNetworkFactory(envs.spec, 1, 4, 8))
     loss, batches = AlphaZeroLoss(board), []
-    for update in range(2):
+    for _ in range(2):
         legal = masks(envs.spec, 2, 8)
         batch = {"action": torch.zeros(8), "mask": legal, "return": torch.randint(-1, 2, (8,)).float()}
         batch["visits"] = torch.rand(8, board.actions).masked_fill(~legal[0], 0.0)
         size = math.prod(board.planes)
         batch["obs"] = torch.randint(0, 256, (2, 8, -(-size // 8)), dtype=torch.uint8)
-        batches.append((drawn(loss, policy, batch, update), {}))
+        batches.append((batch, {}))
     check(policy, loss, None, batches, False)
 
 
