@@ -22,7 +22,7 @@ from polyplay.core.tree import Batch
 from polyplay.core.worker import Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, check_parts, open_parts
-from polyplay.learning.returns import Loss, LossOutput, check_loss
+from polyplay.learning.returns import Key, Loss, LossOutput, check_loss
 from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
@@ -269,16 +269,13 @@ class Learner:
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
         if passes is not None:
-            yield from run_epochs(
-                self, passes, batch, state, rows["version"], (self.ctx.seed, self.ctx.index, self.version)
-            )
+            yield from run_epochs(self, passes, batch, state, rows["version"], self.key)
             return
 
         with self.ctx.counters.timed("learn"):
             for part in self.parts:
                 batch |= part.inputs(rows, batch, state)
-            scored = self.run(self.with_noise(batch), state, tape)
-        valid = ~rows["first"][1:]
+        scored, valid = self.score(batch, state, tape), ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
         yield from self.apply_gradient(scored, batch, versions, learnt, batch)
 
@@ -299,15 +296,15 @@ class Learner:
         self.run.refresh()
         return None if scored.priority is None else to_host(scored.priority)
 
-    def with_noise(self, batch: Batch) -> Batch:
-        """The batch with the random numbers that the loss takes in the next update."""
-        drawn = self.spec.loss.noise(self.policy, batch, (self.ctx.seed, self.ctx.index, self.version))
-        return {**batch, **to_device(drawn, self.device)} if drawn else batch
+    @property
+    def key(self) -> Key:
+        """Of the random numbers of the next update."""
+        return self.ctx.seed, self.ctx.index, self.version
 
-    def score(self, batch: Batch, state: Batch) -> LossOutput:
+    def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
         """The loss of a batch by the present weights; its gradient is in the vector then."""
         with self.ctx.counters.timed("learn"):
-            return self.run(self.with_noise(batch), state)
+            return self.run(batch, state, self.key, tape)
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""

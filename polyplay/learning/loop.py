@@ -380,7 +380,7 @@ class RolloutFeed(Feed):
 
     def learn(self, item: Rollout) -> Iterator[None]:
         self.learner.update.refresh()  # where others change the weights too
-        yield from self.learner.step(*item, passes=self.passes)
+        yield from super().learn(item)
         assert UNWRITTEN not in item[0]["version"]
 
     def finish(self, item: Rollout) -> None:
@@ -528,7 +528,7 @@ class ReplayFeed(Feed):
             self.updates = int(saved["updates"])
             if saved.get("ahead"):
                 self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
-                learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
+                learner.run.begin(to_device(self.ahead, learner.device), learner.key)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
 
@@ -573,7 +573,7 @@ class ReplayFeed(Feed):
         credit = limiter.credit(self.buffer.sampled) + self.steps * (limiter.ratio or 0.0)
         if self.divided and self.ahead is None and self.buffer.ready and credit >= limiter.batch:
             self.ahead, learner = self._draw(), self.learner
-            learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
+            learner.run.begin(to_device(self.ahead, learner.device), learner.key)
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):

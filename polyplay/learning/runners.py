@@ -18,7 +18,8 @@ from polyplay.buffers.replay import BOTH
 from polyplay.core import tree
 from polyplay.core.machine import LARGE, ThreadPool, split_size
 from polyplay.core.tree import Batch
-from polyplay.learning.returns import Hyper, Loss, LossOutput, check_output
+from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_output
+from polyplay.nets.device import to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy
@@ -54,12 +55,12 @@ class Runner:
         self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
         self.checked = False
 
-    def __call__(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
-        """Score a batch, and leave its gradient in the vector. tape: of acting in these rows with the present weights.
-        Raises UserError: the loss gives something else than a LossOutput.
+    def __call__(self, batch: Batch, state: Batch, key: Key, tape: Tape | None = None) -> LossOutput:
+        """Score a batch, and leave its gradient in the vector. key: of random numbers (Loss.noise); tape: of acting in
+        these rows with the present weights. Raises UserError: the loss gives something else than a LossOutput.
         """
         policy = self.policy if tape is None else Recalled(self.policy, tape)
-        scored = self.loss(policy, self.target, batch, state, self.hyper)
+        scored = self.loss(policy, self.target, self.with_noise(batch, key), state, self.hyper)
         if not self.checked:
             check_output(self.loss, scored)
             self.checked = True
@@ -67,7 +68,12 @@ class Runner:
         scored.loss.backward()
         return scored
 
-    def begin(self, batch: Batch) -> None:
+    def with_noise(self, batch: Batch, key: Key) -> Batch:
+        """The batch with the random numbers that the loss takes in this update."""
+        drawn = self.loss.noise(self.policy, batch, key)
+        return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
+
+    def begin(self, batch: Batch, key: Key) -> None:
         """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
 
     def settle(self) -> None:
@@ -148,9 +154,9 @@ class ThreadedRunner(Runner):
         if self.halves:
             self.team.each(copy)
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Batch, key: Key) -> None:
         """See Runner: the others do their parts, and before that the target network's pass of all."""
-        rows = len(batch["action"])
+        batch, rows = self.with_noise(batch, key), len(batch["action"])
         others = _split(batch, even(rows, self.n - 1))
         self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
         parts = _split(batch, self._rows_beside_acting(rows))
@@ -160,11 +166,11 @@ class ThreadedRunner(Runner):
         wait(self.targets)
         wait(self.begun)
 
-    def __call__(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+    def __call__(self, batch: Batch, state: Batch, key: Key, tape: Tape | None = None) -> LossOutput:
         """See Runner. A batch that was begun is the one that `begin` had."""
         whole = len(batch["action"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
-        parts = _split(batch, rows)
+        parts = _split(self.with_noise(batch, key), rows)
         if self.begun:
             scored = [self._one(0, parts[0], whole, self.targets), *(other.result() for other in self.begun)]
             self.begun, self.targets = [], []

@@ -146,7 +146,7 @@ class UnrealWindows(LearnerPart):
         if not (self.examples or self.replays):
             return {}
         recent, lanes, learner = self._keep(rows, batch, state), rows["first"].shape[1], self.learner
-        rng, drawn = np.random.default_rng((learner.ctx.seed, learner.ctx.index, learner.version)), Batch()
+        rng, drawn = np.random.default_rng(learner.key), Batch()
         if self.examples:
             drawn["recent"], drawn["recent_reward"] = recent.sample_examples(lanes, rng)
             drawn["recent_weight"] = np.float32(any(recent.counts))

@@ -43,12 +43,9 @@ class Learner:
         self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
         self.checkpoints = SimpleNamespace(more=None)
-        self.run, self.device = self, torch.device("cpu")
+        self.run, self.device, self.key = self, torch.device("cpu"), (0, 0, 0)
 
-    def with_noise(self, batch):
-        return batch
-
-    def begin(self, item) -> None:
+    def begin(self, item, key) -> None:
         self.begun.append(item["id"].tolist())
 
     def remaining(self) -> float:
