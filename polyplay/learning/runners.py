@@ -21,7 +21,7 @@ from polyplay.core.tree import Batch
 from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_output
 from polyplay.nets.device import to_device
 from polyplay.nets.factory import build_network
-from polyplay.nets.layers import Linear, Tape
+from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy
 from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams, as_doubles
@@ -327,10 +327,12 @@ def _named(shapes: Sequence[tuple[str, torch.Size]], numbers: Tensor) -> dict[st
 def make_loss(policy: Policy, loss: Loss, target: Policy | None = None) -> Callable[..., Scored]:
     """The loss as a function of `update`'s arguments, which gives the buffers too; to differentiate by the weights.
 
-    The modules say what the vectors mean; their own numbers are not read. target: another one of the kind, where the
-    loss takes a target network.
+    The modules say what the vectors mean; their own weights are not read. target: another one of the kind, where the
+    loss takes a target network. Raises ValueError: one computes with copies of its weights.
     """
     networks, mine = _Networks(policy, target), _Layout(policy, "policy")
+    if any(isinstance(m, Linear | Conv2d) and m.half_weight is not None for m in networks.modules()):
+        raise ValueError("a network with copies of its weights (cache_weights) given, it must have none")
     its = None if target is None else _Layout(target, "target")
 
     def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Scored:
