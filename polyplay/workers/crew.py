@@ -382,15 +382,14 @@ class Crew:
             self._unseated[role.name, index] = role, since
             self.log("warning", f"worker {role.name} {index} waits for a machine, at most {self.host_wait:g} s")
 
-    def _start(self, role: Role, index: int, machine: Machine | None = None) -> None:
-        """machine: another one, on which it is to be."""
+    def _context(self, role: Role, index: int) -> WorkerContext:
+        """Of the next worker at a seat."""
         assert self.counters is not None
-        seats = self._seats[role.name]
-        old = seats.past.get(index)
-        ctx = WorkerContext(
+        old = self._seats[role.name].past.get(index)
+        return WorkerContext(
             role=role.name,
             index=index,
-            n=seats.n,
+            n=self._seats[role.name].n,
             row=old.row if old else next(self._rows),
             seed=self.seed,
             all_counters=self.counters,
@@ -402,6 +401,10 @@ class Crew:
             device=self.placement.device_for(role, index),
             patience=0.0 if self.serial else 0.1,
         )
+
+    def _start(self, role: Role, index: int, machine: Machine | None = None) -> None:
+        """machine: another one, on which it is to be."""
+        seats, ctx = self._seats[role.name], self._context(role, index)
         seats.past[index] = ctx
         self.control.dismissed[ctx.row] = False
         call = Call(ctx, role, threads_of(role, self))
