@@ -26,7 +26,7 @@ BUDGET = {
     "envs": 4417,
     "buffers": 1878,
     "games": 3759,
-    "nets": 2997,
+    "nets": 2978,
     "weights": 1251,
     "acting": 1041,
     "search": 1406,
