@@ -556,7 +556,8 @@ class Profile(CostProfile):
 
     def score(self, rows: Batch, state: Batch) -> LossOutput:
         obs = {k: v[:3] for k, v in rows["obs"].items()}
-        return super().score({**rows, "recent": obs, "recent_reward": torch.zeros(rows["first"].shape[1])}, state)
+        drawn = {"recent": obs, "recent_reward": torch.zeros(rows["first"].shape[1]), "recent_weight": torch.ones(())}
+        return super().score({**rows, **drawn}, state)
 
 
 def profile_of(given: Row) -> Profile:

@@ -17,7 +17,6 @@ import torch
 
 from polyplay.acting.rows import MatchEnds, act_rows, player_from_cpu
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import read_self
 from polyplay.core.files import Row
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree
@@ -160,7 +159,9 @@ def choose_with_value(
 def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
     """path: a checkpoint, or the file of an agent's weights alone."""
     policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
-    saved = read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
+    saved = (
+        checkpoint.read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
+    )
     checkpoint.load_into(policy, saved)
     return policy
 

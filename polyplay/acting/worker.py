@@ -19,12 +19,11 @@ from polyplay.acting.predictor import LaneTable, Predictor
 from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, player_from_cpu, report_faults
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_at_table
-from polyplay.buffers.rollout_queue import Producer, RolloutQueue
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.league import League
+from polyplay.buffers.rollout_queue import Producer, RolloutQueue, TrainingQueue
 from polyplay.core import checkpoint
-from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Batch
-from polyplay.core.worker import LeagueClient, WorkerContext
+from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import Bot, load_bot, seat_bot
 from polyplay.envs.pool import Envs, Pool
 from polyplay.nets.device import enter_device, to_host
@@ -179,7 +178,7 @@ def act_at_table(
     out: RolloutQueue,
     params: AgentParams,
     envs: Envs,
-    league: LeagueClient | None = None,
+    league: League | None = None,
     lag: int | None = None,
 ) -> Iterator[None]:
     """An actor whose groups of lanes have a player each, whom the league draws; without, agents play in turn. lag:
@@ -192,7 +191,7 @@ def act_at_table(
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         actor = Actor(ctx, pool, seats, ctx.index * envs.lanes)
         table = ActorSeating(ctx, actor, seats, league, bots)
-        ctx.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
+        ctx.hooks.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
         if saved:
             producer.load(saved["stream"], saved.get("flight", {}))
             table.load(saved)
@@ -249,7 +248,7 @@ class ActorSeating:
     """Who sits at an actor's table, and what comes of its matches."""
 
     def __init__(
-        self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: LeagueClient | None, bots: Sequence[Bot] = ()
+        self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: League | None, bots: Sequence[Bot] = ()
     ):
         self.ctx, self.actor, self.seats, self.league = ctx, actor, seats, league
         self.bots = [[seat_bot(bot, actor.pool, group.lanes) for bot in bots] for group in actor.groups]  # of each seat
@@ -328,7 +327,9 @@ class ActorSeating:
         else:
             who = self.league.identity(player)
             assert self.ctx.directory is not None
-            checkpoint.load_into(seat.net, read_self(self_path(self.ctx.directory, who.agent, who.version)))
+            checkpoint.load_into(
+                seat.net, checkpoint.read_self(checkpoint.self_path(self.ctx.directory, who.agent, who.version))
+            )
             seat.sit(seat.network, lambda k: who.version)
 
     # ------------------------------------------------------------------------------------------- saving

@@ -5,6 +5,7 @@ People inherit `Policy`, a whole network, or `Torso`, its features. `Player` is 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
 
 import torch
@@ -25,9 +26,9 @@ class Player:
 
     noise: int = 0  # uniforms in (0, 1) that `act` takes per lane and step
 
+    @abstractmethod
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """See Policy.act."""
-        raise NotImplementedError
 
     def spec(self) -> Spec:
         """Fields per lane of what `act` puts out; {}: rows of this player are not written."""

@@ -24,7 +24,7 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
-from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot
+from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot, tracing
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
 
@@ -251,7 +251,7 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     On a CPU thirty operations on a few numbers each cost more than a small network, and beside another thread each
     waits for the interpreter: there it is one compiled loop.
     """
-    if q.device.type != "cpu":
+    if q.device.type != "cpu" or tracing():
         return by_torch(q, mask, noise, epsilon)
     from polyplay.nets import kernels
 
