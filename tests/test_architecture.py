@@ -26,7 +26,7 @@ BUDGET = {
     "envs": 4417,
     "buffers": 1961,
     "games": 3778,
-    "nets": 2998,
+    "nets": 2979,
     "weights": 1214,
     "acting": 1043,
     "search": 1364,
