@@ -208,7 +208,6 @@ def engine_of(hosts: str) -> engines.Engine:
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
     """The page's system. Raises UserError, also where its memory cannot be had."""
     from polyplay.nets.layers import outlines
-    from polyplay.nets.policy import PolicyFactory
 
     try:
         with outlines():  # pages ask for sizes alone
@@ -219,9 +218,6 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
         raise UserError(f"memory: there is too little for {' '.join(changed) or 'these settings'}: lower it") from None
     if not isinstance(wired, System):
         raise UserError(f"SYSTEM: build of {page.name} answers {type(wired).__name__}, but it must be a System")
-    if not isinstance(wired.policy, PolicyFactory) and not systems.is_population(page):
-        given = f"SYSTEM: build of {page.name} answers a System whose policy is a {type(wired.policy).__name__}"
-        raise UserError(f"{given}, but it must be a NetworkFactory (polyplay.nets.factory)")
     return wired
 
 
