@@ -159,7 +159,7 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
     for axes, name in zip(panels, names, strict=True):
         found = list[float]()
         for agent, row in enumerate(first):
-            values = league_log.values_over(history.copies, agent, row)
+            values = history.values_over(agent, row)
             parts = [(begin, float({**row, **had}[name])) for begin, had in values]
             _draw_steps(axes, parts, end, colours[agent], 1.5)
             found += [value for _, value in parts]

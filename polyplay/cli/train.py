@@ -186,7 +186,7 @@ class SurgeryOptions:
 
     out: str | None = None  # directory of the run to write
     core_size: errors.Width | None = None  # width of the recurrent core
-    hidden: errors.Widths = ()  # sizes of the network's hidden layers, as many as it has
+    hidden: tuple[errors.Width, ...] = ()  # sizes of the network's hidden layers, as many as it has
     network: str | None = None  # the network, with larger layers
     env: str | None = None  # the environment, with more observations or actions
     env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, instead of those it has

@@ -26,7 +26,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from polyplay.core import checkpoint, machine, processes
-from polyplay.core.errors import MATCH, Count, Fraction, Seed, Simulations, UserError, Whole
+from polyplay.core.errors import Count, Fraction, Seed, Simulations, UserError, Whole
 from polyplay.core.files import Row, write_json
 from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from polyplay.acting import play
     from polyplay.nets.policy import Player
 
+MATCH = 10_000  # games of a match, all played at once
 EVERY = 30.0  # seconds between two lines where standard error is no terminal
 
 

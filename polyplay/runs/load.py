@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyplay import systems
 from polyplay.core import checkpoint
@@ -26,9 +26,6 @@ from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.hosts import engines
 from polyplay.workers.role import Placement
-
-if TYPE_CHECKING:
-    from polyplay.workers.hosts.fleet import Fleet
 
 # What a program gave to a run as an object, as in env=Env: the run's files have only its name. A resumed run is given
 # it again, or has it from the run that began in this process, or by its name in the program that runs.
@@ -157,7 +154,8 @@ def check_spaces(directory: Path, envs: pool.Envs) -> None:
             raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
 
 
-CREW = ("seed", "on", "serial", "trace", "steps", "step_timeout", "max_restarts", "reuse", "host_wait")
+CREW = ("seed", "on", "serial", "trace", "steps", "reuse", "host_wait")
+FAULTS = ("step_timeout", "max_restarts")  # of environments
 
 
 def crew_of(options: RunOptions) -> Crew:
@@ -169,40 +167,10 @@ def crew_of(options: RunOptions) -> Crew:
         from polyplay.nets.device import choose_precision
 
         precision = choose_precision(precision)
-    given: Any = {name: getattr(options, name) for name in CREW} | run_options.how_made(options)
+    given: Any = {name: vars(options)[name] for name in CREW}
+    given["env_defaults"] = {name: vars(options)[name] for name in FAULTS} | run_options.how_made(options)
     schedules = run_options.parse_changes(options.change)
-    return Crew(**given, precision=precision, placement=where, schedules=schedules, fleet=fleet_of(options))
-
-
-def fleet_of(options: RunOptions) -> Fleet | None:
-    """The machines that `--hosts` names; None: no others. Raises UserError."""
-    hosts = options.hosts
-    if hosts is None or hosts == "none":
-        for name in ("place", "ship"):
-            if (given := getattr(options, name)) is not None:
-                raise UserError(f"--{name}: {given} given, but it takes other machines: give --hosts too")
-        return None
-    if options.serial or options.on == "thread":
-        how = "--serial" if options.serial else "--on thread"
-        raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
-    from polyplay.workers.hosts.agent import pack_modules
-    from polyplay.workers.hosts.fleet import Fleet
-    from polyplay.workers.hosts.places import parse_places
-
-    rules = () if options.place is None else parse_places(options.place)
-    shipped = b"" if options.ship is None else pack_modules(Path(options.ship))
-    return Fleet(engine_of(hosts), options.host_timeout, rules, shipped)
-
-
-def engine_of(hosts: str) -> engines.Engine:
-    """What starts agents on the machines that `--hosts` names. Raises UserError."""
-    kind, _, rest = hosts.partition(":")
-    if kind == "ray":
-        return engines.RayMachines(rest)
-    if kind == "local" and rest.isdigit() and 1 <= int(rest) <= engines.LINKS:
-        return engines.LocalMachines(int(rest))
-    allowed = f"none, ray, ray:HOST:PORT, or local:N with N from 1 to {engines.LINKS}"
-    raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
+    return Crew(**given, precision=precision, placement=where, schedules=schedules, fleet=engines.fleet_of(options))
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:

@@ -14,8 +14,6 @@ from typing import Any
 
 from polyplay import systems
 from polyplay.buffers import replay
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.training_queue import TrainingQueue
 from polyplay.core import checkpoint, machine
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
@@ -67,15 +65,15 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[
     other, wired = wire_member(settings, crew, values)
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, whose games with itself give no score: choose another system")
-    spec = next(role.spec for role in other.roles if role.learner and role.spec)
+    spec = other.learner.spec
+    assert spec is not None
     with load.compute_threads(1):
         network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
     replays = {role.name: replay.layout(role.held_replay) for role in other.roles if role.held_replay}
-    rollouts = [(q.T, q.lanes, q.slots) for r in other.roles if isinstance(q := r.out, RolloutQueue | TrainingQueue)]
-    lanes = (
-        [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.learns_own and r.source.steps) for r in other.roles],
-        rollouts,
-    )
+    lanes = [
+        [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.source and r.source.steps) for r in other.roles],
+        [edge.nbytes for edge in other.edges() if edge.memory == "rollouts"],
+    ]
     optimizer = {"": spec.update.optim.name, "statistics": spec.update.optim.statistics}
     return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": {"": lanes}}
 
@@ -374,7 +372,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
     crew = load.crew_of(options)
     load.wire_system(page, settings, crew)
     (role,) = crew.roles
-    plan: trainer.PopulationPlan = role.settings["plan"]
+    plan: trainer.PopulationPlan = role.holds["plan"]
     evolution = plan.evolution
     if evolution.exploit != "none" and evolution.every >= plan.total:
         text = f"--every: {evolution.every:,} agent steps given, but each member has {plan.total:,} in all"
@@ -384,7 +382,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
     types = flags.option_types(page.Config)
     with machine.share(role.n):
         plan = replace(plan, anew=anew_of(settings, crew, dict(evolution.priors), types))
-        role.settings["plan"] = plan
+        crew.roles[0] = role.holding(plan=plan)
         other, wired = wire_member(settings, crew)
         member = run.complete_plan(systems.load(settings.over), other, wired, member_settings(settings), options)
     between = f"{max(1, machine.cores() // role.n)} of {machine.cores()} cores each"
@@ -421,7 +419,7 @@ def _go(
     with closing(run_files.DirectoryLock(directory)):
         config, given = run_options.to_json(settings), run_options.to_json(options)
         begin({"config": config, "options": given, "sources": sources})
-        crew.roles[0].settings["run"] = MemberRunner(directory, settings.over, *about)
+        crew.roles[0] = crew.roles[0].holding(run=MemberRunner(directory, settings.over, *about))
         lines = lines if options.verbose else terminal.short_facts(lines)
         summary = PopulationSession(crew, directory, lines, options.quiet).go()
     return RunResult(directory, summary["exit_code"], summary["reason"], summary, settings)

@@ -251,11 +251,11 @@ class CheckpointCompleter:
         crew, root = self.metrics.crew, checkpoint.partial(self.directory, version)
         parts = actor_checkpoint.saved_counters(root)
         steps, games = self.metrics.steps, dict[str, int]()
-        if len(parts) >= sum(role.n for role in crew.roles if (role.envs or role.agents) and role.best is None):
+        if len(parts) >= sum(role.n for role in crew.roles if role.acts and (role.learner or "out" in role.holds)):
             steps = self.metrics.before["steps"] + sum(part["steps"] for part in parts)
             for first, n, ended in ((part["first_lane"], part["lanes"], part["episodes"]) for part in parts):
                 games[f"{first}+{n}"] = ended + sum(self.games_before[lane] for lane in range(first, first + n))
-        served = max((len(role.served) for role in crew.roles), default=0)
+        served = max((role.agents for role in crew.roles), default=0)
         files = {str(agent): root / f"agents/{agent}/learner.json" for agent in range(served)}
         agents = {agent: int(json.loads(file.read_text("utf-8"))["version"]) for agent, file in files.items()}
         return {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyplay import systems
+from polyplay.buffers.league import blocks_of_teams
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
@@ -20,7 +21,6 @@ from polyplay.envs import pool
 from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.envs.spaces import Conditional, describe_actions, describe_fields
 from polyplay.population import league_log, ratings
-from polyplay.population.league import blocks_of_teams
 from polyplay.runs import directory as run_directory
 from polyplay.runs import flags, load
 from polyplay.runs.directory import is_locked
@@ -176,7 +176,7 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
     crew: Crew = load.crew_of(replace(options, device="cpu", hosts=None, place=None, ship=None))
     wired = load.wire_system(page, settings, crew)
     policy = wired.policy()
-    replays = any(role.held_replay is not None or role.drawn_replay is not None for role in crew.roles)
+    replays = any(role.replay is not None for role in crew.roles)
     if replays or not isinstance(policy, ActorCritic):
         why = "its replay has states of the old size" if replays else "its network is of another kind"
         raise UserError(f"RUN: a run of {name}, which cannot grow: {why}; ppo, impala, league and their like can")

@@ -54,14 +54,14 @@ def test_a_core_of_two_clocks_trains_everywhere_with_its_divergences(system, tmp
             super().__init__(features, 8, "orthogonal", None)
 
     monkeypatch.setattr(recurrent, "Temporal", Small)
-    scored, seen = WithAuxiliary.__call__, list[float]()
+    scored, seen = WithAuxiliary.score, list[float]()
 
-    def score(self: WithAuxiliary, out: Any, batch: Any, hyperparameters: Any) -> Any:
-        found = scored(self, out, batch, hyperparameters)
+    def score(self: WithAuxiliary, out: Any, batch: Any, hyper: Any) -> Any:
+        found = scored(self, out, batch, hyper)
         seen.extend(float(found.metrics[name]) for name in ("kl_posterior", "kl_prior"))
         return found
 
-    monkeypatch.setattr(WithAuxiliary, "__call__", score)
+    monkeypatch.setattr(WithAuxiliary, "score", score)
     settings = {"env": "toy:memory", "network": "mlp", "core": "temporal", "serial": True, "tensorboard": False}
     run = polyplay.train(system, run=str(tmp_path / "run"), steps=200, **{**settings, **TWO_CLOCKS[system]})
     assert run.exit_code == 0
