@@ -21,7 +21,6 @@ from polyplay.acting.play import PlayOptions  # noqa: E402
 from polyplay.evaluation.agent import find_agent  # noqa: E402
 from polyplay.evaluation.matches import named_player, player_of_agent  # noqa: E402
 from polyplay.games import records as kernels  # noqa: E402
-from polyplay.games.board_pool import play_all  # noqa: E402
 from polyplay.games.boards import Game  # noqa: E402
 
 OUT = ROOT / "docs" / "pictures" / "connect_four.gif"
@@ -41,7 +40,7 @@ def play() -> tuple[list[np.ndarray], int]:
     boards = [cells_of(board, records[0])]
     for number, player in cycle(enumerate((champion, other), 1)):
         moves = player.moves(records, random.integers(2**63, size=1, dtype=np.uint64), at)
-        result = play_all(board.numbers, records, at, moves)[0]
+        result = board.play_all(records, at, moves)[0]
         boards.append(cells_of(board, records[0]))
         if result != kernels.GOES_ON:
             return boards, number if result == kernels.WON else 0
