@@ -164,9 +164,9 @@ def crew_of(options: RunOptions) -> Crew:
     where = Placement(options.device, options.actors_on)
     precision: str = options.precision
     if precision == "auto" and where.on_cpu:
-        from polyplay.nets.device import choose_precision
+        from polyplay.nets import device
 
-        precision = choose_precision(precision)
+        precision = device.choose_precision(precision)
     given: Any = {name: vars(options)[name] for name in CREW}
     given["env_defaults"] = {name: vars(options)[name] for name in FAULTS} | run_options.how_made(options)
     schedules = run_options.parse_changes(options.change)
