@@ -45,7 +45,7 @@ ALONE = {
         cli/bench cli/doctor cli/evaluate cli/games cli/plot cli/population cli/systems cli/tournament cli/train
         cli/watch cli/play""",
     "the verb's other half, loaded when there is work": """
-        cli/gtp cli/pages cli/play_page cli/play_session""",
+        cli/gtp cli/pages cli/play_session""",
     "the entry of a program": "__main__ api cli/main",
     "loaded late, for it needs torch, Numba or a package of an extra": """
         envs/envpool games/board_pool games/open_spiel games/records learning/alphazero_loss nets/onnx
@@ -65,7 +65,7 @@ ALONE = {
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.
-WITH_TORCH = {"runs/reproduce", "evaluation/matches", "cli/gtp", "cli/play_page", "cli/play_session"}
+WITH_TORCH = {"runs/reproduce", "evaluation/matches", "cli/gtp", "cli/play_session"}
 
 
 # Calls of `getattr` and `hasattr`, by what they ask and by file. None asks an object of ours what it can do: a base
