@@ -100,8 +100,7 @@ class Ours:
 
     def step(self) -> None:
         batch = self.batches[self.number % KEPT]
-        out = value_losses.q_outputs(self.net, self.target, batch)
-        loss = self.loss(out, batch, None).loss
+        loss = self.loss(self.net, self.target, batch, {}, {}).loss
         self.vector.zero_grad()
         loss.backward()
         self.optim.step()

@@ -80,7 +80,7 @@ def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], n: int, side: in
             which, step = pool.recv()
             events[on] += step["events"].reshape(events.shape)[on]
             gained[on] += step["reward"].reshape(gained.shape)[on]
-            on[ends.watch(np.arange(n * seats), step).whole] = False
+            on[ends.watch(np.arange(n * seats), step)[0]] = False
             state = pool.state()
             assert state is not None, "a game of ours says its state"
             where[on] += whereabouts(state["game"])[on]
@@ -556,7 +556,8 @@ class Profile(CostProfile):
 
     def score(self, rows: Batch, state: Batch) -> LossOutput:
         obs = {k: v[:3] for k, v in rows["obs"].items()}
-        return super().score({**rows, "recent": obs, "recent_reward": torch.zeros(rows["first"].shape[1])}, state)
+        drawn = {"recent": obs, "recent_reward": torch.zeros(rows["first"].shape[1]), "recent_weight": torch.ones(())}
+        return super().score({**rows, **drawn}, state)
 
 
 def profile_of(given: Row) -> Profile:

@@ -37,6 +37,7 @@ from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Envs
 from polyplay.learning.learner import Learner
 from polyplay.learning.loop import learn
+from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, is_half, synchronize, to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory
@@ -61,7 +62,7 @@ class Wired:
         self.crew = crew_of(self.options)
         self.system = page.build(settings, self.crew)
         self.settings = settings
-        self.learner = next(r.arguments() for r in self.crew.roles if r.spec)
+        self.learner = next(r.holds for r in self.crew.roles if r.spec)
         self.learns, self.spec = self.learner["spec"], self.system.envs.spec
         self.device = enter_device(self.crew.placement.devices[0])
 
@@ -95,7 +96,8 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
     device, spec, passes = wired.device, wired.learns, wired.learner["source"].passes
     policy = build_network(spec.policy, 0, wired.options.precision, device)
     vector = FlatParams(policy)
-    optimizer = spec.update.optim.make(vector.parameter)
+    optimizer, run = spec.update.optim.make(vector.parameter), Runner(policy, None, spec.loss, vector)
+    run.hyper = spec.hyperparameters.all()
     step = wired.rows(policy, (lanes,)) | {"noise": torch.rand(lanes, policy.noise, device=device)}
     batch, before = wired.rows(policy, (T + (extras is None), B)), policy.initial(B)
     if passes is not None:
@@ -113,9 +115,7 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
         if passes is not None and not spec.loss.whole:
             targets = spec.loss.prepare(batch)
             rows = {k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()} | targets
-        scored = spec.loss(policy.unroll(rows, before), rows, spec.hyperparameters)
-        vector.zero_grad()
-        scored.loss.backward()
+        run(rows, before, (0, 0, 0))
         clip_gradient(vector, spec.update.optim.clip)
         optimizer.step()
 
@@ -169,7 +169,7 @@ def recorded(wired: Wired, seconds: float) -> float:
                 queue.rows["version"][slot] = 0
                 end.commit(slot)
 
-    turns = learn(ctx, **{k: v for k, v in wired.learner.items() if k in ("source", "spec", "params")})
+    turns = learn(ctx, **{k: v for k, v in wired.learner.items() if k in ("source", "spec", "publish")})
 
     def turn() -> None:
         fill()
@@ -214,15 +214,16 @@ def learner_alone(wired: Wired, seconds: float, episode: int) -> Row:
     item, device = tree.map(np.copy, buffer.sample()), wired.device
     rows = given.batch * max(1, given.sequence)
 
+    def update(item: Any) -> Iterator[None]:
+        priority = yield from learner.step_on_sample(item)
+        if priority is not None:
+            buffer.update_priorities(item["id"], priority)
+
     def step() -> None:
         deque(learner.step_on_sample(item), 0)
 
     def whole() -> None:
-        drawn = buffer.sample()
-        deque(learner.step_on_sample(drawn), 0)
-        priority = learner.priorities()
-        if priority is not None:
-            buffer.update_priorities(drawn["id"], priority)
+        deque(update(buffer.sample()), 0)
 
     updates = rate(step, 1, seconds, device)
     found: Row = {"rows": rows, "updates": updates, "transitions": updates * rows}
@@ -574,4 +575,5 @@ def windows(rows: Batch) -> Any:
 def examples(rows: Batch) -> Any:
     """Rows as FTW's learner has them: with as many examples for reward prediction as it draws."""
     recent = {k: v[:3] for k, v in rows["obs"].items()}
-    return {**rows, "recent": recent, "recent_reward": torch.zeros(rows["first"].shape[1], device=rows["first"].device)}
+    reward = torch.zeros(rows["first"].shape[1], device=rows["first"].device)
+    return {**rows, "recent": recent, "recent_reward": reward, "recent_weight": reward.new_ones(())}

@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -48,14 +49,13 @@ from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Epochs, LearnerSpec, unroll_before_last
+from polyplay.learning.learner import Epochs, LearnerSpec
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.layers import Tape, join_tapes
 from polyplay.runs import options
 from polyplay.runs.crew_metrics import Throttled, cpu_seconds, memory_mb, process_tree
 from polyplay.runs.load import crew_of, load_run
 from polyplay.workers.crew import Crew
-from polyplay.workers.process import no_main
 from polyplay.workers.role import Role
 from polyplay.workers.row_costs import CostProfile, cpu_cost
 
@@ -203,12 +203,14 @@ def wire(system: str, given: Row) -> WiredSystem:
     settings, chosen, _ = options.resolve(page, **given)
     crew = crew_of(chosen)
     page.build(settings, crew)
-    acts, learner = next(r for r in crew.roles if r.envs or r.agents), learner_of(crew)
-    envs = acts.agents.envs if acts.agents else acts.envs
+    acts, learner = next(r for r in crew.roles if r.acts), learner_of(crew)
+    table: Any = acts.edges().get("agents")
+    envs = table.envs if table else acts.envs
     assert envs is not None
     assert learner.spec is not None
+    assert learner.source is not None
     T, B = (learner.source.steps, learner.envs.lanes) if learner.envs else learner.source.shape
-    lanes = 1 if acts.agents else envs.lanes // envs.groups
+    lanes = 1 if table else envs.lanes // envs.groups
     return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec, learner.source.passes)
 
 
@@ -222,7 +224,7 @@ def updates_per_turn(crew: Crew) -> int:
 def reuses(crew: Crew) -> bool:
     """Whether those who act learn too, in the same rows with the same weights, and may keep what they computed."""
     role = learner_of(crew)
-    return crew.reuse and role.envs is not None and bool(role.spec and role.spec.stored_bootstrap)
+    return crew.reuse and role.envs is not None and bool(role.spec and role.spec.loss.recalls)
 
 
 def learner_of(crew: Crew) -> Role:
@@ -242,7 +244,7 @@ class Profile(CostProfile):
     def __init__(self, envs: Envs, spec: LearnerSpec, precision: str, passes: Epochs | None, reuse: bool):
         super().__init__(envs, spec, precision, passes)
         recalls = isinstance(self.policy, ActorCritic) and self.policy.recalls
-        self.reuse = reuse and spec.stored_bootstrap and passes is None and recalls
+        self.reuse = reuse and spec.loss.recalls and passes is None and recalls
 
     def learn(self, T: int, B: int, seconds: float) -> float:
         if not self.reuse:
@@ -257,8 +259,7 @@ class Profile(CostProfile):
         tape = join_tapes(tapes)
 
         def update() -> None:
-            out = unroll_before_last(self.policy, batch, first, tape)
-            deque(self.apply_gradient(self.spec.loss(out, batch, self.spec.hyperparameters)), 0)
+            deque(self.apply_gradient(self.run(batch, first, (0, 0, 0), tape)), 0)
 
         return cpu_cost(update, seconds, self.clock)
 
@@ -308,8 +309,11 @@ def spawn(work: Callable[[Connection], None]) -> tuple[BaseProcess, Connection]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=work, args=(theirs,))
-    with no_main():
+    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")  # it need not import this one
+    try:
         child.start()
+    finally:
+        sys.modules["__main__"] = main
     theirs.close()
     return child, ours
 

@@ -28,7 +28,6 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.core import tree
 from polyplay.core.tree import Field
-from polyplay.core.worker import Hyperparameters
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
 from polyplay.learning import policy_losses
@@ -60,11 +59,10 @@ def acting(policy: actor_critic.ActorCritic, n: int) -> Callable[[], object]:
 
 def learning(policy: actor_critic.ActorCritic, n: int) -> Callable[[], object]:
     vector, loss, batch = FlatParams(policy), policy_losses.VTrace(), rows(policy, (5, n // 5))
-    hyperparameters = Hyperparameters(entropy_cost=0.01)
 
     def update() -> None:
         vector.zero_grad()
-        loss(policy.unroll(batch, {}), batch, hyperparameters).loss.backward()
+        loss(policy, None, batch, {}, {"entropy_cost": 0.01}).loss.backward()
 
     return update
 

@@ -27,6 +27,7 @@ from common import RESULTS, Row, about, at_once, command_line, lines_about, publ
 from polyplay import systems
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.core.files import write_json
+from polyplay.learning import Loss, LossOutput
 from polyplay.weights.update import Apply, Sums
 from polyplay.workers.crew import Crew
 
@@ -110,17 +111,17 @@ class _Late:
             held[:] = now
 
 
-class Broken:
-    """A task's outputs, of batches some of which are broken."""
+class Broken(Loss):
+    """A loss of batches some of which are broken."""
 
-    def __init__(self, outputs: Any):
-        self.outputs, self.seen = outputs, 0
+    def __init__(self, loss: Loss):
+        self.loss, self.metrics, self.seen = loss, loss.metrics, 0
 
-    def __call__(self, policy: Any, aim: Any, batch: Any, state: Any, **more: Any) -> Any:
+    def __call__(self, policy: Any, target: Any, batch: Any, state: Any, hyper: Any) -> LossOutput:
         self.seen += 1
         if self.seen % EVERY == 0:
             batch["return"] = 100.0 * batch["return"]
-        return self.outputs(policy, aim, batch, state, **more)
+        return self.loss(policy, target, batch, state, hyper)
 
 
 def crew_of(case: str, seed: int) -> Crew:
@@ -129,8 +130,8 @@ def crew_of(case: str, seed: int) -> Crew:
     page.build(page.Config(**CATCH, stale=limit, outlier=k), crew)
     role = crew.roles[0]
     spec = role.spec
-    outputs = Broken(spec.outputs) if broken else spec.outputs
-    role.spec = dataclasses.replace(spec, update=Late(spec.update, late, d), outputs=outputs)
+    loss = Broken(spec.loss) if broken else spec.loss
+    crew.roles[0] = role.holding(spec=dataclasses.replace(spec, update=Late(spec.update, late, d), loss=loss))
     crew.start(())
     return crew
 
@@ -139,7 +140,7 @@ def run(given: tuple[str, int, int]) -> Row:
     """One run until its shards had so many gradients: its games, and what became of gradients."""
     case, seed, updates = given
     crew = crew_of(case, seed)
-    server, games, last = crew.roles[1].server, list[tuple[int, float]](), deque[float](maxlen=GAMES)
+    server, games, last = crew.roles[1].holds["server"], list[tuple[int, float]](), deque[float](maxlen=GAMES)
     row: Row = {"case": case, "seed": seed, "updates": updates, "learnt at": None, "steps then": None}
     try:
         for told in finished(crew, server, updates):

@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1741,
-    "envs": 4412,
+    "core": 1746,
+    "envs": 4417,
     "buffers": 1961,
     "games": 3778,
-    "nets": 2995,
-    "weights": 1226,
-    "acting": 1088,
+    "nets": 2998,
+    "weights": 1214,
+    "acting": 1043,
     "search": 1364,
-    "learning": 2400,
-    "workers": 3065,
-    "population": 1554,
-    "systems": 1713,
-    "runs": 3845,
-    "evaluation": 1575,
-    "cli": 2705,
+    "learning": 2546,
+    "workers": 3103,
+    "population": 1555,
+    "systems": 1701,
+    "runs": 3831,
+    "evaluation": 1521,
+    "cli": 2626,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.

@@ -116,19 +116,12 @@ def play_steps(
                 return
 
 
-class PlayedRow(NamedTuple):
-    """A row of all lanes, and the actions chosen in it, which the next ones overwrite."""
-
-    step: Batch
-    action: Tree
-    pool: Pool
-
-
 def play_rows(
     envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
-) -> Generator[PlayedRow, None, None]:
-    """The loop of all full games of environments: every row of lanes `first` …, together, however they go in training.
-    players: with the lanes of each, counted from `first`.
+) -> Generator[tuple[Batch, Tree, Pool], None, None]:
+    """The loop of all full games of environments: every row of lanes `first` …, together, however they go in training,
+    the actions chosen in it, which the next ones overwrite, and the pool. players: with the lanes of each, counted from
+    `first`.
     """
     shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
     with closing(shown.open(seed, first)) as pool:
@@ -138,7 +131,7 @@ def play_rows(
             which, step = pool.recv()
             for choose, own in seated:
                 tree.write(action, own, choose(tree.at(step, own)))
-            yield PlayedRow(step, action, pool)
+            yield step, action, pool
             pool.send(which, action)
 
 
@@ -270,12 +263,12 @@ def team_steps(
     ends = MatchEnds(everyone.reshape(at_once, len(team)))
     with closing(play_rows(envs, len(everyone), seed + SEED, list(zip(players, sides, strict=True)))) as rows:
         for step, _, _ in rows:
-            over = ends.watch(everyone, step)
-            for i in over.whole:
+            whole, broken = ends.watch(everyone, step)
+            for i in whole:
                 if (number := done[i] * at_once + i) < matches:
                     points[number] = (1 + np.sign(scores[i, 0] - scores[i, 1])) / 2
                 done[i] += 1
-            for some in over:
+            for some in (whole, broken):
                 ends.forget(some)
                 scores[some] = 0.0
             if not np.isnan(points).any():

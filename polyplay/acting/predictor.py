@@ -120,7 +120,7 @@ class Predictor:
         Without `renew` the weights may be new at any row. With it (a table of one lane, or of one match, whose chunks
         end together) they change only between chunks, by calling it, as A3C's do. A chunk's last row is then acted on
         with the new weights, as the next one's first; the chunk that ends with it has no outputs there: its value is
-        the learner's (LearnerSpec.fresh_values).
+        the learner's (A2C(values="unrolled")).
         """
         table = self.table
         self.together = renew is not None

@@ -256,8 +256,8 @@ class League(Closable, Edge):
 
     def arrows(self) -> list[Arrow]:
         return [
-            Arrow(f"results of matches ({self.label()})", ("plays",), ("rates",)),
-            Arrow(f"tables of {self.seated}", ("rates",), ("plays",)),
+            Arrow(f"results of matches ({self.label()})", ("league",), ("rates",)),
+            Arrow(f"tables of {self.seated}", ("rates",), ("league",)),
             *([Arrow("past agents", ("posts",), ("rates",))] if self.past else []),
             *([Arrow("who copies whom", ("rates",), ("posts",))] if self.varied else []),
         ]

@@ -16,7 +16,7 @@ import numpy as np
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Replay, Uniform
-from polyplay.buffers.rollout_queue import FILLING, READING, RolloutBatches, RolloutQueue, SharedQueue
+from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import refusal_text
 from polyplay.core.shared_memory import LINE, Semaphore, shared_array
@@ -241,8 +241,8 @@ class SampleReader:
 class ReplayShard:
     """One replay of several: its share of the actors, its part of the capacity, its own rate limiter."""
 
-    def __init__(self, ctx: WorkerContext, source: RolloutBatches, samples: SampleQueue, trim: int):
-        self.ctx, self.queue, self.samples, self.trim = ctx, source.queue, samples, trim
+    def __init__(self, ctx: WorkerContext, queue: RolloutQueue, samples: SampleQueue, trim: int):
+        self.ctx, self.queue, self.samples, self.trim = ctx, queue, samples, trim
         self.buffer = samples.replay.open(seed_of(ctx.seed, ctx.incarnation) + ctx.index, batches=False)
         self.writer = samples.writer(ctx.index, ctx.incarnation)
         self.lane, self.drawn, self.trimmed = 0, 0, 0
@@ -255,7 +255,7 @@ class ReplayShard:
             own = slice(ctx.index, None, self.queue.consumers)
             self.queue.base[own] = learnt[own]
             self.queue.turns[ctx.index] = actor_checkpoint.saved_turn(ctx, self.queue)
-        self.rollouts = source.consumer(ctx.index, log=self._set_lane, wait=False)
+        self.rollouts = queue.batches(1).consumer(ctx.index, log=self._set_lane, wait=False)
 
     def _set_lane(self, slots: list[int]) -> None:
         """The first lane of the next slot's producer: its number among this shard's, times the lanes of each."""
@@ -319,7 +319,7 @@ class ReplayShard:
         actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)
 
 
-def serve_replay(ctx: WorkerContext, *, source: RolloutBatches, out: SampleQueue, trim: int = 0) -> Iterator[None]:
+def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, trim: int = 0) -> Iterator[None]:
     """Store what comes through `source`, a share of a RolloutQueue's actors, and fill `out` with batches drawn from it.
 
     trim: updates of the learner between two times that a soft replay is cut to its capacity; 0: never.

@@ -172,7 +172,7 @@ class AgentRollouts(Rollouts):
         initial: Sequence[Mapping[str, float]] = (),
     ):
         super().__init__(queue, n)
-        self.league, self.snapshots, self.initial = league, snapshots, initial
+        self.league, self.snapshots, self.agents, self.initial = league, snapshots, queue.consumers, initial
 
     def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: AgentParams) -> Sequence[AgentFeed]:
         """spec: of all; each gets hyperparameters of its own."""
@@ -183,7 +183,7 @@ class AgentRollouts(Rollouts):
                 feed.write_part(number)
 
         if self.league is not None and ctx.directory is not None:
-            ctx.write_part, ctx.number = write_part, lambda: feeds[ctx.index].number + 1
+            ctx.hooks.write_part, ctx.hooks.number = write_part, lambda: feeds[ctx.index].number + 1
         return list(feeds.values())
 
 
@@ -192,9 +192,10 @@ class AgentFeed(Feed):
 
     def __init__(self, ctx: WorkerContext, agent: int, source: AgentRollouts, spec: LearnerSpec, params: AgentParams):
         self.wait = ctx.index + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
-        ctx = replace(ctx, index=0, n=1, row=ctx.served[agent], seed=ctx.seed + APART * agent)
+        row = ctx.all_counters.workers - params.agents + agent  # the last ones are the agents'
+        ctx = replace(ctx, index=0, n=1, row=row, seed=ctx.seed + APART * agent)
         own = source.initial[agent] if source.initial else {}
-        hyper = Hyperparameters(**{**spec.hyperparameters.configured, **own})
+        hyper = Hyperparameters(spec.hyperparameters.anneal, **{**spec.hyperparameters.configured, **own})
         hyper.schedules = spec.hyperparameters.schedules
         parts = (*spec.parts, JointProgress(params))
         super().__init__(ctx, Learner(ctx, replace(spec, agent=agent, parts=parts, hyperparameters=hyper)))
@@ -434,7 +435,7 @@ class WindowFeed(Feed):
         if (found := between_rounds(ctx)) is not None:
             self.take_up(found)
         if ctx.directory is not None:
-            ctx.write_part, ctx.number = self.write_part, lambda: learner.version
+            ctx.hooks.write_part, ctx.hooks.number = self.write_part, lambda: learner.version
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
         """Rollouts that came; (): a batch is due; None: nothing came for a while."""

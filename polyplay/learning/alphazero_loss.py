@@ -12,7 +12,7 @@ from torch import Tensor
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch
 from polyplay.games.boards import Game
-from polyplay.learning.returns import Hyper, Loss, LossOutput, check_one_shape, importance_weight
+from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_one_shape, importance_weight
 from polyplay.nets.policy import Policy
 
 
@@ -46,7 +46,7 @@ class AlphaZeroLoss(Loss):
         out = policy.unroll({"obs": planes.flatten(2).gather(2, cells).view_as(planes)[None]}, {})
         return self.score(out["logits"][0].gather(1, batch["actions"]), out["value"][0], batch)
 
-    def noise(self, policy: Policy, batch: Batch, key: tuple[int, int, int]) -> Batch:
+    def noise(self, policy: Policy, batch: Batch, key: Key) -> Batch:
         """For each of n positions: "cells" [n, cells], which cell is shown at i, and "actions" [n, A], where action i
         is shown.
         """

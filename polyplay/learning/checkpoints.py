@@ -72,12 +72,8 @@ class LearnerCheckpoints:
         self.writes = ctx.index == 0 or not spec.update.asynchronous  # else worker 0 writes for all
         self.last = -1  # the update that was saved last
         self.more: WritePart | None = lambda part: None  # always written too; None: nothing is saved where a run failed
-        self.made = self.agreed = ctx.control.saves  # saves so far, and those that all replicas know to be asked for
-
-    @property
-    def due(self) -> bool:
-        """Whether one is asked for."""
-        return self.agreed > self.made
+        # saves so far, and those that all replicas know to be asked for: one is due where these are more
+        self.made = self.agreed = ctx.control.saves
 
     def writers_paused(self) -> AbstractContextManager[None]:
         """While in it, nobody changes the weights that this learner saves, where others do otherwise (server)."""

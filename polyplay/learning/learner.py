@@ -19,10 +19,10 @@ from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Hyperparameters, WorkerContext
+from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, check_parts, open_parts
-from polyplay.learning.returns import Loss, LossOutput, check_loss
+from polyplay.learning.returns import Key, Loss, LossOutput, check_loss
 from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
@@ -171,7 +171,7 @@ def run_epochs(
 
 
 @dataclass(frozen=True)
-class LearnerSpec:
+class LearnerSpec(Holder):
     """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long."""
 
     policy: PolicyFactory
@@ -191,6 +191,10 @@ class LearnerSpec:
         if self.update.replicas > 1 and any(part.refuses for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
+
+    def holds(self) -> Mapping[str, Any]:
+        """See Holder."""
+        return {"policy": self.policy, "update": self.update}
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
@@ -227,12 +231,15 @@ class Learner:
         for part in self.parts:
             part.begin(found)
         self.apply_hyperparameters()
-        ctx.rescue = self.checkpoints.rescue
+        ctx.hooks.rescue = self.checkpoints.rescue
 
     def apply_hyperparameters(self) -> None:
-        """Give the network and the runner the hyperparameters as they are now."""
-        self.run.hyper = self.spec.hyperparameters.all()
-        self.policy.apply_hyperparameters(self.run.hyper)
+        """Give the network and the runner the hyperparameters as they are now, the learning rate as far as it fell."""
+        hyper = self.spec.hyperparameters.all()
+        if self.spec.hyperparameters.falls:
+            hyper["learning_rate"] *= self.remaining()
+        self.run.hyper = hyper
+        self.policy.apply_hyperparameters(hyper)
 
     def adjust(self) -> None:
         """Take over what changes as the run goes on: before an update, the same for all its passes."""
@@ -254,7 +261,7 @@ class Learner:
 
     def rate(self) -> float:
         """The learning rate of the next update."""
-        rate: float = self.spec.hyperparameters.learning_rate
+        rate: float = self.run.hyper["learning_rate"]
         for part in self.parts:
             rate = part.rate(rate)
         return rate
@@ -266,8 +273,7 @@ class Learner:
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
         if passes is not None:
-            seed = self.ctx.seed, self.ctx.index, self.version
-            yield from run_epochs(self, passes, batch, state, rows["version"], seed)
+            yield from run_epochs(self, passes, batch, state, rows["version"], self.key)
             return
 
         with self.ctx.counters.timed("learn"):
@@ -294,15 +300,15 @@ class Learner:
         self.run.refresh()
         return None if scored.priority is None else to_host(scored.priority)
 
-    def with_noise(self, batch: Batch) -> Batch:
-        """The batch with the random numbers that the loss takes in the next update."""
-        drawn = self.spec.loss.noise(self.policy, batch, (self.ctx.seed, self.ctx.index, self.version))
-        return {**batch, **to_device(drawn, self.device)} if drawn else batch
+    @property
+    def key(self) -> Key:
+        """Of the random numbers of the next update."""
+        return self.ctx.seed, self.ctx.index, self.version
 
     def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
         """The loss of a batch by the present weights; its gradient is in the vector then."""
         with self.ctx.counters.timed("learn"):
-            return self.run(self.with_noise(batch), state, tape)
+            return self.run(batch, state, self.key, tape)
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
@@ -336,7 +342,6 @@ class Learner:
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update.apply(rate, self.sums(learnt, kl))
-        check_leaving(total)
         waited = self.update.waited - waited
         self.ctx.counters.add("wait", waited)
         self.ctx.counters.add("learn", time.perf_counter() - before - waited)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,9 +18,10 @@ import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, player_from_cpu, pool_to_device
-from polyplay.acting.worker import open_pool, report_faults
+from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
+from polyplay.acting.worker import open_pool
 from polyplay.buffers import TrainingQueue, actor_checkpoint, delivery_log, replay_worker
+from polyplay.buffers.league import League
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, QueueBatches, RolloutBatches, RolloutSlots, rows_of
@@ -28,10 +29,9 @@ from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart
 from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
-from polyplay.core.worker import Edge, WorkerContext, seed_of
+from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
-from polyplay.learning.parts import LinearDecay
 from polyplay.learning.runners import divide
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_device
@@ -46,7 +46,7 @@ Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the state before row 0
 Nothing = tuple[()]
 
 
-class Source(ABC):
+class Source(ABC, Holder):
     """What a learner takes its batches from: the description that a role holds, pickled with it.
 
     The plan, the memory estimate, the diagram and the places of workers ask it. Raises TypeError when it is made
@@ -61,7 +61,8 @@ class Source(ABC):
     replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
     holds_replay: bool = False  # in the learner's own memory
     passes: Epochs | None = None  # over each batch, where they are several
-    league: Any = None  # that knows the past agents which are made of the weights (buffers.league)
+    league: League | None = None  # that knows the past agents which are made of the weights
+    agents: int = 0  # whose rollouts it takes, each with a learner and counters of its own; 0: of one, the worker's
 
     @property
     @abstractmethod
@@ -77,6 +78,10 @@ class Source(ABC):
     def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
         """The ends of it in one worker, each with a learner of its own: several where it learns for several agents."""
         return [self.open(ctx, Learner(ctx, spec), params)]
+
+    def holds(self) -> Mapping[str, Any]:
+        """See Holder."""
+        return {"source": self.edge, "posts": self.league, "envs": self.envs, "replay": self.replay}
 
     def nbytes(self, policy: PolicyLike) -> float:
         """Bytes of the rollouts and batches that each worker has for itself."""
@@ -95,15 +100,11 @@ class Feed(ABC):
     alone: bool = True  # no other learner has to agree that the run ends
     blocking: bool = True  # it waits for what other workers do; they begin first
     passes: Epochs | None = None  # over each rollout, where they are several
+    between: bool = True  # whether the run may be saved, or end, after the last item
     lane: int = 0  # in a replay, the first one of the rollout that came last
 
     def __init__(self, ctx: WorkerContext, learner: Learner):
         self.ctx, self.learner = ctx, learner
-
-    @property
-    def between(self) -> bool:
-        """Whether the run may be saved, or end, after the last item."""
-        return True
 
     @property
     def waiting(self) -> bool:
@@ -141,16 +142,16 @@ class Feed(ABC):
         """Release what it holds."""
 
 
-def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Any = None) -> Iterator[None]:
-    """Take batches from a source, update, and publish the weights where others have copies. With ctx.served, for
-    several agents, one of them at a turn.
+def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
+    """Take batches from a source, update, and publish the weights where others have copies. From a source of several
+    agents' rollouts, learn for one of them at a turn.
     """
-    feeds = source.feeds(ctx, spec, params)
+    feeds = source.feeds(ctx, spec, publish)
     for feed in feeds:
         if not isinstance(feed, Feed):
             given = f"{type(source).__name__}.open gave {type(feed).__name__}"
             raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
-    if not ctx.served:
+    if not source.agents:
         yield from learn_from(feeds[0])
         return
     turns = [(feed, learn_from(feed)) for feed in feeds]
@@ -171,7 +172,7 @@ def learn_from(feed: Feed) -> Iterator[None]:
         for item in feed.items():
             if feed.blocking:
                 ctx.counters.add("wait", time.perf_counter() - before)
-                ctx.counters.stamp()
+                ctx.turn()
             if item is not None:
                 yield from feed.learn(item)
                 feed.finish(item)
@@ -183,7 +184,7 @@ def learn_from(feed: Feed) -> Iterator[None]:
                 continue
             ends = learner.done or (item is None and ctx.control.finishing and feed.alone)
             learner.done = ends
-            if ends or learner.checkpoints.due:
+            if ends or learner.checkpoints.agreed > learner.checkpoints.made:
                 yield from feed.save()
             if ends or ctx.leaving:
                 return
@@ -267,14 +268,16 @@ class InlineFeed(ActingFeed):
         self.pool = open_pool(ctx, envs, saved)
         try:
             slots = RolloutSlots(*_rows(learner, envs), source.steps, envs.lanes // envs.groups, envs.groups)
-            place = torch.device("cpu") if replayed else learner.device  # a replay is in the machine's own memory
-            self.pool = pool_to_device(self.pool, slots, place)
-            self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
+            # a replay is in the machine's own memory
+            policy, place = learner.policy, torch.device("cpu") if replayed else learner.device
             self.recorder: TapeRecorder | None = None
-            if ctx.reuse and learner.spec.loss.recalls and isinstance(policy, ActorCritic) and policy.recalls:
+            reuses = ctx.control.reuse and learner.spec.loss.recalls
+            if reuses and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
             player = player_from_cpu(self.recorder or policy, learner.device)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
+            self.actor.move_rows(place)
+            self.collate = collator_for(slots, envs.groups, place)
             self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
             if "pool" in saved:
                 self.actor.load(saved)
@@ -374,8 +377,7 @@ class RolloutFeed(Feed):
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
         if self.replayed:
             return self.source.consumer(ctx.index, self._note_lane)
-        decays, each = any(isinstance(x, LinearDecay) for x in spec.parts), self.passes.updates if self.passes else 1
-        length = spec.total if decays else 0.0
+        length, each = spec.total * spec.hyperparameters.falls, self.passes.updates if self.passes else 1
         log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, each)
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
@@ -471,7 +473,7 @@ class Over(Source):
     """A source that takes the rollouts of another."""
 
     def __init__(self, source: Source):
-        self.source, self.edge, self.league = source, source.edge, source.league
+        self.source, self.edge, self.league, self.agents = source, source.edge, source.league, source.agents
         self.envs, self.steps, self.n = source.envs, source.steps, source.n
 
     @property
@@ -562,12 +564,12 @@ class ReplayFeed(Feed):
             self.updates = int(saved["updates"])
             if saved.get("ahead"):
                 self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
-                learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
+                learner.run.begin(to_device(self.ahead, learner.device), learner.key)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
 
     @property
-    def between(self) -> bool:
+    def between(self) -> bool:  # type: ignore[override]
         return self.blocking or not self.due
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
@@ -607,7 +609,7 @@ class ReplayFeed(Feed):
         credit = limiter.credit(self.buffer.sampled) + self.steps * (limiter.ratio or 0.0)
         if self.divided and self.ahead is None and self.buffer.ready and credit >= limiter.batch:
             self.ahead, learner = self._draw(), self.learner
-            learner.run.begin(learner.with_noise(to_device(self.ahead, learner.device)))
+            learner.run.begin(to_device(self.ahead, learner.device), learner.key)
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):

@@ -74,7 +74,7 @@ class LearnerPart:
         return True
 
     def rate(self, rate: float) -> float:
-        """The learning rate, from that of the parts before."""
+        """The learning rate, from that of the parts before; at first the hyperparameter, as far as it has fallen."""
         return rate
 
     def observed(self) -> None:
@@ -139,12 +139,8 @@ class TargetNetwork(LearnerPart):
         else:
             self.learner.update.refresh()
             self.params.flat.copy_(self.learner.vector.flat)
-        self.copies = self._due()
+        self.copies = self.learner.version // self.every
         cast("Policy", self.net).cache_weights()
-
-    def _due(self) -> int:
-        """Copies that there should be."""
-        return self.learner.version // self.every
 
     def observed(self) -> None:
         """It has the same statistics."""
@@ -152,7 +148,7 @@ class TargetNetwork(LearnerPart):
         self.params.flat[at:].copy_(self.learner.vector.flat[at:])
 
     def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
-        if self._due() > self.copies:
+        if self.learner.version // self.every > self.copies:
             self._become()
 
     def save(self, part: CheckpointPart) -> Row:
@@ -213,24 +209,6 @@ class RateDrops(LearnerPart):
 
     def rate(self, rate: float) -> float:
         return rate * 0.1 ** sum(self.learner.version >= drop for drop in self.updates)
-
-
-@dataclass
-class LinearDecay(LearnerPart):
-    """The learning rate falls in a line to 0 over the run; in all passes over a rollout it is the same."""
-
-    left: float = field(init=False, repr=False)
-
-    def adjust(self) -> None:
-        self.left = self.learner.remaining()
-
-    def rate(self, rate: float) -> float:
-        return rate * self.left
-
-
-def annealed(how: str) -> tuple[LearnerPart, ...]:
-    """How the learning rate goes over a run: "constant", or else LinearDecay."""
-    return () if how == "constant" else (LinearDecay(),)
 
 
 # What a learner adds by itself.
@@ -313,6 +291,6 @@ def open_parts(learner: Learner) -> list[LearnerPart]:
         parts.append(Schedules())
     if ctx.control.show is not None and ctx.index == learner.spec.agent == 0:
         parts.append(AnswerEvaluator())
-    if ctx.trace and ctx.index == 0 and ctx.directory is not None:
+    if ctx.control.trace and ctx.index == 0 and ctx.directory is not None:
         parts.append(Trace())
     return [part.open(learner) for part in (*parts, *learner.spec.parts)]

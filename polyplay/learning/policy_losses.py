@@ -29,11 +29,6 @@ from polyplay.learning.returns import Hyper
 # before costs, whatever the reduction.
 
 
-def _cut(rows: Batch) -> Batch:
-    """Rows 0..T-1 of what a network says."""
-    return {k: rows[k][:-1] for k in ("logp", "value", "entropy") if k in rows}
-
-
 @dataclass(frozen=True)
 class A2C(returns.ActorCriticLoss):
     """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
@@ -77,7 +72,7 @@ class A2C(returns.ActorCriticLoss):
         if self.baseline == "present":
             value = returns.at_least_float32(out["value"][:-1].detach(), made.target)
             made = made._replace(advantage=made.target - value)
-        return self.sum_terms(_cut(out), _cut(batch), over, made, hyper["entropy_cost"])
+        return self.sum_terms(out, batch, over, made, hyper["entropy_cost"])
 
 
 @dataclass(frozen=True)
@@ -111,7 +106,7 @@ class VTrace(returns.ActorCriticLoss):
         log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
         made = returns.vtrace(steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam)
         cost = hyper["entropy_cost"]
-        return self.sum_terms(_cut(out), _cut(batch), over, made, cost, log_rho=log_rho, bound=self.rho)
+        return self.sum_terms(out, batch, over, made, cost, log_rho=log_rho, bound=self.rho)
 
 
 @dataclass(frozen=True)
@@ -137,7 +132,7 @@ class PPO(returns.ActorCriticLoss):
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
         steps = returns.transitions(rows, self.gamma)
-        reward = returns.squash_rewards(steps.reward, self.reward, self.reward_scale * scale)
+        reward = self.squashed(steps.reward, {"reward_scale": scale})
         advantage, target = returns.gae(steps._replace(reward=reward), rows["value"], self.lam)
         return {"advantage": advantage, "target": target, "valid": steps.valid}
 
@@ -174,4 +169,4 @@ class APPO(returns.ActorCriticLoss):
         target = returns.vtrace(steps, value, log_rho, lam=self.lam).target
         ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
         made = returns.Advantages(steps.reward + steps.discount * ahead - value[:-1], target)
-        return self.sum_terms(_cut(out), _cut(batch), over, made, hyper["entropy_cost"], self.clip_range, log_rho)
+        return self.sum_terms(out, batch, over, made, hyper["entropy_cost"], self.clip_range, log_rho)

@@ -164,6 +164,7 @@ def check_one_shape(name: str, given: Mapping[str, Tensor]) -> None:
 COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
 
 
+Key = tuple[int, int, int]  # of random numbers: the run's seed, the learner's index, the update
 Hyper = Mapping[str, Any]  # hyperparameters by name: numbers, or tensors []
 
 
@@ -212,11 +213,8 @@ class Loss:
         """Compute what several passes over a rollout [T+1, B] share: at least `valid` [T, B]. scale: of rewards."""
         return {"valid": ~rows["first"][1:]}
 
-    def noise(self, policy: Any, batch: Batch, key: tuple[int, int, int]) -> Batch:
-        """Draw the random numbers of one update: arrays, or tensors, that the batch then has under these names.
-
-        key: the run's seed, the learner's index, the update.
-        """
+    def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
+        """Draw the random numbers of one update by their key: arrays that the batch then has under these names."""
         return {}
 
     def ahead(self, target: Any, batch: Batch) -> Batch:
@@ -266,16 +264,6 @@ def importance_weight(batch: Batch, like: Tensor) -> Tensor:
     return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
 
 
-def squash_rewards(reward: Tensor, how: str, scale: float | Tensor = 1.0) -> Tensor:
-    """`scale`·r as it is ("none"), limited to [−1, 1] ("clip") or [−10, 10] ("scale"), or its sign. Any shape."""
-    scaled = reward * scale
-    if how == "scale":
-        return scaled.clamp(-10.0, 10.0)
-    if how == "clip":
-        return scaled.clamp(-1.0, 1.0)
-    return scaled.sign() if how == "sign" else scaled
-
-
 Reduction = Literal["mean", "sum"]
 
 
@@ -314,13 +302,17 @@ class ActorCriticLoss(Loss):
         return steps._replace(reward=self.squashed(steps.reward, out))
 
     def squashed(self, reward: Tensor, out: Batch) -> Tensor:
-        """Rewards of any shape as this loss learns from them."""
-        scale: float | Tensor = self.reward_scale
-        if self.reward == "scale":
-            if "reward_scale" not in out:
-                raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
-            scale = scale * out["reward_scale"]
-        return squash_rewards(reward, self.reward, scale)
+        """Rewards of any shape as this loss learns from them: `reward_scale`·r as it is ("none"), limited to [−1, 1]
+        ("clip"), or its sign; "scale": multiplied with what the policy says too, and limited to [−10, 10].
+        """
+        if self.reward != "scale":
+            scaled = reward * self.reward_scale
+            return (
+                scaled if self.reward == "none" else scaled.sign() if self.reward == "sign" else scaled.clamp(-1.0, 1.0)
+            )
+        if "reward_scale" not in out:
+            raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
+        return (reward * (self.reward_scale * out["reward_scale"])).clamp(-10.0, 10.0)
 
     def sum_terms(
         self,
@@ -333,16 +325,17 @@ class ActorCriticLoss(Loss):
         log_rho: Tensor | None = None,
         bound: float = 1.0,
     ) -> LossOutput:
-        """Add up the terms policy_loss, value_loss and entropy over rows [T, B].
+        """Add up the terms policy_loss, value_loss and entropy over transitions [T, B].
 
-        out, acted: what the network says, and said while acting; made: without gradient; reach: the ratio of both is
-        clipped to 1 ± it (PPO), None: there is no ratio; log_rho: metrics tell of ratios π/μ, and how many of them are
-        beyond `bound`.
+        out, acted: what the network says, and said while acting, [T, B] or [T+1, B]; made: without gradient; reach: the
+        ratio of both is clipped to 1 ± it (PPO), None: there is no ratio; log_rho: metrics tell of ratios π/μ, and how
+        many of them are beyond `bound`.
         """
         advantage = made.advantage
         if self.normalize_advantage:
             advantage = (advantage - over.mean(advantage)) / (over.variance(advantage).sqrt() + 1e-8)
-        heads = (at_least_float32(out[k], advantage) for k in ("logp", "value", "entropy"))
+        heads = (at_least_float32(out[k][: len(advantage)], advantage) for k in ("logp", "value", "entropy"))
+        acted = {k: acted[k][: len(advantage)] for k in ("logp", "value")}
         advantage, target, logp, value, entropy = map(over.only, (advantage, made.target, *heads))
         if reach is None:
             policy_loss = over.mean(-advantage * logp)
@@ -360,9 +353,10 @@ class ActorCriticLoss(Loss):
         loss = loss * over.count if self.reduction == "sum" else loss
 
         with torch.no_grad():
-            rest = over.mean(value), explained_variance(target, value, over)
+            rest, spread = over.variance(target - value), over.variance(target)
+            explained = torch.where(spread > 0, 1.0 - rest / spread, 0.0)  # 0 where the targets do not vary
             approx_kl = 0.5 * over.mean((logp - acted["logp"]).square())
-            found = dict(zip(COMMON, (loss, *terms, *rest, approx_kl), strict=True))
+            found = dict(zip(COMMON, (loss, *terms, over.mean(value), explained, approx_kl), strict=True))
             if reach is not None:
                 beyond = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
                 found |= {"clip_fraction": beyond, "clip_range": torch.as_tensor(reach)}
@@ -395,9 +389,3 @@ class MaskedMean:
 def at_least_float32(x: Tensor, like: Tensor) -> Tensor:
     """At least the precision of `like`: bf16 outputs are summed in fp32."""
     return x.to(torch.promote_types(x.dtype, like.dtype))
-
-
-def explained_variance(target: Tensor, value: Tensor, over: MaskedMean) -> Tensor:
-    """1 − Var(target − value)/Var(target), 0 where the targets do not vary."""
-    rest, spread = over.variance(target - value), over.variance(target)
-    return torch.where(spread > 0, 1.0 - rest / spread, 0.0)

@@ -5,24 +5,26 @@ Every runner leaves the gradient in the learner's vector, where its Update looks
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from polyplay.buffers.replay import BOTH
 from polyplay.core import tree
 from polyplay.core.machine import LARGE, ThreadPool, split_size
 from polyplay.core.tree import Batch
-from polyplay.learning.returns import Hyper, Loss, LossOutput, check_output
+from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_output
+from polyplay.nets.device import to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Linear, Tape
 from polyplay.nets.policy import Policy
 from polyplay.weights.optimizers import RMSProp
-from polyplay.weights.params import FlatParams
+from polyplay.weights.params import FlatParams, as_doubles
 
 if TYPE_CHECKING:
     from polyplay.learning.learner import Learner
@@ -53,20 +55,25 @@ class Runner:
         self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
         self.checked = False
 
-    def __call__(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
-        """Score a batch, and leave its gradient in the vector. tape: of acting in these rows with the present weights.
-        Raises UserError: the loss gives something else than a LossOutput.
+    def __call__(self, batch: Batch, state: Batch, key: Key, tape: Tape | None = None) -> LossOutput:
+        """Score a batch, and leave its gradient in the vector. key: of random numbers (Loss.noise); tape: of acting in
+        these rows with the present weights. Raises UserError: the loss gives something else than a LossOutput.
         """
         policy = self.policy if tape is None else Recalled(self.policy, tape)
-        scored = self.loss(policy, self.target, batch, state, self.hyper)
+        scored = self.loss(policy, self.target, self.with_noise(batch, key), state, self.hyper)
         if not self.checked:
             check_output(self.loss, scored)
             self.checked = True
-        self.vector.zero_grad()
+        self.vector.grad.zero_()
         scored.loss.backward()
         return scored
 
-    def begin(self, batch: Batch) -> None:
+    def with_noise(self, batch: Batch, key: Key) -> Batch:
+        """The batch with the random numbers that the loss takes in this update."""
+        drawn = self.loss.noise(self.policy, batch, key)
+        return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
+
+    def begin(self, batch: Batch, key: Key) -> None:
         """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
 
     def settle(self) -> None:
@@ -82,8 +89,8 @@ def divide(learner: Learner, rows: int) -> bool:
     """
     ctx, refuses = learner.ctx, any(part.refuses for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
-    if not (whole or refuses or ctx.trace or learner.device.type != "cpu"):
-        n = split_size(rows, min(ctx.threads, torch.get_num_threads()), learner.vector.weights)
+    if not (whole or refuses or ctx.control.trace or learner.device.type != "cpu"):
+        n = split_size(rows, torch.get_num_threads(), learner.vector.weights)
         if n > 1:
             learner.run = ThreadedRunner(learner, n)
     return isinstance(learner.run, ThreadedRunner)
@@ -147,9 +154,9 @@ class ThreadedRunner(Runner):
         if self.halves:
             self.team.each(copy)
 
-    def begin(self, batch: Batch) -> None:
+    def begin(self, batch: Batch, key: Key) -> None:
         """See Runner: the others do their parts, and before that the target network's pass of all."""
-        rows = len(batch["action"])
+        batch, rows = self.with_noise(batch, key), len(batch["action"])
         others = _split(batch, even(rows, self.n - 1))
         self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
         parts = _split(batch, self._rows_beside_acting(rows))
@@ -159,11 +166,11 @@ class ThreadedRunner(Runner):
         wait(self.targets)
         wait(self.begun)
 
-    def __call__(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+    def __call__(self, batch: Batch, state: Batch, key: Key, tape: Tape | None = None) -> LossOutput:
         """See Runner. A batch that was begun is the one that `begin` had."""
         whole = len(batch["action"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
-        parts = _split(batch, rows)
+        parts = _split(self.with_noise(batch, key), rows)
         if self.begun:
             scored = [self._one(0, parts[0], whole, self.targets), *(other.result() for other in self.begun)]
             self.begun, self.targets = [], []
@@ -260,3 +267,103 @@ def _product(factors: Factors, rows: slice, out: Tensor) -> None:
         torch.mm(grad, x, out=out)
     else:
         out.copy_(torch.mm(grad, x))
+
+
+# The update as one pure function of tensors, for whatever traces, compiles or captures it.
+#
+#     update(weights [W], buffers [S − W], target [S] or [0], batch, state, hyper) -> gradient [W], buffers, LossOutput
+#
+# The vector is that of weights.params, in its two parts. Everything else is an argument too: batch and state are trees
+# of tensors of fixed shapes, with random numbers (Loss.noise) and importance weights among them, hyper has a tensor []
+# for each hyperparameter. No argument is written to, and no number decides on a shape or a branch (layers.tracing).
+
+
+EAGER = {  # what only eager updates do, and why traced ones do not; the last two differ by rounding
+    "nets.layers.recall": "outputs of acting are no inputs: a traced update computes them again",
+    "nets.layers.cache_half_weights": "copies in bfloat16 are no inputs: a traced update converts its weights",
+    "nets.layers._GradientOfUses": "its backward fills Python lists: a traced update adds up the gradients of all uses",
+    "nets.recurrent.TemporalLinks": "how many lanes tick is a number: a traced update computes all, and keeps all",
+}
+Scored = tuple[LossOutput, Tensor]
+PureUpdate = Callable[..., tuple[Tensor, Tensor, LossOutput]]
+
+
+class _Networks(nn.Module):
+    """A policy and its target network as one module, so that `functional_call` gives both their tensors."""
+
+    def __init__(self, policy: Policy, target: Policy | None = None):
+        super().__init__()
+        self.policy, self.target = policy, target
+
+    def forward(self, call: Callable[..., Any], *given: Any) -> Any:
+        return call(self.policy, self.target, *given)
+
+
+class _Layout:
+    """Where a module's tensors stand in its vector, by their names behind `prefix`."""
+
+    def __init__(self, module: nn.Module, prefix: str):
+        floating = [(f"{prefix}.{k}", x) for k, x in module.named_buffers() if x.is_floating_point()]
+        self.parameters = [(f"{prefix}.{k}", x.shape) for k, x in module.named_parameters()]
+        self.singles = [(k, x.shape) for k, x in floating if x.dtype != torch.float64]
+        self.doubles = [(k, x.shape) for k, x in floating if x.dtype == torch.float64]
+        self.weights = sum(shape.numel() for _, shape in self.parameters)
+
+    def views(self, weights: Tensor, buffers: Tensor) -> tuple[dict[str, Tensor], Callable[[], Tensor]]:
+        """The tensors by name, and what gives the buffers once networks have written to their own."""
+        at = len(buffers) - 2 * sum(shape.numel() for _, shape in self.doubles)
+        singles, doubles = buffers[:at].clone(), as_doubles(buffers[at:].clone())
+        named = _named(self.parameters, weights) | _named(self.singles, singles) | _named(self.doubles, doubles)
+        return named, lambda: torch.cat([singles, doubles.view(torch.float32)]) if self.doubles else singles
+
+
+def _named(shapes: Sequence[tuple[str, torch.Size]], numbers: Tensor) -> dict[str, Tensor]:
+    """Views of numbers that stand one behind the other: `split`'s gradient is one tensor."""
+    sizes = [shape.numel() for _, shape in shapes]
+    parts = numbers.split([*sizes, len(numbers) - sum(sizes)])[:-1]
+    return {k: part.view(shape) for (k, shape), part in zip(shapes, parts, strict=True)}
+
+
+def make_loss(policy: Policy, loss: Loss, target: Policy | None = None) -> Callable[..., Scored]:
+    """The loss as a function of `update`'s arguments, which gives the buffers too; to differentiate by the weights.
+
+    The modules say what the vectors mean; their own numbers are not read. target: another one of the kind, where the
+    loss takes a target network.
+    """
+    networks, mine = _Networks(policy, target), _Layout(policy, "policy")
+    its = None if target is None else _Layout(target, "target")
+
+    def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Scored:
+        named, behind = mine.views(weights, buffers)
+        if its is not None:
+            named |= its.views(fixed[: its.weights], fixed[its.weights :])[0]
+        scored = functional_call(networks, named, (loss, batch, state, hyper))
+        return scored, behind()
+
+    return score
+
+
+def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> PureUpdate:
+    """The pure update; see `make_loss` for what is given."""
+    score = make_loss(policy, loss, target)
+
+    def update(weights: Tensor, *given: Any) -> tuple[Tensor, Tensor, LossOutput]:
+        leaf = weights.detach().requires_grad_()
+        with torch.enable_grad():
+            scored, buffers = score(leaf, *given)
+        (gradient,) = torch.autograd.grad(scored.loss, leaf)
+        return gradient, buffers, scored._replace(loss=scored.loss.detach())
+
+    return update
+
+
+def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[Batch, Batch]]:
+    """The pure acting step: (weights, buffers, row, state) -> outputs and the state behind, as Policy.act."""
+    networks, layout = _Networks(policy), _Layout(policy, "policy")
+
+    def act(weights: Tensor, buffers: Tensor, row: Batch, state: Batch) -> tuple[Batch, Batch]:
+        named, _ = layout.views(weights, buffers)
+        with torch.no_grad():
+            return functional_call(networks, named, (lambda policy, _, *given: policy.act(*given), row, state))
+
+    return act

@@ -103,9 +103,11 @@ class UnrealReplay:
         behind them, all of one episode.
 
         Half of them, the odd one by chance, have a reward that is not zero and stand first; all or none where the
-        memory has but one kind.
+        memory has but one kind. Without any all are zeros.
         """
         zero, rewarding = (np.flatnonzero(self._end == kind) for kind in (_ZERO, _REWARDING))
+        if not len(zero) + len(rewarding):
+            return tree.zeros(specs_of(self.rows["obs"], 2), (FRAMES, n)), np.zeros(n, self.rows["reward"].dtype)
         half = (n + int(rng.integers(2))) // 2
         most = 0 if not len(rewarding) else half if len(zero) else n
         drawn = [kind[rng.integers(len(kind), size=k)] for kind, k in ((rewarding, most), (zero, n - most)) if k]
@@ -138,15 +140,16 @@ class UnrealWindows(LearnerPart):
 
     def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
         """Keep the rows and the state before them, and draw as many as there are lanes: "recent" [3, B, …] and
-        "recent_reward" [B] once there is an example; "replayed", rows [T+1, B, …] with their "state". Empty where no
-        task takes any.
+        "recent_reward" [B], with "recent_weight", 0 until there is an example, then 1; "replayed", rows [T+1, B, …]
+        with their "state". Empty where no task takes any.
         """
         if not (self.examples or self.replays):
             return {}
         recent, lanes, learner = self._keep(rows, batch, state), rows["first"].shape[1], self.learner
-        rng, drawn = np.random.default_rng((learner.ctx.seed, learner.ctx.index, learner.version)), Batch()
-        if self.examples and any(recent.counts):
+        rng, drawn = np.random.default_rng(learner.key), Batch()
+        if self.examples:
             drawn["recent"], drawn["recent_reward"] = recent.sample_examples(lanes, rng)
+            drawn["recent_weight"] = np.float32(any(recent.counts))
         if self.replays:
             columns, before = recent.sample_columns(lanes, rng)
             drawn["replayed"] = {**columns, "state": before}
@@ -323,10 +326,10 @@ class WithAuxiliary(Loss):
         if name == "pixel_control":
             change = pixel_change(_view(batch["obs"]))
             return pixel_control_loss(out["pixel_chosen"], out["pixel_best"], change, batch)
-        if name in _DRAWN and _DRAWN[name] not in out:  # there was nothing to draw yet
+        if name in _DRAWN and _DRAWN[name] not in out:  # rows alone, to measure what they cost
             return over.valid.new_zeros((), dtype=torch.float32)
         if name == "reward_prediction":
-            return reward_prediction_loss(out["reward_logits"], batch["recent_reward"])
+            return batch["recent_weight"] * reward_prediction_loss(out["reward_logits"], batch["recent_reward"])
         if name == "value_replay":
             rows = batch["replayed"]
             rows = {**rows, "reward": self.loss.squashed(rows["reward"], out)}

@@ -27,7 +27,7 @@ from polyplay.core.errors import Count, Fraction, NonNegative, UserError
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 from polyplay.learning import returns
-from polyplay.learning.returns import Hyper, Loss, LossOutput, check_shapes, importance_weight
+from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight
 from polyplay.nets import q_network
 from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
@@ -154,7 +154,7 @@ def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None,
 COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
-def _keys(policy: QNetwork, key: tuple[int, int, int]) -> Batch:
+def _keys(policy: QNetwork, key: Key) -> Batch:
     """int64 [3] for a noisy network: of the noise of "q", "target" and "online"; another for every update."""
     return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
 
@@ -182,7 +182,7 @@ class TransitionLoss(Loss):
                 out["online"] = policy.scores(_rows(batch, 1), {}, _key(batch, 2))[0]
         return self.score(out, batch)
 
-    def noise(self, policy: QNetwork, batch: Batch, key: tuple[int, int, int]) -> Batch:
+    def noise(self, policy: QNetwork, batch: Batch, key: Key) -> Batch:
         return _keys(policy, key)
 
     @torch.no_grad()
@@ -295,7 +295,7 @@ class SequenceLoss(Loss):
             out["online"] = out["q"].detach()
         return self.score(out, batch)
 
-    def noise(self, policy: QNetwork, batch: Batch, key: tuple[int, int, int]) -> Batch:
+    def noise(self, policy: QNetwork, batch: Batch, key: Key) -> Batch:
         return _keys(policy, key)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:

@@ -89,13 +89,13 @@ def judge(
     options: SearchOptions,
     gate: Gate,
     params: Params,
-    best: Params,
+    publish: Params,
 ) -> Iterator[None]:
     """Play a match whenever one is due. What comes due while one is played is left out."""
-    while not params.wait(0, ctx.index, best.patience):
+    while not params.wait(0, ctx.index, publish.patience):
         yield
     matches = Matches(ctx, envs.lanes, board, policy, options, gate)
-    version = matches.restore(params, best)
+    version = matches.restore(params, publish)
     replaced = ctx.incarnation % 1000  # the match that was lost begins again
     due = max(params.version, version + 1) if replaced else gate.due_after(max(version, params.version - 1))
     while True:
@@ -103,7 +103,7 @@ def judge(
             due = gate.due_after(params.version) if reigns else due
             time.sleep(min(ctx.patience, REST))
             yield
-        row = matches.play(params, best)
+        row = matches.play(params, publish)
         ctx.log("match", json.dumps(row))
         due = gate.due_after(max(row["candidate"], params.version - 1))
         yield

@@ -145,7 +145,7 @@ NO_COPIES = Evolution()
 def referee(
     ctx: WorkerContext,
     *,
-    league: League,
+    rates: League,
     opponents: Opponents,
     matches: int,
     copies: Evolution = NO_COPIES,
@@ -153,14 +153,14 @@ def referee(
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
-        rating = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, copies)
+        rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, copies)
         with contextlib.closing(rating):
-            ctx.write_part = rating.write_part
+            ctx.hooks.write_part = rating.write_part
             if rating.found is not None:
                 yield  # in this round everybody takes up what it had
             while True:
                 if not rating.turn():
-                    league.wait_for_matches()
+                    rates.wait_for_matches()
                 yield
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from polyplay.buffers import Replay
 from polyplay.core.errors import UserError
 from polyplay.games.boards import Game
-from polyplay.learning import Hyperparameters, LearnerSpec, RateDrops, annealed
+from polyplay.learning import Hyperparameters, LearnerSpec, RateDrops
 from polyplay.learning.alphazero_loss import AlphaZeroLoss
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
@@ -51,6 +51,6 @@ def replay_of(c: Config, board: Game) -> Replay:
 def learner_spec_of(c: Config, policy: BoardNetworkFactory, board: Game, total: float, seed: int) -> LearnerSpec:
     """Equation 1, by SGD; on positions under symmetries."""
     update = averaged(OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2), c.learners, policy())
-    hyper = Hyperparameters(learning_rate=c.learning_rate)
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate)
     loss = AlphaZeroLoss(board, seed, turned=c.symmetries != "none")
-    return LearnerSpec(policy, loss, update, hyper, total, (RateDrops(c.drops), *annealed(c.anneal)))
+    return LearnerSpec(policy, loss, update, hyper, total, (RateDrops(c.drops),))

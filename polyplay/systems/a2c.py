@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
-from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, annealed, learn
+from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, units_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
@@ -52,7 +52,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = A2C(c.gamma, c.lam, bootstrap="acted", value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
     loss = with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas, policy())
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), annealed(c.anneal))
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
     crew.add(learn, n=replicas, name="replica", learner=True, source=Inline(envs, c.unroll), spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas}, values=units_of(c))

@@ -14,7 +14,7 @@ from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, 
 from polyplay.core.machine import cores
 from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
-from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, annealed, learn
+from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.systems import System, described
 from polyplay.systems import _wiring as wiring
@@ -65,8 +65,8 @@ def build(c: Config, crew: Crew) -> System:
     loss = wiring.with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale), tasks)
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(policy()), workers)
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    parts = (*annealed(c.anneal), UnrealWindows())
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    parts = (UnrealWindows(),) if tasks else ()
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), parts)
     own: Any = {"source": Inline(envs, c.unroll, episodes=True), "spec": spec, "on_loss": "replace"}
     crew.add(learn, n=workers, name="episodic_replica", learner=True, **own)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
-from polyplay.learning import A2C, PPO, Hyperparameters, Inline, LearnerSpec, Passes, Source, annealed, learn
+from polyplay.learning import A2C, PPO, Hyperparameters, Inline, LearnerSpec, Passes, Source, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
@@ -60,8 +60,8 @@ def build(c: Config, crew: Crew) -> System:
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
     update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     steps, lost = crew.total(envs, c.frames), cast(Any, "replace" if update.asynchronous else "fail")
-    spec = LearnerSpec(policy, loss, update, hyper, steps, annealed(c.anneal))
+    spec = LearnerSpec(policy, loss, update, hyper, steps)
     crew.add(learn, n=replicas, name="replica", learner=True, on_loss=lost, source=source, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

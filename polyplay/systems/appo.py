@@ -13,7 +13,7 @@ from typing import Literal
 from polyplay.buffers import slots_per_batch
 from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, UserError, Workers
 from polyplay.envs import Envs
-from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec, annealed
+from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.systems.impala import wire_actors
@@ -61,6 +61,6 @@ def build(c: Config, crew: Crew) -> System:
     loss = APPO(c.gamma, c.lam, c.clip_range, value_cost=c.value_cost, reward=c.reward)
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), annealed(c.anneal))
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
     return wire_actors(c, crew, envs, spec, slots, Epochs(c.epochs, c.minibatches))

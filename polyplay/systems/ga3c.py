@@ -8,7 +8,7 @@ model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      sch
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from polyplay.acting import LaneTable, predict
 from polyplay.buffers import TrainingQueue
@@ -16,7 +16,7 @@ from polyplay.core.errors import Count, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.envs.make import whole_matches
-from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, annealed, learn
+from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
@@ -70,12 +70,12 @@ def build(c: Config, crew: Crew) -> System:
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
     optim = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
     weights = Hogwild(optim, *param_sizes(net), workers=MOST, copy=False)
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), annealed(c.anneal))
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames))
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
     agents, batches = LaneTable(envs, chunks), Chunks(chunks, c.min_batch)
-    predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, agents=agents, policy=policy)
-    predictors.out, predictors.params = chunks, weights
+    served: Any = {"agents": agents, "policy": policy, "out": chunks, "params": weights}
+    predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, **served)
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=batches, spec=spec)
     if c.schedule != "off":
         dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]

@@ -14,7 +14,7 @@ from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.core.errors import Count, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
-from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, Passes, Rollouts, VTrace, annealed, learn
+from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, Passes, Rollouts, VTrace, learn
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, auxiliary_of, with_auxiliary
@@ -62,8 +62,8 @@ def build(c: Config, crew: Crew) -> System:
     loss = VTrace(c.gamma, 1.0, c.rho, min(1.0, c.rho), c.rho, reduction=c.reduction, value_cost=c.value_cost)
     loss = with_auxiliary(c, replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage), tasks)
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    parts = (*annealed(c.anneal), UnrealWindows())
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    parts = (UnrealWindows(),) if tasks else ()
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), parts)
     return wire_actors(c, crew, envs, spec, slots)
 
@@ -75,9 +75,9 @@ def wire_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, p
         n = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners, passes)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
     params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
-    actor = crew.add(act, n=n, on_loss="replace", threads=int(lag is None), envs=envs, policy=spec.policy, lag=lag)
-    actor.out, actor.params = rollouts, params
+    acts: Any = {"envs": envs, "policy": spec.policy, "out": rollouts, "params": params, "lag": lag}
+    crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acts)
     batches = Rollouts(rollouts, slots, in_turn=lag is not None)
     source = batches if passes is None else Passes(batches, passes)
-    crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, params=params)
+    crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, publish=params)
     return System(envs, spec.policy, spec.loss.metrics, {} if c.actors else {"actors": n})

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
-from polyplay.learning import PPO, Hyperparameters, Inline, LearnerSpec, Passes, annealed, learn
+from polyplay.learning import PPO, Hyperparameters, Inline, LearnerSpec, Passes, learn
 from polyplay.systems import System, described
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
@@ -54,8 +54,8 @@ def build(c: Config, crew: Crew) -> System:
     loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
     loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward))
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy())
-    hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     source = Passes(Inline(envs, c.unroll), epochs_of(c, replicas, envs.spec.seats, c.target_kl))
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), annealed(c.anneal))
+    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
     crew.add(learn, n=replicas, name="replica", learner=True, source=source, spec=spec)
     return System(envs, policy, loss.metrics, {"replicas": replicas})

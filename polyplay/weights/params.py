@@ -92,9 +92,12 @@ NetworkOrFactory = nn.Module | PolicyFactory
 
 def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
     """(parameters, parameters and floating buffers): the lengths of a network's gradient and of its vector. of: the
-    network, or what makes it.
+    network, or what makes it. Raises UserError: it is neither.
     """
     module = of() if isinstance(of, PolicyFactory) else of
+    if not isinstance(module, nn.Module):
+        allowed = "a network, or a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"
+        raise UserError(f"policy: {type(module).__name__} given, allowed: {allowed}")
     weights = sum(p.numel() for p in module.parameters())
     singles, doubles = (sum(b.numel() for b in kind) for kind in _buffers(module))
     end = weights + singles

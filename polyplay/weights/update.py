@@ -338,10 +338,10 @@ class _Meeting(OpenUpdate):
         while self.arrived.min() < self.turn:
             self.reduce.check()
             if not self.bells[self.rank].wait(0.0):
-                self.ctx.meeting = self.turn
+                self.ctx.hooks.meeting = self.turn
                 yield
                 self.bells[self.rank].wait(self.reduce.patience)
-        self.ctx.meeting = 0
+        self.ctx.hooks.meeting = 0
         self.waited += time.perf_counter() - before
         memory_barrier()
         total: np.ndarray = self.sums[row, :, : len(sums)].sum(0)

@@ -81,7 +81,7 @@ def learners(
     spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
     source = AgentRollouts(queue, 1, league, 10**6, initial)
-    crew.add(learn, n=processes or 1, learner=True, serves=2, source=source, spec=spec, params=params)
+    crew.add(learn, n=processes or 1, learner=True, source=source, spec=spec, publish=params)
     crew.start(("loss", "grad_norm", "delta"))
     run = Learners(crew, league, params, policy)
     try:
@@ -101,7 +101,7 @@ def agent_of(path: Path, agent: int) -> tuple[dict[str, Any], dict[str, np.ndarr
 def save(run: Learners, directory: Path) -> Path:
     """A whole checkpoint of its learners, which end."""
     run.crew.control.finish()
-    run.until(lambda: (run.crew.counters.column("saved")[list(run.crew.roles[0].served)] >= 1).all())
+    run.until(lambda: (run.crew.counters.column("saved")[run.crew.agent_rows(run.crew.roles[0])] >= 1).all())
     (number,) = checkpoint.partial_versions(directory)
     return checkpoint.complete(directory, number, {})
 

@@ -163,7 +163,9 @@ def test_auxiliary_tasks_draw_from_rows_and_states_as_they_came_with_the_agent_s
     void = {**rows, "first": np.ones((7, 6), bool)}
     other = Learner(me(), spec).parts[0]
     drawn = other.inputs(void, *({k: torch.from_numpy(v) for k, v in x.items()} for x in (void, state)))
-    assert set(drawn) == {"replayed"}, "there is no example yet"
+    assert float(drawn["recent_weight"]) == 0.0, "there is no example yet"
+    assert drawn["recent"].shape == (3, 6, 5)
+    assert not drawn["recent_reward"].any()
     assert Learner(me(), task(parts=(UnrealWindows(),))).parts[0].inputs(rows, {}, {}) == {}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from polyplay.buffers import replay_worker
 from polyplay.buffers.replay import Proportional, Replay, Uniform
@@ -15,12 +16,22 @@ from polyplay.buffers.rollout_queue import ROWS, RolloutBatches
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
+from polyplay.core.worker import Hyperparameters
+from polyplay.envs import Envs
+from polyplay.learning import LearnerSpec, VTrace, loop
 from polyplay.learning.loop import Epochs, Feed, Inline, Passes, Replayed, ReplayFeed, Rollouts, Source, learn
+from polyplay.nets import NetworkFactory
+from polyplay.weights import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import Role
 
 SPEC: Any = {"obs": Field((3,), "float32"), "action": Field((), "int64"), **ROWS}
 SPEC = {k: v for k, v in SPEC.items() if k != "agent"}
+
+
+@pytest.fixture(autouse=True)
+def _divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "divide", lambda learner, rows: learner.divided)
 
 
 class Learner:
@@ -31,17 +42,14 @@ class Learner:
         self.rested: list[float] = []
         self.items: list[Any] = []
         self.seen: list[Any] = []
-        self.priority: Any = None  # NumPy's, here
         self.mean: float | None = None  # agent steps of all replicas, where there are others
         self._left = left
         self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
         self.checkpoints = SimpleNamespace(more=None)
+        self.run, self.device, self.key = self, torch.device("cpu"), (0, 0, 0)
 
-    def divide(self, rows: int) -> Any:
-        return self if self.divided else None
-
-    def begin(self, item) -> None:
+    def begin(self, item, key) -> None:
         self.begun.append(item["id"].tolist())
 
     def remaining(self) -> float:
@@ -53,12 +61,8 @@ class Learner:
     def step_on_sample(self, item, fresh=0.0, observe=False):
         self.items.append({k: np.array(v) for k, v in item.items() if k in ("id", "weight")})
         self.revised.append(fresh)
-        self.priority = np.arange(1.0, len(item["id"]) + 1)
-        return
-        yield
-
-    def priorities(self):
-        return self.priority
+        yield from ()
+        return np.arange(1.0, len(item["id"]) + 1)
 
     def count_only(self, steps):
         self.rested.append(steps)
@@ -107,7 +111,8 @@ def test_a_source_that_lacks_a_method_or_opens_something_else_is_named():
             return [7]
 
     def adds(source: Any) -> Role:
-        spec: Any = SimpleNamespace(hyperparameters=SimpleNamespace())
+        policy, hyper = NetworkFactory("mlp", Envs("toy:catch", 1).spec), Hyperparameters(learning_rate=0.1)
+        spec = LearnerSpec(policy, VTrace(), Local(OptimizerSpec("adam")), hyper, 1e9)
         return Crew(0).add(learn, learner=True, source=source, spec=spec)
 
     with pytest.raises(TypeError, match=r"Unshaped.*shape"):

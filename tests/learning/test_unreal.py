@@ -14,7 +14,7 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.tree import Field
-from polyplay.learning import returns, unreal
+from polyplay.learning import unreal
 from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
 from polyplay.learning.unreal import KL, UnrealReplay, WithAuxiliary
 from polyplay.nets import actor_critic
@@ -183,7 +183,7 @@ def rows(seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
     batch["terminated"] = torch.cat([first[1:], torch.zeros(1, B, dtype=torch.bool)]) & (real(T + 1, B) > 0)
     batch["obs"] = {"numbers": real(T + 1, B, 2)}
     batch["obs"]["view"] = torch.from_numpy(rng.integers(0, 2, (T + 1, B, 3, AUX_H, AUX_W)).astype(np.uint8))
-    batch["recent_reward"] = torch.tensor([0.0, 1.0, -0.5, 0.0, 2.0, 0.0, -1.0])
+    batch["recent_reward"], batch["recent_weight"] = torch.tensor([0.0, 1.0, -0.5, 0.0, 2.0, 0.0, -1.0]), torch.ones(())
     out = {k: real(T + 1, B).requires_grad_() for k in ("logp", "value", "entropy", "kl_posterior", "kl_prior")}
     out["pixel_chosen"], out["pixel_best"] = real(T, B, AUX_H, AUX_W).requires_grad_(), real(T + 1, B, AUX_H, AUX_W)
     return out | {"reward_logits": real(N, 3).requires_grad_()}, batch
@@ -252,7 +252,7 @@ def test_the_network_s_reward_takes_the_place_of_the_environment_s(inner: Any) -
 
 def test_without_examples_no_reward_is_predicted() -> None:
     out, batch = rows()
-    del out["reward_logits"], batch["recent_reward"]
+    batch["recent_weight"] = torch.zeros(())
     loss, hyperparameters = WithAuxiliary(A2C(), {"reward_prediction": 5.0}), {"entropy_cost": 0.01}
     scored = loss.score(out, batch, hyperparameters)
     assert scored.metrics["reward_prediction"].item() == 0.0
@@ -270,7 +270,9 @@ def test_replayed_values_are_of_the_rewards_that_the_loss_learns_from(how: str) 
     loss = WithAuxiliary(inner, {"value_replay": 0.2})
     scored = loss.score({**out, "replayed_value": value}, {**batch, "replayed": replayed}, hyperparameters)
     scale = 3.0 * (0.5 if how == "scale" else 1.0)
-    learnt = {**replayed, "reward": returns.squash_rewards(replayed["reward"], how, scale)}
+    bound = {"clip": 1.0, "scale": 10.0}.get(how, math.inf)
+    squashed = (replayed["reward"] * scale).clamp(-bound, bound)
+    learnt = {**replayed, "reward": squashed.sign() if how == "sign" else squashed}
     term = unreal.value_replay_loss(value, learnt, 0.8)
     assert scored.metrics["value_replay"].item() == pytest.approx(term.item())
     alone = inner.score(out, batch, hyperparameters).loss

@@ -174,7 +174,7 @@ def test_another_league_does_not_go_on(tmp_path):
 def test_the_worker_takes_what_is_left_when_the_run_ends(tmp_path):
     league = small()
     ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), tmp_path, patience=0.0)
-    turns = referee(ctx, league=league, opponents=Opponents.parse("elo"), matches=5)
+    turns = referee(ctx, rates=league, opponents=Opponents.parse("elo"), matches=5)
     next(turns)
     play(league, 0, [(1, 0)] * 600)
     league.close()

@@ -225,7 +225,7 @@ def test_a_run_that_fails_goes_on_with_its_experience_and_knobs(tmp_path, monkey
     monkeypatch.setattr(WindowFeed, "_add", added)
     given = {**FULL, "serial": True, "change": ("team_spirit=0.5@0,0.75@1500",)}
     with monkeypatch.context() as faulty:
-        faulty.setattr(PPO, "__call__", fails)
+        faulty.setattr(PPO, "score", fails)
         with pytest.raises(WorkerLost, match="a fault"):
             polyplay.train("five", run=str(directory), steps=30_000, **given)
     found = newest(directory)

@@ -189,16 +189,16 @@ LONG = [pytest.param(period, 300, marks=pytest.mark.long) for period in (1, 5, 1
 def test_acting_is_learning_to_the_bit(period, updates, tmp_path, monkeypatch):
     """With matches that end in mid-cycle and rollouts that begin between ticks."""
     seen = 0
-    scored = WithAuxiliary.__call__
+    scored = WithAuxiliary.score
 
-    def check(self: WithAuxiliary, out: Any, batch: Any, hyperparameters: Any) -> Any:
+    def check(self: WithAuxiliary, out: Any, batch: Any, hyper: Any) -> Any:
         nonlocal seen
         seen += 1
         for name in ("logp", "value"):
             assert torch.equal(out[name], batch[name]), (seen, name)
-        return scored(self, out, batch, hyperparameters)
+        return scored(self, out, batch, hyper)
 
-    monkeypatch.setattr(WithAuxiliary, "__call__", check)
+    monkeypatch.setattr(WithAuxiliary, "score", check)
     given = {**PAIR, "lag": 0, "lanes": 8, "batch": 4, "unroll": 19, "ranges": (f"period={period}",)}
     polyplay.train("ftw", run=str(tmp_path / "run"), steps=86 * updates, **given)
     assert seen >= updates

@@ -175,7 +175,7 @@ def test_costs_are_the_published_ones_unless_given():
         "pixel, reward, value=0": PUBLISHED | {"value": 0.0},
     }.items():
         assert auxiliary_of(page(name, auxiliary=text)) == costs
-    assert not hasattr(wired(name).loss, "terms")
+    assert not wired(name).loss.terms
     spec = wired(name, auxiliary="value=0.5,pixel")
     assert spec.loss.terms == {"value_replay": 0.5, "pixel_control": 0.05}
     heads = spec.policy().auxiliary

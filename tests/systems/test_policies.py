@@ -179,7 +179,8 @@ class Kept(Loss):
 
     def __call__(self, policy, target, batch, state, hyper):
         out = self.inner.outputs(policy, batch, state)
-        self.seen.append(({k: v.clone() for k, v in batch.items()}, {k: v.detach() for k, v in out.items()}))
+        said = {k: v.detach() for k, v in out.items()}
+        self.seen.append(({k: v.clone() for k, v in (batch | {"value": said["value"]}).items()}, said))
         return self.inner.score(out, batch, hyper)
 
 
@@ -190,7 +191,7 @@ def test_the_recurrent_state_goes_through_updates_and_the_bootstrap_does_not_adv
     policy = wired("a3c", crew, **{**CATCH, **settings}).policy
     spec = crew.roles[0].spec
     loss = Kept(spec.loss)
-    crew.roles[0].spec = replace(spec, loss=loss)
+    crew.roles[0] = crew.roles[0].holding(spec=replace(spec, loss=loss))
     crew.start(())
     while not crew.poll(0.05):
         pass
@@ -225,7 +226,7 @@ def test_what_a_worker_raises_reaches_the_main_process(on):
     crew = Crew(seed=1, on=on, steps=10**9)
     wired("a3c", crew, **CATCH)
     spec = crew.roles[0].spec
-    crew.roles[0].spec = replace(spec, loss=fails)
+    crew.roles[0] = crew.roles[0].holding(spec=replace(spec, loss=Fails()))
     crew.start(())
     try:
         with pytest.raises(WorkerLost, match=r"(?s)worker episodic_replica \d raised .*a bad day"):
@@ -234,8 +235,9 @@ def test_what_a_worker_raises_reaches_the_main_process(on):
         crew.stop()
 
 
-def fails(out, batch, hyperparameters):
-    raise ValueError("a bad day")
+class Fails(Loss):
+    def __call__(self, policy, target, batch, state, hyper):
+        raise ValueError("a bad day")
 
 
 def test_reports_say_what_was_served_and_learnt_at_once(tmp_path):

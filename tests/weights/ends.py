@@ -19,7 +19,6 @@ from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerCo
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import policy_losses
 from polyplay.learning.learner import LearnerSpec
-from polyplay.learning.parts import LinearDecay
 from polyplay.nets import factory
 from polyplay.weights.params import FlatParams, param_sizes
 from polyplay.weights.update import Local, OptimizerSpec
@@ -50,9 +49,9 @@ def finish(steps: Iterable[None]) -> None:
 
 
 def task(
-    update: Any = None, total: float = 1e9, policy: Any = POLICY, loss: Any = None, parts: Any = (LinearDecay(),)
+    update: Any = None, total: float = 1e9, policy: Any = POLICY, loss: Any = None, parts: Any = ()
 ) -> LearnerSpec:
-    hyperparameters = Hyperparameters(learning_rate=1e-2, entropy_cost=0.01)
+    hyperparameters = Hyperparameters("linear", learning_rate=1e-2, entropy_cost=0.01)
     return LearnerSpec(policy, loss or policy_losses.A2C(), update or Local(OPTIM), hyperparameters, total, parts)
 
 
