@@ -22,7 +22,7 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1744,
+    "core": 1739,
     "envs": 4417,
     "buffers": 1961,
     "games": 3778,
@@ -30,7 +30,7 @@ BUDGET = {
     "weights": 1214,
     "acting": 1043,
     "search": 1364,
-    "learning": 2546,
+    "learning": 2550,
     "workers": 3103,
     "population": 1555,
     "systems": 1701,
