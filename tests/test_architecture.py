@@ -22,7 +22,7 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1746,
+    "core": 1739,
     "envs": 4417,
     "buffers": 1961,
     "games": 3778,
@@ -58,7 +58,7 @@ ALONE = {
     "one of the parts of a game, which together are too long": """
         games/ctf games/ctf_maps games/ctf_views games/moba games/moba_rules games/moba_views""",
     "a system's population, surgery or reproduction, of which most runs have none": """
-        runs/population runs/reproduce runs/surgery nets/surgery""",
+        population/referee runs/population runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
         buffers/delivery_log evaluation/verify learning/checkpoints learning/runners nets/torsos
         workers/diagram workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",

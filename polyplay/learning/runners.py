@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from polyplay.buffers.replay import BOTH
 from polyplay.core import tree
-from polyplay.core.machine import LARGE, ThreadPool, split_size
+from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
 from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_output
 from polyplay.nets.device import to_device
@@ -32,7 +31,17 @@ if TYPE_CHECKING:
 
 Factors = list[tuple[Tensor, Tensor]]
 BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
-TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
+TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
+# rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
+# with fewer of which waking threads costs more than they save
+LEAST, LARGE = 8, 100_000
+
+
+def split_size(rows: int, threads: int, weights: int) -> int:
+    """How many of so many threads divide a batch of `rows` among them, evenly."""
+    if weights < LARGE:
+        return 1
+    return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
 
 
 class Recalled:
