@@ -462,6 +462,25 @@ def test_alphago_zero_s_loss_is_traced_whole_and_gives_the_statistics_behind_it(
     check(policy, loss, None, batches, False)
 
 
+@pytest.mark.parametrize("kind", ["values", "policy"])
+def test_networks_in_bfloat16_are_traced_whole(kind):
+    spec, target = discrete(image(), 4), None
+    if kind == "values":
+        given = {"dueling": True, "width": 8, "noisy": "zoo"}
+        factory, loss = NetworkFactory("a3c", spec, given, values=True), VALUES["dueling"][0]
+        target = set_precision(made(factory, 1), "bfloat16")
+    else:
+        factory, loss = NetworkFactory("a3c", spec, {"inputs": "centre", "hidden": 8}), POLICY_LOSSES["V-trace"]
+    policy, batches = set_precision(made(factory), "bfloat16"), []
+    for _ in range(2):
+        if kind == "policy":
+            batches.append(rollout(policy, spec))
+            continue
+        obs = torch.randint(0, 256, (2, 20, 4, 84, 84), dtype=torch.uint8)
+        batches.append(({**transitions(torch.randint(0, 4, (20,))), "obs": obs}, {}))
+    check(policy, loss, target, batches, False)
+
+
 # What stays eager, and acting.
 
 
@@ -475,16 +494,18 @@ def memory(seed: int = 0) -> tuple[Policy, Batch, Batch]:
 def test_what_only_eager_updates_do_is_listed_and_no_trace_meets_it(monkeypatch):
     policy, rows, state = memory()
     loss, bound = POLICY_LOSSES["V-trace"], FlatParams(policy)
-    given = arguments(bound.flat, bound.weights, torch.zeros(0), rows, state, HYPER)
+    few = tree.map(lambda x: x[:2], rows)
+    given = arguments(bound.flat, bound.weights, torch.zeros(0), few, state, HYPER)
     assert len(EAGER) <= 4
     for name in EAGER:
         module, _, attribute = f"polyplay.{name}".rpartition(".")
         only = Mock(side_effect=AssertionError(name))
         only.apply.side_effect = AssertionError(name)
         monkeypatch.setattr(importlib.import_module(module), attribute, only)
-    make_fx(make_update(fresh(policy), loss))(*given.values())
+    given["weights"].requires_grad_()
+    make_fx(make_loss(fresh(policy), loss))(*given.values())
     with pytest.raises(AssertionError, match="TemporalLinks"):
-        called(make_update(fresh(policy), loss), given)
+        called(make_loss(fresh(policy), loss), given)
 
 
 def test_a_network_with_copies_of_its_weights_is_refused():
