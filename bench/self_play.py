@@ -375,7 +375,7 @@ def fill(learner: ReplayFeed, asked: argparse.Namespace) -> None:
     """Positions of games that a uniform evaluator plays."""
     player = Player(0, "torch", "float32", True, asked)
     player.play.search.evaluator = UniformEvaluator(player.board.actions)
-    while learner.buffer.limiter.steps < 2 * asked.start:
+    while learner.buffer.steps < 2 * asked.start:
         for slot in player.play.slots(lambda: 0):
             if slot is not None:
                 player.play.out.commit(slot)

@@ -8,6 +8,8 @@ differs from that of every later item in its slot. See docs/concepts/replay.md.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Sequence
 from itertools import cycle
 
@@ -15,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from polyplay.buffers import replay, replay_kernels
-from polyplay.buffers.replay import BOTH, FLAGS, REWARDS, Proportional, RateLimiter, Replay, Sampler, Uniform
+from polyplay.buffers.replay import BOTH, FLAGS, REWARDS, Proportional, Replay, Sampler, Uniform
 from polyplay.buffers.replay_kernels import EXTRA, FIRST, TERMINATED, TRUNCATED
 from polyplay.buffers.sum_tree import MOST, CounterRng, SumTree, uniforms
 from polyplay.core import tree
@@ -29,6 +31,7 @@ class BadPriority(ValueError):
     """A priority for a replay was NaN, negative or infinite; nothing was changed."""
 
 
+FREE = sys.maxsize  # batches, or agent steps, where nothing is bounded
 BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # of a row's byte
 
 # The index of a buffer: which row is in which slot, which items may be drawn, and their ids. See row_kernels.
@@ -50,20 +53,6 @@ class ItemIndex:
     def size(self) -> int:
         """Items that may be drawn."""
         return int(self.counts[replay_kernels.SIZE])
-
-    def append(
-        self, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool
-    ) -> tuple[np.ndarray, ...]:
-        """Add at most `most` rows [T, B]: (slots [T, B], extra [n, 3], added, removed), as
-        row_kernels.append does.
-
-        Raises ValueError: a stack of planes that does not go on from the row before, within an episode.
-        """
-        *found, broken = replay_kernels.append(self.rows, given, kinds, lanes, anchored, self.shape)
-        if broken >= 0:
-            at = f"row {broken // len(lanes)} of lane {lanes[broken % len(lanes)]}"
-            raise ValueError(f"{at}: its older planes are not those of the row before, and it is not first; stack=0?")
-        return tuple(found)
 
     def pick(self, rng: CounterRng, n: int) -> np.ndarray:
         """int64 [n] slots of items, each with the same chance. There must be one."""
@@ -252,7 +241,9 @@ class ReplayBuffer:
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
         self.replay, self.rng = replay, CounterRng(seed)
-        self.index, self.columns, self.limiter = ItemIndex(replay), Columns(replay), RateLimiter(replay)
+        self.index, self.columns = ItemIndex(replay), Columns(replay)
+        self.each = max(replay.sequence, 1)  # rows of an item that are learnt from
+        self.steps = 0.0  # agent steps so far; of replicas whose gradients are averaged their mean: all owe the same
         self.states = RecurrentStates(replay, self.index)
         self.sampler = ItemSampler(replay.sampler, self.index, self.rng)
         self.max_priority = 1.0  # the greatest ever given
@@ -273,7 +264,7 @@ class ReplayBuffer:
         NotFinite: first priorities that are made of the rows.
         """
         self._add(batch, lanes, state)
-        self.limiter.steps += _arrived(batch["first"])
+        self.steps += np.size(batch["first"]) - np.count_nonzero(batch["first"])
 
     def add_rollout(self, rows: Batch, state: Batch, lane: int = 0) -> float:
         """Add a rollout [T+1, B] of lanes from `lane` on, without its last row, which is the next one's first. Returns
@@ -281,9 +272,9 @@ class ReplayBuffer:
         """
         first = rows["first"]
         self._add(tree.at(rows, slice(-1)), slice(lane, lane + first.shape[1]), state)
-        steps = _arrived(first[1:])
-        self.limiter.steps += steps
-        return float(steps)
+        steps = float(first[1:].size - np.count_nonzero(first[1:]))
+        self.steps += steps
+        return steps
 
     def _add(self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None) -> None:
         T, index = len(batch["reward"]), self.index
@@ -298,18 +289,24 @@ class ReplayBuffer:
             raise ValueError(f"rows {flags[0].shape} for lanes {at.tolist()}: allowed is [T, lanes], each lane once")
         stacks = [(rows[path], last[at]) for path, last in self.columns.last.items()]
         kinds = replay_kernels.stack_kinds(stacks, index.lane[0, at] > 0, T)
-        slots, extra, added, removed = index.append(flags, kinds, at, state is not None)
+        found = replay_kernels.append(index.rows, flags, kinds, at, state is not None, index.shape)
+        slots, extra, added, removed, broken = found
+        if broken >= 0:
+            which = f"row {broken // len(at)} of lane {at[broken % len(at)]}"
+            flaw = "its older planes are not those of the row before, and it is not first; stack=0?"
+            raise ValueError(f"{which}: {flaw}")
         self.columns.put(rows, at, slots, extra)
         if state:
             self.states.put(state, slots[0])
-        self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
-        self._prioritize(added)
+        if self.replay.prioritized:
+            self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
+            self._prioritize(added)
         if self.replay.grows_from:
             self.trim()
 
     def _prioritize(self, added: np.ndarray) -> None:
         """Rows that became items get their first priority."""
-        if isinstance(self.replay.sampler, Uniform) or not len(added):
+        if not len(added):
             return
         priority: np.ndarray | float = self.max_priority
         if self.replay.sampler.first == "td":
@@ -334,24 +331,42 @@ class ReplayBuffer:
         """Items so far."""
         return int(self.index.counts[replay_kernels.INSERTED])
 
+    # The rate of learning to acting is bounded on both sides. Learning may draw a batch while drawn + batch ≤ ratio ·
+    # steps since the start; acting may go on while drawing is less than `slack` batches behind. One of both holds at
+    # any time, whatever the size of what is added at once. An item counts as the rows that are learnt from.
+
     @property
     def sampled(self) -> int:
+        """Items so far."""
         return int(self.index.counts[replay_kernels.SAMPLED])
 
     @property
     def ready(self) -> bool:
         """Whether there are enough agent steps to sample from."""
-        return self.limiter.begun and self.index.size > 0
+        return self.steps >= self.replay.start and self.index.size > 0
 
-    @property
-    def due(self) -> int:
-        """Batches that may be sampled now."""
-        return self.limiter.due(self.sampled) if self.ready else 0
+    def owed(self, ahead: int = 0) -> float:
+        """Rows that may be drawn for the steps so far, less those drawn. ahead: batches drawn that do not count yet."""
+        r, drawn = self.replay, int(self.index.counts[replay_kernels.SAMPLED])
+        return (r.ratio or 0.0) * (self.steps - r.start) - (drawn - ahead * r.batch) * self.each
+
+    def due(self, ahead: int = 0) -> int:
+        """Batches that may be sampled now; see `owed`."""
+        r = self.replay
+        if self.steps < r.start or not self.index.counts[replay_kernels.SIZE]:
+            return 0
+        return FREE if r.ratio is None else max(0, int(self.owed(ahead) // (r.batch * self.each)))
 
     @property
     def room(self) -> int:
         """Agent steps that may be added before learning is behind; while it is above 0, whole rollouts may be added."""
-        return max(self.limiter.room(self.sampled), int(not self.index.size))
+        r, least = self.replay, int(not self.index.size)
+        if r.ratio is None:
+            return FREE
+        behind = r.slack * r.batch * self.each
+        if self.steps < r.start:
+            return max(math.ceil(r.start - self.steps) + int(behind / r.ratio), least)
+        return max(-int(-(behind - self.owed()) // r.ratio), least)
 
     def sample(self, beta: float | None = None, into: Batch | None = None) -> Batch:
         """A batch of items, see docs/concepts/replay.md. Its arrays are good until the sample after the next one.
@@ -452,7 +467,8 @@ class ReplayBuffer:
 
     def metrics(self) -> dict[str, float]:
         """Counts since the beginning, and the present state; ages in agent steps; quantiles of some priorities."""
-        counts, size, evicted = self.index.counts, self.index.size, int(self.index.counts[replay_kernels.EVICTED])
+        counts, size, since = self.index.counts, self.index.size, self.steps - self.replay.start
+        evicted = int(counts[replay_kernels.EVICTED])
         metrics = {
             "size": size,
             "steps": int(counts[replay_kernels.STEPS]),
@@ -463,7 +479,7 @@ class ReplayBuffer:
             "late": int(counts[replay_kernels.LATE]),
             "age": float(counts[replay_kernels.STEPS]) - float(counts[replay_kernels.ARRIVALS]) / size if size else 0.0,
             "bytes": self.nbytes,
-            "ratio": self.limiter.measured(self.sampled),
+            "ratio": self.sampled * self.each / max(1, since) if since >= 0 else 0.0,
             "ratio_target": self.replay.ratio or 0.0,
         }
         if isinstance(self.replay.sampler, Uniform) or not size:
@@ -476,8 +492,3 @@ class ReplayBuffer:
         return metrics | dict(zip(names, quantiles, strict=True)) | {"priority_new": self.first_priority, "beta": beta}
 
     save, load = replay.save_buffer, replay.load_buffer
-
-
-def _arrived(first: np.ndarray) -> int:
-    """Agent steps that led to these rows: to all but those that begin an episode."""
-    return int(np.size(first) - np.count_nonzero(first))

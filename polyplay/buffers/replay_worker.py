@@ -265,7 +265,7 @@ class ReplayShard:
         """Take priorities, draw a batch, insert a rollout, whichever of these there is; False: none of them."""
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
-            if self.writer.empty and self.buffer.due:
+            if self.writer.empty and self.buffer.due():
                 beta = importance_exponent(self.buffer.replay, self.samples.left)
                 self.writer.fill(lambda slot: self.buffer.sample(beta, slot))
                 busy, self.drawn = True, self.drawn + 1

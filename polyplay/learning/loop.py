@@ -516,7 +516,7 @@ class Passes(Over):
 
 class Replayed(Over):
     """Rollouts of another source go into a replay of the learner's own; it makes as many updates as the replay's ratio
-    asks for (replay.rate_limiter), before it inserts more. Raises UserError: the source has no such rollouts.
+    asks for (ReplayBuffer.due), before it inserts more. Raises UserError: the source has no such rollouts.
     """
 
     replay: Replay
@@ -570,12 +570,12 @@ class ReplayFeed(Feed):
 
     @property
     def between(self) -> bool:  # type: ignore[override]
-        return self.blocking or not self.due
+        return self.blocking or not self.buffer.due(self.ahead is not None)
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
         rollouts = self.feed.items()
         while True:
-            if self.due:
+            if self.buffer.due(self.ahead is not None):
                 yield ()
                 continue
             if not self.blocking:
@@ -595,31 +595,26 @@ class ReplayFeed(Feed):
         """Insert a rollout and count its agent steps: of learners that wait for each other the mean, so that the same
         number of updates is due in all of them.
         """
-        limiter, before = self.buffer.limiter, self.buffer.limiter.steps
+        before = self.buffer.steps
         with self.ctx.counters.timed("replay"):
             self.learner.observe({"obs": rows["obs"]})
             steps = self.buffer.add_rollout(rows, state, self.feed.lane)
-        limiter.steps = before + (yield from self.learner.count_only(steps))
+        self.buffer.steps = before + (yield from self.learner.count_only(steps))
 
     def draw_ahead(self) -> None:
         """Draw the next sample and begin with it, if the next rollout makes an update due: other threads pass it
         through the target network while this one acts.
         """
-        limiter = self.buffer.limiter
-        credit = limiter.credit(self.buffer.sampled) + self.steps * (limiter.ratio or 0.0)
-        if self.divided and self.ahead is None and self.buffer.ready and credit >= limiter.batch:
+        buffer, replay = self.buffer, self.replay
+        if not self.divided or self.ahead is not None or not buffer.ready:
+            return
+        if buffer.owed() + self.steps * (replay.ratio or 0.0) >= replay.batch * buffer.each:
             self.ahead, learner = self._draw(), self.learner
             learner.run.begin(to_device(self.ahead, learner.device), learner.key)
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):
             return self.buffer.sample(replay_worker.importance_exponent(self.replay, self.learner.remaining()))
-
-    @property
-    def due(self) -> int:
-        """Updates that may be made now."""
-        drawn = 0 if self.ahead is None else self.replay.batch
-        return self.buffer.limiter.due(self.buffer.sampled - drawn) if self.buffer.ready else 0
 
     def update(self) -> Iterator[None]:
         """One update."""
