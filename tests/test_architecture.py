@@ -31,7 +31,7 @@ BUDGET = {
     "acting": 1043,
     "search": 1364,
     "learning": 2546,
-    "workers": 3105,
+    "workers": 3104,
     "population": 1555,
     "systems": 1701,
     "runs": 3831,
