@@ -25,6 +25,7 @@ import torch
 from common import RESULTS, Row, about, command_line, commands, lines_about, publish, said, spread, table, verdict
 from torch import Tensor
 
+from polyplay import systems
 from polyplay.acting.play import PlayOptions, TeamPlayer, load_player, policy_player, random_player, scripted_player
 from polyplay.acting.rows import MatchEnds, act_rows
 from polyplay.cli.plot import COLOURS, FAINT, INK
@@ -561,13 +562,13 @@ class Profile(CostProfile):
 
 
 def profile_of(given: Row) -> Profile:
-    crew, config = Crew(0), replace(ftw.PRESETS["quick"](), **given)
+    crew, config = Crew(0), replace(systems.load("ftw").presets["quick"](), **given)
     envs = ftw.build(config, crew).envs
     return Profile(envs, next(role.spec for role in crew.roles if role.learner))
 
 
 def parts(profile: Profile, seconds: float) -> Row:
-    c = ftw.PRESETS["quick"]()
+    c = systems.load("ftw").presets["quick"]()
     width = c.lanes // c.players
     found = {"game": profile.env(seconds, c.lanes) / c.lanes, "acting": profile.infer(width, seconds) / width}
     return found | {"learning": profile.learn(c.unroll, c.batch, seconds) / c.unroll / c.batch}

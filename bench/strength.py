@@ -29,7 +29,7 @@ import torch
 from common import RESULTS, Row, about, command_line, commands, lines_about, publish, table, verdict, wilson
 
 import polyplay
-from polyplay.acting.play import MatchStarts, load_player, match
+from polyplay.acting.play import MatchStarts, PlayOptions, load_player, match
 from polyplay.cli.evaluate import score_line
 from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
@@ -38,7 +38,6 @@ from polyplay.evaluation.evaluate import EvaluateOptions, play_and_score
 from polyplay.evaluation.gtp import GtpPlayer, programs_running
 from polyplay.evaluation.matches import (
     BoardPlayer,
-    PlayerOptions,
     both_colors,
     named_player,
     openings,
@@ -208,7 +207,7 @@ def player(run: Path, path: Path, simulations: int) -> BoardPlayer:
     """The policy of a checkpoint in a search of so many simulations."""
     page, settings, run_options, _ = load_run(run)
     wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
-    return player_of(wired, load_player(wired, path, "cpu", simulations), {}, PlayerOptions(simulations))
+    return player_of(wired, load_player(wired, path, "cpu", simulations), {}, PlayOptions(0))
 
 
 def values_kept(run: Path, path: Path, simulations: int, positions: int = 1000) -> list[float]:
@@ -408,7 +407,7 @@ def not_lost(openings: Iterator[np.ndarray], perfect: Perfect, most: int) -> tup
 def played(run: Path, what: str, starts: MatchStarts, values: np.ndarray, perfect: Perfect, seed: int) -> Row:
     """A row of the table."""
     begun = time.perf_counter()
-    player = player_of_agent(find_agent(str(run)), PlayerOptions(SIMULATIONS, seed))
+    player = player_of_agent(find_agent(str(run)), PlayOptions(0, seed), SIMULATIONS)
     judge = PerfectJudge(player.moves, perfect, np.zeros(GAME.longest, int), np.zeros(GAME.longest, int))
     points = match(GAME, judge, perfect, starts, seed)
     held, n = int((points >= (1 + values) / 2).sum()), len(points)
@@ -611,7 +610,7 @@ def run_gnugo() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "gnugo")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    agent = player_of_agent(find_agent(asked.run), PlayerOptions(asked.simulations, asked.seed))
+    agent = player_of_agent(find_agent(asked.run), PlayOptions(0, asked.seed), asked.simulations)
     rows, faults = list[Row](), list[str]()
     for level in asked.levels:
         name = f"gtp:{asked.program} {FLAGS} --level {level}"

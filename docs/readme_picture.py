@@ -17,10 +17,10 @@ from PIL import Image, ImageDraw, ImageFont
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
+from polyplay.acting.play import PlayOptions  # noqa: E402
 from polyplay.evaluation.agent import find_agent  # noqa: E402
-from polyplay.evaluation.matches import PlayerOptions, named_player, player_of_agent  # noqa: E402
+from polyplay.evaluation.matches import named_player, player_of_agent  # noqa: E402
 from polyplay.games import records as kernels  # noqa: E402
-from polyplay.games.board_pool import play_all  # noqa: E402
 from polyplay.games.boards import Game  # noqa: E402
 
 OUT = ROOT / "docs" / "pictures" / "connect_four.gif"
@@ -34,13 +34,13 @@ STEP, LAST = 600, 4000  # milliseconds that a picture is shown
 def play() -> tuple[list[np.ndarray], int]:
     """The board [6, 7] before the first move and after each, 1 for the champion and 2 for the search; who won."""
     found = find_agent(str(ROOT / "bench" / "champions" / "connect_four"))
-    champion = player_of_agent(found, PlayerOptions(SIMULATIONS, SEED))
-    board, other = champion.board, named_player(OTHER, champion.board, 0, "--against")
+    champion = player_of_agent(found, PlayOptions(0, SEED), SIMULATIONS)
+    board, other = champion.board, named_player(OTHER, champion.board, "--against ")
     records, at, random = np.stack([board.new()]), np.arange(1), np.random.default_rng(SEED)
     boards = [cells_of(board, records[0])]
     for number, player in cycle(enumerate((champion, other), 1)):
         moves = player.moves(records, random.integers(2**63, size=1, dtype=np.uint64), at)
-        result = play_all(board.numbers, records, at, moves)[0]
+        result = board.play_all(records, at, moves)[0]
         boards.append(cells_of(board, records[0]))
         if result != kernels.GOES_ON:
             return boards, number if result == kernels.WON else 0

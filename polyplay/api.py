@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyplay import systems
 from polyplay.core import user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
@@ -14,7 +15,6 @@ from polyplay.runs import directory as run_files
 from polyplay.runs import flags, options, run
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import Callback as Callback
-from polyplay.systems import Page, name_of, page_of
 from polyplay.workers import process
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class Run(RunResult):
 
 
 def train(
-    system: str | Page | None = None,
+    system: str | systems.Page | None = None,
     config: str | Path | None = None,
     callbacks: Sequence[object] = (),
     **overrides: Any,
@@ -64,7 +64,7 @@ def train(
     callbacks: functions, called with the run and each report, or objects of a class that inherits `Callback`.
     """
     user_modules.refuse("polyplay.train")
-    system = system if system is None or isinstance(system, str) else name_of(system)
+    system = system if system is None or isinstance(system, str) else systems.name_of(system)
     file = None if config is None else options.read_option_file(config, overrides)
     if file is not None:
         system = file.choose_system(system)
@@ -72,7 +72,7 @@ def train(
         raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
     process.start_early(overrides)
     over = overrides.get("over") or (file and file.values.get("over"))
-    page = page_of(system, over)
+    page = systems.page_of(system, over)
     return Run(**vars(run.train(page, *options.resolve(page, file, **overrides), callbacks)))
 
 

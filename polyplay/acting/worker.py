@@ -18,7 +18,6 @@ from polyplay.acting.actor import Actor, LanePlayer, Pull, ScriptedPolicy
 from polyplay.acting.predictor import LaneTable, Predictor
 from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, player_from_cpu, report_faults
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_at_table
 from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue, TrainingQueue
 from polyplay.core import checkpoint
@@ -185,13 +184,13 @@ def act_at_table(
     rounds that acting may be ahead of the learning of the same agent, whose batches then are one rollout each.
     """
     producer = out.producer(ctx.index)
-    saved = load_actor(ctx) if between_rounds(ctx) is not None else {}
+    saved = actor_checkpoint.load_actor(ctx) if actor_checkpoint.between_rounds(ctx) is not None else {}
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         bots = [load_bot(envs.spec, name) for name in (league.bots if league else ())]
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         actor = Actor(ctx, pool, seats, ctx.index * envs.lanes)
         table = ActorSeating(ctx, actor, seats, league, bots)
-        ctx.hooks.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
+        ctx.hooks.write_part = lambda number: actor_checkpoint.save_at_table(ctx, number, actor, producer, table.save())
         if saved:
             producer.load(saved["stream"], saved.get("flight", {}))
             table.load(saved)

@@ -79,15 +79,13 @@ def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] |
 def _show_general_help(verb: str) -> NoReturn:
     """What all systems have in common."""
     from polyplay import systems
-    from polyplay.runs import flags
-    from polyplay.runs.options import MORE, RunOptions, grouped
+    from polyplay.runs import options
 
     lines = [f"systems: {', '.join(systems.names())}; `polyplay systems` says what each is good for.", "examples:"]
     lines += [f"  polyplay {verb} {example}" for example in EXAMPLES]
-    lines += [MORE, "The options below are the same for every system."]
+    lines += [options.MORE, "The options below are the same for every system."]
     lines += [f"`polyplay {verb} ppo --help` lists those of ppo too: --env, --lanes, --network, --learning-rate, …"]
-    groups = grouped((), flags.option_types(RunOptions))
-    flags.show_help([RunOptions()], groups, f"polyplay {verb} SYSTEM", "\n".join(lines))
+    options.show_options([options.RunOptions()], f"polyplay {verb} SYSTEM", "\n".join(lines))
 
 
 # What a verb prints: findings as a table, a result as lines.

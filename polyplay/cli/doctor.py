@@ -28,8 +28,8 @@ import psutil
 
 from polyplay import __version__
 from polyplay.cli.arguments import print_findings
+from polyplay.core import machine as this_machine
 from polyplay.core.errors import Finding, UserError, as_json, status
-from polyplay.core.machine import cores, stamp, version
 from polyplay.core.shared_memory import Semaphores
 from polyplay.envs.pool import Envs
 from polyplay.runs.plan import memory_limit
@@ -54,7 +54,7 @@ def _limit(name: str, text: str, fix: str) -> Finding:
 def versions() -> Iterator[Finding]:
     python = platform.python_implementation()
     yield Finding("polyplay", "ok", f"{__version__}, Python {platform.python_version()} ({python})")
-    found = {name: version(name) for name in (*NEEDED, *EXTRAS)}
+    found = {name: this_machine.version(name) for name in (*NEEDED, *EXTRAS)}
     lost = " ".join(name for name in NEEDED if not found[name])
     installed = ", ".join(f"{name} {v}" for name, v in found.items() if v)
     yield Finding("packages", "failed" if lost else "ok", installed, f"pip install {lost}" if lost else "")
@@ -65,9 +65,10 @@ def versions() -> Iterator[Finding]:
 
 def machine() -> Iterator[Finding]:
     yield Finding("platform", "ok", f"{platform.platform()}, {platform.machine()}")
-    text, fix = f"{stamp()['machine']['cpu']}; {cores()} of {os.cpu_count()} cores may be used", ""
+    cpu, fix = this_machine.stamp()["machine"]["cpu"], ""
+    text = f"{cpu}; {this_machine.cores()} of {os.cpu_count()} cores may be used"
     quota, _, period = cpu_limit().partition(" ")
-    if quota.isdigit() and (share := int(quota) / int(period)) < cores():
+    if quota.isdigit() and (share := int(quota) / int(period)) < this_machine.cores():
         text += f", for {share:g} cores' time"
         fix = "give the container more CPU time, or run under `taskset` with that many cores: workers follow it"
     yield _limit("cpu", text, fix)
@@ -113,7 +114,7 @@ def torch_build() -> Iterator[Finding]:
 
 
 def atari() -> Iterator[Finding]:
-    if version("ale-py"):
+    if this_machine.version("ale-py"):
         actions = Envs("ALE/Pong-v5", 1).spec.describe["actions"]
         yield Finding("atari", "ok", f"the ROM of Pong opens: {actions}")
     else:

@@ -10,9 +10,8 @@ from polyplay.cli.arguments import parse_words, print_findings, print_result, ru
 from polyplay.core import checkpoint, files
 from polyplay.core.errors import UserError, status
 from polyplay.core.files import Row
-from polyplay.evaluation import scores, verify
+from polyplay.evaluation import evaluate, scores, verify
 from polyplay.evaluation.agent import open_run
-from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch, evaluate
 from polyplay.evaluation.gtp import program_line
 from polyplay.runs import load
 from polyplay.workers import process
@@ -20,10 +19,10 @@ from polyplay.workers import process
 
 def command(words: list[str]) -> int:
     """Prints the score, then what else there is to know of it; 130 or 143 where a signal ended it early."""
-    directory, options, _ = run_and_options(EvaluateOptions, words, "evaluate")
-    watch = GamesWatch()
+    directory, options, _ = run_and_options(evaluate.EvaluateOptions, words, "evaluate")
+    watch = evaluate.GamesWatch()
     try:
-        result = evaluate(directory, options, watch=watch)
+        result = evaluate.evaluate(directory, options, watch=watch)
     except UserError as e:
         if not watch.signal:
             raise

@@ -11,6 +11,7 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -20,8 +21,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyplay.cli.watch import RunReader
-from polyplay.core.files import to_plain
+from polyplay.core.files import Row, parse_json, to_plain
 from polyplay.runs import directory as run_files
+
+if TYPE_CHECKING:
+    from polyplay.cli.play_session import PlaySession
 
 SHARED = [Path(__file__).parent / "page" / name for name in ("base.css", "base.js")]
 INDEX = "index.html"
@@ -78,7 +82,7 @@ def answer_if_new(request: Request, state: object) -> Response:
 # The page's server: this machine only, the page, its numbers as JSON, and two requests behind a token.
 
 
-PAGE = Path(__file__).parent / "page" / "watch"
+WATCH = Path(__file__).parent / "page" / "watch"
 TOKEN = "x-polyplay-token"
 ASKS: dict[str, tuple[Callable[[Path], bool], str]] = {
     "stop": (run_files.request_end, "it saves a checkpoint and ends"),
@@ -111,8 +115,56 @@ class Runs:
         return JSONResponse({"answer": asked[1]})
 
 
-def application(directories: list[Path], token: str, port: int) -> Starlette:
+def watch_application(directories: list[Path], token: str, port: int) -> Starlette:
     """The page over these runs, for the given port of this machine."""
     runs = Runs(directories, token)
     routes = [Route("/state", runs.state), Route("/runs/{index:int}/{what}", runs.ask, methods=["POST"])]
-    return page_application(PAGE, routes, port)
+    return page_application(WATCH, routes, port)
+
+
+# The page of `polyplay play`: the game as JSON, and what a person does to it.
+
+
+PLAY = Path(__file__).parent / "page" / "play"
+FROM_PAGE = "x-polyplay"  # of the page's own requests: the browser lets no page from elsewhere send it
+
+
+def play_application(session: PlaySession, port: int) -> Starlette:
+    """The page of a session, for the given port of this machine."""
+    requests: dict[str, Callable[[Row], None]] = {
+        "move": lambda given: session.move(
+            _whole(given, "action", session.board.actions), _whole(given, "ply", 1 << 16)
+        ),
+        "undo": lambda given: session.undo(),
+        "new": lambda given: session.restart(_whole(given, "person", 2)),
+        "sides": lambda given: session.take_side(_whole(given, "person", 2)),
+        "simulations": lambda given: session.simulate(_whole(given, "simulations", session.about["most"] + 1)),
+    }
+
+    def state(request: Request) -> Response:
+        """Everything the page shows; 304 if nothing has changed."""
+        return answer_if_new(request, session.state())
+
+    async def change(request: Request) -> Response:
+        """The state after a request; 409 with the reason where it can't be done."""
+        if FROM_PAGE not in request.headers:
+            return JSONResponse({"answer": "only the page itself may ask this"}, 403)
+        change = requests.get(request.path_params["what"])
+        if change is None:
+            return JSONResponse({"answer": f"allowed: {', '.join(requests)}"}, 404)
+        given = parse_json(await request.body() or b"{}")
+        try:
+            change(given if isinstance(given, dict) else {})
+        except ValueError as e:
+            return JSONResponse({"answer": str(e)}, 409)
+        return JSONResponse(to_plain(session.state()))
+
+    routes = [Route("/state", state, methods=["GET"]), Route("/game/{what}", change, methods=["POST"])]
+    return page_application(PLAY, routes, port)
+
+
+def _whole(given: Row, name: str, end: int) -> int:
+    value = given.get(name)
+    if type(value) is not int or not 0 <= value < end:
+        raise ValueError(f"{name}: {value!r} given, allowed: 0 to {end - 1}")
+    return value

@@ -125,11 +125,11 @@ def command(words: list[str]) -> None:
         return
     check_extra("play")
     with listen(options.port) as listener, closing(open_session(directory, options)) as session:
-        from polyplay.cli.play_page import application
+        from polyplay.cli.pages import play_application
 
         print(f"{session.board.title} against {directory}: http://127.0.0.1:{options.port}/")
         print("Ctrl-C stops the page", flush=True)
-        serve_page(listener, application(session, options.port))
+        serve_page(listener, play_application(session, options.port))
 
 
 def open_engine(directory: Path, options: PageOptions) -> GtpEngine:

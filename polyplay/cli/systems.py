@@ -17,7 +17,7 @@ from rich.text import Text
 from polyplay.cli.arguments import page_and_words, parse_words, print_findings
 from polyplay.core.errors import Count, Seconds, Seed, UserError, as_json
 from polyplay.core.files import Row
-from polyplay.envs.check import check_env
+from polyplay.envs import check as env_check
 from polyplay.runs import directory as run_files
 from polyplay.runs import options as run_options
 from polyplay.runs.terminal import default_console, short_count
@@ -132,7 +132,7 @@ def command_check(words: list[str]) -> int:
     trials: dict[str, Any] = {name: getattr(options, name) for name in ("steps", "step_timeout", "seed")}
     trials |= {k: v for k, v in (("options", made["kwargs"]), ("wrappers", made["wrappers"])) if v}
     try:
-        report = check_env(env[0], **trials)
+        report = env_check.check_env(env[0], **trials)
     except UserError as e:
         raise UserError(str(e).replace("--env: ", "ENV: ", 1)) from None
     if options.json:

@@ -248,9 +248,9 @@ def command(words: list[str]) -> None:
         run_files.read_config(directory)
     check_extra("watch")
     with listen(options.port) as listener:
-        from polyplay.cli.pages import application
+        from polyplay.cli.pages import watch_application
 
         token, n = secrets.token_urlsafe(24), len(directories)
         print(f"watching {n} run{'s' * (n != 1)}: http://127.0.0.1:{options.port}/#token={token}")
         print("Ctrl-C stops the page; the runs continue", flush=True)
-        serve_page(listener, application(directories, token, options.port))
+        serve_page(listener, watch_application(directories, token, options.port))

@@ -85,16 +85,6 @@ def _commit() -> str | None:
 
 
 R = TypeVar("R")
-# rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
-# with fewer of which waking threads costs more than they save
-LEAST, LARGE = 8, 100_000
-
-
-def split_size(rows: int, threads: int, weights: int) -> int:
-    """How many of so many threads divide a batch of `rows` among them, evenly."""
-    if weights < LARGE:
-        return 1
-    return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
 
 
 class ThreadPool:

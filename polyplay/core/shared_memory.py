@@ -268,9 +268,6 @@ class Ring:
         head, tail = int(self._head[0]), int(self._tail[0])
         return [int(self._ring[i % len(self._ring)]) for i in range(head, tail)]
 
-    def __len__(self) -> int:
-        return int(self._tail[0]) - int(self._head[0])
-
 
 class RobustLocks:
     """A worker's end, be it a thread or a process, of locks that end with their holder: each is one of the operating

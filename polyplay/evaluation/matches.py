@@ -84,29 +84,20 @@ class PolicyPlayer:
         return np.asarray(action, np.int64)
 
 
-@dataclass(frozen=True)
-class PlayerOptions:
-    """How runs play. simulations of their searches; None: their own."""
-
-    simulations: int | None = None
-    seed: int = 0
-    greedy: bool = False
-    epsilon: float = 0.0
-    device: str = "cpu"
-
-
-def player_of(wired: System, policy: Player, about: Row, options: PlayerOptions, name: str = "") -> BoardPlayer:
+def player_of(wired: System, policy: Player, about: Row, how: play.PlayOptions, name: str = "") -> BoardPlayer:
     """A policy of a checkpoint. Raises UserError: it has a memory."""
-    moves = PolicyPlayer(wired, policy, play.PlayOptions(0, options.seed, options.greedy, options.epsilon))
+    moves = PolicyPlayer(wired, policy, how)
     return BoardPlayer(name, moves.board, moves, about)
 
 
-def player_of_agent(found: RunAgent, options: PlayerOptions) -> BoardPlayer:
-    """Raises UserError: its run plays no board game."""
+def player_of_agent(
+    found: RunAgent, how: play.PlayOptions, simulations: int | None = None, where: str = "cpu"
+) -> BoardPlayer:
+    """simulations: of a search (None: its own). Raises UserError: its run plays no board game."""
     if not atari.is_board(found.wired.envs):
         raise UserError(f"{found.name} plays {found.wired.envs.title}, and matches are of board games (game:NAME)")
-    policy = play.load_player(found.wired, found.weights, options.device, options.simulations, found.agent)
-    return player_of(found.wired, policy, found.about, options, found.name)
+    policy = play.load_player(found.wired, found.weights, where, simulations, found.agent)
+    return player_of(found.wired, policy, found.about, how, found.name)
 
 
 def named_player(name: str, board: Game, option: str) -> BoardPlayer:
@@ -152,11 +143,12 @@ def play_versus(
     """What a record says of a run's games against an opponent. step: gets the games that ended, and the number of moves
     made. Raises UserError.
     """
-    how = PlayerOptions(options.simulations, options.seed, options.greedy, options.epsilon or 0.0, device)
+    how = play.PlayOptions(games, options.seed, options.greedy, options.epsilon or 0.0)
     player, against = player_of(wired, policy, {}, how, name), str(options.against)
     plies = PLIES if options.opening_plies is None else options.opening_plies
     if is_run(against):
-        other = player_of_agent(find_agent(against, options.trust), replace(how, seed=how.seed + 1, epsilon=0.0))
+        found, second = find_agent(against, options.trust), replace(how, seed=how.seed + 1, epsilon=0.0)
+        other = player_of_agent(found, second, options.simulations, device)
         if not np.array_equal(other.board.numbers, player.board.numbers):
             why = f"it plays game:{other.board.name}; a match is of one game: give a run of game:{player.board.name}"
             raise UserError(f"--against {against}: {why}")
@@ -247,8 +239,9 @@ def _game(envs: Envs) -> str:
 def _board_matches(entrants: Sequence[Entrant], envs: Envs, options: TournamentOptions, where: str) -> RoundRobin:
     board, plies, players = board_of(envs), PLIES if options.opening_plies is None else options.opening_plies, []
     for i, (name, agent) in enumerate(entrants):
-        how = PlayerOptions(options.simulations, options.seed + i, options.greedy, 0.0, where)
-        players.append(player_of_agent(agent, how) if agent else named_player(name, board, "tournament: "))
+        how = play.PlayOptions(options.matches, options.seed + i, options.greedy)
+        own = player_of_agent(agent, how, options.simulations, where) if agent else None
+        players.append(own or named_player(name, board, "tournament: "))
 
     def points(i: int, j: int) -> float:
         starts = both_colors(board, options.matches, plies, options.seed)

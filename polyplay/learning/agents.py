@@ -14,7 +14,7 @@ from typing import NamedTuple, cast
 import numpy as np
 import torch
 
-from polyplay.buffers.actor_checkpoint import between_rounds
+from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import PolicyLike, RolloutQueue
 from polyplay.core import checkpoint, tree
@@ -212,7 +212,7 @@ class AgentFeed(Feed):
         self.publish()
         if source.league is not None and params.snapshot is not None:
             self.copies = AgentCopies(self.learner, source.league, params.snapshot, self.publish)
-        if (found := between_rounds(ctx)) is not None:
+        if (found := actor_checkpoint.between_rounds(ctx)) is not None:
             self.take_up(found)
 
     @property
@@ -432,7 +432,7 @@ class WindowFeed(Feed):
             self._load()
         if self.first:
             self._publish()
-        if (found := between_rounds(ctx)) is not None:
+        if (found := actor_checkpoint.between_rounds(ctx)) is not None:
             self.take_up(found)
         if ctx.directory is not None:
             ctx.hooks.write_part, ctx.hooks.number = self.write_part, lambda: learner.version

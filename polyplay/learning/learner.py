@@ -279,7 +279,8 @@ class Learner:
         with self.ctx.counters.timed("learn"):
             for part in self.parts:
                 batch |= part.inputs(rows, batch, state)
-        scored, valid = self.score(batch, state, tape), ~rows["first"][1:]
+            scored = self.run(batch, state, self.key, tape)
+        valid = ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
         yield from self.apply_gradient(scored, batch, versions, learnt, batch)
 
@@ -305,10 +306,10 @@ class Learner:
         """Of the random numbers of the next update."""
         return self.ctx.seed, self.ctx.index, self.version
 
-    def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+    def score(self, batch: Batch, state: Batch) -> LossOutput:
         """The loss of a batch by the present weights; its gradient is in the vector then."""
         with self.ctx.counters.timed("learn"):
-            return self.run(batch, state, self.key, tape)
+            return self.run(batch, state, self.key)
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""

@@ -387,7 +387,7 @@ class RolloutFeed(Feed):
 
     def learn(self, item: Rollout) -> Iterator[None]:
         self.learner.update.refresh()  # where others change the weights too
-        yield from super().learn(item)
+        yield from self.learner.step(*item, passes=self.passes)
         assert UNWRITTEN not in item[0]["version"]
 
     def finish(self, item: Rollout) -> None:

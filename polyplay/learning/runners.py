@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from polyplay.buffers.replay import BOTH
 from polyplay.core import tree
-from polyplay.core.machine import LARGE, ThreadPool, split_size
+from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
 from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_output
 from polyplay.nets.device import to_device
 from polyplay.nets.factory import build_network
-from polyplay.nets.layers import Linear, Tape
+from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy
 from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams, as_doubles
@@ -32,7 +31,17 @@ if TYPE_CHECKING:
 
 Factors = list[tuple[Tensor, Tensor]]
 BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
-TWO = (*BOTH, "first")  # rows [2, B] of a transition; all else is [B]
+TWO = ("obs", "mask", "first")  # rows [2, B] of a transition; all else is [B]
+# rows of a thread, with fewer of which most of its work is what their number does not change; weights of a network,
+# with fewer of which waking threads costs more than they save
+LEAST, LARGE = 8, 100_000
+
+
+def split_size(rows: int, threads: int, weights: int) -> int:
+    """How many of so many threads divide a batch of `rows` among them, evenly."""
+    if weights < LARGE:
+        return 1
+    return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
 
 
 class Recalled:
@@ -327,10 +336,12 @@ def _named(shapes: Sequence[tuple[str, torch.Size]], numbers: Tensor) -> dict[st
 def make_loss(policy: Policy, loss: Loss, target: Policy | None = None) -> Callable[..., Scored]:
     """The loss as a function of `update`'s arguments, which gives the buffers too; to differentiate by the weights.
 
-    The modules say what the vectors mean; their own numbers are not read. target: another one of the kind, where the
-    loss takes a target network.
+    The modules say what the vectors mean; their own weights are not read. target: another one of the kind, where the
+    loss takes a target network. Raises ValueError: one computes with copies of its weights.
     """
     networks, mine = _Networks(policy, target), _Layout(policy, "policy")
+    if any(isinstance(m, Linear | Conv2d) and m.half_weight is not None for m in networks.modules()):
+        raise ValueError("a network with copies of its weights (cache_weights) given, it must have none")
     its = None if target is None else _Layout(target, "target")
 
     def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Scored:

@@ -1,7 +1,7 @@
 """From numbers to actions: what a policy's last layer means for an action space.
 
-Another space is another Head, several at once are a Composite of heads, or a ConditionalHead where the first decides
-which others count: everything else sees only this protocol.
+Another space is another head, several at once are a Composite of heads, or a ConditionalHead where the first decides
+which others count: everything else sees only what all have, see ActionHead.
 A mask of legal actions (bool, docs/concepts/rows.md) comes first: `masked` numbers never draw an illegal action.
 Logarithms of categorical parts may be guarded; densities of real numbers are not.
 """
@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.core.tree import Field, Spec, Tree
+from polyplay.core.tree import Field, Tree
 from polyplay.envs.spaces import ActionRange, ActionSpec, Box, Conditional, Discrete, Leaf, MultiBinary, MultiDiscrete
 from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis, one_hot
 
@@ -69,13 +69,11 @@ class ConditionalHead(SeveralHeads):
     used: Tensor  # bool [other parts, values of the first]
     users: Tensor  # of each other part in turn, the values of the first that use it
 
-    def __init__(
-        self, name: str, first: Categorical, rest: Mapping[str, ActionHead], uses: Mapping[str, Sequence[int]]
-    ):
+    def __init__(self, name: str, first: Categorical, rest: Mapping[str, PartHead], uses: Mapping[str, Sequence[int]]):
         """The first part's name and head, those of the others, and the values that use each of these."""
         super().__init__({name: first, **rest}, ["first", *(f"rest.{i}" for i in range(len(rest)))])
         self.first = first
-        self.rest: Iterable[ActionHead] = nn.ModuleList(rest.values())  # type: ignore[assignment, arg-type]
+        self.rest: Iterable[PartHead] = nn.ModuleList(rest.values())  # type: ignore[assignment]
         self.counts, self.widths = [len(uses[path]) for path in rest], self.sizes
         self.sizes = [n * width for n, width in zip([1, *self.counts], self.widths, strict=True)]
         self.size = sum(self.sizes)
@@ -185,29 +183,6 @@ _EDGE = 2.0**-24  # uniforms are kept in [_EDGE, 1 - _EDGE]
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
-class ActionHead(Protocol):
-    """A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output; `masked` and
-    `entropy` of leaves take [..., size].
-
-    A module, for what it learns itself. Of several parts actions and masks are dicts, as its `action`.
-    """
-
-    size: int  # numbers it takes per row
-    noise: int  # uniforms in (0, 1) a sample takes
-    inputs: int  # numbers of `embed`
-    action: Spec
-
-    @property
-    def parts(self) -> Mapping[str, Any]: ...  # by their paths; of one part alone ""
-    def axis(self) -> Axis: ...  # what stands along its numbers
-    def masked(self, params: Tensor, mask: Tree) -> Tensor: ...  # params under which only legal actions have a chance
-    def sample(self, params: Tensor, noise: Tensor) -> Tree: ...  # noise [N, noise]
-    def mode(self, params: Tensor) -> Tree: ...
-    def logp(self, params: Tensor, action: Tree) -> Tensor: ...  # [N]
-    def entropy(self, params: Tensor) -> Tensor: ...  # [N]
-    def embed(self, action: Tree) -> Tensor: ...  # [N, inputs]: an action as a network's input
-
-
 def normal(noise: Tensor) -> Tensor:
     """Standard normal numbers of uniforms in (0, 1), each of one; within ±5.4."""
     return torch.erfinv(2.0 * noise.clamp(_EDGE, 1.0 - _EDGE) - 1.0) * math.sqrt(2.0)
@@ -242,13 +217,7 @@ class LeafHead(nn.Module):
 class Categorical(LeafHead):
     """One of n actions by logits; int64 scalars."""
 
-    def __init__(
-        self,
-        n: int,
-        guard: str = "none",
-        noise: int = 1,
-        action: Field = Field((), "int64"),
-    ):
+    def __init__(self, n: int, guard: str = "none", noise: int = 1, action: Field = Field((), "int64")):
         super().__init__(n, noise, action)
         self.guard = guard
 
@@ -404,9 +373,9 @@ class Gaussian(LeafHead):
 class Composite(SeveralHeads):
     """Several heads at once, independent of each other: actions are a dict of theirs."""
 
-    def __init__(self, heads: Mapping[str, ActionHead]):
+    def __init__(self, heads: Mapping[str, PartHead]):
         super().__init__(heads, [f"heads.{i}" for i in range(len(heads))])
-        self.heads: Iterable[ActionHead] = nn.ModuleList(heads.values())  # type: ignore[assignment, arg-type]
+        self.heads: Iterable[PartHead] = nn.ModuleList(heads.values())  # type: ignore[assignment]
 
     def axis(self) -> Axis:
         return tuple(s for path, head in self.parts.items() for s in head.segments(path))
@@ -443,6 +412,22 @@ class Composite(SeveralHeads):
         return tree.nest(dict(zip(self.paths, actions, strict=True)))
 
 
+# A distribution over actions [N, *action.shape] given `params` [N, size], the last layer's output; `masked` and
+# `entropy` of parts take [..., size]. It is a module, for what it learns itself. Of several parts actions and masks are
+# dicts, as its `action`. All have
+#
+#     size, noise, inputs     numbers it takes per row; uniforms in (0, 1) that a sample takes; numbers of `embed`
+#     parts, axis()           its parts by their paths, of one alone ""; what stands along its numbers
+#     masked(params, mask)    params under which only legal actions have a chance
+#     sample(params, noise)   an action of uniforms [N, noise]; mode(params): the likeliest
+#     logp(params, action)    [N]; entropy(params): [N]
+#     embed(action)           [N, inputs]: an action as a network's input
+
+
+PartHead = Categorical | Gaussian  # of one space
+ActionHead = PartHead | Composite | ConditionalHead
+
+
 def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> ActionHead:
     """The head for an action space; `guard` is that of its categorical parts; scaled: −1 … 1 are the bounds of its real
     parts. UserError for spaces that have none.
@@ -458,7 +443,7 @@ def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> Ac
     return _for_leaf(space, guard, scaled)
 
 
-def _for_leaf(space: Leaf, guard: str, scaled: bool) -> ActionHead:
+def _for_leaf(space: Leaf, guard: str, scaled: bool) -> PartHead:
     if isinstance(space, Discrete):
         return Categorical(int(space.n), guard)
     if isinstance(space, MultiDiscrete):

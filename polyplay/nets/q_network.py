@@ -12,6 +12,7 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
+from typing import cast
 
 import numpy as np
 import torch
@@ -467,7 +468,7 @@ class DPGNetwork(TorsoPolicy):
     @torch.no_grad()
     def _sloped(self, features: Tensor, inner: Tensor) -> tuple[Tensor, Tensor]:
         """Q [N] of actions in half ranges, and dQ/da [N, A]: the chain rule of `_two`'s layers."""
-        first, tanh, last = self.judge
+        first, tanh, last = cast("tuple[Linear, nn.Tanh, Linear]", tuple(self.judge))
         hidden = tanh(first(torch.cat([features, inner], 1)))
         slope = torch.ops.aten.tanh_backward(last.weight.expand_as(hidden), hidden) @ first.weight
         return last(hidden).squeeze(1), slope[:, -self.size :]

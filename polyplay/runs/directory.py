@@ -29,9 +29,9 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
+from polyplay.core import machine
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, parse_json, read_lines, read_object, write_bytes, write_json
-from polyplay.core.machine import now, stamp
 from polyplay.population import league_log, ratings, store
 from polyplay.runs.flags import flag
 
@@ -89,7 +89,7 @@ class DirectoryLock:
         self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
         if not self.held:  # deleted between open and lock
             return self.take()
-        who = {"pid": os.getpid(), "host": socket.gethostname(), "since": now()}
+        who = {"pid": os.getpid(), "host": socket.gethostname(), "since": machine.now()}
         with contextlib.suppress(OSError):  # a full disk: it is locked nonetheless
             os.ftruncate(fd, 0)
             os.pwrite(fd, json.dumps(who).encode(), 0)
@@ -462,7 +462,7 @@ def _cut(path: Path, whole: Callable[[Any], bool], keep: Callable[[Any], Any], s
 
 def write_config(directory: Path, run: RunDescription) -> None:
     """Write what this run is; `config` and `options` from `options.to_json`. Raises OSError."""
-    contents = {"schema": SCHEMA, "seed": run["options"]["seed"], **run, **stamp(), "resumed": []}
+    contents = {"schema": SCHEMA, "seed": run["options"]["seed"], **run, **machine.stamp(), "resumed": []}
     contents |= {"signature": signed} if (signed := signature(contents)) else {}
     write_json(directory / "config.json", contents)
 
@@ -473,7 +473,7 @@ def amend_config(directory: Path, run: RunDescription, was: Row | None = None) -
     ours = is_ours(contents)
     contents |= {k: run[k] for k in ("config", "options", "sources")}
     contents |= {"signature": signed} if ours and (signed := signature(contents)) else {}
-    contents |= {"resumed": [*contents["resumed"], stamp() | (was or {})]}
+    contents |= {"resumed": [*contents["resumed"], machine.stamp() | (was or {})]}
     write_json(directory / "config.json", contents)
 
 

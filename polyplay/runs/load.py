@@ -164,9 +164,9 @@ def crew_of(options: RunOptions) -> Crew:
     where = Placement(options.device, options.actors_on)
     precision: str = options.precision
     if precision == "auto" and where.on_cpu:
-        from polyplay.nets.device import choose_precision
+        from polyplay.nets import device
 
-        precision = choose_precision(precision)
+        precision = device.choose_precision(precision)
     given: Any = {name: vars(options)[name] for name in CREW}
     given["env_defaults"] = {name: vars(options)[name] for name in FAULTS} | run_options.how_made(options)
     schedules = run_options.parse_changes(options.change)
@@ -176,7 +176,6 @@ def crew_of(options: RunOptions) -> Crew:
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
     """The page's system. Raises UserError, also where its memory cannot be had."""
     from polyplay.nets.layers import outlines
-    from polyplay.nets.policy import PolicyFactory
 
     try:
         with outlines():  # pages ask for sizes alone
@@ -187,9 +186,6 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
         raise UserError(f"memory: there is too little for {' '.join(changed) or 'these settings'}: lower it") from None
     if not isinstance(wired, System):
         raise UserError(f"SYSTEM: build of {page.name} answers {type(wired).__name__}, but it must be a System")
-    if not isinstance(wired.policy, PolicyFactory) and not systems.is_population(page):
-        given = f"SYSTEM: build of {page.name} answers a System whose policy is a {type(wired.policy).__name__}"
-        raise UserError(f"{given}, but it must be a NetworkFactory (polyplay.nets.factory)")
     return wired
 
 

@@ -17,7 +17,7 @@ import tomllib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NoReturn, TypeVar
 
 from polyplay.buffers.league import League
 from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Width
@@ -56,6 +56,12 @@ def grouped(page: Iterable[str], run: Iterable[str]) -> dict[str, list[str]]:
     for name in sorted(others, key=lambda name: order.index(name) if name in home else len(order)):
         found[home.get(name, others[name])].append(name)
     return {group: members for group, members in found.items() if members}
+
+
+def show_options(defaults: Sequence[object], command: str, about: str) -> NoReturn:
+    """Print the options of a page's configuration, if any, and of every run, in groups, and raise SystemExit(0)."""
+    *page, run = (flags.option_types(type(of)) for of in defaults)
+    flags.show_help(defaults, grouped(page[0] if page else (), run), command, about)
 
 
 # `--change NAME=VALUE@AT,…`: read from words, checked against a wired crew, told in its plan. Imports no torch.
@@ -316,8 +322,7 @@ def parse(page: Page, args: Sequence[str], verb: str = "train", file: OptionFile
         about += f" --help, those of ID.\nPresets: {', '.join(_presets.names(page))}.\n{MORE}"
         if options.preset in page.presets:
             about += "\n" + " ".join((page.presets[options.preset].__doc__ or "").split())
-        groups = grouped(flags.option_types(page.Config), flags.option_types(RunOptions))
-        flags.show_help([settings, options], groups, command, about)
+        show_options([settings, options], command, about)
     return _choose(page, flags.parse_values(words, types), "command line", file)
 
 

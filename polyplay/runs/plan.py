@@ -20,9 +20,9 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from polyplay.buffers.league import League
+from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
-from polyplay.core.processes import describe_sets
 from polyplay.envs.make import native
 from polyplay.envs.spaces import describe_scaling
 from polyplay.runs.flags import flag
@@ -317,7 +317,7 @@ def _repeats(crew: Any) -> str:
     if not _fixed(crew):
         return "not bitwise reproducible, because workers are asynchronous; with --serial it is"
     why = " (lag 0)" if not crew.serial and _crosses(crew) else ""
-    sets = describe_sets(crew.serial)
+    sets = processes.describe_sets(crew.serial)
     return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{sets}{why}"
 
 

@@ -27,7 +27,7 @@ from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.population_report import PopulationPanel
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import RunSegment, Supervisor
-from polyplay.systems._presets import member_settings, wire_member
+from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 
 # What may be varied in a population, tried by building a member for each: network, optimizer and replay stay.
@@ -62,7 +62,7 @@ def anew_of(settings: Any, crew: Crew, priors: dict[str, Prior], types: flags.Op
 
 def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """What a member with these values has."""
-    other, wired = wire_member(settings, crew, values)
+    other, wired = _presets.wire_member(settings, crew, values)
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, whose games with itself give no score: choose another system")
     spec = other.learner.spec
@@ -303,7 +303,7 @@ def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> Ru
     def begin(about: Row) -> None:
         run_options.refuse_begun(directory)
         states.Store(directory).begin(plan.about(), plan.founders())
-        about |= {"system": title, "environment": wire_member(settings, crew)[1].envs.spec.describe}
+        about |= {"system": title, "environment": _presets.wire_member(settings, crew)[1].envs.spec.describe}
         run_files.write_config(directory, about)
         load.remember(directory, settings)
 
@@ -383,8 +383,9 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer
     with machine.share(role.n):
         plan = replace(plan, anew=anew_of(settings, crew, dict(evolution.priors), types))
         crew.roles[0] = role.holding(plan=plan)
-        other, wired = wire_member(settings, crew)
-        member = run.complete_plan(systems.load(settings.over), other, wired, member_settings(settings), options)
+        other, wired = _presets.wire_member(settings, crew)
+        own = _presets.member_settings(settings)
+        member = run.complete_plan(systems.load(settings.over), other, wired, own, options)
     between = f"{max(1, machine.cores() // role.n)} of {machine.cores()} cores each"
     steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
     lines = [
@@ -413,7 +414,7 @@ def _go(
         shown = [("run", f"{directory} (dry run: nothing is written)"), *lines]
         terminal.print_all(console, terminal.fact_lines(shown, console))
         return RunResult(directory, 0, "dry run", {}, settings)
-    own: Settings = member_settings(settings)
+    own: Settings = _presets.member_settings(settings)
     kept = {name: source for name, source in sources.items() if name in flags.option_types(type(own), RunOptions)}
     about = own, replace(options, **OWN), kept, settings.score, changes or {}
     with closing(run_files.DirectoryLock(directory)):

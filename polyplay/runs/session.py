@@ -29,9 +29,8 @@ from polyplay.runs.load import BEGINNING, steps_learnt
 from polyplay.runs.options import RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan, minutes_over
 from polyplay.runs.reporter import Reporter
-from polyplay.runs.terminal import Terminal, evaluation_line, match_line
+from polyplay.runs.terminal import Terminal, evaluation_line, match_line, schedule_line
 from polyplay.systems import System
-from polyplay.workers.autoscale import describe_decision
 from polyplay.workers.crew import Crew
 
 # What a user's own code is called with while a run is going: reports, games, checkpoints, evaluations, its end.
@@ -652,7 +651,7 @@ class Session(Supervisor):
         """Besides, a decision, an evaluation, a match or a game as JSON, and why something is unsaved."""
         at = self.metrics.steps, self.metrics.updates
         if kind == "decision":
-            self.terminal.note(describe_decision(self.reporter.decision(json.loads(text), *at)))
+            self.terminal.note(schedule_line(self.reporter.decision(json.loads(text), *at)))
         elif kind == "evaluation":
             self.terminal.note(evaluation_line(self.reporter.evaluation({**json.loads(text), **self.origin})))
         elif kind == "match":

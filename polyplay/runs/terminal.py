@@ -360,6 +360,16 @@ def _shares(name: str, role: Mapping[str, float]) -> Text:
     return text
 
 
+def schedule_line(decision: Row) -> str:
+    """One line about a decision of a schedule, as decisions.jsonl has it."""
+    old, new = decision["from"], decision["to"]
+    moves = [f"{k} {old[k]} → {new[k]}" for k in new if new[k] != old[k]] or ["the same numbers"]
+    late = f"; {', '.join(decision['late'])} had not arrived" if decision["late"] else ""
+    what = "kept" if decision["kept"] else "taken back"
+    before, after = decision["before"], decision["after"]
+    return f"schedule: {', '.join(moves)}: {before:.4g} → {after:.4g}, {what} ({decision['why']}){late}"
+
+
 def evaluation_line(row: Row) -> str:
     """One line about an evaluation during training."""
     best = ", the best so far" if row["best"] else ""

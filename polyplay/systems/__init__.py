@@ -72,14 +72,8 @@ def read_settings(file: str) -> dict[str, Any]:
     return tomllib.loads((Path(__file__).parent / file).read_text("utf-8"))
 
 
-def described(config: type) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    """(presets, row) of the page with this Config, as pages.toml has them. A preset is a function without arguments."""
-    row = dict(read_settings("pages.toml")[config.__module__.rpartition(".")[2]])
-    presets = row.pop("presets")
-    return {name: _preset(config, presets, name) for name in presets}, row
-
-
 def _preset(config: type, presets: dict[str, Any], name: str) -> Callable[[], Any]:
+    """A function without arguments that makes a Config, as pages.toml has its values."""
     values = dict(presets[name])
     about = values.pop("about", "")
     while like := values.pop("like", ""):
@@ -110,10 +104,12 @@ def load(name: str) -> Page:
     """The page of system `name`, in capitals or not, or of module:NAME, a user's own."""
     if ":" in name:
         return replace(_find(name), name=name)
-    known = names()
-    if name.lower() in known:
-        module = importlib.import_module(f"{__name__}.{name.lower()}")
-        return Page(module.Config, module.build, module.PRESETS, module.ROW, name=name.lower())
+    known, own = names(), name.lower()
+    if own in known:
+        module, row = importlib.import_module(f"{__name__}.{own}"), dict(read_settings("pages.toml")[own])
+        presets = row.pop("presets")
+        made = {preset: _preset(module.Config, presets, preset) for preset in presets}
+        return Page(module.Config, module.build, made, row, name=own)
     near = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UserError(f"SYSTEM: {name!r} given, allowed: {', '.join(known)}{hint}")

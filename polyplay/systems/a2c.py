@@ -11,7 +11,7 @@ from typing import Literal
 
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, units_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
@@ -41,9 +41,6 @@ class Config(PolicyOptions):
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     frames: Count = 320_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -16,7 +16,7 @@ from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
 from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.learning.unreal import UnrealWindows
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems import _wiring as wiring
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.crew import Crew
@@ -47,9 +47,6 @@ class Config(wiring.PolicyOptions):
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     frames: Count = 320_000_000  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

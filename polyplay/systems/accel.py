@@ -13,7 +13,7 @@ from typing import Any, Literal, cast
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
 from polyplay.learning import A2C, PPO, Hyperparameters, Inline, LearnerSpec, Passes, Source, learn
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 from polyplay.workers.crew import Crew
@@ -44,9 +44,6 @@ class Config(PolicyOptions):
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none"] = "sign"  # learner's rewards
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

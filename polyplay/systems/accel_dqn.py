@@ -17,7 +17,7 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, 
 from polyplay.core.machine import cores
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn
 from polyplay.learning.parts import TargetNetwork
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems import _wiring as wiring
 from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
 from polyplay.workers.crew import Crew
@@ -50,9 +50,6 @@ class Config(wiring.AgentOptions):
     optimizer_eps: Positive = 0.01 / 2_048  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -21,7 +21,7 @@ from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import Gate, judge
 from polyplay.search.search import SearchPolicy
 from polyplay.search.self_play import METRICS, game_rows, self_play
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._alphago_zero import learner_spec_of, replay_of, search_of
 from polyplay.weights import Params
 from polyplay.workers.crew import Crew
@@ -67,9 +67,6 @@ class Config:
     gate_every: Count = 1_000  # updates from one match to the next
     champion_games: Whole = 25_000  # games that a champion plays before the next match
     frames: Count = 980_000_000  # moves to train for, unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -18,7 +18,7 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWor
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, TargetNetwork, learn
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import ValueOptions, atari_options, nice_of, per_replica, q_network_of, replay_of_rows
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
@@ -50,9 +50,6 @@ class Config(ValueOptions):
     optimizer_eps: Positive = 1.5e-7  # the optimizer's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     frames: Count = 22_800_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -17,7 +17,7 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWor
 from polyplay.envs import Envs, rules
 from polyplay.learning import DPGLoss, Hyperparameters, LearnerSpec, TargetNetwork
 from polyplay.nets import NetworkFactory
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import check_actions
 from polyplay.systems.apex import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
@@ -53,9 +53,6 @@ class Config:
     learning_rate: Positive = 1e-4  # learning rate of actor and critic, constant
     optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
     frames: Count = 100_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

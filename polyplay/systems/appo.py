@@ -14,7 +14,7 @@ from polyplay.buffers import slots_per_batch
 from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, UserError, Workers
 from polyplay.envs import Envs
 from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.systems.impala import wire_actors
 from polyplay.weights import OptimizerSpec, averaged
@@ -46,9 +46,6 @@ class Config(PolicyOptions):
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
     normalize_advantage: bool = True  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: Count = 40_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -15,7 +15,7 @@ from polyplay.acting import LinearEpsilon
 from polyplay.buffers import Proportional, Uniform, replay_worker
 from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, TargetNetwork, learn
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
@@ -50,7 +50,6 @@ class Config(ValueOptions):
 
 
 HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

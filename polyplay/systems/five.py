@@ -18,7 +18,7 @@ from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, 
 from polyplay.learning import PPO, Hyperparameters, LearnerSpec, Windows, learn
 from polyplay.learning.agents import METRICS, discount_of
 from polyplay.population.judge import METRIC, rated_games, rater
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems import _teams as teams
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
@@ -56,9 +56,6 @@ class Config:
     inputs: Literal["raw", "normalize"] = "normalize"  # normalize: scale real numbers, and clip them
     actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     frames: ManyFrames = 1_700_000_000_000  # heroes' steps to train for, unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

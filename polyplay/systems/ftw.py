@@ -18,7 +18,7 @@ from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Play
 from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, learn
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.population.rules import initial
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems import _teams as teams
 from polyplay.weights import AgentParams, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -58,9 +58,6 @@ class Config:
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     normalize_advantage: bool = False  # to mean 0 and deviation 1 over a batch, whose mean is learnt from, not its sum
     frames: Count = 60_000_000_000  # steps of all agents to train for, unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -17,7 +17,7 @@ from polyplay.core.machine import cores
 from polyplay.envs import Envs, Greedy
 from polyplay.envs.make import whole_matches
 from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, learn
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
 from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
 from polyplay.workers.autoscale import schedule
@@ -52,9 +52,6 @@ class Config(PolicyOptions):
     inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # type: ignore[assignment]
     # images: x/255, x/128 − 1, or minus the mean image
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

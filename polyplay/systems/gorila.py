@@ -16,7 +16,7 @@ from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_worker, 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, Samples, learn
 from polyplay.learning.parts import OutlierGate, TargetNetwork
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import ValueOptions, nice_of, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, ParameterServer, param_sizes, serve_parameters
 from polyplay.workers.crew import Crew
@@ -48,9 +48,6 @@ class Config(ValueOptions):
     stale: Whole = 0  # discard gradients older than this many updates of a shard (0: 10 per learner); not published
     outlier: NonNegative = 4.0  # discard losses this many deviations above the mean, 0 is off; not published
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -16,7 +16,7 @@ from polyplay.core.errors import Count, Lag, NonNegative, Positive, SomeWorkers,
 from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, Passes, Rollouts, VTrace, learn
 from polyplay.learning.unreal import UnrealWindows
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, auxiliary_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
@@ -48,9 +48,6 @@ class Config(PolicyOptions):
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

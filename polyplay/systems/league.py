@@ -16,7 +16,7 @@ from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, learn
 from polyplay.population.rules import Evolution, around
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._teams import add_actors, add_referee, batches_of, table_envs
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, with_auxiliary
 from polyplay.weights import AgentParams, Local, OptimizerSpec
@@ -49,9 +49,6 @@ class Config(PolicyOptions):
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
     reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
     frames: Count = 1_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

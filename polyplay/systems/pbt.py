@@ -14,7 +14,7 @@ from typing import Any, Literal
 from polyplay.core.errors import Count, Whole, Workers
 from polyplay.core.machine import cores
 from polyplay.population.trainer import Members, trainer
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._presets import plan_of
 from polyplay.workers.crew import Crew
 
@@ -31,10 +31,6 @@ class Config:
     explore: Literal["perturb", "resample", "both", "none"] = "perturb"  # how it changes what it copied
     score: Literal["games", "evaluations"] = "games"  # mean return of 10 games of training, or of --eval-every
     at_once: Workers = 0  # trainers, each with its share of the cores (0: one per core)
-
-
-PRESETS, ROW = described(Config)
-OVER = None  # see systems.Page
 
 
 def build(c: Any, crew: Crew) -> System:

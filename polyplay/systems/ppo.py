@@ -11,7 +11,7 @@ from typing import Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.learning import PPO, Hyperparameters, Inline, LearnerSpec, Passes, learn
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
@@ -42,9 +42,6 @@ class Config(PolicyOptions):
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: Count = 40_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

@@ -17,7 +17,7 @@ from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, Replayed, Rollouts, SequenceLoss, learn
 from polyplay.learning.parts import TargetNetwork
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import AgentOptions, atari_options, q_network_of, replay_of_rows
 from polyplay.weights import Local, OptimizerSpec, Params
 from polyplay.workers.crew import Crew
@@ -51,9 +51,6 @@ class Config(AgentOptions):
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     rescale: NonNegative = 1e-3  # ε of value rescaling h, 0 is off
     frames: Count = 10_000_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
-
-
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

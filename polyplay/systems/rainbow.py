@@ -16,7 +16,7 @@ from polyplay.buffers import Proportional, replay_worker
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, learn
 from polyplay.learning.parts import TargetNetwork
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
@@ -55,7 +55,6 @@ CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-en
     "zoo": ({"last": 1.0, "mixture": 1e-3}, "ce", {"dueling": True, "bias": "none"}),
     "dopamine": ({"stratified": True}, "ce", {"init": "dopamine"}),
 }
-PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:

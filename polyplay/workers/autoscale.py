@@ -94,13 +94,3 @@ def _wait(ctx: WorkerContext, until: float, clock: Callable[[], float]) -> Itera
         yield
         if clock() >= until:
             return
-
-
-def describe_decision(decision: dict) -> str:
-    """A line of decisions.jsonl, for people."""
-    old, new = decision["from"], decision["to"]
-    moves = [f"{k} {old[k]} → {new[k]}" for k in new if new[k] != old[k]] or ["the same numbers"]
-    late = f"; {', '.join(decision['late'])} had not arrived" if decision["late"] else ""
-    what = "kept" if decision["kept"] else "taken back"
-    before, after = decision["before"], decision["after"]
-    return f"schedule: {', '.join(moves)}: {before:.4g} → {after:.4g}, {what} ({decision['why']}){late}"

@@ -42,7 +42,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
 
     listen(runs, "train", types.SimpleNamespace(exit_code=0))
     listen(runs, "resume", types.SimpleNamespace(exit_code=143))
-    listen(evaluate, "evaluate", SCORE)
+    listen(evaluate.evaluate, "evaluate", SCORE)
     monkeypatch.setattr(systems, "names", lambda: ["fake"])
     load = systems.load
     monkeypatch.setattr(systems, "load", lambda name: page() if name == "fake" else load(name))

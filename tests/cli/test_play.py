@@ -238,14 +238,14 @@ def test_leaves_are_never_more_than_a_sixteenth_of_the_simulations_but_for_one()
 
 pytest.importorskip("httpx")
 testclient = pytest.importorskip("starlette.testclient")
-server = pytest.importorskip("polyplay.cli.play_page")
+server = pytest.importorskip("polyplay.cli.pages")
 OWN = {"X-Polyplay": "play"}
 
 
 @pytest.fixture
 def page() -> Iterator[testclient.TestClient]:
     with session_of("tic_tac_toe", 4) as session:
-        yield testclient.TestClient(server.application(session, 8766), base_url="http://127.0.0.1:8766")
+        yield testclient.TestClient(server.play_application(session, 8766), base_url="http://127.0.0.1:8766")
 
 
 def test_a_page_from_elsewhere_changes_nothing(page):

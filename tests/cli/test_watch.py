@@ -223,7 +223,7 @@ time.sleep(60)
 
 
 def client(*runs: Path):
-    return testclient.TestClient(server.application(list(runs), "secret", 8765), base_url="http://127.0.0.1:8765")
+    return testclient.TestClient(server.watch_application(list(runs), "secret", 8765), base_url="http://127.0.0.1:8765")
 
 
 @pytest.mark.parametrize(

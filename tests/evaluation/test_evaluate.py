@@ -19,7 +19,6 @@ from rich.console import Console
 
 from polyplay import systems
 from polyplay.acting.play import PlayedGame
-from polyplay.cli import evaluate as cli
 from polyplay.cli import main
 from polyplay.core import files, processes
 from polyplay.core.errors import UserError
@@ -157,7 +156,7 @@ def test_a_second_signal_drops_everything_if_it_comes_later(toy: Path, monkeypat
             os.kill(os.getpid(), signal.SIGTERM)
             raise AssertionError("it went on")
 
-    monkeypatch.setattr(cli, "GamesWatch", Stuck)
+    monkeypatch.setattr(evaluate, "GamesWatch", Stuck)
     assert main.main(["evaluate", str(toy), "--episodes", "40"]) == 143
     assert "polyplay: ended by SIGTERM" in capfd.readouterr().err.splitlines()[-1]
 

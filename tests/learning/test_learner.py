@@ -69,6 +69,45 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_un
     assert np.array_equal(kept["reward"], some_rows(1)["reward"])
 
 
+class Gives(returns.Loss):
+    """A loss of a user's own that gives what a test wants of it."""
+
+    def __init__(self, made: Any):
+        self.made = made
+
+    def __call__(self, policy, target, batch, state, hyper):
+        return self.made(policy.unroll(batch, state)["value"].sum())
+
+
+class Lacks(returns.Loss):
+    pass
+
+
+class Unnamed(Gives):
+    metrics = "loss"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda *given: None, "class function: it must inherit polyplay.learning.Loss"),
+        (Lacks(), r"class Lacks lacks __call__\(policy, target, batch, state, hyper\) -> LossOutput"),
+        (Unnamed(None), r"class Unnamed: metrics is 'loss', it must be a tuple of names, as \('loss',\)"),
+        (Gives(lambda x: x), r"class Gives: __call__ gave Tensor, it must give LossOutput\(loss, metrics, priority\)"),
+        (
+            Gives(lambda x: returns.LossOutput(x.view(1), {})),
+            r"__call__ gave a loss Tensor \[1\], it must be a tensor \[\]",
+        ),
+        (Gives(lambda x: returns.LossOutput(x.detach(), {})), r"it must be a tensor \[\] with a gradient"),
+        (Gives(lambda x: returns.LossOutput(x, {})), r"gave no tensor \[\] as metric 'loss', which `metrics` names"),
+    ],
+)
+def test_a_loss_of_a_users_own_that_does_not_fit_is_one_line(loss, said):
+    with pytest.raises(UserError, match=f"LearnerSpec.loss: .*{said}") as e:
+        finish(Learner(me(), task(loss=loss)).step(some_rows(1), {}))
+    assert "\n" not in str(e.value)
+
+
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_weights(core):
     """Same loss, same gradient, to the float's precision, over two rollouts with an episode's end in the second."""

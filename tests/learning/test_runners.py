@@ -14,7 +14,7 @@ from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerCo
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning.learner import Learner, LearnerSpec
 from polyplay.learning.parts import TargetNetwork
-from polyplay.learning.runners import ThreadedRunner, divide
+from polyplay.learning.runners import LARGE, ThreadedRunner, divide, split_size
 from polyplay.learning.value_losses import CategoricalLoss, QLoss
 from polyplay.nets import factory
 from polyplay.nets.device import to_device
@@ -142,3 +142,11 @@ def test_statistics_of_inputs_change_after_what_was_begun():
     assert isinstance(who.run, ThreadedRunner)
     who.observe({"obs": np.ones((5, 4, 20), np.float32)})
     assert all(f.done() for f in (*who.run.targets, *who.run.begun))
+
+
+@pytest.mark.parametrize(
+    ("rows", "threads", "n"), [(32, 1, 1), (32, 2, 2), (32, 3, 2), (32, 64, 4), (30, 4, 3), (15, 8, 1), (512, 14, 8)]
+)
+def test_threads_get_equal_parts_of_at_least_eight_rows(rows: int, threads: int, n: int):
+    assert split_size(rows, threads, LARGE) == n
+    assert split_size(rows, threads, LARGE - 1) == 1

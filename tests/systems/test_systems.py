@@ -28,7 +28,7 @@ from polyplay.runs.load import crew_of, load_run
 from polyplay.runs.options import fitted
 from polyplay.runs.plan import _scaling
 from polyplay.runs.run import diagram
-from polyplay.systems import _wiring
+from polyplay.systems import Page, _wiring
 from tests.envs.players import Scripted
 from tests.reports import rows
 from tests.systems.settings import REAL
@@ -128,6 +128,64 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
     figure = diagram(page, page.Config(env=env, **network), options.RunOptions())
     assert env in figure
     assert {len(line) for line in figure.splitlines()} <= set(range(100))
+
+
+@dataclass(frozen=True)
+class Small:
+    env: str = "toy:catch"
+    frames: int = 100
+
+
+@dataclass(frozen=True)
+class Unset:
+    env: str
+    frames: int = 100
+
+
+@dataclass(frozen=True)
+class Timeless:
+    env: str = "toy:catch"
+
+
+def no_system(c: Any, crew: Any) -> Any:
+    return None
+
+
+OWN = Page(Small, no_system)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((Small(), no_system), r"Page: Config Small\(.*\) given, allowed: a dataclass of options"),
+        ((dict, no_system), "Page: Config <class 'dict'> given, allowed: a dataclass of options"),
+        ((Unset, no_system), "Page: Config Unset has no default of env: give every option one"),
+        ((Timeless, no_system), "Page: Config Timeless has no frames: every system has options of these names"),
+        ((Small, None), r"Page: build None given, allowed: a function build\(c, crew\) that answers System"),
+    ],
+)
+def test_a_page_of_ones_own_is_checked(given: Any, says: str):
+    with pytest.raises(UserError, match=says):
+        Page(*given)
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (OWN, r"SYSTEM: build of tests\.systems\.test_systems:OWN answers NoneType, but it must be a System"),
+        (Page(Small, no_system), "SYSTEM: a Page given that no module has by name: write NAME = Page"),
+        (Small, "SYSTEM: Small given, allowed: a name, or a"),
+        (systems, r"SYSTEM: polyplay\.systems given, allowed: a name, or a"),
+        (3, "SYSTEM: of type int given, allowed: a name, or a"),
+        ("__main__:mine", "SYSTEM: mine of the program that began the run is not here: go on in the program that has"),
+        ("no_such_module:system", "SYSTEM: no_such_module:system given, no module 'no_such_module'"),
+        ("tests.systems.test_systems:SMALL", "which is no Page but dict; allowed: module:NAME, where the module"),
+    ],
+)
+def test_what_is_no_system_is_refused_before_anything_starts(given: Any, says: str, tmp_path: Path):
+    with pytest.raises(UserError, match=says):
+        polyplay.train(given, run=tmp_path / "run", steps=100)
+    assert not (tmp_path / "run" / "config.json").exists()
 
 
 def test_atari_presets_are_the_pages_own_or_asked_for():

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from polyplay.core.errors import UserError
 from polyplay.core.worker import Adjustable, Counters, RunControl, WorkerContext
-from polyplay.workers.autoscale import describe_decision, schedule
+from polyplay.runs.terminal import schedule_line
+from polyplay.workers.autoscale import schedule
 from polyplay.workers.crew import Crew
 from tests.victims import until
 
@@ -112,9 +113,9 @@ def test_it_finds_the_best_number_or_goes_on_with_what_it_gets(delay):
 def test_a_decision_is_said():
     decision = {"from": {"act": 1, "learn": 2}, "to": {"act": 2, "learn": 2}, "before": 10.0, "after": 30.0}
     decision |= {"kept": True, "why": "rose", "late": []}
-    assert describe_decision(decision) == "schedule: act 1 → 2: 10 → 30, kept (rose)"
+    assert schedule_line(decision) == "schedule: act 1 → 2: 10 → 30, kept (rose)"
     worse = {**decision, "after": 1.0, "kept": False, "why": "fell", "late": ["act"]}
-    assert describe_decision(worse) == "schedule: act 1 → 2: 10 → 1, taken back (fell); act had not arrived"
+    assert schedule_line(worse) == "schedule: act 1 → 2: 10 → 1, taken back (fell); act had not arrived"
 
 
 def test_who_has_to_leave_may_bring_what_it_does_to_an_end():

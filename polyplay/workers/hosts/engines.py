@@ -26,9 +26,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
-from polyplay.core.processes import ROOM, readable
 
 if TYPE_CHECKING:
     from polyplay.workers.hosts.fleet import Fleet
@@ -104,7 +104,7 @@ class AgentProcess:
     """
 
     def __init__(self, name: str, config: dict[str, Any]):
-        command = [sys.executable, "-c", CODE, json.dumps(sys.path), ROOM]
+        command = [sys.executable, "-c", CODE, json.dumps(sys.path), processes.ROOM]
         started = subprocess.Popen(
             command, start_new_session=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
@@ -128,10 +128,10 @@ class AgentProcess:
         """Its end of what it says closes with it."""
         with contextlib.suppress(OSError):
             self._calls.close()
-        if not readable([self._answers.fileno()], GONE):
+        if not processes.readable([self._answers.fileno()], GONE):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.about["pid"], signal.SIGKILL)
-            readable([self._answers.fileno()], GONE)
+            processes.readable([self._answers.fileno()], GONE)
         self._answers.close()
         shutil.rmtree(self.about["folder"], ignore_errors=True)  # of one that was killed
 

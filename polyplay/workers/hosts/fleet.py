@@ -19,9 +19,9 @@ from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, LogWrites
-from polyplay.core.processes import LOST, Handle, ending_text
 from polyplay.core.shared_memory import Semaphores, SharedObject
 from polyplay.workers.hosts import agent
 from polyplay.workers.hosts.agent import needed_files
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
 
 
-class RemoteWorker(Handle):
+class RemoteWorker(processes.Handle):
     """A worker on another machine. pipe: what it says. Its machine's thread tells it that, and how it ended."""
 
     apart = True
@@ -55,7 +55,7 @@ class RemoteWorker(Handle):
 
     def ended(self, how: str, code: int | None) -> None:
         if not self._over.is_set():
-            self._how, self.exitcode = how, LOST if code is None else code
+            self._how, self.exitcode = how, processes.LOST if code is None else code
             self._words.close()
             os.close(self._end)
             self._over.set()
@@ -76,7 +76,7 @@ class RemoteWorker(Handle):
 
     def ending(self) -> str:
         """See Handle."""
-        return self._how or ending_text(self.exitcode)
+        return self._how or processes.ending_text(self.exitcode)
 
     def close(self) -> None:
         """See Handle."""

@@ -13,8 +13,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from polyplay.buffers import rollout_queue
 from polyplay.buffers.replay_worker import SampleQueue
-from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
 from polyplay.core import tree
 from polyplay.core.compiled import cached_njit
 from polyplay.core.shared_memory import Ring, memory_barrier
@@ -79,7 +79,7 @@ class SharedQueueMirror(MachineCopy):
     a reader asks; what a writer answers; then those of a kind of queue.
     """
 
-    def __init__(self, queue: SharedQueue, per: int):
+    def __init__(self, queue: rollout_queue.SharedQueue, per: int):
         self._queue, self.per = queue, per
         self.writers, self.readers = dict[int, str](), dict[int, str]()  # names of those who are away, by number
         self._pairs, self._asking, self._answering = list[int](), list[int](), list[int]()  # that this side tells of
@@ -261,7 +261,7 @@ class SharedQueueMirror(MachineCopy):
         """Take and put here what was taken and put there."""
         queue, (taken, put), numbers = self._queue, self._state[:2].tolist(), self._state[2:]
         read, written = self._rings(i, self._gives[i])  # by the other side
-        holder = READING + (queue.each > 1) * self._reader(i) if self._gives[i] else FILLING
+        holder = rollout_queue.READING + (queue.each > 1) * self._reader(i) if self._gives[i] else rollout_queue.FILLING
         for _ in range(taken - int(read._head[0])):
             read.take(queue.use, holder)
         for number in range(int(written._tail[0]), put):
@@ -280,7 +280,7 @@ class SharedQueueMirror(MachineCopy):
 class QueueMirror(SharedQueueMirror):
     """A slot's content is its rows; of stacked pictures first a mask and all but these, and then their planes."""
 
-    def __init__(self, queue: RolloutQueue):
+    def __init__(self, queue: rollout_queue.RolloutQueue):
         super().__init__(queue, per=queue.each)
         self.queue = queue
         self._picture = next((path for path, x in self._leaves() if _stacked(x)), None)
