@@ -281,7 +281,7 @@ def check_board_options(options: EvaluateOptions) -> None:
     given = {"--against": options.against, "--opening-plies": options.opening_plies}
     if wrong := [f"{flag} {value}" for flag, value in given.items() if value is not None and name != "versus"]:
         raise UserError(f"{wrong[0]} is for --protocol versus, {name} given")
-    if wrong := [f"--{flag}" for flag in ("video", "render") if getattr(options, flag) and board]:
+    if wrong := [f"--{flag}" for flag in ("video", "render") if vars(options)[flag] and board]:
         raise UserError(f"{wrong[0]} is not for --protocol {name}: use --protocol run")
     if name != "versus":
         return
@@ -463,7 +463,7 @@ def _origin(place: str, wired: System, found: Path, config: Row, starts: atari.S
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
     chosen = {checkpoint.BEST: "evaluation", checkpoint.CHAMPION: "match"}
     by = next((by for prefix, by in chosen.items() if found.name.startswith(prefix)), "training return")
-    files = None if starts is None else {k: getattr(starts, k) for k in ("path", "digest", "kind", "source")}
+    files = None if starts is None else {k: vars(starts)[k] for k in ("path", "digest", "kind", "source")}
     return {
         "schema": SCHEMA,
         "place": place,
