@@ -49,8 +49,8 @@ EVERY = 30.0  # seconds between two lines where standard error is no terminal
 class GamesWatch:
     """Counts games and steps, and ends an evaluation after `max_steps` of all lanes together, or by a signal."""
 
-    def __init__(self, max_steps: int | None = None):
-        self.max_steps = max_steps
+    def __init__(self) -> None:
+        self.max_steps: int | None = None
         self.games, self.steps, self.total = 0, 0, 0.0
         self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: by what
         self._show: Callable[[], None] = lambda: None
