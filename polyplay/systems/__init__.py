@@ -159,6 +159,8 @@ def _find(name: str) -> Page:
         raise UserError(f"SYSTEM: {name} given, but {module} has no {attribute!r}; allowed: {allowed}") from None
     if not isinstance(found, Page):
         raise UserError(f"SYSTEM: {name} given, which is no Page but {type(found).__name__}; allowed: {allowed}")
+    if is_population(found):
+        raise UserError(f"SYSTEM: {name} given, whose Config has an option `over`, which only pbt may have: rename it")
     return found
 
 
