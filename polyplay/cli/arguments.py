@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import socket
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -128,6 +129,11 @@ def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, s
     width = max(map(len, card), default=0)
     for key, value in card.items():
         console.print(Text.assemble((f"{key:<{width}}  ", "bright_black"), value), soft_wrap=True)
+
+
+def complain(text: str, e: BaseException) -> None:
+    """Print a line, and the notes of what was raised, the last of which names the command that goes on."""
+    print("\n".join([f"polyplay: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
 
 
 def print_result(result: Row) -> None:

@@ -144,6 +144,7 @@ CHECKS = (versions, machine, limits, torch_build, atari, training)
 
 
 SIZE, TIMES, TRIPS = 16 * 2**20, 8, 20  # bytes of a frame, frames, round trips
+SILENT = 10.0  # seconds after which a link is lost
 
 
 class ProbeMirror(MachineCopy):
@@ -159,17 +160,17 @@ class ProbeMirror(MachineCopy):
         return [self.block]
 
 
-def measure_machine(engine: engines.Engine, info: engines.MachineInfo, timeout: float = 10.0) -> dict[str, Any]:
+def measure_machine(engine: engines.Engine, info: engines.MachineInfo) -> dict[str, Any]:
     """What its agent says; its link's `round_trip` (seconds) and `bandwidth` (bytes a second). Raises UserError."""
     secret = secrets.token_bytes(32)
-    config = {"secret": secret.hex(), "address": info.address, "timeout": timeout, "threads": 0}
+    config = {"secret": secret.hex(), "address": info.address, "timeout": SILENT, "threads": 0}
     handle = engine.open(info, config)
     where = handle.about["address"], handle.about["port"]
     try:
         handle.give(0, agent.dump([ProbeMirror()], agent.TwinNumbers())[0])
         with socket.create_connection(where, engines.OPENING) as sock:
             link.prove(sock, secret, away=False)
-            there, block = link.Link(sock, [], Semaphores(1)[0], timeout, None), np.zeros(SIZE, np.uint8)
+            there, block = link.Link(sock, [], Semaphores(1)[0], SILENT, None), np.zeros(SIZE, np.uint8)
 
             def seconds(blocks: int) -> float:
                 """Until the other side answers a beat that comes after these blocks."""

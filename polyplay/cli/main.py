@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from polyplay import __version__
-from polyplay.cli.arguments import EXAMPLES
+from polyplay.cli.arguments import EXAMPLES, complain
 from polyplay.core import processes
 from polyplay.core.errors import Diverged, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import refusal_text
@@ -74,9 +74,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _complain(text: str, status: int, e: BaseException) -> int:
-    """Print a line, and the notes of what was raised, the last of which names the command that goes on."""
     with contextlib.suppress(OSError):
-        print("\n".join([f"polyplay: {text}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
+        complain(text, e)
     return status
 
 

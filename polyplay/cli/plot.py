@@ -204,9 +204,9 @@ def print_picture(figure: Figure, out: Path, option: str) -> None:
         print(f"polyplay: {out} was there before and is replaced; {option} FILE names another", file=sys.stderr)
 
 
-def curves(runs: Sequence[Path], out: Path, title: str | None = None, games: int = 100) -> Path:
+def curves(runs: Sequence[Path], out: Path, games: int = 100) -> Path:
     """Write a picture of learning curves; see `draw_curves`."""
-    write_figure(draw_curves(runs, PlotOptions(title=title, games=games)), out)
+    write_figure(draw_curves(runs, PlotOptions(games=games)), out)
     return Path(out)
 
 

@@ -129,7 +129,7 @@ def command_check(words: list[str]) -> int:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
     read = run_options.RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper)  # as in training
     made = run_options.how_made(read)
-    trials: dict[str, Any] = {name: getattr(options, name) for name in ("steps", "step_timeout", "seed")}
+    trials: dict[str, Any] = {name: vars(options)[name] for name in ("steps", "step_timeout", "seed")}
     trials |= {k: v for k, v in (("options", made["kwargs"]), ("wrappers", made["wrappers"])) if v}
     try:
         report = env_check.check_env(env[0], **trials)

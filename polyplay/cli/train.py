@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from polyplay.cli.arguments import page_and_words, print_result, run_and_options, take_option
+from polyplay.cli.arguments import complain, page_and_words, print_result, run_and_options, take_option
 from polyplay.core import errors
 from polyplay.core.numbers import mean_interval
 from polyplay.runs import directory as run_files
@@ -43,7 +42,7 @@ def train_seeds(seeds: Sequence[int], train: Callable[[int], RunResult], directo
             run = train(seed)
         except (errors.EnvFailure, errors.WorkerLost, errors.NotFinite) as e:
             status = max(status, 1)
-            print("\n".join([f"polyplay: failed: {e}", *getattr(e, "__notes__", [])]), file=sys.stderr, flush=True)
+            complain(f"failed: {e}", e)
             continue
         runs.append(run.directory)
         status = max(status, run.exit_code)
@@ -152,7 +151,7 @@ def command_resume(words: list[str]) -> int:
     directory, options, given = run_and_options(ResumeOptions, words, "resume")
     from polyplay.runs import run
 
-    changes = {name: getattr(options, name) for name in given - {"trust"}}
+    changes = {name: vars(options)[name] for name in given - {"trust"}}
     return run.resume(directory, changes, options.trust).exit_code
 
 
@@ -204,7 +203,7 @@ def command_surgery(words: list[str]) -> None:
         raise errors.UserError(f"surgery takes the directory to write: polyplay surgery {directory} --out RUN2")
     from polyplay.runs.surgery import grow_run
 
-    changes = {name: getattr(options, name) for name in given - {"out", "freeze_until", "trust"}}
+    changes = {name: vars(options)[name] for name in given - {"out", "freeze_until", "trust"}}
     report = grow_run(directory, Path(options.out), changes, options.freeze_until, options.trust)
     for name, shapes in report["tensors"].items():
         print(f"{name}: {'new' if shapes['was'] is None else list(shapes['was'])} → {list(shapes['is'])}")

@@ -158,11 +158,8 @@ class RunReader:
         self.recent: deque[tuple[Row, float]] = deque(maxlen=REPORTS)  # reports, and the seconds that each is over
 
     def _forget_games(self) -> None:
-        self.of_games, self.returns, self.last = (
-            ThinnedCurve(),
-            deque[float](maxlen=WINDOW),
-            deque[Row](maxlen=EPISODES),
-        )
+        self.of_games, self.last = ThinnedCurve(), deque[Row](maxlen=EPISODES)
+        self.returns = deque[float](maxlen=WINDOW)
 
     def _add_report(self, row: Row) -> None:
         self.recent.append((row, row["wall_seconds"] - self.row.get("wall_seconds", 0.0)))

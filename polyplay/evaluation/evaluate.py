@@ -49,8 +49,8 @@ EVERY = 30.0  # seconds between two lines where standard error is no terminal
 class GamesWatch:
     """Counts games and steps, and ends an evaluation after `max_steps` of all lanes together, or by a signal."""
 
-    def __init__(self, max_steps: int | None = None):
-        self.max_steps = max_steps
+    def __init__(self) -> None:
+        self.max_steps: int | None = None
         self.games, self.steps, self.total = 0, 0, 0.0
         self.signal, self.warned, self.ended = 0, 0.0, ""  # ended: by what
         self._show: Callable[[], None] = lambda: None
@@ -281,7 +281,7 @@ def check_board_options(options: EvaluateOptions) -> None:
     given = {"--against": options.against, "--opening-plies": options.opening_plies}
     if wrong := [f"{flag} {value}" for flag, value in given.items() if value is not None and name != "versus"]:
         raise UserError(f"{wrong[0]} is for --protocol versus, {name} given")
-    if wrong := [f"--{flag}" for flag in ("video", "render") if getattr(options, flag) and board]:
+    if wrong := [f"--{flag}" for flag in ("video", "render") if vars(options)[flag] and board]:
         raise UserError(f"{wrong[0]} is not for --protocol {name}: use --protocol run")
     if name != "versus":
         return
@@ -463,7 +463,7 @@ def _origin(place: str, wired: System, found: Path, config: Row, starts: atari.S
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
     chosen = {checkpoint.BEST: "evaluation", checkpoint.CHAMPION: "match"}
     by = next((by for prefix, by in chosen.items() if found.name.startswith(prefix)), "training return")
-    files = None if starts is None else {k: getattr(starts, k) for k in ("path", "digest", "kind", "source")}
+    files = None if starts is None else {k: vars(starts)[k] for k in ("path", "digest", "kind", "source")}
     return {
         "schema": SCHEMA,
         "place": place,

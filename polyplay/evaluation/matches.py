@@ -168,7 +168,8 @@ def play_versus(
         **{f"against_{key}": value for key, value in other.about.items()},
         **({"programs": [program.about for program in programs]} if programs else {}),
         **{"episodes": len(played), "returns": played.tolist()},
-        **({f"episodic_return_{of}": float(getattr(np, of)(played)) for of in ("mean", "std")} if len(played) else {}),
+        **({"episodic_return_mean": float(played.mean())} if len(played) else {}),
+        **({"episodic_return_std": float(played.std())} if len(played) else {}),
     }
 
 

@@ -158,7 +158,7 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, report: Re
     stamp = machine.stamp()
     return {
         **{"game": matches.game, "anchor": anchor, "matches": options.matches},
-        **{name: getattr(options, name) for name in ("simulations", "seed", "greedy")},
+        **{name: vars(options)[name] for name in ("simulations", "seed", "greedy")},
         **{"opening_plies": matches.opening_plies, "players": players, "payoff": payoff},
         **({"programs": [program.about for program in programs]} if programs else {}),
         **{name: stamp[name] for name in ("versions", "commit", "machine", "started")},

@@ -159,6 +159,8 @@ def _find(name: str) -> Page:
         raise UserError(f"SYSTEM: {name} given, but {module} has no {attribute!r}; allowed: {allowed}") from None
     if not isinstance(found, Page):
         raise UserError(f"SYSTEM: {name} given, which is no Page but {type(found).__name__}; allowed: {allowed}")
+    if is_population(found):
+        raise UserError(f"SYSTEM: {name} given, whose Config has an option `over`, which only pbt may have: rename it")
     return found
 
 
@@ -168,8 +170,8 @@ def name_of(page: object) -> str:
         what = f"of type {type(page).__name__}" if not isinstance(page, ModuleType | type) else f"{page.__name__}"
         raise UserError(f"SYSTEM: {what} given, allowed: a name, or a polyplay.systems.Page(Config, build)")
     for module in (page.Config.__module__, "__main__"):
-        for name, value in vars(sys.modules[module]).items():
-            if value is page:
-                return f"{module}:{name}"
+        there = vars(sys.modules[module]) if module in sys.modules else {}
+        if found := [name for name, value in there.items() if value is page]:
+            return f"{module}:{found[0]}"
     where = "write NAME = Page(Config, build) in the file of its Config, outside functions"
     raise UserError(f"SYSTEM: a Page given that no module has by name: {where}")

@@ -8,7 +8,6 @@ Imports no torch.
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import importlib.util
 from dataclasses import fields, replace
@@ -136,7 +135,7 @@ def _beyond_atari(c: Any) -> Any:
     """The network by the observations, and rewards as they are."""
     known = {f.name for f in fields(c)}
     changes = {"network": "auto"} if "network" in known else {}
-    changes |= {"reward": "none"} if getattr(c, "reward", "") in CLIPPED else {}
+    changes |= {"reward": "none"} if vars(c).get("reward") in CLIPPED else {}
     return replace(c, **changes)
 
 
@@ -144,7 +143,7 @@ def with_fastest(c: Any, serial: bool) -> tuple[Any, dict[str, Any]]:
     """A preset's configuration, and the run's options that it sets: with the fastest evaluator the fastest precision.
     With --serial neither, as both are measured and such runs repeat to the bit.
     """
-    if getattr(c, "evaluator", "") != "auto":
+    if vars(c).get("evaluator") != "auto":
         return c, {}
     return (replace(c, evaluator="torch"), {}) if serial else (c, {"precision": "auto"})
 
@@ -174,9 +173,8 @@ SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 def member_settings(c: Any, values: dict[str, Any] | None = None) -> Any:
     """The configuration of one member, with `values` of what is varied."""
-    page = systems.load(c.over)
-    own = {f.name: getattr(c, f.name) for f in dataclasses.fields(page.Config)}
-    return page.Config(**own | (values or {}))
+    config = systems.load(c.over).Config
+    return config(**{f.name: vars(c)[f.name] for f in fields(config)} | (values or {}))
 
 
 def wire_member(c: Any, crew: Crew, values: dict[str, Any] | None = None) -> tuple[Crew, System]:

@@ -60,11 +60,11 @@ def test_packages_are_those_of_the_project():
 
 
 def test_a_lost_package_fails_and_a_lost_extra_does_not(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(doctor, "version", lambda name: None if name in ("rich", "av") else "1.0")
+    monkeypatch.setattr(doctor.this_machine, "version", lambda name: None if name in ("rich", "av") else "1.0")
     _, packages, extras = doctor.versions()
     assert (packages.level, packages.fix) == ("failed", "pip install rich")
     assert (extras.level, "polyplay[video]" in extras.seen) == ("ok", True)
-    monkeypatch.setattr(doctor, "version", lambda name: None)
+    monkeypatch.setattr(doctor.this_machine, "version", lambda name: None)
     (atari,) = doctor.atari()
     assert (atari.level, "polyplay[atari]" in atari.fix) == ("warning", True)
 
@@ -79,7 +79,7 @@ def test_limits_that_bite_are_warnings(monkeypatch: pytest.MonkeyPatch):
     given = {"cpu.max": "max 100000"}
     monkeypatch.setattr(doctor, "cpu_limit", lambda: given["cpu.max"])
     monkeypatch.setattr(doctor, "memory_limit", lambda: 536870912)
-    monkeypatch.setattr(doctor, "cores", lambda: 2)
+    monkeypatch.setattr(doctor.this_machine, "cores", lambda: 2)
     memory = found(doctor.machine, "memory")
     assert memory.level == "warning"
     assert "the container's limit is 0.5 GB" in memory.seen
