@@ -62,9 +62,9 @@ def crew_of(actors: int, asked: argparse.Namespace) -> Crew:
     return crew
 
 
-def processes(role: Role) -> list[psutil.Process]:
+def processes(crew: Crew, role: Role) -> list[psutil.Process]:
     """A role's workers and all below them."""
-    workers = [psutil.Process(w.runs.pid) for w in role.workers.values()]
+    workers = [psutil.Process(w.runs.pid) for w in crew.workers() if w.role is role]
     return [p for w in workers for p in (w, *w.children(recursive=True))]
 
 
@@ -91,7 +91,7 @@ def measured(actors: int, asked: argparse.Namespace) -> list[Row]:
             crew.poll(0.1)
         for number in range(asked.rounds):
             together, steps = rate(crew, learn, asked.window)
-            stopped = processes(act)
+            stopped = processes(crew, act)
             for p in stopped:
                 os.kill(p.pid, signal.SIGSTOP)
             rate(crew, learn, 1.0)  # what was in flight
@@ -188,7 +188,7 @@ def run(given: tuple[str, int, int, int]) -> Row:
     built = page.build(
         page.Config(env=env, actors=actors, ratio=ratio, learning_starts=500 * actors, **NET, **PACE), crew
     )
-    params = next(r.params for r in crew.roles if r.params)
+    params = next(r.holds["params"] for r in crew.roles if "params" in r.holds)
     judge, points = Judge(env, built.policy, 16, seed), list[tuple[int, int, float]]()
     crew.start(())
     assert crew.counters is not None

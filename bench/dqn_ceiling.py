@@ -88,7 +88,7 @@ class Ours:
         spec = EnvSpec(Field((4, 84, 84), "uint8"), Discrete(ACTIONS))
         self.net, self.target = (set_precision(factory.make_values("nature", spec), asked.precision) for _ in range(2))
         self.vector, self.loss = FlatParams(self.net), value_losses.QLoss("mean")
-        self.optim = optimizers.make_optimizer("adam", [self.vector.parameter], lr=1e-4, eps=1e-8)
+        self.optim = optimizers.OptimizerSpec("adam", eps=1e-8).make(self.vector.parameter, lr=1e-4)
         self.target.cache_weights()
         seen = torch.randint(0, 256, (KEPT, 2, batch, 4, 84, 84), dtype=torch.uint8)
         actions, rewards = torch.randint(0, ACTIONS, (KEPT, batch)), torch.randn(KEPT, batch).sign()

@@ -165,7 +165,7 @@ class SimulatedFleet:
         self.crew = Crew(log=lambda kind, text: print(f"fleet: {text}", flush=True))
         both: Any = {"samples": self.samples, "seen": self.seen, "pace": self.pace}
         self.crew.add(senders.send, n=asked.senders, on_loss="replace", queue=self.queue, recording=recording, **both)
-        source = senders.Timed(self.queue.batches(1), self.seen)
+        source = senders.Timed(self.queue, self.seen)
         self.crew.add(serve_replay, n=asked.memories, on_loss="replace", source=source, out=self.samples, trim=100)
         self.crew.add(senders.learn, learner=True, copies=asked.copies, **both)
         self.crew.start(())
@@ -197,23 +197,21 @@ class SimulatedFleet:
     def cpu(self) -> Counter[str]:
         """CPU seconds by role so far, of those that live."""
         spent: Counter[str] = Counter()
-        for role in self.crew.roles:
-            for worker in role.workers.values():
-                try:
-                    spent[role.name] += sum(psutil.Process(worker.runs.pid).cpu_times()[:2])
-                except psutil.Error:
-                    continue
+        for worker in self.crew.workers():
+            try:
+                spent[worker.role.name] += sum(psutil.Process(worker.runs.pid).cpu_times()[:2])
+            except psutil.Error:
+                continue
         return spent
 
     def memory(self) -> float:
         """MB of all workers now; what several share counts once."""
         found = 0.0
-        for role in self.crew.roles:
-            for worker in role.workers.values():
-                try:
-                    found += psutil.Process(worker.runs.pid).memory_full_info().pss / MB
-                except psutil.Error:
-                    continue
+        for worker in self.crew.workers():
+            try:
+                found += psutil.Process(worker.runs.pid).memory_full_info().pss / MB
+            except psutil.Error:
+                continue
         return found
 
     def window(self, seconds: float, memory: bool = False) -> Row:
@@ -389,33 +387,39 @@ def send(
         yield
 
 
-class Timed:
-    """In the place of a queue's batches: how old rollouts are when a memory has done with them."""
+class Timed(senders.Timed):
+    """A queue of rollouts whose rows say when they were made: how old they are when a memory has done with them."""
 
-    def __init__(self, source: RolloutBatches, ages: senders.Seen):
-        self.source, self.edge, self.queue, self.ages = source, source.queue, source.queue, ages
+    def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
+        return TimedBatches(self, n, in_turn)
 
-    def consumer(self, c: int, log: Callable[[list[int]], None], **more: Any) -> Iterator[Any]:
-        for taken in self.source.consumer(c, log=log, **more):
+
+class TimedBatches(RolloutBatches):
+    """The memory's end of a Timed queue."""
+
+    queue: Timed
+
+    def consumer(self, c: int, log: Callable[[list[int]], None], **more: Any) -> Iterator[Any]:  # type: ignore[override]
+        for taken in super().consumer(c, log=log, **more):
             if taken is None:
                 yield None
                 continue
             rows, state = taken
             made = float(rows["made"][0, 0])
             yield {k: v for k, v in rows.items() if k != "made"}, state
-            self.ages.ages[c, senders.bin_of(time.monotonic() - made)] += 1  # whoever asks again has added it
+            self.queue.seen.ages[c, senders.bin_of(time.monotonic() - made)] += 1  # whoever asks again has added it
 
 
 def learn(
-    ctx: WorkerContext, *, samples: SampleQueue, params: Params, seen: senders.Seen, pace: Hyperparameters
+    ctx: WorkerContext, *, samples: SampleQueue, publish: Params, seen: senders.Seen, pace: Hyperparameters
 ) -> Iterator[None]:
     """As bench/fleet.py's; after each batch the weights are published."""
     vector, version = Vector(), 0
-    params.publish(vector, 0, 0)  # type: ignore[arg-type]
+    publish.publish(vector, 0, 0)  # type: ignore[arg-type]
     for _ in senders.learn(ctx, samples=samples, seen=seen, pace=pace, copies=True):
         if samples.version > version:
             version = samples.version
-            params.publish(vector, version, version)  # type: ignore[arg-type]
+            publish.publish(vector, version, version)  # type: ignore[arg-type]
         yield
 
 
@@ -438,12 +442,10 @@ class Machines:
         self.crew = Crew(fleet=self.fleet, log=lambda kind, text: print(f"fleet: {text}"))
         self.crew.directory = place
         envs = Envs("ALE/Pong-v5", lanes, workers=1, **self.crew.env_defaults)
-        self.actors = self.crew.add(send, n=machines, on_loss="replace", envs=envs, out=queue)
-        self.actors.params = self.params
-        self.actors.settings = {"recording": str(asked.recording), "pace": self.pace}
-        source: Any = Timed(queue.batches(1), self.seen)
-        self.crew.add(serve_replay, on_loss="replace", source=source, out=self.samples, trim=100)
-        self.crew.add(learn, learner=True, params=self.params, samples=self.samples, seen=self.seen, pace=self.pace)
+        sends: Any = {"out": queue, "params": self.params, "recording": str(asked.recording), "pace": self.pace}
+        self.actors = self.crew.add(send, n=machines, on_loss="replace", envs=envs, **sends)
+        self.crew.add(serve_replay, on_loss="replace", source=Timed(queue, self.seen), out=self.samples, trim=100)
+        self.crew.add(learn, learner=True, publish=self.params, samples=self.samples, seen=self.seen, pace=self.pace)
         self.crew.start(())
         self.fresh, self.queue = 0.0, queue
 
@@ -458,7 +460,7 @@ class Machines:
         self.fresh += self.samples.fresh()
         row: Row = {"at": time.monotonic(), "in": self.fresh, "ages": self.seen.ages.sum(0), "cpu": self.cpu()}
         row |= {"out": 512 * float(self.crew.counters.column("updates").sum()), "lags": self.seen.lags.copy()}
-        rows = [worker.ctx.row for worker in self.actors.workers.values()]
+        rows = self.crew.rows(self.actors)
         row |= {"blocked": float(self.crew.counters.column("wait")[rows].sum()), "busy": busy()}
         return row | {"lines": list(self.fleet.report().values())}  # since the last look
 

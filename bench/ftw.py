@@ -80,7 +80,7 @@ def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], n: int, side: in
             which, step = pool.recv()
             events[on] += step["events"].reshape(events.shape)[on]
             gained[on] += step["reward"].reshape(gained.shape)[on]
-            on[ends.watch(np.arange(n * seats), step).whole] = False
+            on[ends.watch(np.arange(n * seats), step)[0]] = False
             state = pool.state()
             assert state is not None, "a game of ours says its state"
             where[on] += whereabouts(state["game"])[on]

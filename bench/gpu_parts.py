@@ -62,7 +62,7 @@ class Wired:
         self.crew = crew_of(self.options)
         self.system = page.build(settings, self.crew)
         self.settings = settings
-        self.learner = next(r.arguments() for r in self.crew.roles if r.spec)
+        self.learner = next(r.holds for r in self.crew.roles if r.spec)
         self.learns, self.spec = self.learner["spec"], self.system.envs.spec
         self.device = enter_device(self.crew.placement.devices[0])
 
@@ -169,7 +169,7 @@ def recorded(wired: Wired, seconds: float) -> float:
                 queue.rows["version"][slot] = 0
                 end.commit(slot)
 
-    turns = learn(ctx, **{k: v for k, v in wired.learner.items() if k in ("source", "spec", "params")})
+    turns = learn(ctx, **{k: v for k, v in wired.learner.items() if k in ("source", "spec", "publish")})
 
     def turn() -> None:
         fill()

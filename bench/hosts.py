@@ -319,9 +319,9 @@ class RelayedMachines(LocalMachines):
 def child() -> int:
     """`polyplay` with relays before its local machines."""
     from polyplay.cli.main import main as polyplay
-    from polyplay.runs import load
+    from polyplay.workers.hosts import engines
 
-    load.engine_of = lambda hosts: RelayedMachines(int(hosts.rpartition(":")[2]))
+    engines.engine_of = lambda hosts: RelayedMachines(int(hosts.rpartition(":")[2]))
     return polyplay(sys.argv[1:])
 
 

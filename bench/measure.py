@@ -26,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import types
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,7 +56,6 @@ from polyplay.runs import options
 from polyplay.runs.crew_metrics import Throttled, cpu_seconds, memory_mb, process_tree
 from polyplay.runs.load import crew_of, load_run
 from polyplay.workers.crew import Crew
-from polyplay.workers.process import no_main
 from polyplay.workers.role import Role
 from polyplay.workers.row_costs import CostProfile, cpu_cost
 
@@ -203,12 +203,14 @@ def wire(system: str, given: Row) -> WiredSystem:
     settings, chosen, _ = options.resolve(page, **given)
     crew = crew_of(chosen)
     page.build(settings, crew)
-    acts, learner = next(r for r in crew.roles if r.envs or r.agents), learner_of(crew)
-    envs = acts.agents.envs if acts.agents else acts.envs
+    acts, learner = next(r for r in crew.roles if r.acts), learner_of(crew)
+    table: Any = acts.edges().get("agents")
+    envs = table.envs if table else acts.envs
     assert envs is not None
     assert learner.spec is not None
+    assert learner.source is not None
     T, B = (learner.source.steps, learner.envs.lanes) if learner.envs else learner.source.shape
-    lanes = 1 if acts.agents else envs.lanes // envs.groups
+    lanes = 1 if table else envs.lanes // envs.groups
     return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec, learner.source.passes)
 
 
@@ -307,8 +309,11 @@ def spawn(work: Callable[[Connection], None]) -> tuple[BaseProcess, Connection]:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     child = context.Process(target=work, args=(theirs,))
-    with no_main():
+    main, sys.modules["__main__"] = sys.modules["__main__"], types.ModuleType("__main__")  # it need not import this one
+    try:
         child.start()
+    finally:
+        sys.modules["__main__"] = main
     theirs.close()
     return child, ours
 

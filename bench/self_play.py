@@ -361,7 +361,7 @@ def update_seconds(asked: argparse.Namespace) -> float:
     PAGE.build(PAGE.Config(**vars(PAGE.quick()) | settings(asked)), crew)
     role = next(r for r in crew.roles if r.spec)
     ctx = WorkerContext("learn", 0, 1, 0, 0, Counters(1), RunControl(), precision=asked.precision)
-    learner = role.source.open(ctx, Learner(ctx, role.spec), role.params)
+    learner = role.source.open(ctx, Learner(ctx, role.spec), role.holds["publish"])
     fill(learner, asked)
     begun, n = 0.0, -3
     while n < 1 or time.perf_counter() - begun < asked.update_seconds:

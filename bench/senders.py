@@ -106,14 +106,14 @@ def record(rows: int, lanes: int = 8, env: str = "ALE/Pong-v5", T: int = 25) -> 
     queue = RolloutQueue(spec_of(envs.spec.obs), net.state_spec(), T, lanes, 2)
     kept: list[Batch] = []
 
-    def keep(ctx: WorkerContext, *, source: RolloutBatches) -> Iterator[None]:
-        for taken in source.consumer(0):
+    def keep(ctx: WorkerContext, *, source: RolloutQueue) -> Iterator[None]:
+        for taken in source.batches(1).consumer(0):
             if taken is not None:
                 kept.append(tree.map(lambda x: x[:-1].copy(), taken[0]))
             yield
 
     crew.add(act, envs=envs, policy=policy, params=params, out=queue, explore=EpsilonLadder(lanes))
-    crew.add(keep, learner=True, source=queue.batches(1))
+    crew.add(keep, learner=True, source=queue)
     crew.start()
     try:
         while T * len(kept) < rows:
@@ -181,25 +181,35 @@ def quantile(counts: np.ndarray, q: float) -> float | None:
     return float(FIRST * 10 ** ((min(at, BINS - 1) + 1) / PER_DECADE))
 
 
-class Timed:
-    """In the place of a stream's batches: how old rollouts are when the memory has done with them."""
+class Timed(RolloutQueue):
+    """A queue of which is told how old rollouts are when the memory has done with them."""
 
-    def __init__(self, source: RolloutBatches, seen: Seen):
-        self.source, self.queue, self.seen = source, source.queue, seen
+    def __init__(self, queue: RolloutQueue, seen: Seen):
+        self.__setstate__(queue.__getstate__())
+        self.seen = seen
 
-    def consumer(self, c: int, log: Callable[[list[int]], None], **more: Any) -> Iterator[Any]:
+    def batches(self, n: int, in_turn: bool = False) -> RolloutBatches:
+        return TimedBatches(self, n, in_turn)
+
+
+class TimedBatches(RolloutBatches):
+    """The memory's end of a Timed queue."""
+
+    queue: Timed
+
+    def consumer(self, c: int, log: Callable[[list[int]], None], **more: Any) -> Iterator[Any]:  # type: ignore[override]
         held: list[int] = []
 
         def both(slots: list[int]) -> None:
             held[:] = slots
             log(slots)
 
-        for taken in self.source.consumer(c, log=both, **more):
-            made = [float(self.seen.made[s]) for s in held] if taken is not None else []
+        for taken in super().consumer(c, log=both, **more):
+            made = [float(self.queue.seen.made[s]) for s in held] if taken is not None else []
             yield taken
             now = time.monotonic()  # whoever asks for the next one has added this one
             for at in made:
-                self.seen.ages[c, bin_of(now - at)] += 1
+                self.queue.seen.ages[c, bin_of(now - at)] += 1
 
 
 # -------------------------------------------------------------------------------------------- who acts, who learns

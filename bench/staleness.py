@@ -131,7 +131,7 @@ def crew_of(case: str, seed: int) -> Crew:
     role = crew.roles[0]
     spec = role.spec
     loss = Broken(spec.loss) if broken else spec.loss
-    role.spec = dataclasses.replace(spec, update=Late(spec.update, late, d), loss=loss)
+    crew.roles[0] = role.holding(spec=dataclasses.replace(spec, update=Late(spec.update, late, d), loss=loss))
     crew.start(())
     return crew
 
@@ -140,7 +140,7 @@ def run(given: tuple[str, int, int]) -> Row:
     """One run until its shards had so many gradients: its games, and what became of gradients."""
     case, seed, updates = given
     crew = crew_of(case, seed)
-    server, games, last = crew.roles[1].server, list[tuple[int, float]](), deque[float](maxlen=GAMES)
+    server, games, last = crew.roles[1].holds["server"], list[tuple[int, float]](), deque[float](maxlen=GAMES)
     row: Row = {"case": case, "seed": seed, "updates": updates, "learnt at": None, "steps then": None}
     try:
         for told in finished(crew, server, updates):

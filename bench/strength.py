@@ -55,7 +55,7 @@ from polyplay.games.mcts import Opponent, opponent, solver
 from polyplay.games.records import CELLS
 from polyplay.runs.load import crew_of, load_run
 from polyplay.search.evaluators import NetworkEvaluator
-from polyplay.search.search import PositionSearch, SearchPolicy
+from polyplay.search.search import Search, SearchPolicy
 
 # Decisive positions of connect four and of Othello 6×6, a measure of strength: how often does a move keep their
 
@@ -638,8 +638,8 @@ def itself(policy: SearchPolicy, games: int) -> Opponent:
     options = replace(policy.options, temperature=((0, 1.0), (DRAWN, 0.0)))
     evaluator = NetworkEvaluator(policy.factory, games * options.leaves)
     evaluator.load(policy.weights, 0)
-    search = PositionSearch(policy.board, options, evaluator, games, seed=3)
-    return lambda records, random, at: search.choose(records[at])
+    search = Search(policy.board, games, options, evaluator, seed=3)
+    return lambda records, random, at: search.choose_moves(records[at])
 
 
 def policy_of(run: Path) -> SearchPolicy:

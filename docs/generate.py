@@ -145,7 +145,7 @@ def systems_table(page: Path, *columns: str) -> str:
     """Every system, linked to its page, with these of its six choices; without any all of them."""
     wanted = [c.strip() for c in " ".join(columns).split(",") if c.strip()]
     rows = {name: systems.load(name).row for name in systems.names()}
-    wanted = wanted or list(next(iter(rows.values())))
+    wanted = wanted or [name for name in next(iter(rows.values())) if name != "good for"]
     where = os.path.relpath(ROOT / "docs" / "systems", page.parent)
     body = ([f"[`{n}`]({os.path.normpath(f'{where}/{n}.md')})", *(row[c] for c in wanted)] for n, row in rows.items())
     return table(["system", *wanted], body)

@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 from polyplay.core import user_modules
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
+from polyplay.runs import directory as run_files
 from polyplay.runs import flags, options, run
-from polyplay.runs.directory import read_table
-from polyplay.runs.load import page_of
-from polyplay.runs.options import read_option_file
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import Callback as Callback
-from polyplay.systems import Page, name_of
+from polyplay.systems import Page, name_of, page_of
 from polyplay.workers import process
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
     from polyplay.envs.check import CheckReport
     from polyplay.evaluation.agent import Agent
-    from polyplay.runs.options import Settings
 
 
 @dataclass
@@ -33,17 +30,17 @@ class Run(RunResult):
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
         """See `evaluate`."""
-        return _evaluate(self.directory, self.settings, episodes=episodes, seed=seed, **options)
+        return evaluate(self.directory, episodes, seed, **options)
 
     def metrics(self) -> Any:
         """The reports of the run: a pandas DataFrame if pandas is installed, else {column: list}; the columns are those
         of docs/reference/metrics.md.
         """
-        return read_table(self.directory / "metrics.jsonl")
+        return run_files.read_table(self.directory / "metrics.jsonl")
 
     def episodes(self) -> Any:
         """The full games that ended, in the same form."""
-        return read_table(self.directory / "episodes.jsonl")
+        return run_files.read_table(self.directory / "episodes.jsonl")
 
     def plot(self, out: str | Path | None = None, games: int = 100) -> Figure:
         """The learning curve as a matplotlib figure, also written to the file `out`. Needs polyplay[plots]."""
@@ -68,15 +65,15 @@ def train(
     """
     user_modules.refuse("polyplay.train")
     system = system if system is None or isinstance(system, str) else name_of(system)
-    file = None if config is None else read_option_file(config, overrides)
+    file = None if config is None else options.read_option_file(config, overrides)
     if file is not None:
         system = file.choose_system(system)
     if system is None:
         raise UserError('train takes a system first, nothing given: train("ppo", …), or config=FILE that names one')
     process.start_early(overrides)
     over = overrides.get("over") or (file and file.values.get("over"))
-    settings, chosen, sources = options.resolve(page_of(system, over), file, **overrides)
-    return Run(**vars(run.train(system, settings, chosen, sources, callbacks)))
+    page = page_of(system, over)
+    return Run(**vars(run.train(page, *options.resolve(page, file, **overrides), callbacks)))
 
 
 def resume(directory: str | Path, trust: bool = False, callbacks: Sequence[object] = (), **overrides: Any) -> Run:
@@ -91,15 +88,12 @@ def evaluate(directory: str | Path, episodes: int | None = None, seed: int = 0, 
     """Play full games with the newest checkpoint of a run; returns are unclipped. options: those of `polyplay
     evaluate`: checkpoint, agent, protocol, epsilon, starts, greedy, max_steps, video, device, trust.
     """
-    return _evaluate(Path(directory), None, episodes=episodes, seed=seed, **options)
-
-
-def _evaluate(directory: Path, settings: Settings | None, **options: Any) -> Row:
     user_modules.refuse("polyplay.evaluate")
-    from polyplay.evaluation.evaluate import EvaluateOptions, evaluate
+    from polyplay.evaluation import evaluate
 
-    given: Any = flags.check_keywords(options, flags.option_types(EvaluateOptions), "evaluate")
-    return evaluate(directory, EvaluateOptions(**given), settings)
+    options |= {"episodes": episodes, "seed": seed}
+    given: Any = flags.check_keywords(options, flags.option_types(evaluate.EvaluateOptions), "evaluate")
+    return evaluate.evaluate(Path(directory), evaluate.EvaluateOptions(**given))
 
 
 def load(

@@ -13,24 +13,16 @@ from polyplay.systems import Page, System
 class Config:
     """A page's configuration with every kind of field."""
 
-    env: str = "ALE/Pong-v5"
-    """environment"""
+    env: str = "ALE/Pong-v5"  # environment
     frames: Count = 200_000_000  # how long it trains
-    lanes: int = 16
-    """environments in one batch"""
-    learning_rate: float = 6e-4
-    """step size"""
+    lanes: int = 16  # environments in one batch
+    learning_rate: float = 6e-4  # step size
     entropy_cost: float = 0.01  # a comment is help too
-    network: Literal["nature", "impala", "mlp"] = "nature"
-    """the net"""
-    sizes: tuple[int, ...] = (64, 64)
-    """widths"""
-    crop: tuple[int, float] = (1, 0.5)
-    """a pair"""
-    lstm: bool = False
-    """recurrent core"""
-    clip: float | None = 40.0
-    """bound of the gradient's norm"""
+    network: Literal["nature", "impala", "mlp"] = "nature"  # the net
+    sizes: tuple[int, ...] = (64, 64)  # widths
+    crop: tuple[int, float] = (1, 0.5)  # a pair
+    lstm: bool = False  # recurrent core
+    clip: float | None = 40.0  # bound of the gradient's norm
 
 
 def page() -> Page:

@@ -122,12 +122,14 @@ class FaultInjector:
         busy = {(e.worker.ctx.role, e.worker.ctx.index) for e in self.open}
         roles = [r for r in self.crew.roles if rule.role == HOST or applies_to(rule, r)]
         ready = [r for r in roles if saved or rule.kind != "kill" or r.on_loss == "replace"]
-        found = [w for r in ready for _, w in sorted(r.workers.items()) if (r.name, w.ctx.index) not in busy]
+        seats = [(r.name, self.crew._seats[r.name].workers) for r in ready]
+        found = [w for name, workers in seats for i, w in sorted(workers.items()) if (name, i) not in busy]
         there = [w for w in found if not w.done and not connection.wait([w.runs.sentinel], 0)]
         if rule.role != HOST:
             return [[w] for w in there]
-        machines = sorted({w.runs.machine for r in self.crew.roles for w in r.workers.values() if _machine(w)})
-        groups = [[w for r in roles for w in r.workers.values() if _machine(w) == name] for name in machines]
+        working = [w for seats in self.crew._seats.values() for w in seats.workers.values()]
+        machines = sorted({w.runs.machine for w in working if _machine(w)})
+        groups = [[w for w in working if w.role in roles and _machine(w) == name] for name in machines]
         return [group for group in groups if all(w in there for w in group)]
 
     def _strike(self, rule: FaultRule, workers: list[WorkerHandle]) -> None:
@@ -163,14 +165,13 @@ class FaultInjector:
         row = worker.ctx.counters  # also of who takes its place
         if row.get("stamps") > event.turns or worker.done:
             event.seconds = max(0.0, min(now, row.get("stamp")) - event.began)
+            seats = self.crew._seats[worker.role.name]
             back = {"event": event.number, "what": "back", **_who(worker), "seconds": round(event.seconds, 4)}
-            self._write({**back, "incarnation": worker.role.past[worker.ctx.index].incarnation})
+            self._write({**back, "incarnation": seats.past[worker.ctx.index].incarnation})
 
     def _go_on(self, event: Fault) -> None:
         worker = event.worker
-        seats = worker.role.workers, worker.role.leaving
-        held = any(s.get(worker.ctx.index) is worker for s in seats)
-        if held and not connection.wait([worker.runs.sentinel], 0):
+        if any(w is worker for w in self.crew.workers()) and not connection.wait([worker.runs.sentinel], 0):
             if event.rule.role == HOST:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(self._agent(worker), signal.SIGCONT)

@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1796,
-    "envs": 4412,
-    "buffers": 1878,
-    "games": 3759,
-    "nets": 2995,
-    "weights": 1251,
-    "acting": 1088,
-    "search": 1406,
-    "learning": 2400,
-    "workers": 3065,
-    "population": 1751,
-    "systems": 1713,
-    "runs": 3845,
-    "evaluation": 1575,
-    "cli": 2705,
+    "core": 1746,
+    "envs": 4417,
+    "buffers": 1961,
+    "games": 3778,
+    "nets": 2998,
+    "weights": 1214,
+    "acting": 1043,
+    "search": 1364,
+    "learning": 2546,
+    "workers": 3103,
+    "population": 1555,
+    "systems": 1701,
+    "runs": 3831,
+    "evaluation": 1521,
+    "cli": 2626,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
@@ -48,7 +48,7 @@ ALONE = {
         cli/gtp cli/pages cli/play_page cli/play_session""",
     "the entry of a program": "__main__ api cli/main",
     "loaded late, for it needs torch, Numba or a package of an extra": """
-        envs/envpool games/open_spiel games/records learning/alphazero_loss nets/onnx search/gumbel
+        envs/envpool games/board_pool games/open_spiel games/records learning/alphazero_loss nets/onnx
         systems/_alphago_zero weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
         workers/row_costs""",
     "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
@@ -59,8 +59,8 @@ ALONE = {
     "a system's population, surgery or reproduction, of which most runs have none": """
         runs/population runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
-        buffers/delivery_log buffers/window_buffer evaluation/verify learning/checkpoints learning/runners
-        nets/torsos workers/diagram workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
+        buffers/delivery_log evaluation/verify learning/checkpoints learning/runners nets/torsos
+        workers/diagram workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from polyplay.acting.rows import EpisodeCounter, Exploration, act_rows, row_to_device, write_row
+from polyplay.acting.rows import EpisodeCounter, Exploration, act_rows, write_row
 from polyplay.buffers.rollout_queue import Producer, RolloutSlots
 from polyplay.core import tree
 from polyplay.core.numbers import LaneUniforms
@@ -25,7 +25,7 @@ from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import SeatedBot
 from polyplay.envs.pool import Pool
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import to_host
+from polyplay.nets.device import to_device, to_host
 from polyplay.nets.layers import Tape, join_tapes
 from polyplay.nets.policy import Player
 from polyplay.weights.params import WeightCache
@@ -95,10 +95,16 @@ class Actor:
             self.groups.append(LaneGroup(lanes, noise, player.policy.initial(self.width), player))
         self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
         self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
+        self.device: torch.device | None = None  # that observations go to as they come, once
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
         self.held: WeightCache | None = None  # which weights act, where that is not the pull's matter alone
         self.pulled = 0  # players that have the weights of the next rollout, while others wait for theirs
         self.bootstrap = True  # whether the last row's outputs are wanted; without, it is acted in once, in the next
+
+    def move_rows(self, device: torch.device) -> None:
+        """Have observations on a GPU from now on, in the slots too: both acting and learning read them there."""
+        if device.type != "cpu":
+            self.device, self.out.rows["obs"] = device, to_device(self.out.rows["obs"], device)
 
     def rollouts(self, pull: Pull | None = None) -> Iterator[list[int] | None]:
         """Yield the slots of each finished rollout, one per group whose rows are written, before they are given away;
@@ -169,6 +175,8 @@ class Actor:
             if self.watch is not None:
                 self.watch(lanes, step)
             skips = not self.bootstrap and (group.at < 0 or group.at == self.out.T)
+            if self.device is not None:
+                step = {**step, "obs": to_device(step["obs"], self.device)}
             self._answer(group, step, *({}, {}) if skips else self._act(group, step))
             waiting -= group.parked
             self.ctx.turn()
@@ -239,7 +247,9 @@ class Actor:
             self.held.load(saved["held"])
         for i, group in enumerate(self.groups):
             found = saved["groups"][str(i)]
-            group.step = row_to_device(self.pool, tree.map(np.array, found["step"]))
+            group.step = tree.map(np.array, found["step"])
+            if self.device is not None:
+                group.step["obs"] = to_device(group.step["obs"], self.device)
             group.state = tree.map(lambda x: torch.from_numpy(np.array(x)), found.get("state", {}))
             group.parked = True
         self.restored = True

@@ -17,7 +17,6 @@ import torch
 
 from polyplay.acting.rows import MatchEnds, act_rows, player_from_cpu
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import read_self
 from polyplay.core.files import Row
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree
@@ -117,19 +116,12 @@ def play_steps(
                 return
 
 
-class PlayedRow(NamedTuple):
-    """A row of all lanes, and the actions chosen in it, which the next ones overwrite."""
-
-    step: Batch
-    action: Tree
-    pool: Pool
-
-
 def play_rows(
     envs: Envs, lanes: int, seed: int, players: Sequence[tuple[TeamPlayer, np.ndarray | slice]], first: int = 0
-) -> Generator[PlayedRow, None, None]:
-    """The loop of all full games of environments: every row of lanes `first` …, together, however they go in training.
-    players: with the lanes of each, counted from `first`.
+) -> Generator[tuple[Batch, Tree, Pool], None, None]:
+    """The loop of all full games of environments: every row of lanes `first` …, together, however they go in training,
+    the actions chosen in it, which the next ones overwrite, and the pool. players: with the lanes of each, counted from
+    `first`.
     """
     shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
     with closing(shown.open(seed, first)) as pool:
@@ -139,7 +131,7 @@ def play_rows(
             which, step = pool.recv()
             for choose, own in seated:
                 tree.write(action, own, choose(tree.at(step, own)))
-            yield PlayedRow(step, action, pool)
+            yield step, action, pool
             pool.send(which, action)
 
 
@@ -167,7 +159,9 @@ def choose_with_value(
 def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
     """path: a checkpoint, or the file of an agent's weights alone."""
     policy, alone = system.policy(), path.suffix == checkpoint.ARRAYS
-    saved = read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
+    saved = (
+        checkpoint.read_self(path) if alone else checkpoint.open_checkpoint(path).arrays(checkpoint.policy_name(agent))
+    )
     checkpoint.load_into(policy, saved)
     return policy
 
@@ -269,12 +263,12 @@ def team_steps(
     ends = MatchEnds(everyone.reshape(at_once, len(team)))
     with closing(play_rows(envs, len(everyone), seed + SEED, list(zip(players, sides, strict=True)))) as rows:
         for step, _, _ in rows:
-            over = ends.watch(everyone, step)
-            for i in over.whole:
+            whole, broken = ends.watch(everyone, step)
+            for i in whole:
                 if (number := done[i] * at_once + i) < matches:
                     points[number] = (1 + np.sign(scores[i, 0] - scores[i, 1])) / 2
                 done[i] += 1
-            for some in over:
+            for some in (whole, broken):
                 ends.forget(some)
                 scores[some] = 0.0
             if not np.isnan(points).any():

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from polyplay.acting.rows import EpisodeCounter, act_rows, write_row
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.rollout_queue import TrainingQueue
 from polyplay.core import tree
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree

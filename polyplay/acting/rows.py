@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from polyplay.buffers.rollout_queue import RolloutSlots
 from polyplay.core import tree
-from polyplay.core.tree import Batch, Index, Spec, Tree
+from polyplay.core.tree import Batch, Index, Spec
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.device import fetch_outputs, to_device
@@ -139,71 +139,8 @@ class PlayerOnDevice(Player):
         return both["out"], both.get("after", {})
 
 
-def pool_to_device(pool: Pool, slots: RolloutSlots, device: torch.device) -> Pool:
-    """A replica's pool, whose observations go to the device as they arrive, once; the slots' rows are there too,
-    and both acting and learning read them.
-    """
-    if device.type == "cpu":
-        return pool
-    slots.rows["obs"] = tree.map(lambda x: torch.zeros_like(torch.from_numpy(x), device=device), slots.rows["obs"])
-    return PoolOnDevice(pool, device)
-
-
-class PoolOnDevice(Pool):
-    """A pool of lanes that stay, whose observations are on a device."""
-
-    def __init__(self, pool: Pool, device: torch.device):
-        self.pool, self.device, self.title, self.spec = pool, device, pool.title, pool.spec
-        self.lanes, self.groups, self.fixed, self.seating = pool.lanes, pool.groups, pool.fixed, pool.seating
-        self.faults, self.remarks = pool.faults, pool.remarks
-
-    restarts = property(lambda self: self.pool.restarts)
-    unsaved = property(lambda self: self.pool.unsaved)
-    resting = property(lambda self: self.pool.resting)
-
-    def arrive(self, step: Batch) -> Batch:
-        return {**step, "obs": to_device(step["obs"], self.device)}
-
-    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool."""
-        lanes, step = self.pool.recv(timeout)
-        return lanes, self.arrive(step)
-
-    def send(self, lanes: Lanes, action: Tree) -> None:
-        """See Pool."""
-        self.pool.send(lanes, action)
-
-    def close(self) -> None:
-        """See Pool."""
-        self.pool.close()
-
-    def pause_matches(self, on: bool) -> None:
-        """See Pool."""
-        self.pool.pause_matches(on)
-
-    def state(self) -> Batch | None:
-        """See Pool."""
-        return self.pool.state()
-
-    def load(self, state: Batch) -> None:
-        """See Pool."""
-        self.pool.load(state)
-
-
-def row_to_device(pool: Pool, step: Batch) -> Batch:
-    """A row that was saved, as such a pool gave it."""
-    return pool.arrive(step) if isinstance(pool, PoolOnDevice) else step
-
-
 # A row with `first` is no transition: of a player that has gone, or has not come yet. A match is over once all its
 # lanes have such rows in one turn, after some had others: it begins anew then, or rests.
-
-
-class MatchesOver(NamedTuple):
-    """Numbers of matches that were over before the rows of now."""
-
-    whole: np.ndarray  # int [n]: everybody who came has ended
-    broken: np.ndarray  # int [n]: the environment was begun anew in the middle
 
 
 class MatchEnds:
@@ -215,21 +152,24 @@ class MatchEnds:
         self.came, self.ended, self._first = np.zeros((3, lanes.size), bool)  # of each lane, in this match
         self._turn = np.zeros(lanes.size, np.int64)
 
-    def watch(self, which: slice | np.ndarray, step: Batch) -> MatchesOver:
-        """Rows of these lanes. What is known of the matches that it returns is of the next ones after `forget`."""
+    def watch(self, which: slice | np.ndarray, step: Batch) -> tuple[np.ndarray, np.ndarray]:
+        """Rows of these lanes. The matches that were over before them, int [n] each: those in which everybody who came
+        has ended, and those whose environment was begun anew in the middle. What is known of them is of the next ones
+        after `forget`.
+        """
         first, none = step["first"], np.zeros(0, np.int64)
         self._turn[which] += 1
         self._first[which] = first
         self.came[which] |= ~first
         self.ended[which] |= step["over"]
         if not first.any():
-            return MatchesOver(none, none)
+            return none, none
         matches = np.unique(self.match[which][first])
         lanes = self.lanes[matches]
         here = (self._turn[lanes] == self._turn[lanes[:, :1]]).all(1)  # all rows of the turn
         over = here & self._first[lanes].all(1) & self.came[lanes].any(1)
         whole = (self.came[lanes] == self.ended[lanes]).all(1)
-        return MatchesOver(matches[over & whole], matches[over & ~whole])
+        return matches[over & whole], matches[over & ~whole]
 
     def save(self) -> Batch:
         """What decides its answers to come."""
@@ -290,6 +230,16 @@ class EpisodeCounter:
         self.over[lanes] = over
         if agent >= 0:
             ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
+
+
+def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
+    """Count what a pool repaired, and pass each on once."""
+    ctx.counters.set("restarts", pool.restarts if counts else 0)
+    with contextlib.suppress(IndexError):  # another thread was faster
+        while pool.faults:
+            ctx.log("warning", pool.faults.pop(0))
+        while pool.remarks:
+            ctx.log("remark", pool.remarks.pop(0))
 
 
 WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events", "team_reward")  # of what a pool says

@@ -16,15 +16,14 @@ import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, Pull, ScriptedPolicy
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, player_from_cpu
+from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, player_from_cpu, report_faults
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.actor_checkpoint import between_rounds, load_actor, save_at_table
-from polyplay.buffers.rollout_queue import Producer, RolloutQueue
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.league import League
+from polyplay.buffers.rollout_queue import Producer, RolloutQueue, TrainingQueue
 from polyplay.core import checkpoint
-from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Batch
-from polyplay.core.worker import LeagueClient, WorkerContext
+from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import Bot, load_bot, seat_bot
 from polyplay.envs.pool import Envs, Pool
 from polyplay.nets.device import enter_device, to_host
@@ -112,16 +111,6 @@ def open_pool(ctx: WorkerContext, envs: Envs, saved: Batch) -> Pool:
     return envs.open(ctx.env_seed, lane=ctx.index * envs.lanes)
 
 
-def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
-    """Count what a pool repaired, and pass each on once."""
-    ctx.counters.set("restarts", pool.restarts if counts else 0)
-    with contextlib.suppress(IndexError):  # another thread was faster
-        while pool.faults:
-            ctx.log("warning", pool.faults.pop(0))
-        while pool.remarks:
-            ctx.log("remark", pool.remarks.pop(0))
-
-
 class MatchResults:
     """A team's outcome is what its seats got together: team rewards where rows have them, else returns. A match whose
     environment was begun anew has no result.
@@ -143,10 +132,10 @@ class MatchResults:
 
     def watch(self, lanes: slice, step: Batch) -> None:
         """Rows that came."""
-        over = self.ends.watch(lanes, step)
-        if len(over.whole):
-            self.found.append((self.players[over.whole], self.scores[over.whole]))
-        for matches in over:
+        whole, broken = self.ends.watch(lanes, step)
+        if len(whole):
+            self.found.append((self.players[whole], self.scores[whole]))
+        for matches in (whole, broken):
             if len(matches):
                 self.ends.forget(matches)
                 self.scores[matches] = 0.0
@@ -189,7 +178,7 @@ def act_at_table(
     out: RolloutQueue,
     params: AgentParams,
     envs: Envs,
-    league: LeagueClient | None = None,
+    league: League | None = None,
     lag: int | None = None,
 ) -> Iterator[None]:
     """An actor whose groups of lanes have a player each, whom the league draws; without, agents play in turn. lag:
@@ -202,7 +191,7 @@ def act_at_table(
         seats = [Seat(ctx, policy, producer, params, lag) for _ in range(envs.groups)]
         actor = Actor(ctx, pool, seats, ctx.index * envs.lanes)
         table = ActorSeating(ctx, actor, seats, league, bots)
-        ctx.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
+        ctx.hooks.write_part = lambda number: save_at_table(ctx, number, actor, producer, table.save())
         if saved:
             producer.load(saved["stream"], saved.get("flight", {}))
             table.load(saved)
@@ -259,7 +248,7 @@ class ActorSeating:
     """Who sits at an actor's table, and what comes of its matches."""
 
     def __init__(
-        self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: LeagueClient | None, bots: Sequence[Bot] = ()
+        self, ctx: WorkerContext, actor: Actor, seats: list[Seat], league: League | None, bots: Sequence[Bot] = ()
     ):
         self.ctx, self.actor, self.seats, self.league = ctx, actor, seats, league
         self.bots = [[seat_bot(bot, actor.pool, group.lanes) for bot in bots] for group in actor.groups]  # of each seat
@@ -338,7 +327,9 @@ class ActorSeating:
         else:
             who = self.league.identity(player)
             assert self.ctx.directory is not None
-            checkpoint.load_into(seat.net, read_self(self_path(self.ctx.directory, who.agent, who.version)))
+            checkpoint.load_into(
+                seat.net, checkpoint.read_self(checkpoint.self_path(self.ctx.directory, who.agent, who.version))
+            )
             seat.sit(seat.network, lambda k: who.version)
 
     # ------------------------------------------------------------------------------------------- saving

@@ -100,7 +100,7 @@ def between_rounds(ctx: WorkerContext) -> OpenCheckpoint | None:
     """The checkpoint of a resumed run, if it was made between two rounds of turns and all take turns again: then every
     worker goes on from where it was.
     """
-    if ctx.resume is None or ctx.anew or not ctx.serial:
+    if ctx.resume is None or ctx.control.anew or not ctx.serial:
         return None
     found = checkpoint.open_checkpoint(ctx.resume)
     return found if found.has(LEAGUE) else None
@@ -111,7 +111,7 @@ def load_actor(ctx: WorkerContext, consumers: int = 0) -> Batch:
 
     `consumers`: of its queue, if it has one.
     """
-    if ctx.resume is None or ctx.anew or ctx.incarnation % 1000:
+    if ctx.resume is None or ctx.control.anew or ctx.incarnation % 1000:
         return {}
     saved, name = checkpoint.open_checkpoint(ctx.resume), f"workers/{ctx.role}-{ctx.index}"
     if consumers and ctx.index in _queue_end(ctx, ctx.index % consumers).get("lost", [ctx.index]):
@@ -141,7 +141,7 @@ def saved_turn(ctx: WorkerContext, queue: RolloutQueue) -> int:
 
 def _queue_end(ctx: WorkerContext, c: int) -> dict[str, Any]:
     """Learner `c`'s end of the queue in the checkpoint of a resumed run; empty if there is none."""
-    path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None and not ctx.anew else None
+    path = ctx.resume / f"workers/stream-{c}.json" if ctx.resume is not None and not ctx.control.anew else None
     return json.loads(path.read_text("utf-8")) if path is not None and path.exists() else {}
 
 

@@ -17,8 +17,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as unpacked
 from safetensors.numpy import save as packed
 
-from polyplay.core import tree
-from polyplay.core.checkpoint import write_json
+from polyplay.core import checkpoint, tree
 from polyplay.core.errors import UserError
 from polyplay.core.files import write_bytes
 from polyplay.core.tree import Field, Spec
@@ -35,6 +34,11 @@ HEADROOM = 8  # a soft capacity has room for an eighth more
 
 class Uniform(NamedTuple):
     """Every item with the same chance."""
+
+    @property
+    def first(self) -> str:
+        """How an item gets its first priority: it has none."""
+        return ""
 
 
 class Proportional(NamedTuple):
@@ -294,7 +298,7 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
     numbers = {"rng": buffer.rng.save(), "steps": buffer.limiter.steps}
     numbers |= {"max_priority": buffer.max_priority, "first_priority": buffer.first_priority, "beta": buffer.beta}
     head = {"schema": SCHEMA, "replay": _description(buffer.replay), "numbers": numbers, "files": files}
-    write_json(directory / INDEX, head)
+    checkpoint.write_json(directory / INDEX, head)
 
 
 def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:

@@ -16,9 +16,8 @@ import numpy as np
 
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.replay import Replay, Uniform
-from polyplay.buffers.rollout_queue import FILLING, READING, RolloutBatches, RolloutQueue, SharedQueue
-from polyplay.core import tree
-from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
+from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
+from polyplay.core import checkpoint, tree
 from polyplay.core.files import refusal_text
 from polyplay.core.shared_memory import LINE, Semaphore, shared_array
 from polyplay.core.tree import Batch
@@ -63,7 +62,7 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
     """Load what this worker's buffer was in the checkpoint; False: nothing was saved of it. replicas: of the role,
     which owe the same number of updates: where the replay of one is missing, all begin empty. Raises UserError.
     """
-    root = open_checkpoint(ctx.resume).path
+    root = checkpoint.open_checkpoint(ctx.resume).path
     path = root / replay_folder(ctx)
     if not path.is_dir():  # replicas that don't wait for each other save no replay
         ctx.log("warning", f"{ctx.role} {ctx.index}: its replay was not saved: it starts empty")
@@ -242,8 +241,8 @@ class SampleReader:
 class ReplayShard:
     """One replay of several: its share of the actors, its part of the capacity, its own rate limiter."""
 
-    def __init__(self, ctx: WorkerContext, source: RolloutBatches, samples: SampleQueue, trim: int):
-        self.ctx, self.queue, self.samples, self.trim = ctx, source.queue, samples, trim
+    def __init__(self, ctx: WorkerContext, queue: RolloutQueue, samples: SampleQueue, trim: int):
+        self.ctx, self.queue, self.samples, self.trim = ctx, queue, samples, trim
         self.buffer = samples.replay.open(seed_of(ctx.seed, ctx.incarnation) + ctx.index, batches=False)
         self.writer = samples.writer(ctx.index, ctx.incarnation)
         self.lane, self.drawn, self.trimmed = 0, 0, 0
@@ -256,7 +255,7 @@ class ReplayShard:
             own = slice(ctx.index, None, self.queue.consumers)
             self.queue.base[own] = learnt[own]
             self.queue.turns[ctx.index] = actor_checkpoint.saved_turn(ctx, self.queue)
-        self.rollouts = source.consumer(ctx.index, log=self._set_lane, wait=False)
+        self.rollouts = queue.batches(1).consumer(ctx.index, log=self._set_lane, wait=False)
 
     def _set_lane(self, slots: list[int]) -> None:
         """The first lane of the next slot's producer: its number among this shard's, times the lanes of each."""
@@ -302,13 +301,13 @@ class ReplayShard:
         lost = yield from actor_checkpoint.wait_for_actors(ctx, self.queue, version, self.samples.last(self.writer.m))
         if ctx.directory is not None:
             try:
-                self._write(CheckpointPart(ctx.directory, version), lost)
+                self._write(checkpoint.CheckpointPart(ctx.directory, version), lost)
             except OSError as e:
                 failed = True
                 ctx.log("warning", f"checkpoint of update {version}: {ctx.role} {ctx.index}: {refusal_text(e)}")
         self.writer.answer(version, failed)
 
-    def _write(self, part: CheckpointPart, lost: list[int]) -> None:
+    def _write(self, part: checkpoint.CheckpointPart, lost: list[int]) -> None:
         from polyplay.buffers.replay_kernels import SAMPLED
 
         counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch
@@ -320,7 +319,7 @@ class ReplayShard:
         actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)
 
 
-def serve_replay(ctx: WorkerContext, *, source: RolloutBatches, out: SampleQueue, trim: int = 0) -> Iterator[None]:
+def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, trim: int = 0) -> Iterator[None]:
     """Store what comes through `source`, a share of a RolloutQueue's actors, and fill `out` with batches drawn from it.
 
     trim: updates of the learner between two times that a soft replay is cut to its capacity; 0: never.

@@ -52,8 +52,8 @@ def run_and_options(cls: type[T], words: Sequence[str], verb: str) -> tuple[Path
     return Path(first[0]), options, given
 
 
-def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[str, Page, list[str]]:
-    """(system, its page, the rest of the words). over: of a population, unless the words say it."""
+def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tuple[Page, list[str]]:
+    """(the system's page, the rest of the words). over: of a population, unless the words say it."""
     from polyplay import systems
 
     if words and words[0] in ("-h", "--help"):
@@ -62,13 +62,8 @@ def page_and_words(words: Sequence[str], verb: str, over: object = None) -> tupl
         given = f"'{words[0]}' given" if words else "nothing given"
         text = f"{verb} takes a system first, {given}: polyplay {verb} {EXAMPLES[0]}; {BEGIN}"
         raise UserError(f"{text}; allowed: {', '.join(systems.names())}")
-    page, rest = systems.load(words[0]), list(words[1:])
-    if systems.is_population(page):
-        from polyplay.runs.load import page_of
-
-        named = take_option(rest, "over")[1]
-        page = page_of(words[0], named[-1] if named else over)
-    return words[0], page, rest
+    named = take_option(words[1:], "over")[1]
+    return systems.page_of(words[0], named[-1] if named else over), list(words[1:])
 
 
 def take_option(words: Sequence[str], name: str) -> tuple[list[str], list[str] | None]:

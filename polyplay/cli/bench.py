@@ -29,9 +29,8 @@ from polyplay.core.errors import Count, Seconds, UserError, WorkerLost
 from polyplay.core.files import Row, is_number, read_lines, read_object, write_json
 from polyplay.core.tree import Field, Spec
 from polyplay.envs.pool import Envs, EnvSpec
+from polyplay.runs import flags, load
 from polyplay.runs import options as config
-from polyplay.runs.flags import flag
-from polyplay.runs.load import crew_of
 from polyplay.runs.reporter import KINDS
 
 SCHEMA = 4  # of its JSON document
@@ -92,7 +91,7 @@ def change(name: str, values: Row, env: str, kind: str) -> str:
         return cheaper if kind == "inline" else "the emulator has no cheaper setting here; more cores make it faster"
     for option, other, why in CHANGES[name]:
         if isinstance(now := values.get(option), int) and now > 0 and (value := other(now)):
-            return f"try {flag(option)} {value} ({why}; it changes what is learnt)"
+            return f"try {flags.flag(option)} {value} ({why}; it changes what is learnt)"
     computing = name in ("infer", "learn")
     hint = "a smaller --network, or more cores" if computing else "nothing that an option could change"
     return f"{hint}; this system has no setting for it"
@@ -175,7 +174,7 @@ def watch_run(system: str, given: Row, seconds: float) -> Row:
         run = Path(place, "run")
         limit = SLACK + WARM + 2 * seconds
         given = {**given, "run": run, "report_every": max(0.1, seconds / 30), "minutes": limit / 60}
-        words = [f"{flag(name)}={str(v).lower() if isinstance(v, bool) else v}" for name, v in given.items()]
+        words = [f"{flags.flag(name)}={str(v).lower() if isinstance(v, bool) else v}" for name, v in given.items()]
         command = [sys.executable, "-m", "polyplay", "train", system, *words]
         child = subprocess.Popen(command, stdout=output, stderr=output, start_new_session=True)
         try:
@@ -227,7 +226,7 @@ def measure(names: Sequence[str], options: BenchOptions) -> Row:
     for name, own in given.items():
         page = systems.load(name)
         settings, chosen, _ = config.resolve(page, **about, **own, **LITTLE)
-        page.build(settings, crew_of(chosen))
+        page.build(settings, load.crew_of(chosen))
     frames = {"frames_per_step": spec.frames_per_step}
     rows = [_measure_system(name, own, about, options.seconds, cores) | frames for name, own in given.items()]
     return {"schema": SCHEMA, **machine.stamp(), "cores": cores, **about, "seconds": options.seconds, "systems": rows}
@@ -286,7 +285,7 @@ def print_table(document: Row, console: Console) -> None:
             continue
         shares = (f"{100 * row['shares'][name]:.0f}" for name in HEADS)
         table.add_row(row["system"], f"{row['sps']:,.0f}", *shares, f"{row['wait_share']:.0%}")
-        settings = " ".join(f"{flag(name)} {value}" for name, value in row["settings"].items())
+        settings = " ".join(f"{flags.flag(name)} {value}" for name, value in row["settings"].items())
         lines.add_row(Text(row["system"], style="bold"), Text(row["change"]))
         lines.add_row("", Text(settings, style="bright_black"))
         if (others := row["run"]["others_cores"]) > QUIET:
@@ -306,18 +305,12 @@ ABOUT = "Measures how fast systems are on this machine, and where their time goe
 class BenchOptions:
     """Run nothing else on the machine meanwhile, or the results are meaningless."""
 
-    env: str = "ALE/Pong-v5"
-    """environment, as in train"""
-    network: str | None = None
-    """the systems' network (none: a3c for images, else mlp)"""
-    precision: Literal["float32", "bfloat16", "auto"] = "auto"
-    """number type of the systems' networks, as in train"""
-    cores: Count | None = None
-    """use this many cores of the machine, as in train (none: all that this process may use)"""
-    seconds: Seconds = 3.5
-    """how long each system is measured"""
-    json: str | None = None
-    """write everything to this file"""
+    env: str = "ALE/Pong-v5"  # environment, as in train
+    network: str | None = None  # the systems' network (none: a3c for images, else mlp)
+    precision: Literal["float32", "bfloat16", "auto"] = "auto"  # number type of the systems' networks, as in train
+    cores: Count | None = None  # use this many cores of the machine, as in train (none: all that this process may use)
+    seconds: Seconds = 3.5  # how long each system is measured
+    json: str | None = None  # write everything to this file
 
     def __post_init__(self) -> None:
         if self.json is not None and not Path(self.json).absolute().parent.is_dir():

@@ -32,7 +32,6 @@ from polyplay.core.errors import Finding, UserError, as_json, status
 from polyplay.core.machine import cores, stamp, version
 from polyplay.core.shared_memory import Semaphores
 from polyplay.envs.pool import Envs
-from polyplay.runs.load import engine_of
 from polyplay.runs.plan import memory_limit
 from polyplay.workers.hosts import agent, engines, link
 from polyplay.workers.hosts.mirrors import Frame, MachineCopy
@@ -194,7 +193,7 @@ def measure_machine(engine: engines.Engine, info: engines.MachineInfo, timeout: 
 
 def other_machines(hosts: str) -> Iterator[Finding]:
     """Each, by an agent that is started there and a link to it. Raises UserError: wrong hosts."""
-    engine = engine_of(hosts)
+    engine = engines.engine_of(hosts)
     machines = engine.machines()
     if not machines:
         yield Finding("hosts", "warning", f"{hosts}: there is no machine but this one", "add one to the cluster")
@@ -216,10 +215,8 @@ def other_machines(hosts: str) -> Iterator[Finding]:
 class DoctorOptions:
     """Nothing is changed, nothing is sent anywhere."""
 
-    json: bool = False
-    """print JSON"""
-    hosts: str | None = None
-    """also other machines: ray, ray:HOST:PORT, or local:N"""
+    json: bool = False  # print JSON
+    hosts: str | None = None  # also other machines: ray, ray:HOST:PORT, or local:N
 
 
 def command(words: list[str]) -> int:

@@ -10,12 +10,11 @@ from polyplay.cli.arguments import parse_words, print_findings, print_result, ru
 from polyplay.core import checkpoint, files
 from polyplay.core.errors import UserError, status
 from polyplay.core.files import Row
+from polyplay.evaluation import scores, verify
 from polyplay.evaluation.agent import open_run
 from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch, evaluate
 from polyplay.evaluation.gtp import program_line
-from polyplay.evaluation.scores import ScoresOptions, compare_runs, list_published, print_scores
-from polyplay.evaluation.verify import StartsOptions, record_starts, verify
-from polyplay.runs.load import choose_agent
+from polyplay.runs import load
 from polyplay.workers import process
 
 
@@ -64,18 +63,16 @@ def score_line(result: Row) -> str:
 class VerifyOptions:
     """Repeats a recorded evaluation. The exit status is 0 only if the score is the same."""
 
-    evaluation: str | None = None
-    """file in the run's directory, evaluation-….json (none: the newest)"""
-    starts: str | None = None
-    """file of the start states, if it was moved since"""
+    evaluation: str | None = None  # file in the run's directory, evaluation-….json (none: the newest)
+    starts: str | None = None  # file of the start states, if it was moved since
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def command_verify(words: list[str]) -> int:
     """Prints a finding per rule; the exit status."""
     directory, options, _ = run_and_options(VerifyOptions, words, "verify")
-    findings = verify(directory, options.evaluation, options.starts, options.trust)
+    findings = verify.verify(directory, options.evaluation, options.starts, options.trust)
     print_findings(f"verify {directory}", findings, {}, "rule")
     return status(findings)
 
@@ -85,10 +82,10 @@ def command_verify(words: list[str]) -> int:
 
 def command_starts(words: list[str]) -> None:
     """Writes the file."""
-    directory, options, _ = run_and_options(StartsOptions, words, "starts")
+    directory, options, _ = run_and_options(verify.StartsOptions, words, "starts")
     if options.out is None:
         raise UserError(f"starts takes the file to write: polyplay starts {directory} --out FILE")
-    files.write_bytes(Path(options.out), record_starts(directory, options))
+    files.write_bytes(Path(options.out), verify.record_starts(directory, options))
     print(f"{options.number} start states of the run's own play, labelled substitute: {options.out}")
 
 
@@ -98,12 +95,12 @@ def command_starts(words: list[str]) -> None:
 def command_scores(words: list[str]) -> None:
     """Prints the table of runs beside published scores, or of all published ones."""
     about = "RUN: directories of runs."
-    runs, options, _ = parse_words(ScoresOptions, words, "polyplay scores [RUN …]", about, several=True)
-    result = compare_runs([Path(r) for r in runs], options) if runs else list_published(options)
+    runs, options, _ = parse_words(scores.ScoresOptions, words, "polyplay scores [RUN …]", about, several=True)
+    result = scores.compare_runs([Path(r) for r in runs], options) if runs else scores.list_published(options)
     if options.json:
         print(json.dumps(result, indent=2))
     else:
-        print_scores(result)
+        scores.print_scores(result)
 
 
 # `polyplay export`: a policy as an ONNX file.
@@ -113,14 +110,11 @@ def command_scores(words: list[str]) -> None:
 class ExportOptions:
     """Writes a policy for programs without Polyplay. It takes the most probable action."""
 
-    onnx: str | None = None
-    """file to write"""
-    checkpoint: str | None = None
-    """checkpoint to export: best, or the number its name begins with (none: the newest)"""
-    agent: str | None = None
-    """agent of a league: best (by its Elo), or its number (none: the first)"""
+    onnx: str | None = None  # file to write
+    checkpoint: str | None = None  # checkpoint to export: best, or the number its name begins with (none: the newest)
+    agent: str | None = None  # agent of a league: best (by its Elo), or its number (none: the first)
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def command_export(words: list[str]) -> None:
@@ -148,6 +142,6 @@ def export(directory: Path, file: Path, which: str | None = None, trust: bool = 
         "checkpoint": found.name,
         "counters": checkpoint.manifest(found)["counters"],
     }
-    whose = choose_agent(directory, found, agent)
+    whose = load.choose_agent(directory, found, agent)
     about |= {"agent": whose} if agent is not None else {}
     return onnx.export_onnx(play.load_policy(wired, found, whose), spec, file, about, wired.values)

@@ -29,12 +29,9 @@ NUMBERS = ("steps", "black", "white", "outcome")  # that a line has at least
 class GamesOptions:
     """Lists the games that a run of a board game wrote down: a sample of self-play, and all of its gate's matches."""
 
-    numbers: str | None = None
-    """games to take, by their numbers in the table: 3..7, or 3 (none: all)"""
-    export: str | None = None
-    """directory for a file of each game: .sgf for Go, .txt for others (none: no files)"""
-    json: bool = False
-    """print a JSON list instead of a table"""
+    numbers: str | None = None  # games to take, by their numbers in the table: 3..7, or 3 (none: all)
+    export: str | None = None  # directory for a file of each game: .sgf for Go, .txt for others (none: no files)
+    json: bool = False  # print a JSON list instead of a table
 
 
 def command(words: list[str]) -> None:

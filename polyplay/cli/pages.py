@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyplay.cli.watch import RunReader
 from polyplay.core.files import to_plain
-from polyplay.runs.session import request_end, request_save
+from polyplay.runs import directory as run_files
 
 SHARED = [Path(__file__).parent / "page" / name for name in ("base.css", "base.js")]
 INDEX = "index.html"
@@ -81,8 +81,8 @@ def answer_if_new(request: Request, state: object) -> Response:
 PAGE = Path(__file__).parent / "page" / "watch"
 TOKEN = "x-polyplay-token"
 ASKS: dict[str, tuple[Callable[[Path], bool], str]] = {
-    "stop": (request_end, "it saves a checkpoint and ends"),
-    "checkpoint": (request_save, "it saves a checkpoint at its next update"),
+    "stop": (run_files.request_end, "it saves a checkpoint and ends"),
+    "checkpoint": (run_files.request_save, "it saves a checkpoint at its next update"),
 }
 
 

@@ -96,18 +96,17 @@ class PageOptions:
     """
 
     gtp: bool = False
-    """speak the Go Text Protocol on stdin and stdout, instead of a page: for GoGui, Sabaki and other Go programs"""
+    # speak the Go Text Protocol on stdin and stdout, instead of a page: for GoGui, Sabaki and other Go programs
 
-    port: int = 8766
-    """port of the page, http://127.0.0.1:PORT"""
+    port: int = 8766  # port of the page, http://127.0.0.1:PORT
     checkpoint: str | None = None
-    """checkpoint to play with: best, or the number its name begins with (none: the newest)"""
+    # checkpoint to play with: best, or the number its name begins with (none: the newest)
     simulations: Simulations | None = None
-    """of a search, at the start; 0: the bare network (none: as many as in training)"""
+    # of a search, at the start; 0: the bare network (none: as many as in training)
     resign: str = "auto"
-    """with --gtp: value below which it gives a game up, from -1 to 0; auto: as learned in self-play; off: never"""
+    # with --gtp: value below which it gives a game up, from -1 to 0; auto: as learned in self-play; off: never
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
     def __post_init__(self) -> None:
         check_port(self.port)

@@ -17,7 +17,7 @@ from polyplay.cli.arguments import parse_words
 from polyplay.core.errors import Count, UserError
 from polyplay.core.files import Row
 from polyplay.core.numbers import mean_interval, trailing_means
-from polyplay.runs.directory import current_rows, read_config
+from polyplay.runs import directory as run_files
 from polyplay.runs.terminal import short_count
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def find_runs(place: Path) -> list[Path]:
         return [place]
     inside = {path.parent for deep in ("*", "*/seed-*") for name in FILES for path in place.glob(f"{deep}/{name}")}
     if not inside:
-        read_config(place)  # says what is missing
+        run_files.read_config(place)  # says what is missing
     return sorted(inside, key=_natural)
 
 
@@ -79,12 +79,12 @@ def read_curve(run: Path, games: int = WINDOW) -> Curve:
     """
     by_hand, place = not (run / "config.json").exists(), run.resolve()
     name = place.parent.name if place.name.startswith("seed-") else place.name  # seeds have one name
-    config: Row = {"system": name, "config": {}} if by_hand else read_config(run)
-    rows = current_rows(run / GAMES, "episodic_return")
+    config: Row = {"system": name, "config": {}} if by_hand else run_files.read_config(run)
+    rows = run_files.current_rows(run / GAMES, "episodic_return")
     if rows:
         returns = trailing_means(np.array([row["episodic_return"] for row in rows], float), games)
     else:
-        rows = current_rows(run / REPORTS, "episodic_return_mean") if games == WINDOW else []
+        rows = run_files.current_rows(run / REPORTS, "episodic_return_mean") if games == WINDOW else []
         returns = np.array([row["episodic_return_mean"] for row in rows], float)
     if not rows:
         cure = f"a line of {GAMES} needs frames, wall_seconds and episodic_return" if by_hand else "let the run go on"
@@ -165,21 +165,17 @@ class PlotOptions:
     line: their mean, with a band. Needs polyplay[plots].
     """
 
-    out: str = "curve.png"
-    """file of the picture: .png, .svg or .pdf"""
-    title: str | None = None
-    """title of the picture (none: the environment's name)"""
+    out: str = "curve.png"  # file of the picture: .png, .svg or .pdf
+    title: str | None = None  # title of the picture (none: the environment's name)
     label: tuple[str, ...] = ()
-    """name of each RUN in the legend, in their order, without commas; runs of one name become one line (none: by their
-    settings)"""
+    # name of each RUN in the legend, in their order, without commas; runs of one name become one line (none: by their
+    # settings)
     x: Literal["frames", "steps", "hours"] | None = None
-    """what the return is drawn over: frames, agent steps, or hours of wall time (none: frames and minutes, a panel
-    each)"""
-    games: Count = 100
-    """number of last full games to average"""
+    # what the return is drawn over: frames, agent steps, or hours of wall time (none: frames and minutes, a panel each)
+    games: Count = 100  # number of last full games to average
     pool: Literal["interval", "range", "none"] = "interval"
-    """band around the mean of runs that differ only in their seed: its 95 % confidence interval, or the range from
-    the lowest to the highest run (none: one line per run)"""
+    # band around the mean of runs that differ only in their seed: its 95 % confidence interval, or the range from the
+    # lowest to the highest run (none: one line per run)
 
     def __post_init__(self) -> None:
         check_name(self.out, "--out")

@@ -19,11 +19,9 @@ from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.numbers import trailing_means
-from polyplay.population.league_log import LeagueHistory, has_league, read_history, values_over
-from polyplay.population.ratings import RatedVersion, read_rated, read_references
-from polyplay.population.store import Segment, Store, best_member, read_lineage
-from polyplay.runs.directory import current_rows, read_config, read_population
-from polyplay.runs.population_report import lineage_text, population_report, population_title, winning_line
+from polyplay.population import league_log, ratings, store
+from polyplay.runs import directory as run_files
+from polyplay.runs import population_report as report
 from polyplay.runs.terminal import default_console, print_all
 
 if TYPE_CHECKING:
@@ -44,8 +42,8 @@ def member_curve(directory: Path, population: Row, rows: Sequence[Row], member: 
     """
     games = population["score"] != "evaluations"
     column = "episodic_return" if games else "episodic_return_mean"
-    place = Store(directory).member(member)
-    found = current_rows(place / ("episodes.jsonl" if games else "evaluations.jsonl"), "steps", column)
+    place = store.Store(directory).member(member)
+    found = run_files.current_rows(place / ("episodes.jsonl" if games else "evaluations.jsonl"), "steps", column)
     if not found:
         games, column = False, "score"
         found = [row for row in rows if row["member"] == member and row.get("score") is not None]
@@ -62,7 +60,9 @@ def _place(value: Any) -> Any:
     return value if type(value) in (int, float) else str(value)
 
 
-def draw_scores(axes: Axes, rows: Sequence[Row], line: Sequence[Segment], curves: Mapping[int, np.ndarray]) -> None:
+def draw_scores(
+    axes: Axes, rows: Sequence[Row], line: Sequence[store.Segment], curves: Mapping[int, np.ndarray]
+) -> None:
     """Scores of members over their agent steps, and who copied whom. line: the winner's. curves: by member."""
     for curve in curves.values():
         axes.plot(*curve.T, color=GREY, linewidth=THIN, zorder=1)
@@ -74,7 +74,7 @@ def draw_scores(axes: Axes, rows: Sequence[Row], line: Sequence[Segment], curves
         x, y = curves[segment.member].T
         own = (x > segment.begin) & (x <= segment.end)
         axes.plot(x[own], y[own], color=WINNER, linewidth=STRONG, zorder=4)
-    label = f"the winner: {lineage_text(line)}"
+    label = f"the winner: {report.lineage_text(line)}"
     axes.plot([], [], color=WINNER, linewidth=STRONG, label=label)
     axes.plot([], [], color=COPY, linewidth=THIN, marker="^", label="copies another's weights")
     axes.legend(frameon=False, labelcolor=INK, fontsize=9, ncols=2, loc="lower left", bbox_to_anchor=(0, 1))
@@ -94,17 +94,18 @@ def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Fi
     """Every member thin, the winner's line strong through its ancestors; hyperparameters below. If no value ever
     changed, scores over values instead of values over steps. Raises UserError: nothing to draw yet.
     """
-    members, winner = population["members"], best_member(population["members"])
+    members, winner = population["members"], store.best_member(population["members"])
     if winner is None:
         raise UserError(f"--picture: no member of {directory} has a score yet: let the population go on")
-    line, names = winning_line(winner, rows), list(population["vary"])
+    line, names = report.winning_line(winner, rows), list(population["vary"])
     changed = any(row["old"] and row["new"] != row["old"] for row in rows)
     figure, scores, panels = _panels(len(names), 1 if changed else 4, LOW if changed else SQUARE)
     curves = {m["member"]: member_curve(directory, population, rows, m["member"]) for m in members}
     draw_scores(scores, rows, line, curves)
     what = "evaluations" if population["score"] == "evaluations" else "running mean of games"
     dress(scores, "agent steps of a member", up=f"score ({what})", counts=True)
-    scores.set_title(f"{population_title(population)} · {_env(directory)}", loc="left", color=INK, fontsize=11, pad=24)
+    title = f"{report.population_title(population)} · {_env(directory)}"
+    scores.set_title(title, loc="left", color=INK, fontsize=11, pad=24)
     for axes, name in zip(panels, names, strict=True):
         for member in members if changed else ():
             own = [row for row in rows if row["member"] == member["member"] and name in row["new"]]
@@ -122,7 +123,7 @@ def draw_population(directory: Path, population: Row, rows: Sequence[Row]) -> Fi
 
 
 def _env(directory: Path) -> str:
-    return str(read_config(directory, population=True)["config"].get("env", ""))
+    return str(run_files.read_config(directory, population=True)["config"].get("env", ""))
 
 
 def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes]]:
@@ -138,39 +139,39 @@ def _panels(n: int, across: int, height: float) -> tuple[Figure, Axes, list[Axes
 FEW = 8  # agents whose lines have colours of their own
 
 
-def draw_league(directory: Path, history: LeagueHistory, first: Sequence[Row]) -> Figure:
+def draw_league(directory: Path, history: league_log.LeagueHistory, first: Sequence[Row]) -> Figure:
     """Ratings and copies over matches, and below the agents' hyperparameters. first: those that each agent began with,
     {} where they are not known.
     """
     names = list(first[0]) if first else []
-    figure, ratings, panels = _panels(len(names), 3, LOW)
+    figure, top, panels = _panels(len(names), 3, LOW)
     agents, end = history.elo.shape[1], max(1, int(history.matches[-1]))
     colours = [COLOURS[agent % len(COLOURS)] if agents <= FEW else "#888888" for agent in range(agents)]
     for agent, colour in enumerate(colours):
-        ratings.plot(history.matches, history.elo[:, agent], color=colour, label=f"agent {agent}")
+        top.plot(history.matches, history.elo[:, agent], color=colour, label=f"agent {agent}")
     for copy in history.copies:
         ends = [copy["before"]["elo"], copy["donor_elo"]]
-        ratings.plot([copy["match"]] * 2, ends, color=INK, linewidth=THIN, linestyle=":")
+        top.plot([copy["match"]] * 2, ends, color=INK, linewidth=THIN, linestyle=":")
     if agents <= FEW:
-        ratings.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)
+        top.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)
     title = f"{agents} agents, {len(history.copies)} copies (dotted) · {_env(directory)}"
-    dress(ratings, "matches", title, "Elo", from_zero=False, counts=True)
+    dress(top, "matches", title, "Elo", from_zero=False, counts=True)
     for axes, name in zip(panels, names, strict=True):
         found = list[float]()
         for agent, row in enumerate(first):
-            values = values_over(history.copies, agent, row)
+            values = history.values_over(agent, row)
             parts = [(begin, float({**row, **had}[name])) for begin, had in values]
             _draw_steps(axes, parts, end, colours[agent], 1.5)
             found += [value for _, value in parts]
         dress(axes, "", name, from_zero=False, counts=True)
         if min(found) > 0 and max(found) > 4 * min(found):
             axes.set_yscale("log")
-    for axes in (ratings, *panels):
+    for axes in (top, *panels):
         axes.set_xlim(0, end)
     return figure
 
 
-def draw_ratings(directory: Path, rated: Sequence[RatedVersion], references: Mapping[str, float]) -> Figure:
+def draw_ratings(directory: Path, rated: Sequence[ratings.RatedVersion], references: Mapping[str, float]) -> Figure:
     """TrueSkill of versions over agent steps, and references as lines. A band is μ ± 2σ."""
     figure = blank_figure("--picture", 4.2)
     axes, steps = figure.subplots(), [version.steps for version in rated]
@@ -193,8 +194,8 @@ class RankingOptions:
     """
 
     picture: str | None = None
-    """file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
-    over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]"""
+    # file of a picture of scores, copies and hyperparameters over agent steps, of a league over matches, of TrueSkill
+    # over agent steps: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]
 
     def __post_init__(self) -> None:
         if self.picture is not None:
@@ -207,13 +208,13 @@ Shown = tuple[str, Iterable[RenderableType], Callable[[], "Figure"]]  # a title,
 def command(words: list[str]) -> None:
     """Prints the table, and the name of the picture."""
     directory, options, _ = run_and_options(RankingOptions, words, "population")
-    if rated := read_rated(directory):
+    if rated := ratings.read_rated(directory):
         title, lines, draw = _show_ratings(directory, rated)
-    elif has_league(directory):
+    elif league_log.has_league(directory):
         title, lines, draw = _show_league(directory)
     else:
-        population, rows = read_population(directory), read_lineage(directory)
-        title, lines = population_title(population), population_report(directory, population, rows)
+        population, rows = run_files.read_population(directory), store.read_lineage(directory)
+        title, lines = report.population_title(population), report.population_report(directory, population, rows)
         draw = lambda: draw_population(directory, population, rows)  # noqa: E731
     print_all(default_console(), [Text(title, style="bold"), *lines])
     if options.picture is not None:
@@ -224,12 +225,12 @@ def _table(*columns: str) -> Table:
     return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
 
 
-def _matches(rated: Sequence[RatedVersion]) -> int:
+def _matches(rated: Sequence[ratings.RatedVersion]) -> int:
     return sum(version.matches for version in rated)
 
 
-def _show_ratings(directory: Path, rated: Sequence[RatedVersion]) -> Shown:
-    references, last = read_references(directory), rated[-1]
+def _show_ratings(directory: Path, rated: Sequence[ratings.RatedVersion]) -> Shown:
+    references, last = ratings.read_references(directory), rated[-1]
     mu, sigma = last.skill
     newest = f"TrueSkill {mu:.1f} ± {2 * sigma:.1f} after {last.version:,} updates, {last.steps:,} agent steps"
     table = _table("reference", "TrueSkill", "points of that version")
@@ -241,7 +242,7 @@ def _show_ratings(directory: Path, rated: Sequence[RatedVersion]) -> Shown:
 
 
 def _show_league(directory: Path) -> Shown:
-    history = read_history(directory)
+    history = league_log.read_history(directory)
     agents, rated = history.elo.shape[1], int(history.matches[-1])
     table = _table("agent", "Elo", "copied", "was copied")
     for agent in history.elo[-1].argsort()[::-1].tolist():
@@ -254,7 +255,7 @@ def _show_league(directory: Path) -> Shown:
     return title, [table], lambda: draw_league(directory, history, _first_values(directory, history))
 
 
-def _first_values(directory: Path, history: LeagueHistory) -> list[Row]:
+def _first_values(directory: Path, history: league_log.LeagueHistory) -> list[Row]:
     """The hyperparameters that each agent began with: those before its first copy, or the present ones."""
     saved = [path for path in checkpoint.everything(directory) if checkpoint.flaw(path) is None]
     if not saved:

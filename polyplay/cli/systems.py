@@ -18,31 +18,9 @@ from polyplay.cli.arguments import page_and_words, parse_words, print_findings
 from polyplay.core.errors import Count, Seconds, Seed, UserError, as_json
 from polyplay.core.files import Row
 from polyplay.envs.check import check_env
-from polyplay.runs.directory import list_runs
-from polyplay.runs.options import RunOptions, how_made
+from polyplay.runs import directory as run_files
+from polyplay.runs import options as run_options
 from polyplay.runs.terminal import default_console, short_count
-
-GOOD_FOR = {
-    "a2c": "simplest on-policy baseline; any actions, cheap steps",
-    "a3c": "asynchronous on CPUs, one core per worker; any actions",
-    "accel": "A2C or PPO on many cores or GPUs; two groups of lanes",
-    "accel_dqn": "DQN with many lanes and large batches; discrete actions",
-    "alphago_zero": "board games, from their rules alone, by search and self-play",
-    "apex": "many actors and one replay, long runs; discrete actions",
-    "apex_dpg": "many actors and one replay; continuous actions",
-    "appo": "asynchronous PPO with many actors; any actions",
-    "dqn": "few environment steps; discrete actions; easy to read",
-    "five": "games of two teams: one policy against itself and its past, at scale",
-    "ftw": "games of teams: a population with rewards of its own, and two clocks",
-    "ga3c": "many agents that share one network on a GPU; any actions",
-    "gorila": "many learners and a parameter server; discrete actions",
-    "impala": "high throughput, images, recurrent networks; any actions",
-    "league": "several agents in one environment: self-play, past agents, ratings",
-    "pbt": "hyperparameters that change while training; over any system",
-    "ppo": "a first agent in your own environment; robust, any actions",
-    "r2d2": "recurrent networks with a replay; discrete actions",
-    "rainbow": "fewest Atari frames; discrete actions",
-}
 
 
 def command(words: list[str]) -> None:
@@ -57,7 +35,8 @@ def command(words: list[str]) -> None:
         return
     table = Table("system", "good for", "source", box=box.SIMPLE_HEAD, pad_edge=False)
     for name in systems.names():
-        table.add_row(Text(name, style="bold"), GOOD_FOR.get(name, ""), systems.load(name).row["source"])
+        row = systems.load(name).row
+        table.add_row(Text(name, style="bold"), row.get("good for", ""), row["source"])
     default_console().print(table)
     print("A lane is one parallel environment; other libraries count them with num_envs.")
     print("Start with ppo. docs/systems/index.md compares all systems.")
@@ -70,9 +49,8 @@ def command_diagram(words: list[str]) -> None:
     """Prints the figure of a system."""
     from polyplay.runs import options, run
 
-    system, page, rest = page_and_words(words, "diagram")
-    settings, chosen, sources = options.parse(page, rest, "diagram")
-    print(run.diagram(system, settings, chosen, sources))
+    page, rest = page_and_words(words, "diagram")
+    print(run.diagram(page, *options.parse(page, rest, "diagram")))
 
 
 # `polyplay runs`: a table of the runs in some directories.
@@ -86,15 +64,14 @@ STYLES = {"running": "green", "stopped": "yellow", "failed": "bold red", "damage
 class RunsOptions:
     """Lists the runs in directories, newest first."""
 
-    json: bool = False
-    """print a JSON list instead of a table"""
+    json: bool = False  # print a JSON list instead of a table
 
 
 def command_runs(words: list[str]) -> None:
     """Prints the table."""
     about = "DIR: directories of runs, or runs (none: runs/)."
     places, options, _ = parse_words(RunsOptions, words, "polyplay runs [DIR …]", about, several=True)
-    rows = list_runs([Path(place) for place in places] or [HOME] * HOME.is_dir())
+    rows = run_files.list_runs([Path(place) for place in places] or [HOME] * HOME.is_dir())
     if options.json:
         print(json.dumps(rows, indent=2))
     elif not rows:
@@ -136,18 +113,13 @@ def _cell(row: Row, name: str, text: Callable[[Any], str] = str) -> str:
 class CheckOptions:
     """Plays random actions. It does not train and writes no file."""
 
-    steps: Count | None = None
-    """steps per trial (none: 1,000 steps or 10 seconds, whichever ends first)"""
-    step_timeout: Seconds = 60.0
-    """longest allowed time of a step or a reset, in seconds"""
-    seed: Seed = 0
-    """seed of environment and actions"""
-    env_kwargs: tuple[str, ...] = ()
-    """keyword arguments of the environment, as NAME=VALUE, as train takes them"""
+    steps: Count | None = None  # steps per trial (none: 1,000 steps or 10 seconds, whichever ends first)
+    step_timeout: Seconds = 60.0  # longest allowed time of a step or a reset, in seconds
+    seed: Seed = 0  # seed of environment and actions
+    env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, as train takes them
     wrapper: tuple[str, ...] = ()
-    """wrappers of a Gymnasium environment, each as module:callable; the first is innermost"""
-    json: bool = False
-    """print JSON"""
+    # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
+    json: bool = False  # print JSON
 
 
 def command_check(words: list[str]) -> int:
@@ -155,7 +127,8 @@ def command_check(words: list[str]) -> int:
     env, options, _ = parse_words(CheckOptions, words, "polyplay check ENV", "ENV is what train's --env takes.")
     if not env:
         raise UserError("check takes an environment first: polyplay check CartPole-v1 [--OPTION VALUE …]")
-    made = how_made(RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper))  # read as in training
+    read = run_options.RunOptions(env_kwargs=options.env_kwargs, wrapper=options.wrapper)  # as in training
+    made = run_options.how_made(read)
     trials: dict[str, Any] = {name: getattr(options, name) for name in ("steps", "step_timeout", "seed")}
     trials |= {k: v for k, v in (("options", made["kwargs"]), ("wrappers", made["wrappers"])) if v}
     try:

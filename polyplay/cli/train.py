@@ -14,7 +14,7 @@ from typing import Literal
 from polyplay.cli.arguments import page_and_words, print_result, run_and_options, take_option
 from polyplay.core import errors
 from polyplay.core.numbers import mean_interval
-from polyplay.runs.directory import describe_run, read_summary
+from polyplay.runs import directory as run_files
 from polyplay.runs.run import RunResult
 from polyplay.runs.terminal import default_console
 
@@ -57,14 +57,15 @@ def print_seeds(runs: Sequence[Path], picture: Path) -> None:
     """Print a line for each run, the mean return with its 95 % interval over seeds, and draw their curves."""
     from polyplay.cli import plot, systems
 
-    rows = [describe_run(run) for run in runs]
+    rows = [run_files.describe_run(run) for run in runs]
     default_console().print(systems.table_of(rows))
     returns = [row["return"] for row in rows if row.get("return") is not None]
     if returns:
         interval = mean_interval(returns)
         about = "95 % interval {:,.2f} to {:,.2f}".format(*interval) if interval else "no interval: it is of one seed"
         print(f"mean return {sum(returns) / len(returns):,.2f}, {about}")
-    drawn = [run for run in runs if read_summary(run).get("episodic_return_mean") is not None]  # no populations
+    ended = {run: run_files.read_summary(run) for run in runs}
+    drawn = [run for run in runs if ended[run].get("episodic_return_mean") is not None]  # no populations
     if drawn and find_spec("matplotlib") is not None:
         print(plot.curves(drawn, picture))
 
@@ -88,12 +89,12 @@ def command(words: list[str]) -> int:
         words = [file.choose_system(words[0] if named else None), *words[named:]]
     if words and words[0].lower() in systems.names():
         process.start_early(word.partition("=")[0].lstrip("-") for word in words)
-    system, page, rest = page_and_words(words, "train", None if file is None else file.values.get("over"))
+    page, rest = page_and_words(words, "train", None if file is None else file.values.get("over"))
     settings, chosen, sources = options.parse(page, rest, file=file)
     from polyplay.runs import run
 
     if seeds is None:
-        return run.train(system, settings, chosen, sources).exit_code
+        return run.train(page, settings, chosen, sources).exit_code
 
     if sources["seed"] == "command line":
         raise errors.UserError(f"--seed and --seeds {' '.join(seeds)} contradict each other: give one of them")
@@ -101,7 +102,7 @@ def command(words: list[str]) -> int:
 
     def train(seed: int) -> RunResult:
         again = ["--run", f"{chosen.run}/seed-{seed}", "--resume", "auto"] if chosen.run else []
-        return run.train(system, *options.parse(page, [*rest, "--seed", str(seed), *again], file=file))
+        return run.train(page, *options.parse(page, [*rest, "--seed", str(seed), *again], file=file))
 
     if chosen.dry_run:
         return train(several[0]).exit_code
@@ -185,7 +186,7 @@ class SurgeryOptions:
 
     out: str | None = None  # directory of the run to write
     core_size: errors.Width | None = None  # width of the recurrent core
-    hidden: errors.Widths = ()  # sizes of the network's hidden layers, as many as it has
+    hidden: tuple[errors.Width, ...] = ()  # sizes of the network's hidden layers, as many as it has
     network: str | None = None  # the network, with larger layers
     env: str | None = None  # the environment, with more observations or actions
     env_kwargs: tuple[str, ...] = ()  # keyword arguments of the environment, as NAME=VALUE, instead of those it has

@@ -21,9 +21,8 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_row, parse_json, read_object
 from polyplay.core.machine import cores
 from polyplay.evaluation.scores import read_scores
-from polyplay.runs.directory import METRICS, WIRING, read_config
+from polyplay.runs import directory as run_files
 from polyplay.runs.reporter import KINDS
-from polyplay.runs.session import lock_holder
 
 BARS = {  # by what limits: its name on the page, and its number in a report
     "env": ("environment", "time_env"),
@@ -118,9 +117,10 @@ class RunReader:
 
     def __init__(self, directory: Path):
         self.directory = directory
-        self.reports = LineReader(directory / "metrics.jsonl", METRICS, self._add_report, self._forget_reports)
+        reports = directory / "metrics.jsonl"
+        self.reports = LineReader(reports, run_files.METRICS, self._add_report, self._forget_reports)
         self.games = LineReader(directory / "episodes.jsonl", GAME, self._add_game, self._forget_games)
-        self.config = read_config(directory)
+        self.config = run_files.read_config(directory)
         self._forget_reports()
         self._forget_games()
 
@@ -128,8 +128,8 @@ class RunReader:
         self.reports.read()
         self.games.read()
         with contextlib.suppress(UserError):  # it was deleted: the last one stands
-            self.config = read_config(self.directory)
-        summary, wiring = self._object("summary.json"), self._object(WIRING)
+            self.config = run_files.read_config(self.directory)
+        summary, wiring = self._object("summary.json"), self._object(run_files.WIRING)
         values = self.config["config"]
         standing, shares = self._standing(summary), bench.weighted_means(self.recent, SHARES)
         limit = limit_sentence(shares, values, wiring) if standing["running"] else ""
@@ -195,7 +195,7 @@ class RunReader:
 
     def _standing(self, summary: Row) -> Row:
         """Whether it goes on, and why it ended."""
-        if lock_holder(self.directory) is not None:
+        if run_files.lock_holder(self.directory) is not None:
             return {"standing": "running" if self.row else "starting", "running": True, "reason": ""}
         if summary:
             kind = "finished" if summary.get("exit_code") == 0 else "ended"
@@ -232,8 +232,7 @@ def _text(value: object) -> str:
 class WatchOptions:
     """Serves a live page of runs to this machine only. It reads the runs' directories. Needs polyplay[watch]."""
 
-    port: int = 8765
-    """port of the page, http://127.0.0.1:PORT"""
+    port: int = 8765  # port of the page, http://127.0.0.1:PORT
 
     def __post_init__(self) -> None:
         check_port(self.port)
@@ -246,7 +245,7 @@ def command(words: list[str]) -> None:
         raise UserError("watch takes the directory of a run first: polyplay watch runs/… [--port N]")
     directories = [Path(run) for run in runs]
     for directory in directories:
-        read_config(directory)
+        run_files.read_config(directory)
     check_extra("watch")
     with listen(options.port) as listener:
         from polyplay.cli.pages import application

@@ -157,39 +157,31 @@ def describe_file(path: Path) -> Row:
     return {"sha256": _digest(path), "bytes": path.stat().st_size}
 
 
-def save_best_weights(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: Row) -> None:
-    """Save `arrays` as the best weights, instead of those before. name: of the file within. Raises OSError."""
-    final = _save_weights(directory, BEST, name, arrays, counters)
-    for old in checkpoints_dir(directory).glob(f"{BEST}*"):
-        if old != final:
-            _remove(old)
-
-
-def save_champion(directory: Path, name: str, arrays: dict[str, np.ndarray], counters: Row) -> None:
-    """Save weights that won a match; those before stay. name: of the file within. Raises OSError."""
-    _save_weights(directory, CHAMPION, name, arrays, counters)
-
-
-def _save_weights(directory: Path, prefix: str, name: str, arrays: dict[str, np.ndarray], counters: Row) -> Path:
+def save_weights(directory: Path, prefix: str, module: Any, counters: Row) -> None:
+    """Save the weights of a torch module alone, as those of agent 0: as CHAMPION those before stay, as BEST they go.
+    Raises OSError.
+    """
     version = int(counters["updates"])
     final = checkpoints_dir(directory) / f"{prefix}{directory_name(version, counters)}"
     root = final.with_name(f".partial-{final.name}")
     shutil.rmtree(root, ignore_errors=True)
-    path = root / f"{name}.safetensors"
+    path = root / f"{policy_name(0)}{ARRAYS}"
     path.parent.mkdir(parents=True)
-    write_arrays(path, arrays)
+    write_arrays(path, {k: v.cpu().numpy() for k, v in module.state_dict().items()})
     _finish(root, final, version, counters)
-    return final
+    for old in checkpoints_dir(directory).glob(f"{BEST}*") if prefix == BEST else ():
+        if old != final:
+            _remove(old)
 
 
 def best_weights(directory: Path) -> Path | None:
-    """The weights that `save_best_weights` saved last, if they are whole."""
+    """The weights that were saved last as BEST, if they are whole."""
     found = [p for p in checkpoints_dir(directory).glob(f"{BEST}*") if flaw(p) is None]
     return max(found, key=lambda p: p.stat().st_mtime, default=None)
 
 
 def champions(directory: Path) -> list[Path]:
-    """What `save_champion` saved and is whole, oldest first."""
+    """Weights that were saved as CHAMPION and are whole, oldest first."""
     return [p for p in sorted(checkpoints_dir(directory).glob(f"{CHAMPION}*")) if flaw(p) is None]
 
 

@@ -34,9 +34,9 @@ WAIT = 60.0  # seconds for another process that compiles the same loop
 
 
 class CompileState:
-    """Of this process. uncached: a loop has no cache; warned: the person knows."""
+    """Of this process. uncached: what to say where a loop has no cache, else ""; warned: the person knows."""
 
-    uncached = warned = False
+    uncached, warned = "", False
 
 
 class _Compiling(Listener):
@@ -47,7 +47,7 @@ class _Compiling(Listener):
             call()
         if CompileState.uncached and not CompileState.warned and not processes.served:
             CompileState.warned = True
-            print(f"polyplay: {UNCACHED}", file=sys.stderr)
+            print(f"polyplay: {CompileState.uncached}", file=sys.stderr)
 
     def on_end(self, event: Event) -> None:
         pass
@@ -65,7 +65,7 @@ def cached_njit(**options: Any) -> Callable[[Any], Any]:
         try:
             loop = njit(cache=True, **how)(function)
         except RuntimeError:  # there is no folder that can be written
-            CompileState.uncached = True
+            CompileState.uncached = UNCACHED
             return njit(**how)(function)
         _compile_once(loop)
         # Numba has no public way to say what a cached loop depends on; without this attribute it is as Numba's own
@@ -112,7 +112,7 @@ def _compile_once(loop: Any) -> None:
             try:
                 save(signature, data)
             except OSError:
-                CompileState.uncached = True
+                CompileState.uncached = UNCACHED
 
     cache.load_overload, cache.save_overload = load_or_lock, attempt  # type: ignore[union-attr]
 

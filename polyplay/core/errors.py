@@ -102,7 +102,6 @@ class Range:
 VAST = 10**9  # what only a slip of the finger gives
 SEATS = 2048  # workers at once: of a role, and of a run, on all machines
 PLAYERS = 64  # of a match, and agents that learn in one run
-MATCH = 10_000  # games of a match, all played at once
 MOST = 10**12  # of anything that is counted: its bytes still fit into 64 bits
 
 Count = Annotated[int, Range(1, MOST)]
@@ -114,9 +113,7 @@ Agents = Annotated[int, Range(1, PLAYERS)]
 Workers = Annotated[int, Range(0, SEATS)]  # 0: chosen
 Lag = Annotated[int, Range(-1, MOST)]  # -1: any
 Simulations = Annotated[int, Range(0, 100_000)]  # of a search whose trees are in memory; 0: the network alone
-SomeGames = Annotated[int, Range(2, MATCH)]
 Width = Annotated[int, Range(2, 16_384)]  # of a layer
-Widths = tuple[Width, ...]  # of its layers
 Seed = Annotated[int, Range(0, 2**63 - 1)]
 
 Fraction = Annotated[float, Range(0, 1)]

@@ -93,7 +93,7 @@ LIMITS = {  # what a system says, and what it means
 
 def refusal_text(e: BaseException) -> str:
     """What the system says, without its number, and what to do where that is known."""
-    number, reason = getattr(e, "errno", None), getattr(e, "strerror", None) or str(e)
+    number, reason = (e.errno, e.strerror or str(e)) if isinstance(e, OSError) else (None, str(e))
     return f"{reason}; {LIMITS[number]}" if number in LIMITS else reason
 
 
@@ -108,12 +108,9 @@ class LogWrites:
         try:
             write()
         except (OSError, UserError) as e:  # UserError: it could not be opened
-            self.fail(name, refusal_text(e))
-
-    def fail(self, name: str, why: str) -> None:
-        if name not in self.warned:
-            self.warned.add(name)
-            self.warn(f"{name}: {why}; the run continues, lines that did not fit are missing")
+            if name not in self.warned:
+                self.warned.add(name)
+                self.warn(f"{name}: {refusal_text(e)}; the run continues, lines that did not fit are missing")
 
 
 def _whole_bytes(fd: int, chunk: int = 1 << 16) -> int:

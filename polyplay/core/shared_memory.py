@@ -40,6 +40,8 @@ def memory_barrier() -> None:
 class SharedBlock:
     """Anonymous shared memory. Hand it to a worker as an argument; it maps the same bytes there."""
 
+    fd = -1  # as long as it has none
+
     def __init__(self, nbytes: int):
         self.nbytes = max(int(nbytes), 1)
         self.fd = os.memfd_create("polyplay")
@@ -59,7 +61,7 @@ class SharedBlock:
         return _open_block, (reduction.DupFd(self.fd), self.nbytes)
 
     def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        fd, self.fd = getattr(self, "fd", -1), -1
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             close(fd)  # the mapping outlives the descriptor; `os` may be gone when Python ends
 

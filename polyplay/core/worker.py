@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -19,21 +18,20 @@ from polyplay.core.shared_memory import SharedObject, shared_array
 # What crosses between workers, as the crew, the diagram and the plan see it: they ask this, and know no class.
 
 
-# how a role holds an edge: it writes into it, takes from it, publishes weights or reads them, updates through it, or
-# serves it; of a league: it seats players, makes past agents, or rates
-End = Literal["out", "source", "publish", "params", "update", "server", "plays", "posts", "rates"]
-
-
 class Arrow(NamedTuple):
-    """A line of the diagram: from roles that hold the edge by one of `givers` to those that do by one of `takers`."""
+    """A line of the diagram: from roles that hold the edge as one of `givers` to roles that hold it as one of `takers`.
+
+    An end is the name of the argument that holds the edge: `out` writes into it, `source` takes from it, `publish`
+    publishes weights, `params` reads them, `update` updates through it, `server` serves it.
+    """
 
     label: str
-    givers: tuple[End, ...]
-    takers: tuple[End, ...]
+    givers: tuple[str, ...]
+    takers: tuple[str, ...]
 
 
 class Edge:
-    """What crosses between workers. Each holds it by an End. What only one worker holds is an Edge without arrows."""
+    """What crosses between workers. What only one worker holds is an Edge without arrows."""
 
     memory: ClassVar[str] = "rollouts"  # the part of the memory estimate that it counts in
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
@@ -56,75 +54,12 @@ class Edge:
         """End every wait on it: now and later it raises Closed."""
 
 
-class Identity(NamedTuple):
-    """Who a player of a league is. agent: whose weights; of a bot, its place among `bots`."""
+class Holder:
+    """A description that a role holds, made of others: a learner's source has a queue, its spec a policy."""
 
-    kind: int
-    agent: int
-    version: int  # of a past agent's weights
-
-
-class CopyOrder(NamedTuple):
-    """Agent `agent` of a league is to go on as `donor`."""
-
-    number: int
-    agent: int
-    donor: int
-
-
-class LeagueClient(Edge, ABC):
-    """What actors and learners ask of a league: tables, past agents, copies. `population.league.League` has it."""
-
-    agents: int  # that learn: players 0 … agents − 1
-    players: int  # agents, then room for past agents, then bots
-    bots: tuple[str, ...] = ()
-    varied: tuple[str, ...] = ()  # hyperparameters that change where agents copy each other
-    hyper: np.ndarray  # float64 [agents, varied]: what each learns with, by its learner; nan: not known yet
-    values: np.ndarray  # float64 [varied]: what the agent of the order is to learn with
-
-    # actors
-
-    @abstractmethod
-    def table(self, actor: int) -> tuple[int, np.ndarray]:
-        """The number of the newest draw, 0: there was none yet; and int32 [seated], its players. Raises Closed."""
-
-    @abstractmethod
-    def wait(self, actor: int) -> bool:
-        """Wait up to `patience` seconds for a draw; False: none came. Raises Closed."""
-
-    @abstractmethod
-    def acknowledge(self, actor: int, draw: int) -> None:
-        """From now on the actor plays with this draw, and all that it played before has been reported. Until then
-        there is no other, and no weights of a past agent at either table go.
-        """
-
-    @abstractmethod
-    def identity(self, player: int) -> Identity:
-        """Who it is; of a player at a table that was drawn and not given up yet."""
-
-    @abstractmethod
-    def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
-        """Matches that are over, in their order, played with the acknowledged draw.
-
-        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
-        draw. What the referee is too slow for is left out and counted as lost: acting never waits for it.
-        """
-
-    # learners
-
-    @abstractmethod
-    def post(self, agent: int, version: int) -> int | None:
-        """Make a past agent of the agent's weights, whose file is there. Its player's number; the same again if there
-        is one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
-        """
-
-    @abstractmethod
-    def order(self) -> CopyOrder | None:
-        """The copy that is to be made; None: there is none. Raises Closed."""
-
-    @abstractmethod
-    def copied(self, number: int, version: int, donor_version: int) -> None:
-        """The copy was made: the agent's next weights, of that version, are the donor's of that one."""
+    def holds(self) -> Mapping[str, Any]:
+        """What it is made of, by name; edges by their ends."""
+        return {}
 
 
 # What every worker counts, in shared memory: one row each, written by its worker alone.
@@ -147,7 +82,7 @@ class WorkerCounters:
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
         self.games, self.metrics = counters.games[i], counters.metrics[i]
         self._at, self._names = counters.columns, counters.names
-        # in `with`: the seconds within are added to a column, also where they end in an exception
+        # in `with`, none within itself: the seconds within are added to a column, also where an exception ends them
         self.timed = {column: Stopwatch(self.values, self._at[column]) for column in SECONDS}.__getitem__
 
     def add(self, column: str, amount: float) -> None:
@@ -158,10 +93,6 @@ class WorkerCounters:
 
     def get(self, column: str) -> float:
         return float(self.values[self._at[column]])
-
-    def stamp(self) -> None:
-        self.values[0] = time.monotonic()
-        self.values[1] += 1
 
     def lag(self, lags: np.ndarray) -> None:
         """Count policy lags, in optimizer updates, one per row learnt."""
@@ -202,8 +133,6 @@ class WorkerCounters:
 
 class Stopwatch:
     """Adds the seconds between its two ends to a counter."""
-
-    __slots__ = ("at", "began", "values")
 
     def __init__(self, values: np.ndarray, at: int):
         self.values, self.at = values, at
@@ -319,15 +248,19 @@ class Hyperparameters(SharedObject):
 
 
 class RunControl(SharedObject):
-    """What the main process wants of every worker: run on, save, finish, or drop everything."""
+    """What the main process wants of every worker: run on, save, finish, leave, or drop everything."""
 
     _flags = shared_array(np.int64, lambda _: (8,))
+    dismissed = shared_array(np.int64, lambda _: (SEATS,))  # by row of the counters: whether its worker is to leave
     HALT, FINISH, SAVE, RESCUE, PAUSE, TAKEN = 0, 1, 2, 3, 4, 5
     REPEATS = 1024  # saves of one update, at most, that are told apart
 
-    def __init__(self) -> None:
+    def __init__(self, trace: bool = False, reuse: bool = True) -> None:
+        self.trace = trace  # write every update's loss
+        self.reuse = reuse  # learn from what was computed while acting, where the weights are the same
+        self.anew = False  # a resumed run goes on without what it has of lanes and of rollouts in flight
         self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns
-        self.show: Any = None  # weights.on_request, for an evaluator beside training
+        self.show: Any = None  # weights.Params, for an evaluator beside training
         self.made = 0  # of `saves`, where checkpoints are made between two rounds of turns
         super().__init__()
 
@@ -411,9 +344,8 @@ def next_incarnation(incarnation: int | None, resumes: int) -> int:
 
 
 class RoleSize(SharedObject):
-    """How many workers a role is to have, and has, and which are to leave. Anyone may ask; the main process acts."""
+    """How many workers a role is to have, and has. Anyone may ask; the main process acts."""
 
-    dismissed = shared_array(np.int64, lambda _: (SEATS,))  # by seat: whether its worker is to leave
     _cells = shared_array(np.int64, lambda _: (8,))
 
     def __init__(self, n: int = 0):
@@ -434,8 +366,24 @@ class RoleSize(SharedObject):
 
 
 @dataclass
+class TurnHooks:
+    """What a worker gives the crew. rescue: of a learner, save what is whole where the run has failed.
+
+    Where all take turns in one thread, checkpoints are made between two rounds: write_part(number) writes the worker's
+    part of one, and number() of a learner gives the number of one that is made now.
+    """
+
+    rescue: Callable[[], None] | None = None
+    write_part: Callable[[int], None] | None = None
+    number: Callable[[], int] | None = None
+    meeting: int = 0  # the one that it waits for others in, by number; 0: it does not
+
+
+@dataclass
 class WorkerContext:
-    OWN: ClassVar = ("counters", "log", "rescue", "write_part", "number")  # of the worker's own process
+    """A worker's place in its run. `counters`, `hooks`, `ending_since`, `log` are of its own process."""
+
+    OWN: ClassVar = ("counters", "hooks", "ending_since", "log")
 
     role: str
     index: int  # among the workers of this role
@@ -446,29 +394,25 @@ class WorkerContext:
     control: RunControl
     directory: Path | None = None  # where checkpoints and reports of this run go
     resume: Path | None = None  # the checkpoint this run goes on from
-    anew: bool = False  # without what it has of lanes and of rollouts in flight
     incarnation: int = 0  # how often this worker was replaced, plus 1000 × resumptions that it began anew in
-    threads: int = 1  # compute threads
-    trace: bool = False  # write every update's loss
     precision: str = "float32"  # of networks, see nets.device
     device: str = "cpu"  # that it computes on: see polyplay.nets.device
-    reuse: bool = True  # learn from what was computed while acting, where the weights are the same
-    heads: RoleSize | None = None  # of this role
-    drains: bool = False  # it ends by itself once it is to leave; else it is ended at its next turn
-    meeting: int = 0  # the one that it waits for others in, by number; 0: it does not
     patience: float = 0.1  # seconds a wait lasts before it answers "nothing yet"; 0 when all run in one thread
     # to the main process: ("warning" | "caution" | "remark" | "note" | "unsaved" | "decision", text)
     log: Callable[[str, str], None] = lambda kind, text: None
-    served: tuple[int, ...] = ()  # rows of the counters of the agents that workers of this role learn for
-    ending_since: float = 0.0  # when this worker saw that the run ends; 0: it has not
-    rescue: Callable[[], None] | None = None  # of a learner: save what is whole, where the run has failed
-    # where checkpoints are made between two rounds of turns: write its part of the one of that number;
-    write_part: Callable[[int], None] | None = None
-    number: Callable[[], int] | None = None  # and of a learner, the number of one that is made now
 
     @cached_property
     def counters(self) -> WorkerCounters:
         return self.all_counters.row(self.row)
+
+    @cached_property
+    def hooks(self) -> TurnHooks:
+        return TurnHooks()
+
+    @cached_property
+    def ending_since(self) -> float:
+        """When this worker saw that the run ends: it asks from then on."""
+        return time.monotonic()
 
     @property
     def noise_seed(self) -> int:
@@ -485,7 +429,7 @@ class WorkerContext:
     @property
     def leaving(self) -> bool:
         """Whether this worker is to leave: its role has fewer workers from now on."""
-        return self.heads is not None and bool(self.heads.dismissed[self.index])
+        return bool(self.control.dismissed[self.row])
 
     def late(self, left: float = 0.0) -> bool:
         """Whether the run ends, and what this worker does is not waited for: it takes `left` seconds more, or has had
@@ -493,12 +437,12 @@ class WorkerContext:
         """
         if not self.control.finishing:
             return False
-        self.ending_since = self.ending_since or time.monotonic()
         return max(left, time.monotonic() - self.ending_since) > ENDING
 
     def turn(self) -> None:
         """Called at every turn of a worker's loop: stamps its counters, and raises Closed when the run is halted."""
-        self.counters.stamp()
+        values = self.counters.values
+        values[0], values[1] = time.monotonic(), values[1] + 1  # stamp, stamps
         if self.control.halted:
             raise Closed
 

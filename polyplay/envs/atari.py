@@ -582,3 +582,6 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
 def label(how: Protocol, starts: Starts | None) -> str:
     """The protocol as every table names it: start states that are no human's are called so."""
     return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"
+
+
+connect = NativePool  # see make

@@ -253,14 +253,14 @@ class ReadySet:
 
     def sent(self, lanes: Lanes) -> np.ndarray:
         """The caller answers `lanes`: they are being stepped. Their numbers, int64. Raises ValueError: not taken."""
-        numbers = self._everyone[lanes] if isinstance(lanes, slice) else np.asarray(lanes, np.int64)
-        if not numbers.size or not (self.where[numbers] == TAKEN).all():
+        numbers = self._everyone[lanes]
+        if not numbers.size or not (self.where[lanes] == TAKEN).all():
             raise ValueError(f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}")
         if self.fixed:
-            group = int(numbers[0]) // self.width
-            if numbers.size != self.width or numbers[0] != group * self.width or (np.diff(numbers) != 1).any():
+            begin = int(numbers[0]) // self.width * self.width
+            if not np.array_equal(numbers, self._everyone[begin : begin + self.width]):
                 raise ValueError(f"send() answers a whole group of {self.width} lanes, got {lanes}")
-        self.where[numbers] = STEPPING
+        self.where[lanes] = STEPPING
         return numbers
 
     def state(self) -> dict[str, np.ndarray]:

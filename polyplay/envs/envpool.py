@@ -206,3 +206,6 @@ class EnvPoolPool(BasePool):
         """Give them up; they wait for their own threads."""
         super().close()
         self._pools.clear()
+
+
+connect = EnvPoolPool  # see make

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextvars import ContextVar
 from dataclasses import replace
+from typing import Any
 
-from polyplay.envs import build, envpool, process_pool
-from polyplay.envs.atari import Atari, NativePool
-from polyplay.envs.atari import describe as describe_game
+from polyplay.envs import build, process_pool
+from polyplay.envs.atari import Atari
 from polyplay.envs.base_pool import check_groups
 from polyplay.envs.build import check_lanes
 from polyplay.envs.inline_pool import InlinePool, VectorPool
@@ -18,26 +18,14 @@ from polyplay.envs.pool import Envs, EnvSpec, Pool, options
 from polyplay.envs.process_pool import ProcessPool
 from polyplay.envs.process_state import GlobalGenerators
 
-GAMES = {  # modules with describe(envs) and connect(envs, seed, lane), loaded when a name asks: some bring Numba
+# By how a name begins, modules with describe(envs) and connect(envs, seed, lane), loaded when a name asks: some bring
+# Numba. All others are Gymnasium environments.
+POOLS = {
+    "ALE/": "polyplay.envs.atari",
+    "envpool:": "polyplay.envs.envpool",
     "toy:": "polyplay.games.toys",
     "game:": "polyplay.games.board_pool",
     "arena:": "polyplay.games.toys",
-}
-
-
-def _games(module: str) -> tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]:
-    """Its describe and connect."""
-    return (
-        lambda envs: importlib.import_module(module).describe(envs),
-        lambda envs, seed, lane: importlib.import_module(module).connect(envs, seed, lane),
-    )
-
-
-# by how a name begins; all others are Gymnasium environments
-POOLS: dict[str, tuple[Callable[[Envs], EnvSpec], Callable[[Envs, int, int], Pool]]] = {
-    "ALE/": (describe_game, NativePool),
-    "envpool:": (envpool.describe, envpool.EnvPoolPool),
-    **{name: _games(module) for name, module in GAMES.items()},
 }
 
 
@@ -85,10 +73,16 @@ def _check(envs: Envs, spec: EnvSpec) -> None:
 def _spec_of(envs: Envs) -> EnvSpec:
     if (known := _known.get()) is not None:
         return known
-    for beginning, (own, _) in POOLS.items():
-        if envs.title.startswith(beginning):
-            return own(envs)
+    if (own := _own(envs)) is not None:
+        spec: EnvSpec = own.describe(envs)
+        return spec
     return _describe_here(envs) if envs.inline else process_pool.describe(envs)
+
+
+def _own(envs: Envs) -> Any:
+    """The module that has its pool; None: it is a Gymnasium environment."""
+    module = next((module for beginning, module in POOLS.items() if envs.title.startswith(beginning)), None)
+    return None if module is None else importlib.import_module(module)
 
 
 def _describe_here(envs: Envs) -> EnvSpec:
@@ -103,9 +97,9 @@ def _describe_here(envs: Envs) -> EnvSpec:
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
-    for beginning, (_, pool) in POOLS.items():
-        if envs.title.startswith(beginning) and (pool is not NativePool or native(envs)):
-            return pool(envs, seed, lane)
+    if (own := _own(envs)) is not None and (not envs.title.startswith("ALE/") or native(envs)):
+        pool: Pool = own.connect(envs, seed, lane)
+        return pool
     if envs.spec.vector:
         return VectorPool(envs, seed, lane)
     return InlinePool(envs, seed, lane) if envs.inline else ProcessPool(envs, seed, lane)

@@ -16,7 +16,6 @@ from gymnasium import spaces as gym
 from gymnasium.vector.utils import concatenate, create_empty_array
 
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import FOLDER
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, read_object
 from polyplay.core.numbers import mean_interval
@@ -266,7 +265,7 @@ def find_agents(name: str, trust: bool = False) -> list[RunAgent]:
         run = path.absolute().parents[1]
         if not path.is_file():
             raise UserError(f"{name}: there is no such file of a past agent")
-        if path.absolute().parent.name != FOLDER:
+        if path.absolute().parent.name != checkpoint.FOLDER:
             raise UserError(f"{name} given, allowed: the file of a past agent where its run has it, in RUN/past_agents")
         wired, _ = _wire_run(run, trust)
         load.check_spaces(run, wired.envs)

@@ -26,17 +26,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from polyplay.core import checkpoint, machine, processes
-from polyplay.core.errors import MATCH, Count, Fraction, Seed, Simulations, UserError, Whole
+from polyplay.core.errors import Count, Fraction, Seed, Simulations, UserError, Whole
 from polyplay.core.files import Row, write_json
 from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch
 from polyplay.envs import atari
-from polyplay.envs.atari import Starts
 from polyplay.envs.pool import Envs, Pool
 from polyplay.evaluation.scores import FILE, read_scores, training_score
+from polyplay.runs import directory as run_files
 from polyplay.runs import load
-from polyplay.runs.directory import READ_ONLY, config_hash, is_read_only, program_signature, read_summary
-from polyplay.runs.options import Settings
 from polyplay.systems import System
 from polyplay.workers import process
 
@@ -44,6 +42,7 @@ if TYPE_CHECKING:
     from polyplay.acting import play
     from polyplay.nets.policy import Player
 
+MATCH = 10_000  # games of a match, all played at once
 EVERY = 30.0  # seconds between two lines where standard error is no terminal
 
 
@@ -311,75 +310,59 @@ class EvaluateOptions:
     """Plays full games, measures undiscounted and unclipped returns, and writes them to the run's directory."""
 
     protocol: Literal["run", "null-op", "null-op-30min", "null-op-1-30", "human-starts", "sticky", "versus"] = "run"
-    """how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: the
-    same with 108,000 frames. null-op-1-30: that with 1-30 no-ops. human-starts: from the start states of a file.
-    sticky: sticky actions of 0.25. versus: a match with --against"""
-    episodes: Count | None = None
-    """how many full games (none: the protocol's number: 30 or 100)"""
-    seed: Seed = 0
-    """seed of environments and actions"""
-    epsilon: Fraction | None = None
-    """probability of a uniform random action (none: the system's own value, mostly 0)"""
-    starts: str | None = None
-    """file of start states, for --protocol human-starts"""
+    # how games start and end. run: as in training. null-op: 0-30 no-ops and at most 18,000 frames. null-op-30min: the
+    # same with 108,000 frames. null-op-1-30: that with 1-30 no-ops. human-starts: from the start states of a file.
+    # sticky: sticky actions of 0.25. versus: a match with --against
+    episodes: Count | None = None  # how many full games (none: the protocol's number: 30 or 100)
+    seed: Seed = 0  # seed of environments and actions
+    epsilon: Fraction | None = None  # probability of a uniform random action (none: the system's own value, mostly 0)
+    starts: str | None = None  # file of start states, for --protocol human-starts
     simulations: Simulations | None = None
-    """simulations of the search for each move, also of a run in --against; 0: the network alone (none: its own)"""
+    # simulations of the search for each move, also of a run in --against; 0: the network alone (none: its own)
     against: str | None = None
-    """the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
-    directory of a run or of a checkpoint"""
-    opening_plies: Whole | None = None
-    """random moves before a game of --protocol versus (none: 2)"""
-    video: bool = False
-    """write a video of the first game to the run's directory"""
-    render: bool = False
-    """show the games in a window, at normal speed"""
-    checkpoint: str | None = None
-    """checkpoint to load: best, or the number its name begins with (none: the newest)"""
-    agent: str | None = None
-    """agent of a league: best (by its Elo), or its number (none: the first)"""
-    greedy: bool = False
-    """take the most probable action instead of a sampled one"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where the network computes (auto: on CUDA if there is a GPU)"""
+    # the opponent of --protocol versus: random, mcts:N, in connect four perfect, in Go a program (gtp:COMMAND), or the
+    # directory of a run or of a checkpoint
+    opening_plies: Whole | None = None  # random moves before a game of --protocol versus (none: 2)
+    video: bool = False  # write a video of the first game to the run's directory
+    render: bool = False  # show the games in a window, at normal speed
+    checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
+    agent: str | None = None  # agent of a league: best (by its Elo), or its number (none: the first)
+    greedy: bool = False  # take the most probable action instead of a sampled one
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where the network computes (auto: on CUDA if there is a GPU)
     max_steps: Count | None = None
-    """stop after this many agent steps, summed over all parallel games, with the score of the games that have ended"""
+    # stop after this many agent steps, summed over all parallel games, with the score of the games that have ended
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
-def evaluate(
-    directory: Path,
-    options: EvaluateOptions | None = None,
-    settings: Settings | None = None,
-    watch: GamesWatch | None = None,
-) -> Row:
+def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: GamesWatch | None = None) -> Row:
     """Play full games with a checkpoint's weights, and write the evaluation beside them, unless it was ended early:
     `ended` says by what; or the directory is read-only: then a line says so, and a video is in the present folder.
-    settings: the run's Config, where config.json cannot hold it (an environment that is a
-    function). watch: shows how far it is, and takes signals.
+    watch: shows how far it is, and takes signals.
     """
     options = options or EvaluateOptions()
     protocol = atari.protocol(options.protocol)
     check_board_options(options)
-    page, saved, run_options, config = load.load_run(directory, trust=options.trust or settings is not None)
+    page, settings, run_options, config = load.load_run(directory, options.trust)
     found = load.choose_checkpoint(directory, options.checkpoint)
-    wired = page.build(settings or saved, load.crew_of(replace(run_options, device="cpu")))
+    wired = page.build(settings, load.crew_of(replace(run_options, device="cpu")))
     load.check_spaces(directory, wired.envs)
     envs, starts = atari.apply(protocol, wired.envs, options.starts)
     label, against = atari.label(protocol, starts), options.against or ""
     label += f" {against if against.startswith('gtp:') else Path(against).name}" if against else ""
     label += "" if options.simulations is None else f", {options.simulations} simulations"
     name = file_name(options, found.name, label)
-    read_only = is_read_only(directory)
+    read_only = run_files.is_read_only(directory)
     video = (Path() if read_only else directory) / f"{name}.mp4" if options.video else None
     played = play_and_score(wired, envs, found, options, video, watch)
     place = "best" if options.checkpoint == "best" else "final" if found.name == final(directory) else "snapshots"
     result = {**_origin(place, wired, found, config, starts, played.get("agent", 0)), **played, "label": label}
     result |= {"environment": dict(envs.spec.describe)}
     if "ended" not in result and read_only:
-        print(f"polyplay: nothing is written to {directory}, which is read-only ({READ_ONLY})", file=sys.stderr)
+        why = f"which is read-only ({run_files.READ_ONLY})"
+        print(f"polyplay: nothing is written to {directory}, {why}", file=sys.stderr)
     elif "ended" not in result:
-        result |= {"signature": signed} if (signed := program_signature(result)) else {}
+        result |= {"signature": signed} if (signed := run_files.program_signature(result)) else {}
         write_json(directory / f"{name}.json", result)
         update_scores(directory, name, result)
     return result
@@ -471,11 +454,11 @@ def file_name(options: EvaluateOptions, found: str, label: str) -> str:
 
 def final(directory: Path) -> str | None:
     """The checkpoint that a run ended with; None: it goes on, or failed."""
-    summary = read_summary(directory)
+    summary = run_files.read_summary(directory)
     return summary.get("checkpoint") if summary.get("exit_code") == 0 else None
 
 
-def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts | None, agent: int) -> Row:
+def _origin(place: str, wired: System, found: Path, config: Row, starts: atari.Starts | None, agent: int) -> Row:
     """Whose score it is, and with what it was measured."""
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
     chosen = {checkpoint.BEST: "evaluation", checkpoint.CHAMPION: "match"}
@@ -492,7 +475,7 @@ def _origin(place: str, wired: System, found: Path, config: Row, starts: Starts 
         "checkpoint": found.name,
         "checkpoint_sha256": load.weights_digest(found, agent),
         "frames_trained": counters.get("frames"),
-        "config_hash": config_hash(config),
+        "config_hash": run_files.config_hash(config),
         "starts": files,
         **{k: stamp[k] for k in ("versions", "commit", "machine")},
         "finished": stamp["started"],

@@ -15,7 +15,6 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.core.tree import Batch
 from polyplay.envs import atari
-from polyplay.envs.atari import is_board
 from polyplay.envs.lane import load_bot
 from polyplay.envs.pool import Envs
 from polyplay.evaluation.agent import RunAgent, find_agent, is_run
@@ -227,7 +226,7 @@ def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> Rou
         envs = replace(envs, name=options.env, options={})
     for agent in agents:
         own = agent.wired.envs
-        boards = is_board(own), is_board(envs)
+        boards = atari.is_board(own), atari.is_board(envs)
         if asked and any(boards):
             raise UserError(f"--env {options.env} given, but board games are as they are: leave it out")
         if asked and (own.spec.obs, own.spec.action) != (envs.spec.obs, envs.spec.action):
@@ -237,7 +236,7 @@ def open_matches(entrants: Sequence[Entrant], options: TournamentOptions) -> Rou
         if not asked and not same and _game(own) != _game(envs):
             text = f"tournament: {agent.name} plays {_game(own)}, and {first.name} {_game(envs)}"
             raise UserError(f"{text}: name runs of one game")
-    return (_board_matches if is_board(envs) else _team_matches)(entrants, envs, options, where)
+    return (_board_matches if atari.is_board(envs) else _team_matches)(entrants, envs, options, where)
 
 
 def _game(envs: Envs) -> str:

@@ -17,9 +17,9 @@ from rich.table import Column, Table
 from polyplay.core.errors import Seed, UserError
 from polyplay.core.files import Row, is_row, read_lines, read_object
 from polyplay.core.numbers import STATISTICS, aggregate, mean_interval
-from polyplay.envs.atari import PROTOCOLS, rom
+from polyplay.envs import atari
 from polyplay.envs.pool import closest_names
-from polyplay.runs.directory import origin, read_config
+from polyplay.runs import directory as run_files
 from polyplay.runs.terminal import default_console
 
 Published = Mapping[str, Mapping[str, float]]  # by column and game
@@ -117,7 +117,7 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
     """
     found = list[Row]()
     for run in runs:
-        env, entries = str(read_config(run)["config"]["env"]), _entries(run, place)
+        env, entries = str(run_files.read_config(run)["config"]["env"]), _entries(run, place)
         names = sorted({entry["protocol"] for entry in entries})
         if not names or protocol not in (None, *names):
             have = f"its {place} scores are of {', '.join(names)}" if names else f"it has no {place} score"
@@ -127,7 +127,7 @@ def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> li
             raise UserError(f"--protocol: {run} has {place} scores of {', '.join(names)}; name one")
         wanted = (entry for entry in entries if protocol in (None, entry["protocol"]))
         newest = max(wanted, key=lambda entry: str(entry.get("finished", "")))
-        game = rom(env) if env.startswith("ALE/") else None
+        game = atari.rom(env) if env.startswith("ALE/") else None
         found.append({"label": newest["protocol"], **newest, "run": str(run), "env": env, "game": game})
     if len(labels := sorted({score["label"] for score in found})) > 1:
         raise UserError(f"--protocol: these runs have scores of {', '.join(labels)}; name one, they do not compare")
@@ -141,7 +141,7 @@ def training_score(directory: Path) -> Row:
     returns = np.array([g["episodic_return"] for g in games])
     return {
         "protocol": "training",
-        **origin(directory),
+        **run_files.origin(directory),
         "episodes": len(games),
         "frames": games[-1]["frames"],
         "episodic_return_mean": float(returns.mean()),
@@ -191,19 +191,15 @@ class ScoresOptions:
     """Compares runs with published scores. Without a run, prints all published columns and their aggregates."""
 
     place: Literal["final", "best", "training", "snapshots"] = "final"
-    """score of the last weights (final), the best checkpoint, the training games, or other checkpoints (snapshots)"""
-    protocol: str | None = None
-    """scores of this protocol (none: the only one that the runs have)"""
+    # score of the last weights (final), the best checkpoint, the training games, or other checkpoints (snapshots)
+    protocol: str | None = None  # scores of this protocol (none: the only one that the runs have)
     baselines: Literal["auto", "nature", "noop57", "human-starts"] = "auto"
-    """random and human scores for normalization: those of the protocol (auto), or of this set"""
+    # random and human scores for normalization: those of the protocol (auto), or of this set
     pinball: Literal["published", "table"] = "published"
-    """random score in video_pinball: 0 as in all published aggregates, or the value of the raw tables"""
-    published: tuple[str, ...] = ()
-    """published columns to compare with (none: a few of the protocol's)"""
-    seed: Seed = 0
-    """seed of the bootstrap"""
-    json: bool = False
-    """print one JSON object"""
+    # random score in video_pinball: 0 as in all published aggregates, or the value of the raw tables
+    published: tuple[str, ...] = ()  # published columns to compare with (none: a few of the protocol's)
+    seed: Seed = 0  # seed of the bootstrap
+    json: bool = False  # print one JSON object
 
 
 def list_published(options: ScoresOptions) -> Row:
@@ -244,7 +240,7 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
 
 def _baselines(protocol: str, options: ScoresOptions) -> str:
     """The name of those that the options name, else of the protocol's own."""
-    own = PROTOCOLS[protocol].baselines if protocol in PROTOCOLS else ()
+    own = atari.PROTOCOLS[protocol].baselines if protocol in atari.PROTOCOLS else ()
     return options.baselines if options.baselines != "auto" else own[0] if own else "noop57"
 
 

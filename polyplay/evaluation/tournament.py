@@ -10,14 +10,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import NormalDist
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from polyplay.core import machine
-from polyplay.core.errors import Seed, Simulations, SomeGames, UserError, Whole
+from polyplay.core.errors import Range, Seed, Simulations, UserError, Whole
 from polyplay.core.files import Row
 from polyplay.evaluation.agent import RunAgent, find_agents, is_run
+from polyplay.evaluation.evaluate import MATCH
 from polyplay.workers import process
 
 # Elo ratings of players that met: a Bradley-Terry fit on Elo's scale, base 10, with intervals. Pure.
@@ -83,28 +84,21 @@ class TournamentOptions:
     whom, and Elo ratings. For board games, and environments with two teams of seats.
     """
 
-    matches: SomeGames = 40
-    """matches of every two players, an even number"""
-    anchor: str | None = None
-    """whose Elo is 0: one of the players, or an opponent that joins them (none: the first)"""
+    matches: Annotated[int, Range(2, MATCH)] = 40  # matches of every two players, an even number
+    anchor: str | None = None  # whose Elo is 0: one of the players, or an opponent that joins them (none: the first)
     simulations: Simulations | None = None
-    """board games: simulations of the runs' searches for each move; 0: the networks alone (none: each run's own)"""
-    opening_plies: Whole | None = None
-    """board games: random moves before a match (none: 2)"""
+    # board games: simulations of the runs' searches for each move; 0: the networks alone (none: each run's own)
+    opening_plies: Whole | None = None  # board games: random moves before a match (none: 2)
     env: str | None = None
-    """environment to play on instead of the runs' own, with the same observations and actions: held-out maps, say"""
-    seed: Seed = 0
-    """seed of environments, openings and players"""
-    greedy: bool = False
-    """runs without a search take the most probable action instead of a sampled one"""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """where networks compute (auto: on CUDA if there is a GPU)"""
+    # environment to play on instead of the runs' own, with the same observations and actions: held-out maps, say
+    seed: Seed = 0  # seed of environments, openings and players
+    greedy: bool = False  # runs without a search take the most probable action instead of a sampled one
+    device: Literal["auto", "cpu", "cuda"] = "auto"  # where networks compute (auto: on CUDA if there is a GPU)
     picture: str | None = None
-    """file of a picture of payoffs and ratings: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]"""
-    json: bool = False
-    """print one JSON object"""
+    # file of a picture of payoffs and ratings: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]
+    json: bool = False  # print one JSON object
     trust: bool = False
-    """open runs that were made by another user or machine and import a module for their environment or network"""
+    # open runs that were made by another user or machine and import a module for their environment or network
 
 
 Entrant = tuple[str, RunAgent | None]  # its name; None: an opponent by that name

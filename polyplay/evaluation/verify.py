@@ -21,13 +21,11 @@ from polyplay.core.errors import Count, Finding, Fraction, Seed, UserError
 from polyplay.core.files import Row, is_number, read_object
 from polyplay.core.numbers import aggregates_agree
 from polyplay.envs import atari
-from polyplay.envs.atari import Atari, actions_of, load_starts, rom, spelled, written
 from polyplay.envs.pool import Envs, lane_seeds
 from polyplay.evaluation import evaluate
 from polyplay.evaluation.agent import open_run
-from polyplay.runs.directory import check_program, config_hash
-from polyplay.runs.flags import check_value, option_types
-from polyplay.runs.load import crew_of, load_run, weights_digest
+from polyplay.runs import directory as run_files
+from polyplay.runs import flags, load
 from polyplay.workers import process
 
 NEEDED = (
@@ -73,24 +71,25 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
     _same("its mean", record["episodic_return_mean"], mean, "its returns have")
     _same("episodes", record["episodes"], len(record["returns"]), "returns there are")
     yield f"{mean:,.2f} over {record['episodes']} games"
-    page, settings, run_options, config = load_run(directory, trust)
-    check_program(path, record, trust)
-    _same("config_hash", record["config_hash"], config_hash(config), "config.json has")
+    page, settings, run_options, config = load.load_run(directory, trust)
+    run_files.check_program(path, record, trust)
+    _same("config_hash", record["config_hash"], run_files.config_hash(config), "config.json has")
     yield f"config.json has the hash {record['config_hash']}"
     found = checkpoint.checkpoints_dir(directory) / record["checkpoint"]
     flaw = checkpoint.flaw(found) if found.is_dir() else "it is not there any more"
     if flaw is not None:
         raise VerificationFailed(f"checkpoint {found.name}: {flaw}")
-    now = weights_digest(found, record.get("agent", 0))
+    now = load.weights_digest(found, record.get("agent", 0))
     _same("checkpoint_sha256", record["checkpoint_sha256"], now, f"checkpoint {found.name} has")
     yield f"{found.name} is complete, and its weights are those of the evaluation"
     file = None
     if record["starts"] is not None:
         file = starts or str(record["starts"]["path"])
         try:
-            _same("the digest of its start states", record["starts"]["digest"], load_starts(file).digest, f"{file} has")
+            digest = atari.load_starts(file).digest
         except UserError as e:
             raise VerificationFailed(str(e)) from None
+        _same("the digest of its start states", record["starts"]["digest"], digest, f"{file} has")
     yield f"{file} is the file that was used" if file else "none were used"
     options = evaluate.EvaluateOptions(
         **{name: record[name] for name in OPTIONS if name in record},
@@ -100,7 +99,7 @@ def _check_rules(directory: Path, path: Path, starts: str | None, trust: bool) -
         device="cpu" if record.get("device", "cpu") == "cpu" else "auto",
         trust=trust,
     )
-    wired = page.build(settings, crew_of(replace(run_options, device="cpu")))
+    wired = page.build(settings, load.crew_of(replace(run_options, device="cpu")))
     envs, _ = atari.apply(atari.protocol(options.protocol), wired.envs, file)
     yield _compare(record, evaluate.play_and_score(wired, envs, found, options))
 
@@ -120,13 +119,13 @@ def _read(path: Path) -> Row:
     returns = record["returns"]
     if not isinstance(returns, list) or not returns or not all(map(is_number, returns)):
         raise VerificationFailed(f"has {'no returns' if returns == [] else 'returns that are no numbers'}")
-    hints, starts = option_types(evaluate.EvaluateOptions), record["starts"]
+    hints, starts = flags.option_types(evaluate.EvaluateOptions), record["starts"]
     if not (starts is None or (isinstance(starts, dict) and {"path", "digest"} <= starts.keys())):
         raise VerificationFailed(f"its starts are {starts}, allowed: null, or path and digest")
     if not isinstance(record.get("agent", 0), int):
         raise VerificationFailed(f"agent: '{record['agent']}' given, allowed: a whole number")
     try:
-        return record | {name: check_value(name, record[name], hints[name]) for name in OPTIONS if name in record}
+        return record | {name: flags.check_value(name, record[name], hints[name]) for name in OPTIONS if name in record}
     except UserError as e:
         raise VerificationFailed(str(e)) from None
 
@@ -170,20 +169,14 @@ WHOLE = {**atari.PROTOCOLS["human-starts"].options, "start": "", "stack_reset": 
 class StartsOptions:
     """Records start states from a run's own games, for `polyplay evaluate --protocol human-starts --starts FILE`."""
 
-    out: str | None = None
-    """the file to write"""
-    number: Count = 100
-    """how many start states"""
-    frames: Count = 18_000
-    """the states are spread evenly over this many first frames of a game"""
-    epsilon: Fraction = 0.05
-    """probability of a uniform random action at every step"""
-    seed: Seed = 0
-    """seed of environments, actions and the choice of states"""
-    checkpoint: str | None = None
-    """checkpoint to load: best, or the number its name begins with (none: the newest)"""
+    out: str | None = None  # the file to write
+    number: Count = 100  # how many start states
+    frames: Count = 18_000  # the states are spread evenly over this many first frames of a game
+    epsilon: Fraction = 0.05  # probability of a uniform random action at every step
+    seed: Seed = 0  # seed of environments, actions and the choice of states
+    checkpoint: str | None = None  # checkpoint to load: best, or the number its name begins with (none: the newest)
     trust: bool = False
-    """open a run that was made by another user or machine and imports a module for its environment or network"""
+    # open a run that was made by another user or machine and imports a module for its environment or network
 
 
 def record_starts(directory: Path, options: StartsOptions) -> bytes:
@@ -208,20 +201,21 @@ def record_starts(directory: Path, options: StartsOptions) -> bytes:
                 for i in np.flatnonzero(~over).tolist():
                     played[i].append(int(action[i]))
         rows += _starts_of_games(envs, played, options, first)
-    agent = f"play of an agent of {config['system']}, no human's: checkpoint {found.name}, config {config_hash(config)}"
+    agent = f"play of an agent of {config['system']}, no human's: checkpoint {found.name}"
+    agent += f", config {run_files.config_hash(config)}"
     source = f"{agent}, epsilon {options.epsilon:g}, seed {options.seed}, the first {options.frames} frames"
-    return written(title, "substitute", source, rows)
+    return atari.written(title, "substitute", source, rows)
 
 
 def _starts_of_games(envs: Envs, played: list[list[int]], options: StartsOptions, first: int) -> list[Row]:
     """Start states number `first` … of as many games, whose actions were these."""
-    game, atari, rows = rom(envs.title), Atari(**envs.options), list[Row]()
-    names = actions_of(game, atari.full_actions)
+    game, made, rows = atari.rom(envs.title), atari.Atari(**envs.options), list[Row]()
+    names = atari.actions_of(game, made.full_actions)
     for i, u in enumerate(np.random.default_rng((options.seed, first)).random(len(played))):
-        steps = min(len(played[i]), options.frames // atari.frameskip)
-        buttons = [names[a] for a in played[i][: int(u * steps)] for _ in range(atari.frameskip)]
+        steps = min(len(played[i]), options.frames // made.frameskip)
+        buttons = [names[a] for a in played[i][: int(u * steps)] for _ in range(made.frameskip)]
         env_seed = int(lane_seeds(options.seed + SEED, first + i, 1)[0])
-        rows.append({"actions": spelled(buttons), "seed": env_seed, "ram": _ram(game, env_seed, buttons)})
+        rows.append({"actions": atari.spelled(buttons), "seed": env_seed, "ram": _ram(game, env_seed, buttons)})
     return rows
 
 

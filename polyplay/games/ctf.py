@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from polyplay.core import tree
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import compiled
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs.lane import Seats, StateBot
@@ -100,7 +100,6 @@ FEW = np.array(rules.SMALL)
 _YAW = np.array(rules.YAW)
 
 Point = tuple[float, float]
-compiled = cached_njit()
 _mix = compiled(mix)
 
 

@@ -11,15 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.core.compiled import bits, cached_njit
+from polyplay.core.compiled import bits, compiled
 from polyplay.core.numbers import SPLITMIX
 from polyplay.games.ctf_rules import RADIUS, WALL, clear
 
 DRAWS = 1000  # from one key; most take one or two, those of 9 × 9 rooms eight and rarely eighty
 OPEN, ROOMS = (8, 20), (20, 40)  # per cent of the inner cells that are wall: from, to
 NEAR = 2  # a team of n begins within n + NEAR moves of its base
-
-compiled = cached_njit()
 
 
 @compiled

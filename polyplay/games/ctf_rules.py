@@ -75,7 +75,7 @@ class World:
     def __post_init__(self) -> None:
         choices = {"view": VIEWS, "actions": ACTIONS, "kind": KINDS, "maps": SETS, "reward": REWARDS}
         for name, allowed in choices.items():
-            value = getattr(self, name)
+            value = vars(self)[name]
             need(value in allowed, f"arena:ctf: {name}={value} given, allowed: {', '.join(allowed)}")
         odd = 9 <= self.size <= 99 and self.size % 2 == 1
         need(odd, f"arena:ctf: size={self.size} given, allowed: odd numbers from 9, so that two bases fit, to 99")

@@ -16,7 +16,7 @@ from math import ceil, floor, sqrt
 
 import numpy as np
 
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import cached_njit, compiled
 from polyplay.core.tree import Batch
 from polyplay.games import ctf_rules as rules
 from polyplay.games.ctf_rules import BODY, CARRIED, COS, SEEN, SIN, TURN, WALL, WIDTH, FlagMatches
@@ -28,7 +28,6 @@ from polyplay.games.ctf_rules import BODY, CARRIED, COS, SEEN, SIN, TURN, WALL, 
 HALF = SEEN // 2
 SHOWN = 255  # of a byte: networks scale it to 1
 
-compiled = cached_njit()
 uncounted = cached_njit(_nrt=False)  # no reference counts: none of these makes an array
 
 

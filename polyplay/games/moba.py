@@ -16,14 +16,12 @@ from typing import NamedTuple
 import numpy as np
 
 from polyplay.core import tree
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import compiled
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs.lane import Seats, StateBot
 from polyplay.games import moba_rules, moba_views
 from polyplay.games import moba_world as w
-from polyplay.games.moba_rules import start_matches
-from polyplay.games.moba_views import DECAY, DECAY_TIME, EVENTS, REWARDS, SHARES
 from polyplay.games.moba_world import LaneWorld
 from polyplay.games.toys import Arrays, Draw, Toy
 
@@ -33,7 +31,7 @@ BOTS = ("level1", "level2", "level3", "level4")
 class LaneGame(Toy):
     """A match is terminated when a core has fallen, or after LaneWorld.length steps."""
 
-    options, events = LaneWorld, (*EVENTS, *SHARES)
+    options, events = LaneWorld, (*moba_views.EVENTS, *moba_views.SHARES)
     team_reward = True
     uses = w.USES  # of the action's parts: by which values of `primary` they are used
     bots = {name: f"polyplay.games.moba:{name}" for name in BOTS}  # noqa: RUF012
@@ -44,26 +42,26 @@ class LaneGame(Toy):
         self.world = world
         self.seats, self.teams = world.seats, world.teams
         self.legality = world.legality
-        self._weights = DECAY ** (np.arange(world.length + 1) / DECAY_TIME)
+        self._weights = moba_views.DECAY ** (np.arange(world.length + 1) / moba_views.DECAY_TIME)
 
     def reset(self, draw: Draw, n: int) -> Arrays:
         s, world = self.world.arrays(n), self.world
         s["key"][:] = (draw() * 2.0**53).astype(np.uint64)
-        start_matches(world, s, draw)
+        moba_rules.start_matches(world, s, draw)
         moba_views.look(w.LaneMatches.of(s))
         return {**s, "here": np.ones((n, self.seats), bool)}
 
     def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, Batch]:
         """In place."""
         n, P = s["here"].shape
-        events, chosen = np.zeros((n, P, len(EVENTS))), np.stack([action[k] for k in w.PARTS], -1)
+        events, chosen = np.zeros((n, P, len(moba_views.EVENTS))), np.stack([action[k] for k in w.PARTS], -1)
         matches = w.LaneMatches.of(s)
         moba_rules.step_lanes(matches, chosen, self.world.repeat, events)
         moba_views.look(matches)
         lead, ends = self._lead(s)
         ended = np.repeat(ends[:, None], P, 1)
         won = np.repeat((lead * ends)[:, None] * (1.0, -1.0), self.world.team, 1)
-        events[:, :, EVENTS.index("win")] = won > 0
+        events[:, :, moba_views.EVENTS.index("win")] = won > 0
         own = won if self.world.reward == "win" else self.shaped(events, s["age"])
         shared = np.repeat(own.reshape(n, 2, -1).mean(2), self.world.team, 1)
         reward = (1.0 - self.world.spirit) * own + self.world.spirit * shared
@@ -86,9 +84,9 @@ class LaneGame(Toy):
         times 0.6^(t / 10 min). From each the mean of the other team is taken, ρ_i - mean_j∈enemies ρ_j: all sum to 0.
         """
         shaped = np.zeros(events.shape[:2])
-        for k, name in enumerate(EVENTS[1:], 1):
-            shaped += REWARDS[name] * events[:, :, k]
-        reward = REWARDS["win"] * events[:, :, 0] + self._weights[age][:, None] * shaped
+        for k, name in enumerate(moba_views.EVENTS[1:], 1):
+            shaped += moba_views.REWARDS[name] * events[:, :, k]
+        reward = moba_views.REWARDS["win"] * events[:, :, 0] + self._weights[age][:, None] * shaped
         teams = reward.reshape(len(reward), 2, -1)
         return np.asarray(teams - teams.mean(2, keepdims=True)[:, ::-1]).reshape(reward.shape)
 
@@ -113,7 +111,6 @@ BEHIND = 1500  # how far behind the foremost creep it stays
 SAFE = 500  # how far from a tower's range
 MIDDLE = w.OFFSETS // 2
 
-compiled = cached_njit()
 _mix = compiled(mix)
 
 

@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import compiled
 from polyplay.games import moba_world as w
 from polyplay.games.moba_world import LaneWorld
 from polyplay.games.toys import Arrays, Draw
-
-compiled = cached_njit()
 
 
 @compiled

@@ -13,14 +13,12 @@ from collections import namedtuple
 
 import numpy as np
 
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import compiled
 from polyplay.core.tree import Batch
 from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD
 from polyplay.games import moba_world as w
 
 RETURN_MOST = w.RETURN_TIME + w.RETURN_A_LEVEL * w.TOP_LEVEL
-
-compiled = cached_njit()
 
 
 @compiled

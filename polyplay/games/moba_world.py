@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import compiled
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs.pool import need
 from polyplay.envs.spaces import ActionSpec, Discrete
@@ -103,7 +103,7 @@ class LaneWorld:
         got = f"length={self.length}, repeat={self.repeat}"
         need(whole, f"arena:moba: {got} given, allowed: a repeat from 1, as length a multiple of it")
         for name in ("spirit", "randomise"):
-            value = getattr(self, name)
+            value = vars(self)[name]
             need(0.0 <= value <= 1.0, f"arena:moba: {name}={value} given, allowed: 0 to 1")
 
     seats = property(lambda self: 2 * self.team)
@@ -154,9 +154,6 @@ class LaneMatches(namedtuple("LaneMatches", "units heroes wave seen shown age ke
 
 
 # Questions about units, compiled: `units` int32 [U, 6] and `heroes` int32 [P, 13] of one match, see LaneWorld.arrays.
-
-
-compiled = cached_njit()
 
 
 @compiled

@@ -29,20 +29,10 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs import spaces
-from polyplay.envs.base_pool import FLAGS, STEPPING, BasePool, Seating, check_groups
-from polyplay.envs.build import imported, one_line
+from polyplay.envs import base_pool, build, spaces
 from polyplay.envs.lane import Seats
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, need, options
-from polyplay.envs.spaces import (
-    ActionSpec,
-    Box,
-    Discrete,
-    action_sampler,
-    conditional_actions,
-    describe_actions,
-    describe_fields,
-)
+from polyplay.envs.spaces import ActionSpec, Box, Discrete
 
 Arrays = dict[str, np.ndarray]
 Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
@@ -465,7 +455,7 @@ def toy(envs: Envs) -> Toy:
     name, *switches = rest.split("+")
     given, title = {**dict(map(switch, switches)), **envs.options}, f"{kind}:{name}"
     if title in ARENAS:
-        game: Any = imported(ARENAS[title])
+        game: Any = build.imported(ARENAS[title])
         return game(options(game.options, given, title))
     if kind == "arena":
         allowed = f"{', '.join(ARENAS)}, with options after a +: arena:ctf+size=21"
@@ -480,7 +470,7 @@ def toy(envs: Envs) -> Toy:
 
 def own_class(name: str) -> type[Toy]:
     """The class of a toy of one's own, "module:Class". Raises UserError: it is none, or lacks a method."""
-    made: Any = imported(name)
+    made: Any = build.imported(name)
     if not (isinstance(made, type) and issubclass(made, Toy) and is_dataclass(made)):
         raise UserError(f"--env: toy:{name} is no toy; allowed: a dataclass that inherits {__name__}.Toy")
     if lacks := ", ".join(sorted(made.__abstractmethods__)):
@@ -503,7 +493,8 @@ def _try(game: Toy, spec: EnvSpec) -> None:
     if spec.mask is not None:
         _fit(game.legal, mask, spec.mask, lead)
         mask = tree.map(lambda m: m.reshape(-1, *m.shape[len(lead) :]), mask)
-    action = tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), action_sampler(spec.action, 0)(math.prod(lead), mask))
+    drawn = spaces.action_sampler(spec.action, 0)(math.prod(lead), mask)
+    action = tree.map(lambda a: a.reshape(*lead, *a.shape[1:]), drawn)
     flags = {"reward": Field((), "float32"), "terminated": Field((), "bool"), "truncated": Field((), "bool")}
     found, parts = _called(game.step, states, action, draw), ("states", *flags) if alone else ("states", "row")
     if not isinstance(found, tuple) or len(found) != len(parts):
@@ -517,7 +508,7 @@ def _called(method: Callable[..., Any], *given: Any) -> Any:
     try:
         return method(*given)
     except Exception as e:
-        raise UserError(f"--env: {method.__qualname__}() raised {one_line(e)}") from e
+        raise UserError(f"--env: {method.__qualname__}() raised {build.one_line(e)}") from e
 
 
 def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, ...]) -> None:
@@ -558,9 +549,9 @@ def describe(envs: Envs) -> EnvSpec:
     if not all(isinstance(leaf, Field) for _, leaf in tree.leaves(game.obs)) or not isinstance(game.seats, int):
         wrong = f"obs {game.obs!r}, seats {game.seats!r} given, allowed: a Field or a tree of them, and an int"
         raise UserError(f"--env: {envs.title}: {wrong}")
-    action = conditional_actions(game.action, game.uses, f"{envs.title}: uses")
-    text = {"environment": envs.title, "observation": describe_fields(game.obs)}
-    text["actions"] = describe_actions(action)
+    action = spaces.conditional_actions(game.action, game.uses, f"{envs.title}: uses")
+    text = {"environment": envs.title, "observation": spaces.describe_fields(game.obs)}
+    text["actions"] = spaces.describe_actions(action)
     text |= {} if game.legality is None else {"action mask": "of the toy's own"}
     spec = EnvSpec(game.obs, action, describe=text, classes=game.classes, mask=game.legality)
     if game.seats > 1:
@@ -582,7 +573,7 @@ def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
     return (mix(counters[at]) >> np.uint64(11)) * 2.0**-53
 
 
-class ArrayPool(BasePool):
+class ArrayPool(base_pool.BasePool):
     """A Pool all of whose state are arrays, `_arrays` by name, and who sits where."""
 
     _arrays: Batch
@@ -631,7 +622,7 @@ class ToyPool(ArrayPool):
         self._write(at, after, {"reward": reward, **flags, "first": False})
 
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
-        self._write(at, states, {"reward": 0.0, **dict.fromkeys(FLAGS, False), "first": True})
+        self._write(at, states, {"reward": 0.0, **dict.fromkeys(base_pool.FLAGS, False), "first": True})
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)
@@ -655,10 +646,10 @@ class MatchPool(ArrayPool):
 
     def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):
         super().__init__(envs)
-        check_groups(envs, self.spec.seats)
+        base_pool.check_groups(envs, self.spec.seats)
         self._asynchronous = True  # a lane is ready again once its match has stepped
         self.game = game
-        self.seating = self._table = Seating(envs.lanes, self.spec.seats, envs.agents, seed, lane)
+        self.seating = self._table = base_pool.Seating(envs.lanes, self.spec.seats, envs.agents, seed, lane)
         n = self._table.matches
         self._counters = game_streams(seed, lane, envs.lanes)[self._table.own[:, 0]]
         self._action = tree.zeros(spaces.fields(self.spec.action), (envs.lanes,))
@@ -687,7 +678,7 @@ class MatchPool(ArrayPool):
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._action, numbers, action)
         matches = np.unique(self._table.match[numbers])
-        matches = matches[(self._ready.where[self._table.own[matches]] == STEPPING).all(1)]
+        matches = matches[(self._ready.where[self._table.own[matches]] == base_pool.STEPPING).all(1)]
         ended = self._over[matches]
         for at, advance in ((matches[~ended], self._play), (matches[ended], self._rest if self._held else self._new)):
             if at.size:
@@ -718,7 +709,7 @@ class MatchPool(ArrayPool):
     def _nothing(self) -> Batch:
         """Of a row that follows no step."""
         counts: Batch = {k: 0.0 for k in ("reward", "team_reward", "events") if k in self._rows}
-        return {**counts, **dict.fromkeys(FLAGS, False), "first": True}
+        return {**counts, **dict.fromkeys(base_pool.FLAGS, False), "first": True}
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)

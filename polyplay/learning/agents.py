@@ -15,13 +15,13 @@ import numpy as np
 import torch
 
 from polyplay.buffers.actor_checkpoint import between_rounds
+from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import PolicyLike, RolloutQueue
-from polyplay.buffers.window_buffer import WindowBuffer
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint, open_checkpoint, self_path, write_self
+from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
-from polyplay.core.worker import Hyperparameters, LeagueClient, WorkerContext, seed_of
+from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
 from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source
 from polyplay.learning.parts import LearnerPart
@@ -36,7 +36,7 @@ from polyplay.weights.params import AgentParams, AgentSnapshot
 class PastAgents:
     """Makes one of a learner's weights every `every` updates."""
 
-    def __init__(self, ctx: WorkerContext, learner: Learner, league: LeagueClient, every: int):
+    def __init__(self, ctx: WorkerContext, learner: Learner, league: League, every: int):
         self.ctx, self.learner, self.league, self.every = ctx, learner, league, every
         self.agent = learner.spec.agent
         self.due = learner.version + every
@@ -62,20 +62,20 @@ class PastAgents:
     def _write(self, version: int) -> None:
         if self.ctx.directory is None:
             return
-        path = self_path(self.ctx.directory, self.agent, version)
+        path = checkpoint.self_path(self.ctx.directory, self.agent, version)
         if path.exists() and not self.again:  # of updates after the checkpoint that this run goes on from; it plays on
             self.due = version + 1
             return
         try:
             path.parent.mkdir(exist_ok=True)
             arrays = {k: np.asarray(to_host(v)) for k, v in self.learner.policy.state_dict().items()}
-            write_self(path, arrays)
+            checkpoint.write_self(path, arrays)
             self.written = version
         except OSError as e:
             self.ctx.log("warning", f"past agent {path.name} was not written: {refusal_text(e)}")
 
 
-def past_agents(feed: Feed, league: LeagueClient | None, every: int) -> PastAgents | None:
+def past_agents(feed: Feed, league: League | None, every: int) -> PastAgents | None:
     """Those of a feed's learner, where a league knows them."""
     return None if league is None or not every else PastAgents(feed.ctx, feed.learner, league, every)
 
@@ -86,7 +86,7 @@ def past_agents(feed: Feed, league: LeagueClient | None, every: int) -> PastAgen
 class AgentCopies:
     """Between two updates of a learner. Nobody waits: donor and receiver look when they get to it."""
 
-    def __init__(self, learner: Learner, orders: LeagueClient, snapshot: AgentSnapshot, publish: Callable[[], None]):
+    def __init__(self, learner: Learner, orders: League, snapshot: AgentSnapshot, publish: Callable[[], None]):
         self.learner, self.orders, self.snapshot, self.publish = learner, orders, snapshot, publish
         self.agent = learner.spec.agent
         self.since = 0  # the version of the last copy: rows of earlier ones are of weights that are gone
@@ -167,12 +167,12 @@ class AgentRollouts(Rollouts):
         self,
         queue: RolloutQueue,
         n: int,
-        league: LeagueClient | None = None,
+        league: League | None = None,
         snapshots: int = 0,
         initial: Sequence[Mapping[str, float]] = (),
     ):
         super().__init__(queue, n)
-        self.league, self.snapshots, self.initial = league, snapshots, initial
+        self.league, self.snapshots, self.agents, self.initial = league, snapshots, queue.consumers, initial
 
     def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: AgentParams) -> Sequence[AgentFeed]:
         """spec: of all; each gets hyperparameters of its own."""
@@ -183,7 +183,7 @@ class AgentRollouts(Rollouts):
                 feed.write_part(number)
 
         if self.league is not None and ctx.directory is not None:
-            ctx.write_part, ctx.number = write_part, lambda: feeds[ctx.index].number + 1
+            ctx.hooks.write_part, ctx.hooks.number = write_part, lambda: feeds[ctx.index].number + 1
         return list(feeds.values())
 
 
@@ -192,7 +192,8 @@ class AgentFeed(Feed):
 
     def __init__(self, ctx: WorkerContext, agent: int, source: AgentRollouts, spec: LearnerSpec, params: AgentParams):
         self.wait = ctx.index + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
-        ctx = replace(ctx, index=0, n=1, row=ctx.served[agent], seed=ctx.seed + APART * agent)
+        row = ctx.all_counters.workers - params.agents + agent  # the last ones are the agents'
+        ctx = replace(ctx, index=0, n=1, row=row, seed=ctx.seed + APART * agent)
         own = source.initial[agent] if source.initial else {}
         hyper = Hyperparameters(spec.hyperparameters.anneal, **{**spec.hyperparameters.configured, **own})
         hyper.schedules = spec.hyperparameters.schedules
@@ -318,7 +319,7 @@ class Windows(Source):
     reuse: float = 1.0  # 0: drawing waits for nothing once the buffer is full
     publish: int = 1  # updates from one published version of the weights to the next
     stale: int = 0  # versions that the published weights are behind
-    league: LeagueClient | None = None  # that knows past agents
+    league: League | None = None  # that knows past agents
     snapshots: int = 0  # updates from one past agent to the next
     n = 1  # slots taken at once
 
@@ -354,6 +355,62 @@ class PublishedWeights(NamedTuple):
     version: int
 
 
+# An optimizer's experience: windows of rollouts, the newest so many, drawn at random.
+#
+# Berner et al. 2019 (Rapid): what arrives overwrites what is oldest. *Reuse* is windows drawn ÷ windows arrived: at 1
+# each is drawn once on average. OpenAI Five was trained at about 1; at 2 or 3 it took twice as long.
+
+
+class WindowBuffer:
+    """Windows [window, capacity, …] and the state before each. Learning begins when it is full."""
+
+    def __init__(self, rows: Spec, state: Spec, window: int, capacity: int, reuse: float, seed: int):
+        self.window, self.capacity, self.reuse = window, capacity, reuse
+        self.rows: Batch = tree.zeros(rows, (window, capacity))
+        self.state: Batch = tree.zeros(state, (capacity,))
+        self.arrived, self.drawn = 0, 0  # windows; drawn counts from when the buffer was full
+        self.random = np.random.default_rng(seed)
+
+    def add(self, rows: Batch, state: Batch) -> None:
+        """A rollout's rows [T, lanes, …], and the states [windows, lanes, …] before its windows."""
+        lanes = next(x for _, x in tree.leaves(rows)).shape[1]
+        for first in range(0, len(next(x for _, x in tree.leaves(rows))), self.window):
+            at = (self.arrived + np.arange(lanes)) % self.capacity
+            part = tree.at(rows, slice(first, first + self.window))
+            tree.write(self.rows, (slice(None), at), part)
+            tree.write(self.state, at, tree.at(state, first // self.window))
+            self.arrived += lanes
+
+    def due(self, batch: int) -> bool:
+        """Whether so many windows may be drawn now."""
+        if self.arrived < self.capacity:
+            return False
+        fresh = self.arrived - self.capacity + batch  # the first batch is due as soon as it is full
+        return not self.reuse or self.drawn + batch <= self.reuse * fresh
+
+    def draw(self, batch: int) -> tuple[Batch, Batch]:
+        """Copies of so many different windows [window, batch, …], and the states before them."""
+        at = self.random.choice(self.capacity, batch, replace=False)
+        self.drawn += batch
+        rows = tree.map(lambda x: np.take(x, at, axis=1), self.rows)
+        return rows, tree.map(lambda x: x[at], self.state)
+
+    def save(self) -> tuple[Batch, Row]:
+        """What a checkpoint has of it: arrays, and plain data."""
+        counts = {"arrived": self.arrived, "drawn": self.drawn, "random": self.random.bit_generator.state}
+        return {"rows": self.rows, "state": self.state}, counts
+
+    def load(self, arrays: Batch, counts: Row) -> None:
+        """The inverse. Raises ValueError: it is that of another buffer."""
+        mine = {path: x.shape for path, x in tree.leaves({"rows": self.rows, "state": self.state})}
+        saved = {path: x.shape for path, x in tree.leaves(arrays)}
+        if mine != saved:
+            raise ValueError(f"windows {saved}, not {mine}")
+        tree.map(np.copyto, {"rows": self.rows, "state": self.state}, arrays)
+        self.arrived, self.drawn = counts["arrived"], counts["drawn"]
+        self.random.bit_generator.state = counts["random"]
+
+
 class WindowFeed(Feed):
     """An optimizer's end of the rollouts: they go into its buffer with their targets, and batches are drawn from it."""
 
@@ -378,7 +435,7 @@ class WindowFeed(Feed):
         if (found := between_rounds(ctx)) is not None:
             self.take_up(found)
         if ctx.directory is not None:
-            ctx.write_part, ctx.number = self.write_part, lambda: learner.version
+            ctx.hooks.write_part, ctx.hooks.number = self.write_part, lambda: learner.version
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
         """Rollouts that came; (): a batch is due; None: nothing came for a while."""
@@ -515,7 +572,7 @@ class WindowFeed(Feed):
         return f"learners/{self.ctx.index}/experience"
 
     def _load(self) -> None:
-        found = open_checkpoint(self.ctx.resume)
+        found = checkpoint.open_checkpoint(self.ctx.resume)
         if not (found.path / f"{self._name}_counts.json").exists():  # another learner saved where this one was lost
             self.ctx.log("warning", f"learner {self.ctx.index}: its experience was not saved: it begins empty")
             return

@@ -19,7 +19,7 @@ from polyplay.buffers.rollout_queue import Collator, RolloutQueue, RolloutSlots
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Hyperparameters, WorkerContext
+from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, check_parts, open_parts
 from polyplay.learning.returns import Key, Loss, LossOutput, check_loss
@@ -171,7 +171,7 @@ def run_epochs(
 
 
 @dataclass(frozen=True)
-class LearnerSpec:
+class LearnerSpec(Holder):
     """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long."""
 
     policy: PolicyFactory
@@ -191,6 +191,10 @@ class LearnerSpec:
         if self.update.replicas > 1 and any(part.refuses for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
+
+    def holds(self) -> Mapping[str, Any]:
+        """See Holder."""
+        return {"policy": self.policy, "update": self.update}
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
@@ -227,7 +231,7 @@ class Learner:
         for part in self.parts:
             part.begin(found)
         self.apply_hyperparameters()
-        ctx.rescue = self.checkpoints.rescue
+        ctx.hooks.rescue = self.checkpoints.rescue
 
     def apply_hyperparameters(self) -> None:
         """Give the network and the runner the hyperparameters as they are now, the learning rate as far as it fell."""

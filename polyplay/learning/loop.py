@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,18 +18,18 @@ import torch
 
 from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, player_from_cpu, pool_to_device
-from polyplay.acting.worker import open_pool, report_faults
-from polyplay.buffers import actor_checkpoint, delivery_log, replay_worker
+from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
+from polyplay.acting.worker import open_pool
+from polyplay.buffers import TrainingQueue, actor_checkpoint, delivery_log, replay_worker
+from polyplay.buffers.league import League
 from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
-from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, RolloutBatches, RolloutSlots, rows_of
-from polyplay.buffers.training_queue import TrainingBatches, TrainingQueue
-from polyplay.core import tree
-from polyplay.core.checkpoint import CheckpointPart, open_checkpoint
+from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, QueueBatches, RolloutBatches, RolloutSlots, rows_of
+from polyplay.core import checkpoint, tree
+from polyplay.core.checkpoint import CheckpointPart
 from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
-from polyplay.core.worker import Edge, WorkerContext, seed_of
+from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
 from polyplay.learning.runners import divide
@@ -46,7 +46,7 @@ Rollout = tuple[Batch, Batch]  # rows [T+1, B], and the state before row 0
 Nothing = tuple[()]
 
 
-class Source(ABC):
+class Source(ABC, Holder):
     """What a learner takes its batches from: the description that a role holds, pickled with it.
 
     The plan, the memory estimate, the diagram and the places of workers ask it. Raises TypeError when it is made
@@ -61,7 +61,8 @@ class Source(ABC):
     replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
     holds_replay: bool = False  # in the learner's own memory
     passes: Epochs | None = None  # over each batch, where they are several
-    league: Any = None  # that knows the past agents which are made of the weights (population.league)
+    league: League | None = None  # that knows the past agents which are made of the weights
+    agents: int = 0  # whose rollouts it takes, each with a learner and counters of its own; 0: of one, the worker's
 
     @property
     @abstractmethod
@@ -77,6 +78,10 @@ class Source(ABC):
     def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
         """The ends of it in one worker, each with a learner of its own: several where it learns for several agents."""
         return [self.open(ctx, Learner(ctx, spec), params)]
+
+    def holds(self) -> Mapping[str, Any]:
+        """See Holder."""
+        return {"source": self.edge, "posts": self.league, "envs": self.envs, "replay": self.replay}
 
     def nbytes(self, policy: PolicyLike) -> float:
         """Bytes of the rollouts and batches that each worker has for itself."""
@@ -137,16 +142,16 @@ class Feed(ABC):
         """Release what it holds."""
 
 
-def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, params: Any = None) -> Iterator[None]:
-    """Take batches from a source, update, and publish the weights where others have copies. With ctx.served, for
-    several agents, one of them at a turn.
+def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
+    """Take batches from a source, update, and publish the weights where others have copies. From a source of several
+    agents' rollouts, learn for one of them at a turn.
     """
-    feeds = source.feeds(ctx, spec, params)
+    feeds = source.feeds(ctx, spec, publish)
     for feed in feeds:
         if not isinstance(feed, Feed):
             given = f"{type(source).__name__}.open gave {type(feed).__name__}"
             raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
-    if not ctx.served:
+    if not source.agents:
         yield from learn_from(feeds[0])
         return
     turns = [(feed, learn_from(feed)) for feed in feeds]
@@ -167,7 +172,7 @@ def learn_from(feed: Feed) -> Iterator[None]:
         for item in feed.items():
             if feed.blocking:
                 ctx.counters.add("wait", time.perf_counter() - before)
-                ctx.counters.stamp()
+                ctx.turn()
             if item is not None:
                 yield from feed.learn(item)
                 feed.finish(item)
@@ -263,14 +268,16 @@ class InlineFeed(ActingFeed):
         self.pool = open_pool(ctx, envs, saved)
         try:
             slots = RolloutSlots(*_rows(learner, envs), source.steps, envs.lanes // envs.groups, envs.groups)
-            place = torch.device("cpu") if replayed else learner.device  # a replay is in the machine's own memory
-            self.pool = pool_to_device(self.pool, slots, place)
-            self.collate, policy = collator_for(slots, envs.groups, place), learner.policy
+            # a replay is in the machine's own memory
+            policy, place = learner.policy, torch.device("cpu") if replayed else learner.device
             self.recorder: TapeRecorder | None = None
-            if ctx.reuse and learner.spec.loss.recalls and isinstance(policy, ActorCritic) and policy.recalls:
+            reuses = ctx.control.reuse and learner.spec.loss.recalls
+            if reuses and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
             player = player_from_cpu(self.recorder or policy, learner.device)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
+            self.actor.move_rows(place)
+            self.collate = collator_for(slots, envs.groups, place)
             self.actor.explore, self.actor.bootstrap = explore, not replayed  # a replay keeps no last rows
             if "pool" in saved:
                 self.actor.load(saved)
@@ -408,8 +415,37 @@ class RolloutFeed(Feed):
         self.learner.checkpoints.save(lambda part: actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost))
 
 
-class Chunks(TrainingBatches, Source):  # type: ignore[override]
-    """Batches of a TrainingQueue's chunks: at least `rows` transitions, or one chunk. Acting uses the same weights."""
+class Chunks(QueueBatches, Source):
+    """Batches of a TrainingQueue's chunks: at least `rows` transitions, as few chunks as make that; 0: one
+    chunk. `rows` may change. Acting uses the same weights. Raises UserError: there may never be so many in the queue.
+    """
+
+    queue: TrainingQueue
+
+    def __init__(self, queue: TrainingQueue, rows: int):
+        self.queue, self.rows = queue, rows
+        if rows > queue.capacity:
+            raise UserError(f"--min-batch {rows} can take more chunks than --queue {queue.capacity} holds: raise that")
+
+    @property
+    def n(self) -> int:  # type: ignore[override]
+        """Whole chunks of a batch."""
+        return max(1, -(-self.rows // self.queue.T))
+
+    def describe(self) -> list[str]:
+        return [f"batch   at least {self.rows} transitions" if self.rows else "batch   one chunk"]
+
+    def consumer(self) -> Iterator[Rollout | None]:
+        """Yield (rows [T+1, n, …], state [n, …]) of n chunks, or None when nothing came for a while. Raises Closed."""
+        queue = self.queue
+        while True:
+            slots = queue.take(self.rows)
+            if slots is None:
+                yield None
+                continue
+            batch = queue.batch(slots)
+            queue.give_back(slots)  # copied
+            yield batch
 
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         return ChunkFeed(self, ctx, learner)
@@ -437,7 +473,7 @@ class Over(Source):
     """A source that takes the rollouts of another."""
 
     def __init__(self, source: Source):
-        self.source, self.edge, self.league = source, source.edge, source.league
+        self.source, self.edge, self.league, self.agents = source, source.edge, source.league, source.agents
         self.envs, self.steps, self.n = source.envs, source.steps, source.n
 
     @property
@@ -523,7 +559,7 @@ class ReplayFeed(Feed):
             learner.checkpoints.more = self.write
         replicas = learner.spec.update.replicas
         if ctx.resume is not None and replay_worker.restore_replay(ctx, self.buffer, replicas):
-            found, name = open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
+            found, name = checkpoint.open_checkpoint(ctx.resume), replay_worker.replay_folder(ctx)
             saved = found.json(f"{name}/replay_learner")
             self.updates = int(saved["updates"])
             if saved.get("ahead"):

@@ -291,6 +291,6 @@ def open_parts(learner: Learner) -> list[LearnerPart]:
         parts.append(Schedules())
     if ctx.control.show is not None and ctx.index == learner.spec.agent == 0:
         parts.append(AnswerEvaluator())
-    if ctx.trace and ctx.index == 0 and ctx.directory is not None:
+    if ctx.control.trace and ctx.index == 0 and ctx.directory is not None:
         parts.append(Trace())
     return [part.open(learner) for part in (*parts, *learner.spec.parts)]

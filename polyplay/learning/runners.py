@@ -89,8 +89,8 @@ def divide(learner: Learner, rows: int) -> bool:
     """
     ctx, refuses = learner.ctx, any(part.refuses for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
-    if not (whole or refuses or ctx.trace or learner.device.type != "cpu"):
-        n = split_size(rows, min(ctx.threads, torch.get_num_threads()), learner.vector.weights)
+    if not (whole or refuses or ctx.control.trace or learner.device.type != "cpu"):
+        n = split_size(rows, torch.get_num_threads(), learner.vector.weights)
         if n > 1:
             learner.run = ThreadedRunner(learner, n)
     return isinstance(learner.run, ThreadedRunner)

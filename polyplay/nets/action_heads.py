@@ -3,14 +3,13 @@
 Another space is another Head, several at once are a Composite of heads, or a ConditionalHead where the first decides
 which others count: everything else sees only this protocol.
 A mask of legal actions (bool, docs/concepts/rows.md) comes first: `masked` numbers never draw an illegal action.
-Categorical parts compute their logarithms by a LogProbGuard; densities of real numbers have none.
+Logarithms of categorical parts may be guarded; densities of real numbers are not.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import accumulate
 from typing import Any, Protocol
@@ -29,34 +28,16 @@ from polyplay.nets.layers import Axis, AxisSegment, Linear, TensorAxes, axis, on
 # The logarithm of a probability: exact, or guarded against probabilities near 0, as GA3C has it.
 #
 # Everything works on logits [..., n]; illegal values are those far below the largest. Acting and learning use the same
-# function, so ratios of the two are those of guarded probabilities.
+# function, so ratios of the two are those of guarded probabilities. π = softmax, H = −Σ π·(the logarithm of π). Actions
+# are drawn from π.
+#
+#     guard   logarithm for value a     source
+#     none    log π(a)                  everyone; GA3C's code with USE_LOG_SOFTMAX
+#     max     log max(π(a), ε)          GA3C's code: no gradient at all where π(a) < ε
+#     plus    log(π(a) + ε)             GA3C's paper, eq. 5: the gradient stays finite
 
 
-@dataclass(frozen=True)
-class LogProbGuard:
-    """π = softmax.
-
-    kind    logarithm for value a     source
-    none    log π(a)                  everyone; GA3C's code with USE_LOG_SOFTMAX
-    max     log max(π(a), ε)          GA3C's code: no gradient at all where π(a) < ε
-    plus    log(π(a) + ε)             GA3C's paper, eq. 5: the gradient stays finite
-    H = −Σ π·(the same of π). Actions are drawn from π.
-    """
-
-    kind: str = "none"
-    eps: float = 1e-6
-
-    @property
-    def exact(self) -> bool:
-        """Nothing is guarded: the logarithm is log-softmax."""
-        return self.kind == "none"
-
-    def logarithm(self, pi: Tensor) -> Tensor:
-        """Of probabilities of any shape, where they are guarded."""
-        return ((pi + self.eps) if self.kind == "plus" else pi.clamp_min(self.eps)).log()
-
-
-EXACT = LogProbGuard()
+EPS = 1e-6
 
 
 class SeveralHeads(nn.Module):
@@ -264,12 +245,12 @@ class Categorical(LeafHead):
     def __init__(
         self,
         n: int,
-        guard: LogProbGuard = EXACT,
+        guard: str = "none",
         noise: int = 1,
         action: Field = Field((), "int64"),
     ):
         super().__init__(n, noise, action)
-        self.guard, self.exact = guard, guard.exact
+        self.guard = guard
 
     def sample(self, params: Tensor, noise: Tensor) -> Tensor:
         """By the inverse CDF over the last dimension of params [..., n]: the first value whose cumulative probability
@@ -284,16 +265,21 @@ class Categorical(LeafHead):
         return params.argmax(-1)
 
     def logp(self, params: Tensor, action: Tensor) -> Tensor:
-        logp = F.log_softmax(params, -1) if self.exact else self.guard.logarithm(params.softmax(-1))
+        logp = F.log_softmax(params, -1) if self.guard == "none" else guarded_log(params.softmax(-1), self.guard)
         return logp.gather(-1, action.long().unsqueeze(-1)).squeeze(-1)
 
     def entropy(self, params: Tensor) -> Tensor:
-        logp = F.log_softmax(params, -1) if self.exact else None
+        logp = F.log_softmax(params, -1) if self.guard == "none" else None
         pi = params.softmax(-1) if logp is None else logp.exp()
-        return -(pi * (self.guard.logarithm(pi) if logp is None else logp)).sum(-1)
+        return -(pi * (guarded_log(pi, self.guard) if logp is None else logp)).sum(-1)
 
     def embed(self, action: Tensor) -> Tensor:
         return one_hot(action, self.size)
+
+
+def guarded_log(pi: Tensor, guard: str) -> Tensor:
+    """Of probabilities of any shape; guard: max or plus."""
+    return ((pi + EPS) if guard == "plus" else pi.clamp_min(EPS)).log()
 
 
 class _Independent(Categorical):
@@ -318,7 +304,7 @@ class MultiCategorical(_Independent):
 
     at: Tensor  # [size]: where each logit stands among rows of `most`
 
-    def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: LogProbGuard = EXACT):
+    def __init__(self, shape: tuple[int, ...], nvec: tuple[int, ...], guard: str = "none"):
         super().__init__(sum(nvec), guard, len(nvec), Field(tuple(shape), "int64"))
         self.nvec, self.most = nvec, max(nvec)
         at = [i * self.most + k for i, n in enumerate(nvec) for k in range(n)]
@@ -345,7 +331,7 @@ class MultiCategorical(_Independent):
 class Bernoulli(_Independent):
     """Independent switches by the logits of 1: int8 [*shape]. Masks: is 0 legal, is 1 legal, bit by bit."""
 
-    def __init__(self, shape: tuple[int, ...], guard: LogProbGuard = EXACT):
+    def __init__(self, shape: tuple[int, ...], guard: str = "none"):
         super().__init__(math.prod(shape), guard, math.prod(shape), Field(tuple(shape), "int8"))
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
@@ -457,13 +443,13 @@ class Composite(SeveralHeads):
         return tree.nest(dict(zip(self.paths, actions, strict=True)))
 
 
-def for_space(space: ActionSpec, guard: LogProbGuard = EXACT, scaled: bool = True) -> ActionHead:
+def for_space(space: ActionSpec, guard: str = "none", scaled: bool = True) -> ActionHead:
     """The head for an action space; `guard` is that of its categorical parts; scaled: −1 … 1 are the bounds of its real
     parts. UserError for spaces that have none.
     """
-    if not guard.exact and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
+    if guard != "none" and all(isinstance(leaf, Box) for _, leaf in tree.leaves(space)):
         needs = "it is for actions with probabilities, the environment's are real numbers"
-        raise UserError(f"--correction {guard.kind}: {needs}; use none, or vtrace")
+        raise UserError(f"--correction {guard}: {needs}; use none, or vtrace")
     if isinstance(space, Conditional):
         rest = {path: _for_leaf(space[path], guard, scaled) for path in space.uses}
         return ConditionalHead(space.first, Categorical(space[space.first].n, guard), rest, space.uses)
@@ -472,7 +458,7 @@ def for_space(space: ActionSpec, guard: LogProbGuard = EXACT, scaled: bool = Tru
     return _for_leaf(space, guard, scaled)
 
 
-def _for_leaf(space: Leaf, guard: LogProbGuard, scaled: bool) -> ActionHead:
+def _for_leaf(space: Leaf, guard: str, scaled: bool) -> ActionHead:
     if isinstance(space, Discrete):
         return Categorical(int(space.n), guard)
     if isinstance(space, MultiDiscrete):

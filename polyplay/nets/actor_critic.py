@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, cast
@@ -286,11 +286,7 @@ class TorsoPolicy(Policy):
     def cache_weights(self) -> None:
         """See Policy.cache_weights."""
         if self.bf16:
-            cache_half_weights(self._halves())
-
-    def _halves(self) -> Iterable[nn.Module]:
-        """Layers that may be computed in bfloat16, among others."""
-        return self.torso.modules()
+            cache_half_weights(self.modules())
 
     def _context(self) -> contextlib.AbstractContextManager[object]:
         return precision_of(self, bool(self.bf16))
@@ -401,6 +397,11 @@ class ActorCritic(TorsoPolicy):
         for part in (self.core, self.rewards):
             if isinstance(part, Temporal | EventRewards):
                 part.apply_hyperparameters(values)
+
+    def cache_weights(self) -> None:
+        """See Policy.cache_weights: the torso's."""
+        if self.bf16:
+            cache_half_weights(self.torso.modules())
 
     @property
     def recalls(self) -> bool:

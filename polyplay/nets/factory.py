@@ -25,7 +25,6 @@ from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields, fields
 from polyplay.nets import action_heads, layers, recurrent, torsos
-from polyplay.nets.action_heads import LogProbGuard
 from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards, Inputs
 from polyplay.nets.device import set_precision
 from polyplay.nets.layers import CentredImages, Linear, SignedImages
@@ -68,24 +67,24 @@ def make(
     raw, centre (images lose their mean picture first), signed (images as x/128 − 1, as GA3C has them) or normalize
     (numbers that are no image get mean 0, deviation 1, within ±bound); returns: a discount whose returns' size is
     learnt, for losses that scale rewards; guard: how the logarithm of a probability is kept from −∞, see
-    LogProbGuard; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
+    action_heads; real numbers beside such actions are left as they are; actions: of bounded real ones −1 … 1 is their
     range (scale), or they are as drawn and pools clip them (clip). rewards: names of events; width, auxiliary: see
     ActorCritic. options: the network's own (hidden, activation, …). Raises UserError.
     """
     _check_choices(core=core, inputs=inputs, actions=actions, guard=guard)
     title, build, init = _resolve(name, spec, init)
-    torso, log_prob = _made(build, title, spec, options), LogProbGuard(guard)
+    torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         asked = {"--core": core != "none", "--previous": previous, "--inputs": inputs != "raw"}
         asked |= {"--reward scale": returns is not None, "--auxiliary": bool(auxiliary)}
-        asked |= {f"--correction {guard}": not log_prob.exact}
+        asked |= {f"--correction {guard}": guard != "none"}
         if width or rewards:  # the system's own, which nobody can leave out
             raise UserError(WHOLE.format(title, "here a torso is needed"))
         if others := ", ".join(name for name, given in asked.items() if given):
             raise UserError(f"--network: {title!r} is a whole policy; leave out {others}")
         _try_policy(torso, title, spec)
         return torso
-    head = action_heads.for_space(spec.action, log_prob, actions == "scale")
+    head = action_heads.for_space(spec.action, guard, actions == "scale")
     behind = torso.core_features + (head.inputs + 1 if previous else 0)
     middle = recurrent.make_core(core, behind, core_size, init, memory)
     size, own = None if returns is None else ReturnScale(returns), EventRewards(rewards) if rewards else None

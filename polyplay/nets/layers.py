@@ -185,23 +185,26 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.factors is not None and torch.is_grad_enabled():
-            out: Tensor = _WithFactors.apply(x, self.weight, self.bias, self.factors, self.present_half)
+            out: Tensor = _WithFactors.apply(x, self.weight, self.bias, self.factors, self.present_half, None)
             return out
-        half = self.half_weight if self.present_half is None else self.present_half
+        weight, half = self.weight, self.half_weight if self.present_half is None else self.present_half
         if half is not None and x.dtype == torch.bfloat16 and not torch.is_grad_enabled():
             return F.linear(x, half, self.bias)
         if x.device.type != "cpu" or not self.exact:
-            return F.linear(x, self.weight, self.bias)
-        rows = max(_LEAST, len(x) + -len(x) % _TILE) - len(x)
+            return F.linear(x, weight, self.bias)
+        n = x.shape[0]
+        rows = max(_LEAST, n + -n % _TILE) - n
         columns = -x.shape[1] % _TILE if self.out_features < _NARROW else 0
         if not rows and not columns:
-            return F.linear(x, self.weight, self.bias)
-        weight = F.pad(self.weight, (0, columns)) if columns else self.weight
-        return F.linear(F.pad(x, (0, columns, 0, rows)), weight, self.bias)[: len(x)]
+            return F.linear(x, weight, self.bias)
+        weight = F.pad(weight, (0, columns)) if columns else weight
+        return F.linear(F.pad(x, (0, columns, 0, rows)), weight, self.bias)[:n]
 
 
 class _WithFactors(torch.autograd.Function):
-    """F.linear whose weight's gradient is left to who has the factors: it is their product, dL/dyᵀ·x."""
+    """F.linear whose weight's gradient is left to who has the factors: it is their product, dL/dyᵀ·x. half: the weight
+    in bfloat16; token: its gradient is 0, and comes once the factors are there.
+    """
 
     @staticmethod
     def forward(
@@ -211,16 +214,18 @@ class _WithFactors(torch.autograd.Function):
         bias: Tensor | None,
         factors: list[tuple[Tensor, Tensor]],
         half: Tensor | None,
+        token: Tensor | None,
     ) -> Tensor:
         dtype = torch.bfloat16 if torch.is_autocast_enabled("cpu") else x.dtype
-        ctx.x, ctx.factors, ctx.bias = x.to(dtype), factors, bias is not None
+        ctx.x, ctx.factors = x.to(dtype), factors
         ctx.weight = half if half is not None and half.dtype == dtype else weight.to(dtype)
         return F.linear(ctx.x, ctx.weight, None if bias is None else bias.to(dtype))
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         ctx.factors.append((grad, ctx.x))
-        return grad @ ctx.weight, None, grad.sum(0).float() if ctx.bias else None, None, None
+        bias = grad.sum(0).float() if ctx.needs_input_grad[2] else None
+        return grad @ ctx.weight, None, bias, None, None, grad.new_zeros(1) if ctx.needs_input_grad[5] else None
 
 
 class RepeatedLinear(Linear):
@@ -246,7 +251,8 @@ class RepeatedLinear(Linear):
             return super().forward(x)
         rows = max(_LEAST, len(x) + -len(x) % _TILE) if self.exact and x.device.type == "cpu" else len(x)
         padded = F.pad(x, (0, 0, 0, rows - len(x))) if rows > len(x) else x
-        out: Tensor = _Use.apply(padded, self.weight.detach(), self.bias, *self._open)
+        bias, (token, uses) = None if self.bias is None else self.bias.detach(), self._open
+        out: Tensor = _WithFactors.apply(padded, self.weight.detach(), bias, uses, None, token)
         return out[: len(x)]
 
 
@@ -263,21 +269,6 @@ class _GradientOfUses(torch.autograd.Function):
         grad, x = (torch.cat(parts) for parts in zip(*ctx.uses, strict=True))
         ctx.uses.clear()
         return grad.t() @ x, grad.sum(0) if ctx.bias else None, None
-
-
-class _Use(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, token: Tensor, uses: list[tuple[Tensor, Tensor]]
-    ) -> Tensor:
-        ctx.save_for_backward(x)
-        ctx.weight, ctx.uses = weight, uses
-        return F.linear(x, weight, bias)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        ctx.uses.append((grad, *ctx.saved_tensors))
-        return grad @ ctx.weight, None, None, grad.new_zeros(1), None
 
 
 class Conv2d(nn.Conv2d):

@@ -5,8 +5,8 @@ People inherit `Policy`, a whole network, or `Torso`, its features. `Player` is 
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,7 @@ from polyplay.envs.spaces import describe_fields
 from polyplay.nets.layers import Axis, Tape, TensorAxes, axis
 
 
-class Player(Protocol):
+class Player:
     """Acts in B lanes: a Policy, a bot or a search. What has no network inherits these defaults.
 
     A lane is one parallel environment.
@@ -26,32 +26,34 @@ class Player(Protocol):
 
     noise: int = 0  # uniforms in (0, 1) that `act` takes per lane and step
 
+    @abstractmethod
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """See Policy.act."""
-        raise NotImplementedError
 
     def spec(self) -> Spec:
         """Fields per lane of what `act` puts out; {}: rows of this player are not written."""
         return {}
 
     def state_spec(self) -> Spec:
-        """See Policy.state_spec."""
+        """Fields per lane of the state that goes from row to row; {}: there is none."""
         return {}
 
     def initial(self, lanes: int) -> Batch:
-        """See Policy.initial."""
+        """The state before the first step: zeros [lanes, …], on the weights' device."""
         return {}
 
     def reward_scale(self) -> float | Tensor:
-        """See Policy.reward_scale."""
+        """The factor of rewards in losses, a number or [], where the network learns the size of returns."""
         return 1.0
 
     def cache_weights(self) -> None:
-        """See Policy.cache_weights."""
-        return
+        """Act from now on with copies of the large weights in bfloat16, where that is what is computed in.
+
+        The caller calls it again whenever the weights have changed. Without it they are converted in every pass.
+        """
 
 
-class Policy(nn.Module):
+class Policy(nn.Module, Player):
     """Acts in B lanes and unrolls T+1 rows of them, as the same function of its weights.
 
     A network of your own inherits this and defines `spec`, `act` and `unroll`; with a memory, `state_spec` and
@@ -59,7 +61,6 @@ class Policy(nn.Module):
     Wrong shapes or types of a network by `module:callable` are a UserError before anything starts (nets.factory).
     """
 
-    noise: int = 0  # uniforms in (0, 1) that `act` takes per lane and step
     bf16: bool | None = None  # whether its torso computes in bfloat16; None: its precision cannot be chosen
     observes: bool = False  # whether `observe` learns from observations: it is then called before a replay has them
 
@@ -87,20 +88,8 @@ class Policy(nn.Module):
         """
         raise NotImplementedError
 
-    def state_spec(self) -> Spec:
-        """Fields per lane of the state that goes from row to row; {}: there is none."""
-        return {}
-
-    def initial(self, lanes: int) -> Batch:
-        """The state before the first step: zeros [lanes, …], on the weights' device."""
-        return {}
-
     def observe(self, batch: Batch) -> None:
         """Learn running statistics, which are floating buffers, from rows [T+1, B, …] once they were learnt from."""
-
-    def reward_scale(self) -> float | Tensor:
-        """The factor of rewards in losses, a number or [], where the network learns the size of returns."""
-        return 1.0
 
     def rewarded(self, rows: Batch) -> Batch:
         """The rows with the agent's own reward, where it is made of what happens in them."""
@@ -108,12 +97,6 @@ class Policy(nn.Module):
 
     def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
         """Take over what a run's hyperparameters, by name, say of parts of the network."""
-
-    def cache_weights(self) -> None:
-        """Act from now on with copies of the large weights in bfloat16, where that is what is computed in.
-
-        The caller calls it again whenever the weights have changed. Without it they are converted in every pass.
-        """
 
 
 class PolicyFactory:

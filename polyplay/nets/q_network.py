@@ -12,8 +12,6 @@ import contextlib
 import functools
 import math
 from collections.abc import Callable, Iterator
-from itertools import chain
-from typing import cast
 
 import numpy as np
 import torch
@@ -236,12 +234,6 @@ class QHead(nn.Module):
         """Actions [N] as a network's input, [N, actions]."""
         return one_hot(action, self.actions)
 
-    def halves(self) -> Iterator[Linear]:
-        """Layers that may be computed in bfloat16."""
-        for branch in (self.advantage, self.value):
-            if branch is not None and branch.hidden is not None:
-                yield from (cast("Linear", m) for m in branch.hidden.modules() if isinstance(m, Linear))
-
 
 # ε-greedy actions from values: by torch's operations or, on a CPU, in one compiled loop, to the same bits.
 
@@ -380,16 +372,11 @@ class QNetwork(TorsoPolicy):
         obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
         return self._behind_core(self._features(self.torso, obs), batch, state)[:2]
 
-    def _halves(self) -> Iterator[Linear | Conv2d]:
-        yield from (layer for layer in self.torso.modules() if isinstance(layer, Linear | Conv2d))
-        yield from self.head.halves()
-        if self.core is not None:
-            yield self.core.input
-
     @contextlib.contextmanager
     def _present_weights(self) -> Iterator[None]:
         """The weights as they are, whatever copies there are."""
-        cached = [(layer, layer.half_weight) for layer in self._halves() if layer.half_weight is not None]
+        layers = (m for m in self.modules() if isinstance(m, Linear | Conv2d))
+        cached = [(layer, layer.half_weight) for layer in layers if layer.half_weight is not None]
         for layer, _ in cached:
             layer.half_weight = None
         try:
@@ -469,9 +456,6 @@ class DPGNetwork(TorsoPolicy):
         value, slope = self._sloped(features, best)
         q = self._q(features, self._inner(action))
         return {"q": q, "best": best, "raw": raw, "value": value, "slope": slope}
-
-    def _halves(self) -> Iterator[nn.Module]:
-        return chain(self.actor.modules(), self.critic.modules())
 
     def _best(self, obs: Tree) -> Tensor:
         """μ(s) [N, A] in half ranges."""

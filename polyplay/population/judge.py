@@ -38,9 +38,8 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.policy import PolicyFactory
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population import ratings
-from polyplay.population.ratings import RANDOM, RATINGS, REFERENCES, RatedVersion
 from polyplay.search.evaluators import NetworkEvaluator
-from polyplay.search.search import PositionSearch
+from polyplay.search.search import Search
 from polyplay.search.self_play import GameNotes
 from polyplay.search.tree import SearchOptions
 from polyplay.weights.params import AgentParams, FlatParams, Params
@@ -90,13 +89,13 @@ def judge(
     options: SearchOptions,
     gate: Gate,
     params: Params,
-    best: Params,
+    publish: Params,
 ) -> Iterator[None]:
     """Play a match whenever one is due. What comes due while one is played is left out."""
-    while not params.wait(0, ctx.index, best.patience):
+    while not params.wait(0, ctx.index, publish.patience):
         yield
     matches = Matches(ctx, envs.lanes, board, policy, options, gate)
-    version = matches.restore(params, best)
+    version = matches.restore(params, publish)
     replaced = ctx.incarnation % 1000  # the match that was lost begins again
     due = max(params.version, version + 1) if replaced else gate.due_after(max(version, params.version - 1))
     while True:
@@ -104,7 +103,7 @@ def judge(
             due = gate.due_after(params.version) if reigns else due
             time.sleep(min(ctx.patience, REST))
             yield
-        row = matches.play(params, best)
+        row = matches.play(params, publish)
         ctx.log("match", json.dumps(row))
         due = gate.due_after(max(row["candidate"], params.version - 1))
         yield
@@ -189,9 +188,9 @@ class Matches:
     def _openings(self) -> tuple[MatchStarts, GameNotes]:
         """Each twice, and the moves that led there."""
         seed = seed_of(self.ctx.seed, self.candidate.version + 1)
-        draw = PositionSearch(self.board, self.opening, self.champion, self.games, seed)
+        draw = Search(self.board, self.games, self.opening, self.champion, seed)
         records, moves = play.draw_openings(
-            self.board, self.gate.games // 2, self.gate.plies, lambda records: draw.choose(records, self.ctx.turn)
+            self.board, self.gate.games // 2, self.gate.plies, lambda records: draw.choose_moves(records, self.ctx.turn)
         )
         notes = GameNotes(self.board, self.gate.games)
         for game, opening in enumerate(np.repeat(moves, 2, 0)):
@@ -199,11 +198,11 @@ class Matches:
         return MatchStarts(np.repeat(records, 2, 0), np.arange(self.gate.games) % 2 == 0), notes
 
     def _player(self, evaluator: NetworkEvaluator, notes: GameNotes) -> Opponent:
-        search = PositionSearch(self.board, self.search, evaluator, self.games)
+        search = Search(self.board, self.games, self.search, evaluator)
 
         def choose(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
             done = search.run(records[at], self.ctx.turn)
-            moves = search.search.choose(done)
+            moves = search.choose(done)
             notes.add(at, moves, done)
             return moves
 
@@ -222,9 +221,8 @@ class Matches:
         """The champion's weights, whole or not at all."""
         if self.ctx.directory is None:
             return
-        arrays = {k: v.cpu().numpy() for k, v in self.champion.network.state_dict().items()}
         try:
-            checkpoint.save_champion(self.ctx.directory, checkpoint.policy_name(0), arrays, counters)
+            checkpoint.save_weights(self.ctx.directory, checkpoint.CHAMPION, self.champion.network, counters)
         except OSError as e:
             self.ctx.log("warning", f"champion {self.champion.version} was not saved: {refusal_text(e)}")
 
@@ -271,14 +269,14 @@ def rater(
 
 def check_references(spec: EnvSpec, references: Sequence[str], matches: int) -> tuple[str, ...]:
     """Their names, `random` first. Raises UserError: no such bot, no two teams, or matches that don't divide."""
-    if unknown := sorted({*references} - {*spec.bots, RANDOM}):
+    if unknown := sorted({*references} - {*spec.bots, ratings.RANDOM}):
         given = f"references: {', '.join(unknown)} given"
-        raise UserError(f"{given}; allowed: {', '.join([RANDOM, *spec.bots])}")
+        raise UserError(f"{given}; allowed: {', '.join([ratings.RANDOM, *spec.bots])}")
     if len(set(spec.sides)) != 2 or len(set(spec.kinds)) > 1:
         raise UserError(f"--env: seats of teams {list(spec.sides)} given; ratings need two teams of the same kind")
     if matches < 2 or matches % 2:
         raise UserError(f"matches of a rating: {matches} given, half on each side; allowed: even numbers from 2 on")
-    return (RANDOM, *dict.fromkeys(name for name in references if name != RANDOM))
+    return (ratings.RANDOM, *dict.fromkeys(name for name in references if name != ratings.RANDOM))
 
 
 def rated_games(envs: Envs) -> Envs:
@@ -295,7 +293,7 @@ class Rater:
         self.ctx, self.directory, self.games, self.params = ctx, directory, games, params
         self.net = build_network(policy, ctx.seed, ctx.precision)
         self.vector = FlatParams(self.net)
-        self.file = JsonLines(directory / RATINGS)
+        self.file = JsonLines(directory / ratings.RATINGS)
         self.rated = ratings.read_rated(directory)
         self.version = -1
         self.steps_before = 0 if ctx.resume is None else checkpoint.steps_of(ctx.resume)
@@ -316,7 +314,7 @@ class Rater:
         rated = [{"name": name, "mu": mu, "sigma": sigma} for name, (mu, sigma) in skills.items()]
         played = [{"pair": list(pair), "points": points} for pair, points in pairs.items()]
         made = {**settings, "references": rated, "played": played}
-        yield from self._write(REFERENCES, partial(write_json, self.directory / REFERENCES, made))
+        yield from self._write(ratings.REFERENCES, partial(write_json, self.directory / ratings.REFERENCES, made))
         return {name: mu for name, (mu, _) in skills.items()}
 
     def is_due(self, every: int, matches: int) -> bool:
@@ -336,19 +334,19 @@ class Rater:
         """Play the matches that the weights of now lack, batch by batch."""
         steps = self.steps_before + int(self.ctx.all_counters.column("steps").sum())
         wall = round(time.monotonic() - self.begun, 3)
-        now = RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated))
+        now = ratings.RatedVersion(self.version, steps, wall, ratings.first_skill(self.rated))
         if self.rated and self.rated[-1].version == self.version:
             now = self.rated[-1]
         while now.matches < matches:
             name = ratings.next_reference(now.skill[0], now.points, references)
             line = yield from self._play(now, name, references[name], min(BATCH, matches - now.matches))
-            yield from self._write(RATINGS, partial(self.file.write, line))
+            yield from self._write(ratings.RATINGS, partial(self.file.write, line))
             ratings.take_line(self.rated, line)
             now = self.rated[-1]
             yield
         self.ctx.counters.tally(METRIC, now.skill[0], 1)
 
-    def _play(self, now: RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
+    def _play(self, now: ratings.RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
         """Matches against a reference; their line."""
         seed = seed_of(self.ctx.seed, 1 + now.version) + now.matches  # of versions and batches others
         player = play.policy_player(self.net, play.PlayOptions(matches, seed))
@@ -359,7 +357,7 @@ class Rater:
         return {**about, "mu": mu, "sigma": sigma}
 
     def _reference(self, name: str, seed: int) -> play.TeamPlayer:
-        if name == RANDOM:
+        if name == ratings.RANDOM:
             return play.random_player(seed)
         return play.scripted_player(load_bot(self.games.spec, name))
 

@@ -26,10 +26,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from polyplay.buffers import league as leagues
+from polyplay.buffers.league import Identity, League
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, read_lines, write_bytes
-from polyplay.core.worker import Identity
-from polyplay.population.league import AGENT, BOT, KINDS, NOBODY, PAST, League, blocks_of_teams
 from polyplay.population.ratings import Elo, Skill, TrueSkill
 from polyplay.population.rules import Evolution, Population, Standing, Values, evolve
 
@@ -303,11 +303,11 @@ class LeagueState:
 
     def identity(self, player: int) -> Identity:
         if player < self.places.start:
-            return Identity(AGENT, player, 0)
+            return Identity(leagues.AGENT, player, 0)
         if player >= self.places.stop:
-            return Identity(BOT, player - self.places.stop, 0)
+            return Identity(leagues.BOT, player - self.places.stop, 0)
         name = self.names[player]
-        return Identity(PAST, *map(int, name.split("-"))) if name else Identity(NOBODY, 0, 0)
+        return Identity(leagues.PAST, *map(int, name.split("-"))) if name else Identity(leagues.NOBODY, 0, 0)
 
     def apply(self, line: Row) -> None:
         """Take one line. Raises UserError: it begins a session of another league."""
@@ -338,7 +338,7 @@ class LeagueState:
 
     def _begin(self, line: Row) -> None:
         for name, value in self.settings.items():
-            grown = name == "teams" and blocks_of_teams(line[name], line["seated"]) == self.sides  # by surgery
+            grown = name == "teams" and leagues.blocks_of_teams(line[name], line["seated"]) == self.sides  # by surgery
             if line[name] != value and not grown:
                 raise UserError(f"RUN: its league has {name} {line[name]}, not {value}: resume it as it was begun")
         self.session = line["begin"]
@@ -382,8 +382,8 @@ class LeagueState:
 
     def _row(self, player: int, name: str) -> Row:
         who = self.identity(player)
-        about = {"name": name, "player": player, "kind": KINDS[who.kind], "agent": who.agent, "version": who.version}
-        return about | self.ratings.about(player, self.names)
+        about = {"name": name, "player": player, "kind": leagues.KINDS[who.kind], "agent": who.agent}
+        return {**about, "version": who.version, **self.ratings.about(player, self.names)}
 
     def save(self) -> Row:
         """As plain data, for people and tournaments."""
@@ -402,6 +402,15 @@ class LeagueHistory(NamedTuple):
     matches: np.ndarray
     elo: np.ndarray
     copies: list[Row]
+
+    def values_over(self, agent: int, first: Row) -> list[tuple[int, Row]]:
+        """An agent's hyperparameters, each with the matches that were rated before. first: those it began with."""
+        begin, values, found = 0, first, list[tuple[int, Row]]()
+        for copy in self.copies:
+            if copy["agent"] == agent:
+                found.append((begin, copy["old"] or values))
+                begin, values = copy["match"], copy["values"]
+        return [*found, (begin, values)]
 
 
 def read_history(directory: Path) -> LeagueHistory:
@@ -427,13 +436,3 @@ def read_history(directory: Path) -> LeagueHistory:
     except (ArithmeticError, LookupError, TypeError, ValueError) as e:
         raise UserError(f"{directory / LOG} is damaged ({e!r}): put back a copy of it") from None
     return LeagueHistory(np.array([n for n, _ in found]), np.stack([elo for _, elo in found]), copies)
-
-
-def values_over(copies: list[Row], agent: int, first: Row) -> list[tuple[int, Row]]:
-    """An agent's hyperparameters, each with the matches that were rated before. first: those it began with."""
-    begin, values, found = 0, first, list[tuple[int, Row]]()
-    for copy in copies:
-        if copy["agent"] == agent:
-            found.append((begin, copy["old"] or values))
-            begin, values = copy["match"], copy["values"]
-    return [*found, (begin, values)]

@@ -19,14 +19,14 @@ from pathlib import Path
 
 import numpy as np
 
-from polyplay.buffers.actor_checkpoint import LEAGUE, between_rounds
+from polyplay.buffers import actor_checkpoint
+from polyplay.buffers.league import CopyOrder, League
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import LogWrites, Row, read_lines, refusal_text
 from polyplay.core.machine import now
 from polyplay.core.numbers import uniform
-from polyplay.core.worker import CopyOrder, WorkerContext
-from polyplay.population.league import League
+from polyplay.core.worker import WorkerContext
 from polyplay.population.league_log import LOG, SUMMARY, LeagueAgents, LeagueState, MatchLog
 from polyplay.population.ratings import Elo, TrueSkill, win_probability
 from polyplay.population.rules import Evolution
@@ -145,7 +145,7 @@ NO_COPIES = Evolution()
 def referee(
     ctx: WorkerContext,
     *,
-    league: League,
+    rates: League,
     opponents: Opponents,
     matches: int,
     copies: Evolution = NO_COPIES,
@@ -153,14 +153,14 @@ def referee(
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
-        rating = Referee(replace(ctx, directory=Path(directory)), league, opponents, matches, copies)
+        rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, copies)
         with contextlib.closing(rating):
-            ctx.write_part = rating.write_part
+            ctx.hooks.write_part = rating.write_part
             if rating.found is not None:
                 yield  # in this round everybody takes up what it had
             while True:
                 if not rating.turn():
-                    league.wait_for_matches()
+                    rates.wait_for_matches()
                 yield
 
 
@@ -172,10 +172,10 @@ class Referee:
     ):
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
-        self.log, self.found = MatchLog(ctx.directory), between_rounds(ctx)
+        self.log, self.found = MatchLog(ctx.directory), actor_checkpoint.between_rounds(ctx)
         if self.found is not None:  # the league's memory is as it was, and so is the log
             self.log.cut(self.found.json(STATE)["lines"])
-            league.load(self.found.arrays(LEAGUE))
+            league.load(self.found.arrays(actor_checkpoint.LEAGUE))
         self.state = LeagueState(league, ELO, TRUESKILL)
         self.agents = LeagueAgents(league, self.state.copies, copies)
         for line in read_lines(ctx.directory / LOG):
@@ -199,7 +199,7 @@ class Referee:
         try:
             self.log.sync()
             part.json(STATE, {"lines": self.log.lines})
-            part.arrays(LEAGUE, self.league.save())
+            part.arrays(actor_checkpoint.LEAGUE, self.league.save())
         except OSError as e:
             self.ctx.log("warning", f"checkpoint {number}: without the league's matches under way: {refusal_text(e)}")
 
@@ -261,16 +261,16 @@ class Referee:
         """A line for the next matches of each actor that has some; draws of tables do not mix in one."""
         names = self.state.names
         for actor in range(self.league.actors):
-            found = self.league.results(actor, self.state.taken[actor], MOST)
-            if len(found.draw):
-                n = int(np.argmax(found.draw != found.draw[0])) or len(found.draw)
+            draws, seated, outcomes = self.league.results(actor, self.state.taken[actor], MOST)
+            if len(draws):
+                n = int(np.argmax(draws != draws[0])) or len(draws)
                 kinds, played = dict[tuple, int](), list[int]()
-                for players, outcome in zip(found.players[:n].tolist(), found.outcomes[:n].tolist(), strict=True):
+                for players, outcome in zip(seated[:n].tolist(), outcomes[:n].tolist(), strict=True):
                     if not all(names[p] for p in players):
                         raise RuntimeError(f"actor {actor} reported a match of players {players}: some are not there")
                     played.append(kinds.setdefault((tuple(players), tuple(outcome)), len(kinds)))
                 of = [[[names[p] for p in players], list(outcome)] for players, outcome in kinds]
-                yield {"actor": actor, "draw": int(found.draw[0]), "of": of, "played": played}
+                yield {"actor": actor, "draw": int(draws[0]), "of": of, "played": played}
             if lost := int(self.league.lost[actor]) - self.state.lost[actor]:
                 yield {"actor": actor, "lost": lost}
                 if not self.warned:
@@ -320,7 +320,7 @@ class Referee:
         state, seated = self.state, set[int]()
         for actor, table in state.tables.items():
             left = acknowledged is not None and acknowledged[actor] == table.draw
-            waiting = self.league.results(actor, state.taken[actor], 1).draw
+            waiting = self.league.results(actor, state.taken[actor], 1)[0]
             seated.update(table.players, () if left and (waiting == table.draw).all() else table.before)
         quality = {p: float(state.ratings.quality[p]) for p in state.past_agents[:-1] if p not in seated}
         player = min(quality, key=lambda p: quality[p], default=-1)

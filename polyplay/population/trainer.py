@@ -278,9 +278,10 @@ Say = Callable[[str, str], None]
 RunMember = Callable[[Row, int, Callable[[], str], Say], MemberSession]
 
 
-def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunMember) -> Iterator[None]:
+def trainer(ctx: WorkerContext, *, out: Members, plan: PopulationPlan, run: RunMember | None = None) -> Iterator[None]:
     """Train members until none is left."""
     assert ctx.directory is not None
+    assert run is not None
     store = Store(ctx.directory)
     take_share(ctx.index, ctx.n)
     while not (ctx.control.finishing or is_over(store.read())):

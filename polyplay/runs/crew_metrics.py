@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import psutil
 
+from polyplay.buffers.league import League
 from polyplay.core.files import Row
 from polyplay.core.machine import cores
 from polyplay.core.worker import COLUMNS, EPISODES, Counters
@@ -30,6 +31,7 @@ from polyplay.runs.reporter import KINDS, Reporter
 
 if TYPE_CHECKING:
     from polyplay.workers.crew import Crew
+    from polyplay.workers.role import Role
 
 # Memory and processor time of a process and all below it, this one unless another is named. Imports no torch.
 
@@ -146,10 +148,9 @@ class CrewMetrics:
         those that have left count too.
         """
         made, roles = self.counters.column("updates"), [role for role in self.crew.roles if role.learner]
-        own = sum(made[list(role.served)].sum() for role in roles)
-        return self.before["updates"] + int(
-            own + sum(made[self.crew.rows(role, past=True)].max(initial=0) for role in roles if not role.served)
-        )
+        each = sum(made[self.crew.agent_rows(role)].sum() for role in roles)
+        own = sum(made[self.crew.rows(role, past=True)].max(initial=0) for role in roles if not role.agents)
+        return self.before["updates"] + int(each + own)
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
         """Pass on the games that workers have finished since the last time, in the order in which they ended."""
@@ -161,7 +162,7 @@ class CrewMetrics:
                 warn("games ended faster than they could be counted: reports lack some")
             games += [(self.counters.games[row, i % EPISODES], row) for i in range(first, count)]
             self.reported[row] = count
-        several = any(role.served for role in self.crew.roles)
+        several = any(role.agents for role in self.crew.roles)
         for (return_, length, lane, agent, _), row in sorted(games, key=lambda game: float(game[0][-1])):
             game = {"frames": self.frames, "steps": self.steps, "episodic_return": float(return_)}
             game |= {"episodic_length": int(length), "lane": int(lane), **({"agent": int(agent)} if several else {})}
@@ -176,7 +177,7 @@ class CrewMetrics:
         lags, lag_sum = (self._new(name, column(name).sum()) for name in ("lag_count", "lag_sum"))
         learners = [row for role in roles if role.learner for row in self.crew.rows(role)]
         depths, takings = (self._growth(name, learners, "queue") for name in ("depth_sum", "depth_count"))
-        league = next((role.league for role in roles if role.league is not None and role.league.begun[0]), None)
+        league = next((league for role in roles if (league := role.find(League)) and league.begun[0]), None)
         elo = {} if league is None else {str(i): round(float(league.elo[i]), 1) for i in range(league.agents)}
         hosts = self.crew.fleet.report() if self.crew.fleet is not None else {}
         row = {
@@ -191,7 +192,7 @@ class CrewMetrics:
             **({"hosts": hosts} if hosts else {}),
             **self._times(),
             "queue_depth": ratio(depths, takings),
-            "restarts": int(column("restarts").sum()) + sum(role.lost for role in roles),
+            "restarts": int(column("restarts").sum()) + self.crew.lost,
             "memory_mb": self.memory(),
             **self._service(passed, lags),
         }
@@ -206,7 +207,7 @@ class CrewMetrics:
         new = self._new("time", np.array(spent))
         for role, own in zip(self.crew.roles, new, strict=True):
             fractions = {kind: ratio(n, own.sum(), 4) or 0.0 for kind, n in zip(KINDS, own, strict=True)}
-            self.roles[role.name] = {"workers": role.n, **fractions}
+            self.roles[role.name] = {"workers": self.crew.count(role), **fractions}
         return {f"time_{kind}": ratio(n, new.sum(), 4) for kind, n in zip(KINDS, new.sum(0), strict=True)}
 
     def _new(self, name: str, total: Any) -> Any:
@@ -221,11 +222,10 @@ class CrewMetrics:
         """A line for each worker that has stopped taking turns. Workers stamp their row at every turn: progress is what
         shows that they live.
         """
-        for role in self.crew.roles:
-            for worker in role.workers.values():
-                stamp = self.counters.values[worker.ctx.row, COLUMNS.index("stamp")]
-                if stamp and not worker.done and now - stamp > SILENCE:
-                    yield f"worker {role.name} {worker.ctx.index} has not taken a turn for {SILENCE:.0f} s"
+        for worker in self.crew.workers():
+            stamp = self.counters.values[worker.ctx.row, COLUMNS.index("stamp")]
+            if stamp and not worker.done and now - stamp > SILENCE:
+                yield f"worker {worker.role.name} {worker.ctx.index} has not taken a turn for {SILENCE:.0f} s"
 
     # ---------------------------------------------------------------------------------------------- the service
 
@@ -257,7 +257,7 @@ class CrewMetrics:
         """
         rows: tuple[list[int], list[int]] = [], []
         for role in self.crew.roles:
-            rows[role.takes].extend(self.crew.rows(role, past=True))
+            rows["source" in role.edges()].extend(self.crew.rows(role, past=True))
         return rows
 
     def _deciles(self, name: str, rows: list[int]) -> Metrics:
@@ -269,14 +269,15 @@ class CrewMetrics:
 
     def _agents(self, acting: list[int]) -> Metrics:
         """Of crews whose agents share tables that predictors serve."""
-        roles = [role for role in self.crew.roles if role.agents and role.agents.is_open]
-        if not roles:
+        tables: list[tuple[Role, Any]] = [(r, r.edges()["agents"]) for r in self.crew.roles if "agents" in r.edges()]
+        tables = [(role, table) for role, table in tables if table.is_open]
+        if not tables:
             return {}
-        pools = [role.agents.pool for role in roles if role.agents]
+        pools = [table.pool for _, table in tables]
         metrics: Metrics = {
             "agents": sum(pool.present for pool in pools),
-            "predictors": sum(role.n for role in roles),
-            "trainers": sum(role.n for role in self.crew.roles if role.takes),
+            "predictors": sum(self.crew.count(role) for role, _ in tables),
+            "trainers": sum(self.crew.count(role) for role in self.crew.roles if "source" in role.edges()),
             "prediction_queue": ratio(self._growth("depth_sum", acting), self._growth("depth_count", acting)),
         }
         if waits := [found for pool in pools if (found := pool.waits()) is not None]:
@@ -289,10 +290,10 @@ class CrewMetrics:
         """Of crews that learn by parameter servers: the shards' updates, gradients that were discarded so far, and how
         stale gradients were that came since the last reading, each at its shard. Sums are over shards.
         """
-        servers = {id(role.server): role.server for role in self.crew.roles if role.server}
+        servers = [role.holds["server"] for role in self.crew.roles if "server" in role.holds]
         if not servers:
             return {}
-        totals = [server.totals() for server in servers.values()]
+        totals = [server.totals() for server in servers]
         versions = np.concatenate([t["versions"] for t in totals])
         lags = self._new("staleness", np.sum([t["lags"] for t in totals], 0))
         lag_sum = self._new("staleness sum", float(sum(t["lag_sum"] for t in totals)))

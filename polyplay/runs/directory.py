@@ -18,6 +18,7 @@ import json
 import os
 import re
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -31,9 +32,7 @@ from typing import Any
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, parse_json, read_lines, read_object, write_bytes, write_json
 from polyplay.core.machine import now, stamp
-from polyplay.population.league_log import LOG, has_league
-from polyplay.population.ratings import RATINGS
-from polyplay.population.store import FILE, MEMBERS, Store, best_member, rank_members
+from polyplay.population import league_log, ratings, store
 from polyplay.runs.flags import flag
 
 # What a run wrote down line by line, as a table of columns.
@@ -149,6 +148,57 @@ def _same(path: Path, fd: int) -> bool:
         return os.path.samestat(os.stat(path), os.fstat(fd))
     except OSError:
         return False
+
+
+# What another program may ask of a run that goes on: to save a checkpoint, or to end.
+#
+# A request to save is a file in the run's directory, which the session takes at its next look; a request to end is
+# SIGINT to the process that has the directory's lock.
+
+
+SAVE = ".save"  # in the run's directory
+
+
+def take_save_request(directory: Path) -> bool:
+    """Whether somebody has asked for a checkpoint since the last time."""
+    with contextlib.suppress(OSError):
+        os.unlink(directory / SAVE)
+        return True
+    return False
+
+
+def request_save(directory: Path) -> bool:
+    """Whether a run goes on there, which will save at its next update."""
+    if lock_holder(directory) is None:
+        return False
+    (directory / SAVE).touch()
+    return True
+
+
+def request_end(directory: Path) -> bool:
+    """Whether a run goes on there, which now saves and ends as with Ctrl-C. Nobody else gets the signal."""
+    with contextlib.suppress(OSError):
+        if (pid := lock_holder(directory)) is not None:
+            os.kill(pid, signal.SIGINT)
+            return True
+    return False
+
+
+def lock_holder(directory: Path) -> int | None:
+    """The process that writes to a run's directory; None: nobody else on this machine does."""
+    who = None
+    with contextlib.suppress(OSError):
+        who = parse_json((directory / LOCK_FILE).read_bytes()) if is_locked(directory) else None
+    pid = who.get("pid") if isinstance(who, dict) and who.get("host") == socket.gethostname() else None
+    return pid if isinstance(pid, int) and pid > 1 and pid != os.getpid() and _has_open(pid, directory) else None
+
+
+def _has_open(pid: int, directory: Path) -> bool:
+    """Whether a process has the lock's file: a moment after the lock changed hands the file names the one before."""
+    with contextlib.suppress(OSError):
+        lock = os.stat(directory / LOCK_FILE)
+        return any(os.path.samestat(os.stat(fd), lock) for fd in Path(f"/proc/{pid}/fd").iterdir())
+    return False
 
 
 # Whose run it is. A run whose files name code executes that wherever it is opened: modules of its environment, network
@@ -322,15 +372,15 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
 
     for name, numbers in (("metrics", METRICS), ("decisions", ("steps",)), ("evaluations", ("steps",))):
         cut(f"{name}.jsonl", numbers, lambda row: row["steps"] <= steps)
-    if not has_league(directory):  # a league's matches were played, wherever learning goes on from
-        cut(LOG, ("steps", "candidate"), lambda row: row["candidate"] < played)
+    if not league_log.has_league(directory):  # a league's matches were played, wherever learning goes on from
+        cut(league_log.LOG, ("steps", "candidate"), lambda row: row["candidate"] < played)
 
     def game_stays(row: Row) -> bool:  # of self-play those until that step, of a gate those of earlier candidates
         gate = row.get("kind") == "gate"
         return max(row["black"], row["white"]) < played if gate else row["steps"] <= steps
 
     cut("games.jsonl", ("steps", "black", "white"), game_stays)
-    cut(RATINGS, ("version", "steps"), lambda row: row["version"] <= learnt.get("0", 0))
+    cut(ratings.RATINGS, ("version", "steps"), lambda row: row["version"] <= learnt.get("0", 0))
     for path in directory.glob("updates*.jsonl"):  # updates-N.jsonl of agent N of several, updates.jsonl of the first
         last = learnt.get(path.stem.partition("-")[2] or "0", 0)
         cut(path.name, ("update",), lambda row, last=last: row["update"] <= last)  # type: ignore[misc]
@@ -456,10 +506,10 @@ def has_members(config: Row) -> bool:
 def _best_members(directory: Path) -> str:
     """The directories of three, the best first."""
     with contextlib.suppress(UserError, KeyError, TypeError):
-        store = Store(directory)
-        members = rank_members(store.read()["members"])
-        return "the best first, " + ", ".join(str(store.member(m["member"])) for m in members[:3])
-    return f"those in {directory / MEMBERS}"
+        population = store.Store(directory)
+        members = store.rank_members(population.read()["members"])
+        return "the best first, " + ", ".join(str(population.member(m["member"])) for m in members[:3])
+    return f"those in {directory / store.MEMBERS}"
 
 
 def is_read_only(directory: Path) -> bool:
@@ -502,13 +552,13 @@ POPULATION_SHAPE: Shape = {
 
 def read_population(directory: Path) -> Row:
     """population.json of a run, also of one that goes on. Raises UserError: it is no population, or damaged."""
-    if (directory / FILE).exists():
-        return check_shape(directory / FILE, Store(directory).read(), POPULATION_SHAPE)
+    if (directory / store.FILE).exists():
+        return check_shape(directory / store.FILE, store.Store(directory).read(), POPULATION_SHAPE)
     above = directory.resolve().parent.parent
-    if (above / FILE).exists():
+    if (above / store.FILE).exists():
         raise UserError(f"RUN: {directory} is a member of a population: name the population, {above}")
     what = f"a run of {read_config(directory, population=True)['system']}, no population"
-    raise UserError(f"RUN: {directory} is {what}: name one that `polyplay train pbt` made, with its {FILE}")
+    raise UserError(f"RUN: {directory} is {what}: name one that `polyplay train pbt` made, with its {store.FILE}")
 
 
 # Runs as a list: what each directory says of the run in it, read without changing anything.
@@ -530,7 +580,7 @@ def _runs_in(place: Path) -> Iterable[Path]:
     if not place.is_dir():
         raise UserError(f"DIR: no directory {place}; name one that holds runs, as `polyplay train` makes runs/")
     if (place / "config.json").exists():
-        return [place, *sorted(path.parent for path in (place / MEMBERS).glob("*/config.json"))]
+        return [place, *sorted(path.parent for path in (place / store.MEMBERS).glob("*/config.json"))]
     return sorted(path.parent for pattern in ("*", "*/seed-*") for path in place.glob(f"{pattern}/config.json"))
 
 
@@ -577,6 +627,6 @@ def read_summary(directory: Path) -> Row:
 def _of_members(directory: Path) -> Row:
     """Of a population that has not ended."""
     population = read_population(directory)
-    best = best_member(population["members"])
+    best = store.best_member(population["members"])
     totals = {name: sum(m[name] for m in population["members"]) for name in ("frames", "steps")}
     return totals | {"wall_seconds": population["wall_seconds"], "best_score": best and best["score"]}

@@ -26,7 +26,7 @@ from polyplay.core.errors import Range, UserError
 
 
 def meanings(cls: type) -> dict[str, str]:
-    """Field → what it is, in one line: the comment on its line and the lines below, or the string below it."""
+    """Field → what it is, in one line: the comment on its line and the lines below."""
     found = dict[str, str]()
     for base in reversed(cls.__mro__):
         if not vars(base).get("__annotations__"):
@@ -36,11 +36,8 @@ def meanings(cls: type) -> dict[str, str]:
         assert isinstance(tree, ast.ClassDef)
         for node, below in zip_longest(tree.body, tree.body[1:]):
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                own_lines = lines[node.lineno - 1 : below.lineno - 1 if below else None]
-                text = " ".join(COMMENT.findall("\n".join(own_lines)))
-                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                    text = str(below.value.value)
-                found[node.target.id] = " ".join(text.split())
+                own = "\n".join(lines[node.lineno - 1 : below.lineno - 1 if below else None])
+                found[node.target.id] = " ".join(" ".join(COMMENT.findall(own)).split())
     return found
 
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from polyplay import systems
 from polyplay.core import checkpoint
@@ -22,14 +22,10 @@ from polyplay.runs.flags import flag
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, minutes_over
 from polyplay.systems import System
-from polyplay.systems._presets import composed
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
-from polyplay.workers.hosts.engines import LINKS, Engine, LocalMachines, RayMachines
+from polyplay.workers.hosts import engines
 from polyplay.workers.role import Placement
-
-if TYPE_CHECKING:
-    from polyplay.workers.hosts.fleet import Fleet
 
 # What a program gave to a run as an object, as in env=Env: the run's files have only its name. A resumed run is given
 # it again, or has it from the run that began in this process, or by its name in the program that runs.
@@ -124,12 +120,13 @@ def load_run(
     `trust`, or is a population, unless that may be.
     """
     config = read_config(directory, whole=True, population=population)
+    here = directory.resolve() in _given  # it was begun by this process, or gone on with
     known = _given.get(directory.resolve(), {})
     own = {name: v for name, v in known.items() if run_options.json_value(v) == config["config"].get(name)}
     own |= given or {}
-    for line in check_trust(directory, config, trust, own):
+    for line in check_trust(directory, config, trust or here, own):
         print(f"polyplay: {line}", file=sys.stderr)
-    page: Page = page_of(config["system"], config["config"].get("over"))
+    page = systems.page_of(config["system"], config["config"].get("over"))
     options = run_options.to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
     settings = run_options.from_json(page.Config, config["config"])
     settings = replace(settings, **{**find_objects(directory, config["config"]), **own})
@@ -157,13 +154,8 @@ def check_spaces(directory: Path, envs: pool.Envs) -> None:
             raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
 
 
-def page_of(system: str, over: object = None) -> Page:
-    """The page of a system; of a population over another that of both. Raises UserError."""
-    page = systems.load(system)
-    return composed(page, str(over or page.Config().over)) if systems.is_population(page) else page
-
-
-CREW = ("seed", "on", "serial", "trace", "steps", "step_timeout", "max_restarts", "reuse", "host_wait")
+CREW = ("seed", "on", "serial", "trace", "steps", "reuse", "host_wait")
+FAULTS = ("step_timeout", "max_restarts")  # of environments
 
 
 def crew_of(options: RunOptions) -> Crew:
@@ -175,40 +167,10 @@ def crew_of(options: RunOptions) -> Crew:
         from polyplay.nets.device import choose_precision
 
         precision = choose_precision(precision)
-    given: Any = {name: getattr(options, name) for name in CREW} | run_options.how_made(options)
+    given: Any = {name: vars(options)[name] for name in CREW}
+    given["env_defaults"] = {name: vars(options)[name] for name in FAULTS} | run_options.how_made(options)
     schedules = run_options.parse_changes(options.change)
-    return Crew(**given, precision=precision, placement=where, schedules=schedules, fleet=fleet_of(options))
-
-
-def fleet_of(options: RunOptions) -> Fleet | None:
-    """The machines that `--hosts` names; None: no others. Raises UserError."""
-    hosts = options.hosts
-    if hosts is None or hosts == "none":
-        for name in ("place", "ship"):
-            if (given := getattr(options, name)) is not None:
-                raise UserError(f"--{name}: {given} given, but it takes other machines: give --hosts too")
-        return None
-    if options.serial or options.on == "thread":
-        how = "--serial" if options.serial else "--on thread"
-        raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
-    from polyplay.workers.hosts.agent import pack_modules
-    from polyplay.workers.hosts.fleet import Fleet
-    from polyplay.workers.hosts.places import parse_places
-
-    rules = () if options.place is None else parse_places(options.place)
-    shipped = b"" if options.ship is None else pack_modules(Path(options.ship))
-    return Fleet(engine_of(hosts), options.host_timeout, rules, shipped)
-
-
-def engine_of(hosts: str) -> Engine:
-    """What starts agents on the machines that `--hosts` names. Raises UserError."""
-    kind, _, rest = hosts.partition(":")
-    if kind == "ray":
-        return RayMachines(rest)
-    if kind == "local" and rest.isdigit() and 1 <= int(rest) <= LINKS:
-        return LocalMachines(int(rest))
-    allowed = f"none, ray, ray:HOST:PORT, or local:N with N from 1 to {LINKS}"
-    raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")
+    return Crew(**given, precision=precision, placement=where, schedules=schedules, fleet=engines.fleet_of(options))
 
 
 def wire_system(page: Page, settings: Settings, crew: Crew) -> System:

@@ -19,7 +19,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Widths
+from polyplay.buffers.league import League
+from polyplay.core.errors import Count, Fraction, Seconds, Seed, UserError, Whole, Width
 from polyplay.core.files import Row
 from polyplay.core.worker import HyperparameterSchedule, SchedulePoint
 from polyplay.runs import flags
@@ -93,8 +94,9 @@ def check_changes(crew: Any, types: flags.OptionTypes) -> Lines:
     """
     if not crew.schedules:
         return []
-    spec = next(r.spec for r in crew.roles if r.learner and r.spec)
-    copied = {name for r in crew.roles if r.league is not None for name in r.league.varied}  # agents copy each other's
+    spec = crew.learner.spec
+    leagues = [role.find(League) for role in crew.roles]
+    copied = {name for league in leagues if league for name in league.varied}  # agents copy each other's
     known = [name for name in spec.hyperparameters.configured if name not in ("remaining", *copied)]
     lines = []
     for schedule in crew.schedules:
@@ -242,7 +244,7 @@ class RunOptions:
     # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md
     wrapper: tuple[str, ...] = ()
     # wrappers of a Gymnasium environment, each as module:callable; the first is innermost
-    hidden: Widths = ()
+    hidden: tuple[Width, ...] = ()
     # sizes of the network's hidden layers: 256 256 for an mlp, one size after convolutions (none: its own)
     activation: Literal["tanh", "relu"] | None = None  # activation function of an mlp's hidden layers (none: tanh)
     precision: Literal["float32", "bfloat16", "auto"] = "float32"
@@ -357,7 +359,7 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
     base, wishes = _presets.with_fastest(base, serial=bool({**written, **given}.get("serial")))
     plain, options = page.Config(), _replace_known(RunOptions(preset=name), wishes)
     sources = dict.fromkeys(types, "default")
-    changed = {k for k, value in vars(base).items() if value != getattr(plain, k)}
+    changed = {k for k, value in vars(base).items() if value != vars(plain)[k]}
     sources |= dict.fromkeys([*changed, *wishes], f"preset {name}")
     if file:
         usual = {**vars(base), **vars(options)}
@@ -375,7 +377,7 @@ def _choose(page: Page, given: Mapping[str, object], source: str, file: OptionFi
 
 def _with_layers(settings: Settings, options: RunOptions) -> Settings:
     """The network with the layers that are asked for: mlp(256,256,relu). Raises UserError: it is a function."""
-    if not hasattr(settings, "network"):
+    if "network" not in vars(settings):
         raise UserError("--hidden, --activation: given, but this system's network has --blocks and --filters")
     if callable(settings.network):
         raise UserError("--hidden, --activation: given, but --network is a function: let it choose its layers")
@@ -457,15 +459,17 @@ def refuse_begun(path: Path) -> None:
 
 def to_json(value: Any) -> Row:
     """A dataclass of plain values as a dict that json can write; a callable becomes its `module:name`."""
-    return {f.name: json_value(getattr(value, f.name)) for f in fields(value)}
+    return {f.name: json_value(vars(value)[f.name]) for f in fields(value)}
 
 
-def from_json(cls: type[T], data: Mapping[str, object], where: str = "config.json") -> T:
+def from_json(cls: type[T], data: Mapping[str, object]) -> T:
     """The inverse of `to_json`; UserError names every unknown, missing or wrongly typed field."""
     types = flags.option_types(cls)
     if wrong := sorted(set(data) ^ set(types)):
-        raise UserError(f"{where} does not fit {cls.__name__} of this version: unknown or missing: {', '.join(wrong)}")
-    return cls(**{k: flags.check_value(f"{where}: {k}", v, types[k]) for k, v in data.items()})
+        raise UserError(
+            f"config.json does not fit {cls.__name__} of this version: unknown or missing: {', '.join(wrong)}"
+        )
+    return cls(**{k: flags.check_value(f"config.json: {k}", v, types[k]) for k, v in data.items()})
 
 
 def json_value(value: object) -> object:
@@ -479,7 +483,7 @@ def json_value(value: object) -> object:
 def _replace_known(base: T, given: Mapping[str, object]) -> T:
     """`base` with those of the values given that are its fields."""
     known: Any = base
-    return replace(known, **{k: v for k, v in given.items() if hasattr(base, k)})
+    return replace(known, **{k: v for k, v in given.items() if k in vars(base)})
 
 
 # Values of a preset or a default are wishes: those that do not apply are left out. Values from a person are orders.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from polyplay.buffers.league import League
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.core.processes import describe_sets
@@ -76,15 +77,15 @@ def predict_memory(crew: Crew, net: Any) -> dict[str, float]:
     for role in crew.roles:
         if role.spec is not None:
             own = role.spec.update.worker_nbytes(net) + weights * sum(part.vectors for part in role.spec.parts)
-            own *= max(1.0, len(role.served) / role.n)
+            own *= max(1.0, role.agents / role.n)
         else:  # a network as one vector, and its gradient, which who serves agents never touches
-            own = weights * (0.0 if role.policy is None else 1.0 if role.agents else 2.0)
+            own = weights * (0.0 if role.policy is None else 1.0 if "agents" in role.edges() else 2.0)
         parts["weights"] += role.n * own
         if role.held_replay is not None:
-            parts["replay"] += role.n * role.held_replay.bytes(batches=role.out is None)
-        if role.spec is not None:  # of each agent that one worker learns for
-            parts["rollouts"] += role.n * max(1.0, len(role.served) / role.n) * role.source.nbytes(net)
-    for edge in {id(e): e for role in crew.roles for e in role.edges().values()}.values():
+            parts["replay"] += role.n * role.held_replay.bytes(batches="out" not in role.holds)
+        if role.source is not None:  # of each agent that one worker learns for
+            parts["rollouts"] += role.n * max(1.0, role.agents / role.n) * role.source.nbytes(net)
+    for edge in crew.edges():
         parts[edge.memory] = parts.get(edge.memory, 0.0) + edge.nbytes
     return parts
 
@@ -114,12 +115,12 @@ def kind_of(envs: Any) -> str:
 
 def search_role(crew: Any) -> Any:
     """The role that plays with itself; None: there is none."""
-    return next((r for r in crew.roles if "board" in r.settings and r.best is None), None)
+    return next((r for r in crew.roles if {"board", "out"} <= r.holds.keys()), None)
 
 
 def searching(role: Any) -> str:
     """How a move is found, and when a game is given up."""
-    options, resign = role.settings["options"], role.settings["resign"]
+    options, resign = role.holds["options"], role.holds["resign"]
     quits = "below a value that a tenth of the games teaches, which are played on" if resign.v is None else ""
     quits = "never" if resign.played_on == 1.0 else quits or f"below a value of {resign.v:g}"
     return f"{options.simulations:,} evaluations of a move at most; resigns {quits}"
@@ -155,16 +156,16 @@ def make_plan(crew: Any, wired: Any, options: Any, done: int = 0) -> Plan:
 
     envs = wired.envs
     skip = envs.spec.frames_per_step
-    spec = next(r.spec for r in crew.roles if r.learner and r.spec)
+    spec = crew.learner.spec
     with outlines():
         net = wired.policy()
     parts = predict_memory(crew, net)
     total, limit, weights = spec.total, memory_limit(), bytes_of(net)
     checkpoint = weights * (1 + sum(part.vectors for part in spec.parts) + len(spec.update.optim.statistics))
-    checkpoint *= max([1, *(len(r.served) for r in crew.roles)])
+    checkpoint *= max([1, *(r.agents for r in crew.roles)])
     if not any(r.asynchronous and r.learns_own for r in crew.roles):  # whose replays nobody saves
         checkpoint += int(parts["replay"])
-    best = "" if any(r.served for r in crew.roles) else " and the best"
+    best = "" if any(r.agents for r in crew.roles) else " and the best"
     when = f"every {options.checkpoint_every:g} s, the last {options.keep}{best} stay"
     lines = [
         ("workers", _workers(crew)),
@@ -193,8 +194,8 @@ def _workers(crew: Any) -> str:
         envs = role.envs
         lanes = f" with {_counted(envs.lanes, 'lane')} each{_steppers(envs)}" if envs else ""
         roles.append(f"{role.name} ×{role.n}{lanes}")
-        if role.agents is not None:
-            envs = role.agents.envs
+        if (table := role.edges().get("agents")) is not None:
+            envs = table.envs
             roles[-1] += f" for {envs.active or envs.lanes} agents{_steppers(envs)}"
     threads = {r.name: threads_of(r, crew) for r in crew.roles}
     how = "compute threads: " + ", ".join(f"{n} {name}" for name, n in threads.items())
@@ -214,7 +215,7 @@ def _network(crew: Any, wired: Any, net: Any) -> str:
     if (role := search_role(crew)) is not None:
         from polyplay.search.evaluators import ways
 
-        found = ways(role.settings["backend"], crew.precision, crew.placement.devices[0].partition(":")[0])
+        found = ways(role.holds["backend"], crew.precision, crew.placement.devices[0].partition(":")[0])
         names = [f"{backend} in {precision}" for backend, precision in found]
         fastest = f"the fastest of {', '.join(names)}, measured when it starts"
         text += f"; self-play by {fastest if names[1:] else names[0]}"
@@ -229,7 +230,7 @@ def _computing(crew: Any) -> str:
     text = f"networks in {'bfloat16' if is_half(crew.precision, kind) else 'float32'}"
     if crew.placement.on_cpu:
         return f"{text} on the CPU"
-    acting = [r.name for r in crew.roles if r.envs and not r.spec]
+    acting = [r.name for r in crew.roles if r.envs and not r.source]
     others = f" ({acting[0]} on the CPU)" if acting and crew.placement.actors_on == "cpu" else ""
     return f"{text} on {', '.join(devices)}, {device_name(devices[0])}{others}"
 
@@ -259,11 +260,10 @@ def _length(options: Any, total: float, done: int, skip: int) -> str:
 
 def _updates(crew: Any, total: float) -> str:
     rows, n = max(1, round(_steps_per_update(crew))), updates_of(crew, total)
-    replays = [r.drawn_replay for r in crew.roles if r.learner and r.drawn_replay]
-    passes = next((r.source.passes for r in crew.roles if r.spec), None)
-    if any(replay.ratio is None for replay in replays):
+    replay, passes = crew.learner.replay, crew.learner.source.passes
+    if replay and replay.ratio is None:
         return f"batches of {rows:,}, as many as there is time for"
-    if replays:
+    if replay:
         return f"{_counted(n, 'update')}, one every {rows:,} agent steps after the first {first_sample(crew):,}"
     if passes is None:
         return f"about {_counted(n, 'update')} of {rows:,} rows"
@@ -284,9 +284,9 @@ def minutes_over(minutes: float) -> str:
 
 def _steps_per_update(crew: Any) -> float:
     """Agent steps that one update of all learners together takes, or all passes over one rollout."""
-    role = next(r for r in crew.roles if r.learner)
-    together, replay = 1 if role.asynchronous or role.served else role.n, role.drawn_replay
-    ratio = (replay.ratio if replay else None) or 1.0
+    role = crew.learner
+    together = 1 if role.asynchronous or role.agents else role.n
+    ratio = (role.replay.ratio if role.replay else None) or 1.0
     return math.prod(role.source.shape) * together / ratio
 
 
@@ -303,7 +303,8 @@ def updates_of(crew: Any, total: float) -> int:
 
 def _warning(crew: Any, total: float) -> str:
     first = first_sample(crew)
-    free = any(r.drawn_replay.ratio is None for r in crew.roles if r.learner and r.drawn_replay)
+    replay = crew.learner.replay
+    free = replay is not None and replay.ratio is None
     if not first or (total > first if free else updates_of(crew, total)):
         return ""
     end = f"the run ends after {int(total):,} agent steps, but the first update needs more than {first:,}"
@@ -315,46 +316,56 @@ def _repeats(crew: Any) -> str:
         return "not bitwise reproducible: sums on a GPU have no fixed order"
     if not _fixed(crew):
         return "not bitwise reproducible, because workers are asynchronous; with --serial it is"
-    why = " (lag 0)" if not crew.serial and any(r.takes for r in crew.roles) else ""
+    why = " (lag 0)" if not crew.serial and _crosses(crew) else ""
     sets = describe_sets(crew.serial)
     return f"bitwise reproducible with the same seed and settings, if the environment is deterministic{sets}{why}"
+
+
+def _crosses(crew: Any) -> bool:
+    """Whether workers take what others make."""
+    return any("source" in r.edges() for r in crew.roles)
 
 
 def _fixed(crew: Any) -> bool:
     """Whether no clock decides what workers do."""
     fixed = all(r.envs.fixed for r in crew.roles if r.envs)
     free = any(r.asynchronous and r.n > 1 for r in crew.roles)
-    return crew.serial or (fixed and not free and (not any(r.takes for r in crew.roles) or _in_step(crew)))
+    return crew.serial or (fixed and not free and (not _crosses(crew) or _in_step(crew)))
 
 
 def resumes_exactly(crew: Any) -> bool:
     """Whether a resumed run learns, to the bit, as one that was never stopped, if environments can be saved: then
     checkpoints hold all that decides what comes next.
     """
-    ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
-    free = any(r.asynchronous or (r.in_league and not crew.serial) for r in crew.roles)
-    return crew.placement.on_cpu and _fixed(crew) and not (ahead or free or _forgets(crew))
+    free = any(r.asynchronous or (r.find(League) and not crew.serial) for r in crew.roles)
+    return crew.placement.on_cpu and _fixed(crew) and not (_drawn_ahead(crew) or free or _forgets(crew))
+
+
+def _drawn_ahead(crew: Any) -> bool:
+    """Whether learners get batches that replays of other workers drew."""
+    return any(r.source and r.replay and not r.held_replay for r in crew.roles)
 
 
 def _forgets(crew: Any) -> bool:
     """Whether auxiliary tasks draw from a memory of recent rows, which only checkpoints of a league have."""
-    terms = {name for r in crew.roles if r.spec and not r.served for name in r.spec.loss.terms}
+    terms = {name for r in crew.roles if r.spec and not r.agents for name in r.spec.loss.terms}
     return bool(terms & {"reward_prediction", "value_replay"})
 
 
 def _in_step(crew: Any) -> bool:
     """Whether acting waits for every update, and every update takes one rollout of each actor."""
-    actors, learners = [r for r in crew.roles if r.out is not None], [r for r in crew.roles if r.takes]
-    if any(r.held_replay or r.drawn_replay for r in learners) or any(r.lag != 0 for r in actors):
+    actors = [r for r in crew.roles if "out" in r.holds]
+    learners = [r for r in crew.roles if "source" in r.edges()]
+    if any(r.replay for r in learners) or any(r.holds.get("lag") != 0 for r in actors):
         return False
     return all(r.source.n * r.n == sum(a.n for a in actors) for r in learners)
 
 
 def _resumes(crew: Any) -> str:
     kinds = {kind_of(r.envs) for r in crew.roles if r.envs}
-    ahead = any(r.drawn_replay and not r.held_replay for r in crew.roles)
+    ahead = _drawn_ahead(crew)
     whole = any(r.spec and r.spec.update.pauses for r in crew.roles)
-    if any(r.in_league for r in crew.roles) and not crew.serial:
+    if any(r.find(League) for r in crew.roles) and not crew.serial:
         return "restores each agent's weights, optimizer, counters; ratings, past agents; matches under way are lost"
     if whole and not ahead:
         return f"restores weights, optimizer, counters; {ANEW}, replays start empty"

@@ -13,16 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from polyplay import systems
-from polyplay.buffers.replay import layout
-from polyplay.buffers.rollout_queue import RolloutQueue
-from polyplay.buffers.training_queue import TrainingQueue
-from polyplay.core import checkpoint
+from polyplay.buffers import replay
+from polyplay.core import checkpoint, machine
 from polyplay.core.errors import EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.files import Row, is_row, parse_json, read_lines, refusal_text, write_json
-from polyplay.core.machine import cores, now, share
 from polyplay.population import store as states
+from polyplay.population import trainer
 from polyplay.population.rules import Prior
-from polyplay.population.trainer import DRAWS, GAMES, MemberSession, PopulationPlan
 from polyplay.runs import directory as run_files
 from polyplay.runs import flags, load, reporter, run, terminal
 from polyplay.runs import options as run_options
@@ -30,7 +27,7 @@ from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.population_report import PopulationPanel
 from polyplay.runs.run import RunResult
 from polyplay.runs.session import RunSegment, Supervisor
-from polyplay.systems._presets import composed, member_settings, wire_member
+from polyplay.systems._presets import member_settings, wire_member
 from polyplay.workers.crew import Crew
 
 # What may be varied in a population, tried by building a member for each: network, optimizer and replay stay.
@@ -68,15 +65,15 @@ def _built(settings: Any, crew: Crew, values: dict[str, Any]) -> dict[str, dict[
     other, wired = wire_member(settings, crew, values)
     if wired.player is not None:
         raise UserError(f"--over: {settings.over} given, whose games with itself give no score: choose another system")
-    spec = next(role.spec for role in other.roles if role.learner and role.spec)
+    spec = other.learner.spec
+    assert spec is not None
     with load.compute_threads(1):
         network = {name: tuple(tensor.shape) for name, tensor in wired.policy().state_dict().items()}
-    replays = {role.name: layout(role.held_replay) for role in other.roles if role.held_replay}
-    rollouts = [(q.T, q.lanes, q.slots) for r in other.roles if isinstance(q := r.out, RolloutQueue | TrainingQueue)]
-    lanes = (
-        [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.learns_own and r.source.steps) for r in other.roles],
-        rollouts,
-    )
+    replays = {role.name: replay.layout(role.held_replay) for role in other.roles if role.held_replay}
+    lanes = [
+        [(r.name, r.n, r.envs and (r.envs.lanes, r.envs.groups), r.source and r.source.steps) for r in other.roles],
+        [edge.nbytes for edge in other.edges() if edge.memory == "rollouts"],
+    ]
     optimizer = {"": spec.update.optim.name, "statistics": spec.update.optim.statistics}
     return {"network": network, "optimizer": optimizer, "replay": replays, "lanes": {"": lanes}}
 
@@ -119,7 +116,7 @@ class MemberRunner:
 
     def __call__(
         self, m: Row, until: int, stopping: Callable[[], str], say: Callable[[str, str], None]
-    ) -> MemberSession:
+    ) -> trainer.MemberSession:
         """Raises UserError and WorkerLost, where no member could go on."""
         name, begun = f"member {m['member']:02d}", time.monotonic()
         directory = states.Store(self.directory).member(m["member"])
@@ -137,7 +134,7 @@ class MemberRunner:
             raise WorkerLost(f"{name}: {refusal_text(e)}") from None
         counters = _newest_counters(directory)
         games = last_returns(directory, m["copied"], self.score)
-        return MemberSession(ended, why, counters["steps"], counters["frames"], games, time.monotonic() - begun)  # type: ignore[arg-type]
+        return trainer.MemberSession(ended, why, counters["steps"], counters["frames"], games, time.monotonic() - begun)  # type: ignore[arg-type]
 
     def _run(self, directory: Path, m: Row, part: RunSegment) -> tuple[str, str]:
         """How a session ended, and why."""
@@ -153,7 +150,7 @@ class MemberRunner:
             settings = replace(self.settings, **m["values"])
             options = replace(self.options, run=str(directory), seed=SEEDS * self.options.seed + m["member"])
             sources = self.sources | dict.fromkeys(m["values"], "population")
-            result = run.begin_run(self.system, settings, options, sources, part=part)
+            result = run.begin_run(systems.load(self.system), settings, options, sources, part=part)
         if result.reason == part.paused:
             return "ready", ""
         if part.stopping and (why := part.stopping()) and result.reason.startswith(why):
@@ -201,7 +198,7 @@ def last_returns(directory: Path, since: int, score: str = "games") -> tuple[flo
         rows = [row for row in read_lines(directory / "evaluations.jsonl", "steps") if row["steps"] > since]
         return tuple(rows[-1]["returns"]) if rows else ()
     games = [row for row in _tail(directory / "episodes.jsonl", run_files.GAME) if row["steps"] > since]
-    return tuple(float(game["episodic_return"]) for game in games[-GAMES:])
+    return tuple(float(game["episodic_return"]) for game in games[-trainer.GAMES :])
 
 
 def newest_steps(directory: Path) -> int:
@@ -279,7 +276,7 @@ class PopulationSession(Supervisor):
             "failed": sum(m["state"] == states.FAILED for m in members),
             "best_member": best and best["member"],
             "best_score": best and best["score"],
-            "finished": now(),
+            "finished": machine.now(),
         }
         with contextlib.suppress(OSError):
             write_json(self.directory / "summary.json", summary)
@@ -291,12 +288,8 @@ class PopulationSession(Supervisor):
 OWN: dict[str, Any] = {"run": None, "resume": "never", "dry_run": False, "quiet": True, "verbose": False, "cores": None}
 
 
-def train(
-    page: Any, settings: Any, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
-) -> RunResult:
+def train(page: Any, settings: Any, options: RunOptions, sources: Sources) -> RunResult:
     """Train a population from nothing. Raises UserError, EnvFailure, NotFinite or WorkerLost when none can go on."""
-    _refuse_callbacks(callbacks)
-    page = composed(page, settings.over)
     settings, title = replace(settings, over=page.over.name), page.name
     reporter.check_wandb(options.wandb)
     settings, (crew, plan, lines), left = run_options.fitted(
@@ -317,11 +310,8 @@ def train(
     return _go(directory, settings, options, sources, crew, left + lines, begin)
 
 
-def resume(
-    directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
-) -> RunResult:
+def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False) -> RunResult:
     """Go on with a population; `changes` are options of its members that now hold."""
-    _refuse_callbacks(callbacks)
     given = load.objects_of(changes)
     changes = {name: value for name, value in changes.items() if name not in given}
     page, settings, options, config = load.load_run(directory, trust, population=True, given=given)
@@ -354,7 +344,7 @@ def _check_code(store: states.Store, config: Row) -> None:
             run_files.check_named(store.member(m["member"]), run_files.read_config(store.member(m["member"])), config)
 
 
-def _extend(store: states.Store, plan: PopulationPlan, changes: Mapping[str, Any]) -> None:
+def _extend(store: states.Store, plan: trainer.PopulationPlan, changes: Mapping[str, Any]) -> None:
     """Members that had come to their end go on where that is further now; those whose sessions were lost, and those
     that found no donor, have their tries again.
     """
@@ -366,13 +356,13 @@ def _extend(store: states.Store, plan: PopulationPlan, changes: Mapping[str, Any
             goes_on = {states.TRAINING: True, states.FAILED: m["lost"], states.DONE: further}
             if goes_on.get(m["state"]):
                 m["state"] = states.WAITING
-            if m["state"] != states.FAILED or m["falls"] >= DRAWS:
+            if m["state"] != states.FAILED or m["falls"] >= trainer.DRAWS:
                 m["falls"] = 0
         population |= plan.about()
         store.write(population)
 
 
-def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, PopulationPlan, list[tuple[str, str]]]:
+def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, trainer.PopulationPlan, list[tuple[str, str]]]:
     """The crew of trainers, the choices of the population, and lines about them. Raises UserError: what cannot work."""
     if options.serial and settings.at_once > 1:
         raise UserError(f"--at-once: {settings.at_once} given, but --serial is one thread: leave one of them out")
@@ -382,7 +372,7 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Populat
     crew = load.crew_of(options)
     load.wire_system(page, settings, crew)
     (role,) = crew.roles
-    plan: PopulationPlan = role.settings["plan"]
+    plan: trainer.PopulationPlan = role.holds["plan"]
     evolution = plan.evolution
     if evolution.exploit != "none" and evolution.every >= plan.total:
         text = f"--every: {evolution.every:,} agent steps given, but each member has {plan.total:,} in all"
@@ -390,12 +380,12 @@ def _wire(page: Page, settings: Any, options: RunOptions) -> tuple[Crew, Populat
     for name in sorted(run_options.scheduled_names(options.change) & {*evolution.priors}):
         raise UserError(f"--change: {name} given, and --vary {name} too: leave one of them out")
     types = flags.option_types(page.Config)
-    with share(role.n):
+    with machine.share(role.n):
         plan = replace(plan, anew=anew_of(settings, crew, dict(evolution.priors), types))
-        role.settings["plan"] = plan
+        crew.roles[0] = role.holding(plan=plan)
         other, wired = wire_member(settings, crew)
         member = run.complete_plan(systems.load(settings.over), other, wired, member_settings(settings), options)
-    between = f"{max(1, cores() // role.n)} of {cores()} cores each"
+    between = f"{max(1, machine.cores() // role.n)} of {machine.cores()} cores each"
     steps = f"{plan.total:,} agent steps each, {plan.size * plan.total:,} together"
     lines = [
         ("members", f"{plan.size} run{'s' * (plan.size > 1)} of {plan.over}, {steps}"),
@@ -429,13 +419,7 @@ def _go(
     with closing(run_files.DirectoryLock(directory)):
         config, given = run_options.to_json(settings), run_options.to_json(options)
         begin({"config": config, "options": given, "sources": sources})
-        crew.roles[0].settings["run"] = MemberRunner(directory, settings.over, *about)
+        crew.roles[0] = crew.roles[0].holding(run=MemberRunner(directory, settings.over, *about))
         lines = lines if options.verbose else terminal.short_facts(lines)
         summary = PopulationSession(crew, directory, lines, options.quiet).go()
     return RunResult(directory, summary["exit_code"], summary["reason"], summary, settings)
-
-
-def _refuse_callbacks(callbacks: Sequence[object]) -> None:
-    """Raises UserError: members are other processes' runs."""
-    if callbacks:
-        raise UserError("callbacks: given, but members of a population train in other processes: leave them out")

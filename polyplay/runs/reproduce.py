@@ -17,14 +17,14 @@ from typing import Any, cast
 import numpy as np
 
 from polyplay.acting.worker import act
-from polyplay.buffers.delivery_log import DeliveredRollout, DeliveryLog, read_log
+from polyplay.buffers import delivery_log
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import checkpoint
 from polyplay.core.errors import Diverged, UserError
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.learning.loop import Passes, Rollouts, learn
-from polyplay.runs.load import compute_threads, crew_of, load_run
+from polyplay.runs import load
 from polyplay.systems import System
 from polyplay.weights.params import FlatParams
 from polyplay.workers.crew import Crew
@@ -37,7 +37,7 @@ COMPARED = ("loss", "grad_norm", "lag_mean", "lag_max")
 class WeightHistory:
     """Takes the place of Params: the weights of every version that is still to act."""
 
-    def __init__(self, logs: list[DeliveryLog], updates_per_batch: int = 1):
+    def __init__(self, logs: list[delivery_log.DeliveryLog], updates_per_batch: int = 1):
         self.updates_per_batch = updates_per_batch
         oldest = [min(r.version for log in logs for r in log.batches[b]) for b in range(len(logs[0].batches))]
         self.oldest = np.minimum.accumulate(oldest[::-1])[::-1]  # [batches] that acts for this one or a later one
@@ -56,7 +56,7 @@ class ActorReplay:
 
     def __init__(self, role: Role, history: WeightHistory, ctx: WorkerContext):
         self.role, self.ctx, self.history, self.due = role, ctx, history, 0
-        self.queue: RolloutQueue = role.out
+        self.queue: RolloutQueue = role.holds["out"]
         self.worker: Worker | None = None
 
     def wait(self, atleast: int, reader: int, timeout: float) -> bool:
@@ -67,12 +67,12 @@ class ActorReplay:
             vector.write(self.history.weights[self.due])
         return self.due
 
-    def make(self, rollout: DeliveredRollout, meanwhile: Callable[[], None]) -> None:
+    def make(self, rollout: delivery_log.DeliveredRollout, meanwhile: Callable[[], None]) -> None:
         """The next rollout. `meanwhile`: lets learners give back the slots of their last batches."""
         if self.worker is None or self.ctx.incarnation != rollout.by:  # it was replaced then, or began anew
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
-            kw = {**self.role.arguments(), "params": self, "lag": None}
+            kw = {**self.role.holds, "params": self, "lag": None}
             self.worker = cast(Worker, self.role.work(self.ctx, **kw))
         self.due = rollout.version
         before = self.queue.made(rollout.actor)
@@ -120,27 +120,27 @@ class ReproductionCheck:
 def reproduce(directory: Path, updates: int | None = None, trust: bool = False) -> dict[str, int]:
     """Do the first `updates` of a run again, in whole batches; none: all. Raises UserError, Diverged and its own."""
     directory = Path(directory)
-    page, settings, options, config = load_run(directory, trust)
-    crew = crew_of(replace(options, serial=True, on="process", hosts=None, place=None, ship=None))
+    page, settings, options, config = load.load_run(directory, trust)
+    crew = load.crew_of(replace(options, serial=True, on="process", hosts=None, place=None, ship=None))
     wired = page.build(settings, crew)
     acting, learning = _asynchronous_roles(crew, config["system"])
     assert learning.spec is not None
-    spec, source, queue = learning.spec, _rollouts_of(learning.source), learning.source.edge
-    per_batch = 1 if learning.source.passes is None else learning.source.passes.updates
-    logs = _read_logs(directory, learning, per_batch, updates)
+    assert learning.source is not None
+    agent, source, passes = learning.spec.agent, _rollouts_of(learning.source), learning.source.passes
+    queue, per_batch = source.queue, 1 if passes is None else passes.updates
+    logs = _read_logs(directory, source, learning.n, per_batch, updates)
     queue.patience = 0.0
     source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
     history = WeightHistory(logs, per_batch)
-    control, counters = RunControl(), Counters(queue.producers + learning.n, wired.metrics)
-    how: Any = {"trace": True, "precision": crew.precision, "patience": 0.0}
-    ctx = WorkerContext("", 0, 1, 0, options.seed, counters, control, **how)
+    control, counters = RunControl(trace=True), Counters(queue.producers + learning.n, wired.metrics)
+    ctx = WorkerContext("", 0, 1, 0, options.seed, counters, control, precision=crew.precision, patience=0.0)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        stack.enter_context(compute_threads(logs[0].threads))  # with another number sums may have other last bits
+        stack.enter_context(load.compute_threads(logs[0].threads))  # with another number sums may have other last bits
         actors = [
             ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
-        kw = {**learning.arguments(), "params": history}
+        kw = {**learning.holds, "publish": history}
         replica = replace(ctx, role="learn", n=learning.n, directory=scratch)
         learners = [
             cast(Worker, learn(replace(replica, index=c, row=queue.producers + c), **kw)) for c in range(learning.n)
@@ -154,7 +154,7 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
                     raise UserError(f"RUN: it went on after its end, at update {history.version}: not reproducible")
 
         turn()
-        check = ReproductionCheck(directory, scratch, wired, spec.agent)
+        check = ReproductionCheck(directory, scratch, wired, agent)
         check.check_weights(0, history)
         for batch in range(len(logs[0].batches)):
             for rollout in [rollout for log in logs for rollout in log.batches[batch]]:
@@ -168,10 +168,12 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     return {"updates": last, "losses_equal": check.losses_equal, "checkpoints_equal": check.checkpoints_equal}
 
 
-def _read_logs(directory: Path, learning: Role, per_batch: int, updates: int | None) -> list[DeliveryLog]:
+def _read_logs(
+    directory: Path, source: Any, learners: int, per_batch: int, updates: int | None
+) -> list[delivery_log.DeliveryLog]:
     """The learners' logs, up to the last batch that all of them have, or to the one that `updates` ends in."""
-    source, producers = learning.source, learning.source.edge.producers
-    logs = [read_log(directory, c, producers, source.n, per_batch) for c in range(learning.n)]
+    producers = source.queue.producers
+    logs = [delivery_log.read_log(directory, c, producers, source.n, per_batch) for c in range(learners)]
     count = min([len(log.batches) for log in logs] + ([] if updates is None else [-(-updates // per_batch)]))
     if not count:
         raise UserError(f"RUN: no update of {directory} was logged: there is nothing to do again")

@@ -13,6 +13,7 @@ from typing import Any
 from polyplay import systems
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers import replay as replay_files
+from polyplay.buffers.league import League
 from polyplay.core import checkpoint, worker
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
@@ -23,12 +24,10 @@ from polyplay.runs import options as run_options
 from polyplay.runs.flags import flag, option_types
 from polyplay.runs.options import Page, RunOptions, Settings, Sources
 from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_speed
-from polyplay.runs.session import RunSetup, Session, check_callbacks
+from polyplay.runs.session import Callback, RunSetup, Session, check_callbacks
 from polyplay.systems import System, _presets
 from polyplay.workers.crew import Crew
 from polyplay.workers.diagram import describe_wiring
-
-Callbacks = Sequence[object]
 
 
 @dataclass
@@ -43,13 +42,12 @@ class RunResult:
 
 
 def train(
-    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = ()
+    page: Page, settings: Settings, options: RunOptions, sources: Sources, callbacks: Sequence[object] = ()
 ) -> RunResult:
-    """Run `system` from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
+    """Run a system from nothing: one agent or a population. Raises UserError, EnvFailure, NotFinite or WorkerLost when
     it cannot go on.
     """
-    callbacks = check_callbacks(callbacks)
-    page = systems.load(system)
+    called = check_callbacks(callbacks, systems.is_population(page))
     there = Path(str(options.run))
     if options.resume == "auto" and (there / "config.json").exists():
         changes = load.changes_given(page.name, settings, options, sources) | load.objects_of(settings)
@@ -59,15 +57,19 @@ def train(
     from polyplay.runs import population
 
     if systems.is_population(page):
-        return population.train(page, settings, options, sources, callbacks)
-    return begin_run(page.name, settings, options, sources, callbacks)
+        return population.train(page, settings, options, sources)
+    return begin_run(page, settings, options, sources, called)
 
 
 def begin_run(
-    system: str, settings: Settings, options: RunOptions, sources: Sources, callbacks: Callbacks = (), **how: Any
+    page: Page,
+    settings: Settings,
+    options: RunOptions,
+    sources: Sources,
+    callbacks: Sequence[Callback] = (),
+    **how: Any,
 ) -> RunResult:
     """Begin a run of one agent. how: the part of RunSetup, if not to its end."""
-    page = systems.load(system)
     reporter.check_wandb(options.wandb)
     given = settings
     wire = partial(_wire, page, options)
@@ -75,10 +77,10 @@ def begin_run(
     plan = complete_plan(page, crew, wired, settings, options)
     plan = replace(plan, lines=left + plan.lines)
     settings = replace(settings, **wired.resolved)
-    chosen = [k for k, value in vars(settings).items() if value != getattr(given, k)]
+    chosen = [k for k, value in vars(settings).items() if value != vars(given)[k]]
     sources = {**sources, **dict.fromkeys(chosen, "chosen")}
-    directory = run_options.new_directory(system, settings.env, options)
-    setup = RunSetup(system, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
+    directory = run_options.new_directory(page.name, settings.env, options)
+    setup = RunSetup(page.name, settings, options, sources, crew, wired, directory, plan, {}, None, callbacks, **how)
     if options.dry_run:
         return _dry_run(setup)
     with closing(run_files.DirectoryLock(directory)) as lock:
@@ -99,17 +101,19 @@ def _wire(page: Page, options: RunOptions, settings: Settings) -> tuple[Crew, Sy
     return crew, wired
 
 
-def resume(directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Callbacks = ()) -> RunResult:
+def resume(
+    directory: Path, changes: Mapping[str, Any], trust: bool = False, callbacks: Sequence[object] = ()
+) -> RunResult:
     """Go on with a run, or a population, from its newest whole checkpoint; `changes` are options, or hyperparameters,
     that now hold. trust: also where it was made elsewhere and executes a module by name.
     """
-    callbacks = check_callbacks(callbacks)
-    directory = Path(directory)
+    of_population = run_files.has_members(run_files.read_config(directory, population=True))
+    called = check_callbacks(callbacks, of_population)
     from polyplay.runs import population
 
-    if run_files.has_members(run_files.read_config(directory, population=True)):
-        return population.resume(directory, changes, trust, callbacks)
-    return continue_run(directory, changes, trust, callbacks)
+    if of_population:
+        return population.resume(directory, changes, trust)
+    return continue_run(directory, changes, trust, called)
 
 
 def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = False, *how: Any, **part: Any) -> RunResult:
@@ -133,7 +137,7 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
             crew.resume, crew.resumes = found, len(config["resumed"]) + 1
         wired = load.wire_system(page, settings, crew)
         load.check_spaces(directory, wired.envs)
-        crew.anew = bool(sizes := load.sizes_changed(config, before, settings, crew, counters["steps"]))
+        crew.control.anew = bool(sizes := load.sizes_changed(config, before, settings, crew, counters["steps"]))
         if crew.resume is not None:
             replay_files.check_saved(Path(crew.resume), [r.held_replay for r in crew.roles if r.held_replay])
         plan = complete_plan(page, crew, wired, settings, options, int(counters["steps"]))
@@ -166,20 +170,21 @@ def continue_run(directory: Path, changes: Mapping[str, Any], trust: bool = Fals
 def _lost_lanes(crew: Crew) -> str:
     """What a checkpoint does not have of lanes. A member of a population goes on often: its plan says it once."""
     seed = worker.seed_of(crew.seed, 1000 * crew.resumes)
-    if crew.anew:
+    if crew.control.anew:
         return f"all lanes begin anew, from seed {seed}: there is another number of them than in the checkpoint"
     found = checkpoint.OpenCheckpoint(Path(str(crew.resume)))
-    if any(role.in_league for role in crew.roles) and not (crew.serial and found.has(actor_checkpoint.LEAGUE)):
+    plays = any(role.find(League) for role in crew.roles)
+    if plays and not (crew.serial and found.has(actor_checkpoint.LEAGUE)):
         return f"matches under way are counted as lost: all lanes begin anew, from seed {seed}"
     return actor_checkpoint.lost_lanes(found.path, seed)
 
 
-def diagram(system: str, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
+def diagram(page: Page, settings: Settings, options: RunOptions, sources: Sources | None = None) -> str:
     """The figure of a system, drawn from its wiring."""
 
     def draw(other: Settings) -> str:
         crew = load.crew_of(options)
-        load.wire_system(systems.load(system), other, crew)
+        load.wire_system(page, other, crew)
         return crew.diagram()
 
     return str(run_options.fitted(settings, sources or {}, draw)[1])
@@ -195,7 +200,7 @@ def complete_plan(
     from polyplay.nets.layers import outlines
 
     check_returns(crew, options)
-    if backends := [role.settings["backend"] for role in crew.roles if "backend" in role.settings]:
+    if backends := [role.holds["backend"] for role in crew.roles if "backend" in role.holds]:
         from polyplay.search.evaluators import check_backend
 
         for backend in backends:  # to evaluate a run that isn't needed
@@ -221,9 +226,9 @@ def complete_plan(
 
 def check_returns(crew: Crew, options: RunOptions) -> None:
     """Raises UserError: an option that takes a run's mean return for its strength, in a run of several agents."""
-    given = [name for name in ("eval_every", "until_return") if getattr(options, name) is not None]
-    if given and any(role.in_league for role in crew.roles):
-        text = f"{flag(given[0])} {getattr(options, given[0])} given, but agents that play each other have no return"
+    given = [name for name in ("eval_every", "until_return") if vars(options)[name] is not None]
+    if given and any(role.find(League) for role in crew.roles):
+        text = f"{flag(given[0])} {vars(options)[given[0]]} given, but agents that play each other have no return"
         raise UserError(f"{text} of their own: leave it out; `polyplay tournament` rates them")
 
 
@@ -236,13 +241,13 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
     if crew.fleet is not None and crew.fleet.learner_away(crew):
         raise UserError("--place: learn is elsewhere, but --eval-every asks it here; leave one of them out")
     from polyplay.acting.play import PlayOptions
-    from polyplay.weights.params import WeightsOnRequest, param_sizes
+    from polyplay.weights.params import Params
     from polyplay.workers import evaluator
 
     protocol = atari.protocol(options.eval_protocol)
     envs, _ = atari.apply(protocol, wired.envs)
     epsilon = wired.test_epsilon if options.eval_epsilon is None else options.eval_epsilon
-    crew.control.show = WeightsOnRequest(param_sizes(wired.policy())[1])
+    crew.control.show = Params.of(wired.policy())
     play = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
     asked = {"games": envs, "policy": wired.policy, "asked": play, "protocol": protocol.name, "steps": steps}
     crew.add(evaluator.evaluator, name="evaluator", on_loss="replace", every=options.eval_every, **asked)

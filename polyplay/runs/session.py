@@ -6,10 +6,8 @@ import contextlib
 import inspect
 import json
 import math
-import os
 import shlex
 import signal
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections import Counter, deque
@@ -87,12 +85,14 @@ EVENTS = {  # by file of lines, and what else happens
 }
 
 
-def check_callbacks(callbacks: Sequence[object]) -> list[Callback]:
+def check_callbacks(callbacks: Sequence[object], population: bool = False) -> list[Callback]:
     """Functions become callbacks. Raises UserError: one of them is neither, can't be called with two arguments, or
-    nobody would await it.
+    nobody would await it; or the run is a population, whose members train in other processes.
     """
     if not isinstance(callbacks, (list, tuple)):
         raise UserError(f"callbacks: {_name(callbacks)} given, allowed: a list of functions or of polyplay.Callback")
+    if callbacks and population:
+        raise UserError("callbacks: given, but members of a population train in other processes: leave them out")
     return [_checked(callback) for callback in callbacks]
 
 
@@ -152,57 +152,6 @@ class Callbacks:
 
 def _name(what: object) -> str:
     return str(getattr(what, "__name__", type(what).__name__))
-
-
-# What another program may ask of a run that goes on: to save a checkpoint, or to end.
-#
-# A request to save is a file in the run's directory, which the session takes at its next look; a request to end is
-# SIGINT to the process that has the directory's lock. Imports no torch.
-
-
-SAVE = ".save"  # in the run's directory
-
-
-def take_save_request(directory: Path) -> bool:
-    """Whether somebody has asked for a checkpoint since the last time."""
-    with contextlib.suppress(OSError):
-        os.unlink(directory / SAVE)
-        return True
-    return False
-
-
-def request_save(directory: Path) -> bool:
-    """Whether a run goes on there, which will save at its next update."""
-    if lock_holder(directory) is None:
-        return False
-    (directory / SAVE).touch()
-    return True
-
-
-def request_end(directory: Path) -> bool:
-    """Whether a run goes on there, which now saves and ends as with Ctrl-C. Nobody else gets the signal."""
-    with contextlib.suppress(OSError):
-        if (pid := lock_holder(directory)) is not None:
-            os.kill(pid, signal.SIGINT)
-            return True
-    return False
-
-
-def lock_holder(directory: Path) -> int | None:
-    """The process that writes to a run's directory; None: nobody else on this machine does."""
-    who = None
-    with contextlib.suppress(OSError):
-        who = parse_json((directory / run_files.LOCK_FILE).read_bytes()) if run_files.is_locked(directory) else None
-    pid = who.get("pid") if isinstance(who, dict) and who.get("host") == socket.gethostname() else None
-    return pid if isinstance(pid, int) and pid > 1 and pid != os.getpid() and _has_open(pid, directory) else None
-
-
-def _has_open(pid: int, directory: Path) -> bool:
-    """Whether a process has the lock's file: a moment after the lock changed hands the file names the one before."""
-    with contextlib.suppress(OSError):
-        lock = os.stat(directory / run_files.LOCK_FILE)
-        return any(os.path.samestat(os.stat(fd), lock) for fd in Path(f"/proc/{pid}/fd").iterdir())
-    return False
 
 
 # Checkpoints of a run as its main process sees them: it completes, rescues and prunes what learners save.
@@ -302,11 +251,11 @@ class CheckpointCompleter:
         crew, root = self.metrics.crew, checkpoint.partial(self.directory, version)
         parts = actor_checkpoint.saved_counters(root)
         steps, games = self.metrics.steps, dict[str, int]()
-        if len(parts) >= sum(role.n for role in crew.roles if (role.envs or role.agents) and role.best is None):
+        if len(parts) >= sum(role.n for role in crew.roles if role.acts and (role.learner or "out" in role.holds)):
             steps = self.metrics.before["steps"] + sum(part["steps"] for part in parts)
             for first, n, ended in ((part["first_lane"], part["lanes"], part["episodes"]) for part in parts):
                 games[f"{first}+{n}"] = ended + sum(self.games_before[lane] for lane in range(first, first + n))
-        served = max((len(role.served) for role in crew.roles), default=0)
+        served = max((role.agents for role in crew.roles), default=0)
         files = {str(agent): root / f"agents/{agent}/learner.json" for agent in range(served)}
         agents = {agent: int(json.loads(file.read_text("utf-8"))["version"]) for agent, file in files.items()}
         return {
@@ -622,7 +571,7 @@ class Session(Supervisor):
             self._report()
             for line in self.metrics.silent(now):
                 self.log("caution", line)
-        asked = take_save_request(self.directory)
+        asked = run_files.take_save_request(self.directory)
         if (asked or now >= self.next_save) and not self.finishing_since:
             self.next_save = now + self.options.checkpoint_every
             self.crew.control.save()

@@ -12,22 +12,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from polyplay import systems
+from polyplay.buffers.league import blocks_of_teams
 from polyplay.core import checkpoint, tree
-from polyplay.core.checkpoint import FOLDER, read_self, self_files, write_self
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, write_json
 from polyplay.core.machine import now
 from polyplay.envs import pool
 from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.envs.spaces import Conditional, describe_actions, describe_fields
-from polyplay.population.league import blocks_of_teams
-from polyplay.population.league_log import LOG, SUMMARY, has_league
-from polyplay.population.ratings import REFERENCES
+from polyplay.population import league_log, ratings
 from polyplay.runs import directory as run_directory
-from polyplay.runs import flags
+from polyplay.runs import flags, load
 from polyplay.runs.directory import is_locked
 from polyplay.runs.flags import flag
-from polyplay.runs.load import crew_of, find_checkpoint, load_run, wire_system
 from polyplay.runs.options import Page, RunOptions, Settings, to_json
 
 if TYPE_CHECKING:
@@ -114,17 +111,17 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
     learning rate is 0 until so many more agent steps were learnt from. Gives the report that is in it. Raises
     UserError: nothing was written.
     """
-    page, settings, options, config = load_run(directory, trust)
+    page, settings, options, config = load.load_run(directory, trust)
     if is_locked(directory):
         raise UserError(f"RUN: {directory} is being written: end that run first")
     if out.exists():
         raise UserError(f"--out: {out} is there already: name another directory")
-    found, counters = find_checkpoint(directory, lambda text: print(f"polyplay: {text}"))
+    found, counters = load.find_checkpoint(directory, lambda text: print(f"polyplay: {text}"))
     if found is None or not counters["updates"]:
         raise UserError(f"RUN: {directory} has learnt nothing yet: begin a new one instead")
     after = change_options(page, settings, options, config["system"], changes)
     old, new = _side(page, settings, options, config["system"]), _side(page, *after, config["system"])
-    check_games(old.system.envs, new.system.envs, has_league(directory))
+    check_games(old.system.envs, new.system.envs, league_log.has_league(directory))
     run = _GrownRun(directory, found, old, new)
     if not run.growth.changed and old.game == new.game:
         cure = "give another --core-size, --hidden, --network or --env; `polyplay resume` alone changes --lanes"
@@ -141,7 +138,7 @@ def grow_run(directory: Path, out: Path, changes: Mapping[str, Any], settle: int
         "parameters_before": sum(p.numel() for p in old.policy.parameters()),
         "parameters_after": sum(p.numel() for p in new.policy.parameters()),
         "agents": len(run.agents),
-        "past_agents": len(self_files(directory)),
+        "past_agents": len(checkpoint.self_files(directory)),
         "freeze_until": learnt + settle if settle else 0.0,
         "tensors": {name: {"was": was, "is": is_} for name, (was, is_) in run.growth.changed.items()},
         "taken_away": run.growth.missing,
@@ -176,10 +173,10 @@ def _side(page: Any, settings: Settings, options: RunOptions, name: str) -> _Sid
     from polyplay.nets.actor_critic import ActorCritic
     from polyplay.weights.optimizers import FLAVOURS
 
-    crew: Crew = crew_of(replace(options, device="cpu", hosts=None, place=None, ship=None))
-    wired = wire_system(page, settings, crew)
+    crew: Crew = load.crew_of(replace(options, device="cpu", hosts=None, place=None, ship=None))
+    wired = load.wire_system(page, settings, crew)
     policy = wired.policy()
-    replays = any(role.held_replay is not None or role.drawn_replay is not None for role in crew.roles)
+    replays = any(role.replay is not None for role in crew.roles)
     if replays or not isinstance(policy, ActorCritic):
         why = "its replay has states of the old size" if replays else "its network is of another kind"
         raise UserError(f"RUN: a run of {name}, which cannot grow: {why}; ppo, impala, league and their like can")
@@ -204,8 +201,8 @@ class _GrownRun:
         for path in sorted(self.directory.glob("*.jsonl")):
             if path.stem in (*LINES, "matches") or path.stem.partition("-")[0] == "updates":
                 shutil.copy(path, made / path.name)
-        for path in (self.directory / name for name in (SUMMARY, REFERENCES)):
-            if path.exists() and (path.name == REFERENCES or (made / LOG).exists()):
+        for path in (self.directory / name for name in (league_log.SUMMARY, ratings.REFERENCES)):
+            if path.exists() and (path.name == ratings.REFERENCES or (made / league_log.LOG).exists()):
                 shutil.copy(path, made / path.name)
         part = checkpoint.CheckpointPart(made, version)
         for agent in self.agents:
@@ -216,9 +213,10 @@ class _GrownRun:
             learner = self.saved.json(f"{name}/learner")
             part.json(f"{name}/learner", {**learner, **({"freeze_until": freeze_until} if freeze_until else {})})
         checkpoint.complete(made, version, {**counters, "frames": counters["steps"] * spec.frames_per_step})
-        for path in self_files(self.directory):
-            (made / FOLDER).mkdir(exist_ok=True)
-            write_self(made / FOLDER / path.name, self._policy(read_self(path), int(path.stem.partition("-")[0])))
+        for path in checkpoint.self_files(self.directory):
+            (made / checkpoint.FOLDER).mkdir(exist_ok=True)
+            past = self._policy(checkpoint.read_self(path), int(path.stem.partition("-")[0]))
+            checkpoint.write_self(made / checkpoint.FOLDER / path.name, past)
         write_json(made / pool.FILE, pool.spec_to_json(spec))
 
     def _policy(self, arrays: Mapping[str, np.ndarray], agent: int) -> dict[str, np.ndarray]:

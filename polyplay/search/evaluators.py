@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -142,13 +142,9 @@ SECONDS = 0.1  # of measuring each way to compute
 ROUNDS = 3  # batches at least, the first of which may be slow
 
 
-class Backend(Protocol):
-    """Computes a network in batches of one shape."""
-
-    planes: np.ndarray  # float32 [batch, C, H, W], in its own layout: what `compute` takes
-
-    def take(self, network: DualResidualNetwork) -> None: ...  # newer weights
-    def compute(self) -> tuple[np.ndarray, np.ndarray]: ...  # logits [batch, A] and values [batch], until the next call
+# Compute a network in batches of one shape. planes: float32 [batch, C, H, W], in its own layout: what `compute` takes;
+# it gives logits [batch, A] and values [batch], good until the next call. take: newer weights.
+Backend = TorchBackend | OpenVINOBackend
 
 
 class NetworkEvaluator:
@@ -197,7 +193,7 @@ class NetworkEvaluator:
         self.version = version
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """See search.Evaluator."""
+        """Logits float32 [N, A] and values float32 [N] in [-1, 1], from the mover's view, of planes [N, C, H, W]."""
         if self.version < 0:
             raise RuntimeError("no weights yet: load comes before evaluate")
         logits = np.empty((len(planes), self.network.actions), np.float32)

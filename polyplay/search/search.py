@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -26,22 +26,10 @@ from polyplay.core.tree import Batch, Spec
 from polyplay.games.boards import Game
 from polyplay.nets.policy import Player
 from polyplay.nets.residual import BoardNetworkFactory, DualResidualNetwork
-from polyplay.search import gumbel, tree_kernels
+from polyplay.search import tree_kernels
 from polyplay.search.evaluators import NetworkEvaluator
 from polyplay.search.tree import EXPANDED, Play, SearchOptions, allocate
 from polyplay.weights.params import FlatParams
-
-
-class Evaluator(Protocol):
-    """A network as a search asks it."""
-
-    @property
-    def title(self) -> str: ...  # which network this is, for messages
-    def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Logits or log-probabilities float32 [N, A] and values float32 [N] in [-1, 1], from the mover's view, of
-        planes [N, C, H, W].
-        """
-        ...
 
 
 class Finished(NamedTuple):
@@ -69,17 +57,19 @@ class Finished(NamedTuple):
 
 
 class Search:
-    """B games. `first_lane` is the number of the first of them among all that share a seed."""
+    """B games. lane: the number of the first of them among all that share a seed. evaluator: a
+    NetworkEvaluator, or what has its `title` and `evaluate`.
+    """
 
     def __init__(
-        self, game: Game, games: int, options: SearchOptions, evaluator: Evaluator, seed: int = 0, first_lane: int = 0
+        self, game: Game, games: int, options: SearchOptions, evaluator: NetworkEvaluator, seed: int = 0, lane: int = 0
     ):
         self.game, self.options, self.seed = game, options, seed
         self.evaluator, self.shown = evaluator, 0  # shown: positions under a symmetry
         self.cells = np.stack([np.argsort(cells) for cells, _ in game.symmetries])  # which cell is shown at i
         self.actions = np.stack([actions for _, actions in game.symmetries])  # where action i is shown
-        self.lanes = first_lane + np.arange(games)
-        self.rules = options.rules(game, seed, first_lane)
+        self.lanes = lane + np.arange(games)
+        self.rules = options.rules(game, seed, lane)
         self.tree = allocate(game, games, options)
         self.numbers, self.count, self._found = game.numbers, 0, np.zeros(games, np.int64)
         self.planes = np.zeros((games * options.leaves, *game.planes), np.float32)
@@ -124,7 +114,7 @@ class Search:
         tree_kernels.answer(self.tree, self.rules, self.numbers, logits, values)
 
     def evaluate(self, planes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Ask the evaluator, see Evaluator. With `symmetries` it is shown each position under one of its board's, drawn
+        """Ask the evaluator, see there. With `symmetries` it is shown each position under one of its board's, drawn
         anew each time: the numbers of (seed, lane, how many positions were shown before) decide.
         """
         if not self.options.symmetries:
@@ -211,8 +201,30 @@ class Search:
 
     def _gumbel(self, done: Finished) -> tuple[np.ndarray, np.ndarray]:
         actions, policy = np.zeros(len(done.games), np.int64), np.zeros(done.visits.shape, np.float32)
-        gumbel.choose_gumbel(self.tree, self.rules, done.games, actions, policy)
+        tree_kernels.choose_gumbel(self.tree, self.rules, done.games, actions, policy)
         return actions, policy
+
+    # -------------------------------------------------------------------------------- positions alone
+
+    def grow(self, records: np.ndarray) -> Iterator[Search]:
+        """From positions int8 [n, record] that go on, no more than there are games: itself, after each of its steps,
+        until it is done.
+        """
+        self.restart(np.arange(len(records)), records)
+        while len(_without(self.step(), len(records)).games) < len(records):
+            yield self
+        yield self
+
+    def run(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> Finished:
+        """The same to its end, in the order of the positions. turn: called after every step."""
+        for _ in self.grow(records):
+            turn()
+        return _without(self.finished(), len(records))
+
+    def choose_moves(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> np.ndarray:
+        """Moves int64 of any number of positions."""
+        parts = np.split(records, range(len(self.lanes), len(records), len(self.lanes)))
+        return np.concatenate([self.choose(self.run(part, turn)) for part in parts])
 
     # -------------------------------------------------------------------------------- save and restore
 
@@ -236,8 +248,9 @@ class Search:
         if len(plays) != len(self.lanes) or plays["nodes"].max() > nodes or plays["edges"].max() > edges:
             raise ValueError("a state of another number of games, or of a larger tree")
         t.plays[:], t.root_priors[:], t.gumbel[:] = plays, saved["root_priors"], saved["gumbel"]
-        for name, used in (("records", "nodes"), ("nodes", "nodes"), ("edges", "edges"), ("sums", "edges")):
-            array = getattr(t, name)
+        parts = {"records": (t.records, "nodes"), "nodes": (t.nodes, "nodes")}
+        parts |= {"edges": (t.edges, "edges"), "sums": (t.sums, "edges")}
+        for name, (array, used) in parts.items():
             flat = saved[name].view(array.dtype).reshape(-1, *array.shape[2:])
             for g, part in enumerate(np.split(flat, plays[used].cumsum()[:-1])):
                 array[g, : len(part)] = part
@@ -245,6 +258,11 @@ class Search:
         self.count = len(saved["paths"])
         t.leaves[: self.count] = saved["leaves"].view(t.leaves.dtype).reshape(-1)
         t.paths[: self.count], self.planes[: self.count] = saved["paths"], saved["planes"]
+
+
+def _without(found: Finished, n: int) -> Finished:
+    """Without games of a call before, which had more positions than n."""
+    return found.at(slice(int(np.searchsorted(found.games, n))))
 
 
 def _bytes(x: np.ndarray) -> np.ndarray:
@@ -262,35 +280,6 @@ def visit_shares(counts: np.ndarray, temperature: np.ndarray) -> np.ndarray:
     return shares / shares.sum(1, keepdims=True)
 
 
-class PositionSearch:
-    """At most `most` searches at once."""
-
-    def __init__(self, board: Game, options: SearchOptions, evaluator: Evaluator, most: int, seed: int = 0):
-        self.search, self.most = Search(board, most, options, evaluator, seed=seed), most
-
-    def grow(self, records: np.ndarray) -> Iterator[Search]:
-        """The search from positions int8 [n, record] that go on, after each of its steps, until it is done."""
-        self.search.restart(np.arange(len(records)), records)
-        while len(self._done(self.search.step(), len(records)).games) < len(records):
-            yield self.search
-        yield self.search
-
-    def run(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> Finished:
-        """The same to its end, in the order of the positions. turn: called after every step."""
-        for _ in self.grow(records):
-            turn()
-        return self._done(self.search.finished(), len(records))
-
-    def choose(self, records: np.ndarray, turn: Callable[[], None] = lambda: None) -> np.ndarray:
-        """Moves int64 of any number of positions."""
-        parts = [records[i : i + self.most] for i in range(0, len(records), self.most)]
-        return np.concatenate([self.search.choose(self.run(part, turn)) for part in parts])
-
-    def _done(self, found: Finished, n: int) -> Finished:
-        """Without games of a call before, which had more positions."""
-        return found.at(slice(int(np.searchsorted(found.games, n))))
-
-
 class SearchPolicy(Player):
     """The most visited move of a search from each row's position, without noise and symmetries, and the search's value
     of it. With 0 simulations: the network's most probable legal move.
@@ -300,7 +289,7 @@ class SearchPolicy(Player):
         self.board, self.factory, self.network = board, factory, network
         self.weights = FlatParams(network).read()
         self.configured = self.options = replace(options.quiet, symmetries=False)
-        self._searching: PositionSearch | None = None
+        self._searching: Search | None = None
 
     def spec(self) -> Spec:
         return self.network.spec()
@@ -338,22 +327,22 @@ class SearchPolicy(Player):
         """Moves int64 [n] and values float32 [n] for positions int8 [n, record] that go on. allowed, bool [n, A]: where
         the search's move is not among these, the most visited of them, of equals the one with the highest prior.
         """
-        searching = self._positions(len(records))
-        done = searching.run(records)
-        moves = searching.search.choose(done)
+        search = self._search(len(records))
+        done = search.run(records)
+        moves = search.choose(done)
         if allowed is not None:
             instead = np.where(allowed, done.visits + done.priors / 2, -1.0).argmax(1)
             moves = np.where(allowed[np.arange(len(moves)), moves], moves, instead)
         return moves, done.value if self.options.simulations else done.raw
 
     def grow(self, records: np.ndarray) -> Iterator[Search]:
-        """See PositionSearch.grow."""
-        return self._positions(len(records)).grow(records)
+        """See Search.grow."""
+        return self._search(len(records)).grow(records)
 
-    def _positions(self, n: int) -> PositionSearch:
+    def _search(self, n: int) -> Search:
         """One that has room for n positions, and at most for twice as many."""
-        if self._searching is None or not n <= self._searching.most <= 2 * n:
+        if self._searching is None or not n <= len(self._searching.lanes) <= 2 * n:
             evaluator = NetworkEvaluator(self.factory, n * self.options.leaves)
             evaluator.load(self.weights, 0)
-            self._searching = PositionSearch(self.board, self.options, evaluator, n)
+            self._searching = Search(self.board, n, self.options, evaluator)
         return self._searching

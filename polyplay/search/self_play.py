@@ -34,7 +34,7 @@ from polyplay.games.boards import Game
 from polyplay.nets.device import enter_device
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search.evaluators import BACKENDS, PRECISIONS, NetworkEvaluator
-from polyplay.search.search import Evaluator, Finished, Search
+from polyplay.search.search import Finished, Search
 from polyplay.search.tree import SearchOptions
 from polyplay.weights.params import Params, WeightCache
 
@@ -182,6 +182,7 @@ SEARCHES = ("batch_occupancy", "saved_by_terminal", "saved_by_reuse")
 GAMES = ("first_player_wins", "draws", "visits_entropy", "visits_kl", "fresh_value_loss")
 ACCURACY = ("value_accuracy_early", "value_accuracy_middle", "value_accuracy_late")  # by thirds of a game
 SEARCH_METRICS = (*SEARCHES, *GAMES, *ACCURACY)
+METRICS = (*SEARCH_METRICS, *RESIGN_METRICS)
 
 
 class SearchMetrics:
@@ -321,7 +322,7 @@ class SelfPlay:
         board: Game,
         games: int,
         options: SearchOptions,
-        evaluator: Evaluator,
+        evaluator: NetworkEvaluator,
         out: Producer,
         held: WeightCache | None = None,
         resign: records.ResignOptions = NOBODY,
@@ -330,7 +331,7 @@ class SelfPlay:
             raise ValueError(f"a slot of {out.T + 1} rows has no room for a game of {board.longest} moves")
         self.ctx, self.board, self.out, self.first_lane = ctx, board, out, ctx.index * games
         self.evaluator = evaluator
-        self.search = Search(board, games, options, evaluator, seed=ctx.env_seed, first_lane=self.first_lane)
+        self.search = Search(board, games, options, evaluator, seed=ctx.env_seed, lane=self.first_lane)
         self.notes = GameNotes(board, games)
         self.resignation = Resignation(resign, games, board.longest, ctx.env_seed, self.first_lane)
         self.search.restart()
@@ -454,8 +455,7 @@ class SelfPlay:
         numbers = {"incarnation": self.ctx.incarnation, "version": self.version, "number": self.number}
         own: Batch = {k: np.array(v) for k, v in {**numbers, "lengths": lengths}.items()}
         own |= {"search": self.search.state(), **tree.map(np.copy, self.arrays)}
-        if isinstance(self.evaluator, NetworkEvaluator):
-            chosen = self.evaluator
+        if isinstance(chosen := self.evaluator, NetworkEvaluator):
             own["computed"] = np.array([BACKENDS.index(chosen.backend), PRECISIONS.index(chosen.precision)])
         if self.held is not None and (held := self.held.save()):
             own["held"] = held

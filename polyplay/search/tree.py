@@ -8,7 +8,8 @@ and values are the root's own. What choosing an edge reads (Edge) lies apart fro
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields, replace
+from collections import namedtuple
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -140,26 +141,12 @@ class Tree(NamedTuple):
     shares: np.ndarray  # float64 [A], scratch
 
 
-class Rules(NamedTuple):
-    """The options as compiled code takes them."""
-
-    simulations: int
-    fast_simulations: int
-    full: float
-    counted: bool
-    leaves: int
-    virtual_loss: int
-    fpu_parent: bool
-    fpu_reduction: float
-    noise: float
-    noise_alpha: float
-    reuse: bool
-    width: int
-    gumbel: bool
-    c_visit: float
-    by_range: bool
-    key: np.uint64
-    lane: int
+# The options as compiled code takes them; those with other names are in SearchOptions.rules.
+Rules = namedtuple(
+    "Rules",
+    "simulations fast_simulations full counted leaves virtual_loss fpu_parent fpu_reduction noise noise_alpha reuse "
+    "width gumbel c_visit by_range key lane",
+)
 
 
 @dataclass(frozen=True)
@@ -224,7 +211,7 @@ class SearchOptions:
 
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
         zero, named = self.fpu == "zero", isinstance(self.fpu, str)
-        given = {f.name: getattr(self, f.name) for f in fields(self) if f.name in Rules._fields}
+        given = {name: value for name, value in vars(self).items() if name in Rules._fields}
         gumbel, noise = self.halves, 0.0 if self.halves else float(self.noise)
         given |= {"noise": noise, "width": self.edges_per_node(game), "reuse": self.reuse and not gumbel}
         return Rules(

@@ -8,7 +8,7 @@ import pkgutil
 import sys
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
@@ -117,6 +117,37 @@ def load(name: str) -> Page:
     near = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UserError(f"SYSTEM: {name!r} given, allowed: {', '.join(known)}{hint}")
+
+
+def page_of(system: str, over: object = None) -> Page:
+    """The page of a system; of a population over another (None: its default) the page of both: its Config has the
+    fields of both, its presets are the other's. Raises UserError: there is none, or that is a population itself.
+    """
+    page = load(system)
+    if not is_population(page):
+        return page
+    over = str(over or page.Config().over)
+    there = over.lower() in names()
+    if not there or is_population(load(over)):
+        known, given = ordinary(), f"{over} given" + ", which is a population itself" * there
+        near = difflib.get_close_matches(over, known, 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        raise UserError(f"--over: {given}, allowed: {', '.join(known)}{hint}")
+    other = load(over)
+    config = make_dataclass("Config", [], bases=(page.Config, other.Config), frozen=True)
+    config.__doc__ = page.Config.__doc__
+    presets = {name: _lifted(config, make) for name, make in other.presets.items()}
+    return replace(page, Config=config, presets=presets, over=other)
+
+
+def _lifted(config: Any, make: Any) -> Any:
+    """A preset of that system, as one of the population."""
+
+    def preset() -> Any:
+        return config(**vars(make()))
+
+    preset.__doc__ = make.__doc__
+    return preset
 
 
 def _find(name: str) -> Page:

@@ -172,33 +172,6 @@ SIZE = 8  # of a population, unless it says otherwise
 SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9}
 
 
-def composed(page: Page, over: str) -> Page:
-    """A page of population based training over the system of that name: its Config has the fields of both, its presets
-    are that system's. Raises UserError: there is none, or it is a population itself.
-    """
-    there = over.lower() in systems.names()
-    if not there or systems.is_population(systems.load(over)):
-        known, given = systems.ordinary(), f"{over} given" + ", which is a population itself" * there
-        near = difflib.get_close_matches(over, known, 1)
-        hint = f"; did you mean {near[0]}?" if near else ""
-        raise UserError(f"--over: {given}, allowed: {', '.join(known)}{hint}")
-    other = systems.load(over)
-    config = dataclasses.make_dataclass("Config", [], bases=(page.Config, other.Config), frozen=True)
-    config.__doc__ = page.Config.__doc__
-    presets = {name: _lifted(config, make) for name, make in other.presets.items()}
-    return replace(page, Config=config, presets=presets, over=other)
-
-
-def _lifted(config: Any, make: Any) -> Any:
-    """A preset of that system, as one of the population."""
-
-    def preset() -> Any:
-        return config(**vars(make()))
-
-    preset.__doc__ = make.__doc__
-    return preset
-
-
 def member_settings(c: Any, values: dict[str, Any] | None = None) -> Any:
     """The configuration of one member, with `values` of what is varied."""
     page = systems.load(c.over)

@@ -9,6 +9,8 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from polyplay.acting import act_at_table
+from polyplay.buffers.league import League
 from polyplay.core.errors import UserError
 from polyplay.envs.pool import OWN_REWARD, Envs
 from polyplay.learning.agents import discount_of
@@ -16,7 +18,7 @@ from polyplay.learning.policy_losses import VTrace
 from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets.actor_critic import PREFIX
 from polyplay.nets.factory import NetworkFactory
-from polyplay.population.referee import LATEST
+from polyplay.population.referee import LATEST, NO_COPIES, Opponents, referee
 from polyplay.population.rules import Evolution, Prior, around, parse_prior
 from polyplay.systems._wiring import auxiliary_of
 from polyplay.workers.crew import Crew
@@ -192,6 +194,17 @@ def check_windows(c: Any) -> None:
     if c.lag >= 0 and (not c.sample_reuse or c.publish > made):
         given = f"--lag {c.lag} with --publish {c.publish} and --sample-reuse {c.sample_reuse:g}"
         raise UserError(f"{given}: a round makes {made} updates, so acting would wait for weights that never come")
+
+
+def add_actors(c: Any, crew: Crew, n: int, **holds: Any) -> None:
+    """`n` actors at tables."""
+    crew.add(act_at_table, n=n, name="act", on_loss="replace", lag=c.lag if c.lag >= 0 else None, **holds)
+
+
+def add_referee(c: Any, crew: Crew, league: League, copies: Evolution = NO_COPIES) -> None:
+    """The referee that draws the players of tables, and which agent copies which."""
+    drawn: Any = {"opponents": Opponents.parse(c.opponents), "matches": c.games_per_matchup, "copies": copies}
+    crew.add(referee, on_loss="replace", rates=league, **drawn)
 
 
 def batches_of(c: Any, envs: Envs) -> int:

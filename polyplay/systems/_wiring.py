@@ -232,7 +232,7 @@ def replay_of_rows(c: Any, envs: Envs, net: PolicyLike, sampler: Sampler, lanes:
     and the policy's values where first priorities are made of them.
     """
     spec = envs.spec
-    left = {"agent"} if getattr(sampler, "first", "") == "td" else {"agent", "value", "chosen"}
+    left = {"agent"} if sampler.first == "td" else {"agent", "value", "chosen"}
     stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
     rows = {k: v for k, v in rows_of(spec, net.spec()).items() if k not in left}
     drawn = Replay(rows, lanes or c.lanes, c.capacity, c.batch, net.state_spec(), sampler, c.n_step, c.gamma)

@@ -20,7 +20,7 @@ from polyplay.learning import Replayed, Rollouts, Samples, Source, learn
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import Gate, judge
 from polyplay.search.search import SearchPolicy
-from polyplay.search.self_play import RESIGN_METRICS, SEARCH_METRICS, game_rows, self_play
+from polyplay.search.self_play import METRICS, game_rows, self_play
 from polyplay.systems import System, described
 from polyplay.systems._alphago_zero import learner_spec_of, replay_of, search_of
 from polyplay.weights import Params
@@ -83,13 +83,13 @@ def build(c: Config, crew: Crew) -> System:
     if c.gate:
         gate = Gate(c.gate, c.gate_games, c.gate_every, c.temperature_plies // 2, c.champion_games)
         params = Params.of(policy)
-        crew.add(judge, gate=gate, params=params, best=best, **game)
+        crew.add(judge, gate=gate, params=params, publish=best, **game)
     crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, resign=resign, **game)
     source: Source = Replayed(Rollouts(queue, 1), replay)
     if c.learners > 1:
         samples = SampleQueue(replay, queue, c.learners)
-        crew.add(serve_replay, source=queue.batches(1), out=samples)
+        crew.add(serve_replay, source=queue, out=samples)
         source = Samples(samples)
-    crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, params=params)
-    metrics = (*spec.loss.metrics, *replay_worker.NAMES, *SEARCH_METRICS, *RESIGN_METRICS)
+    crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, publish=params)
+    metrics = (*spec.loss.metrics, *replay_worker.NAMES, *METRICS)
     return System(envs, policy, metrics, player=partial(SearchPolicy, board, search, policy))

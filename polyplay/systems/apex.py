@@ -74,10 +74,9 @@ def wire_actors(
     replay = replace(replay, reward=reward, scale=scale, ratio=c.ratio or None, soft=True)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.replay_workers)
     samples, params = SampleQueue(replay, rollouts, c.learners, c.prefetch), Params.of(net, readers=c.actors)
-    nice = nice_of(c.actors, c.learners)
-    actor = crew.add(act, n=c.actors, on_loss="replace", nice=nice, envs=envs, policy=spec.policy, explore=explore)
-    actor.out, actor.params = rollouts, params
-    memory = crew.add(serve_replay, n=c.replay_workers, on_loss="replace", out=samples, trim=c.evict_every)
-    memory.source = rollouts.batches(1)
-    crew.add(learn, n=c.learners, learner=True, source=Samples(samples), spec=spec, params=params)
+    acts: Any = {"envs": envs, "policy": spec.policy, "explore": explore, "out": rollouts, "params": params}
+    crew.add(act, n=c.actors, on_loss="replace", nice=nice_of(c.actors, c.learners), **acts)
+    stores: Any = {"source": rollouts, "out": samples, "trim": c.evict_every}
+    crew.add(serve_replay, n=c.replay_workers, on_loss="replace", **stores)
+    crew.add(learn, n=c.learners, learner=True, source=Samples(samples), spec=spec, publish=params)
     return System(envs, spec.policy, (*spec.loss.metrics, *replay_worker.NAMES), values=ValueUnits(scale))

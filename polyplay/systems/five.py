@@ -12,14 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
+from polyplay.buffers.league import League
 from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import PPO, Hyperparameters, LearnerSpec, Windows, learn
 from polyplay.learning.agents import METRICS, discount_of
 from polyplay.population.judge import METRIC, rated_games, rater
-from polyplay.population.league import League
-from polyplay.population.referee import Opponents, referee
 from polyplay.systems import System, described
 from polyplay.systems import _teams as teams
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
@@ -67,7 +65,7 @@ def build(c: Config, crew: Crew) -> System:
     teams.check_windows(c)
     n = c.actors * c.learners
     envs = teams.table_envs(c, crew, teams.TEAMS, n)
-    policy, opponents, bots = teams.five_network(c, envs), Opponents.parse(c.opponents), tuple(envs.spec.bots)
+    policy, bots = teams.five_network(c, envs), tuple(envs.spec.bots)
     net, games = policy(), rated_games(envs)
     loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False)
     loss = replace(loss, reward="scale", normalize_advantage=True)
@@ -76,12 +74,11 @@ def build(c: Config, crew: Crew) -> System:
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
     league, params = League(1, n, envs.spec.sides, teams.TEAMS), AgentParams(net, 1, n)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
-    actor = crew.add(act_at_table, n=n, name="act", on_loss="replace", envs=envs, policy=policy)
-    actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
+    teams.add_actors(c, crew, n, envs=envs, policy=policy, out=rollouts, params=params, league=league)
     drawn = c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness
     windows = Windows(rollouts, *drawn, league, c.snapshot_every)
-    crew.add(learn, n=c.learners, learner=True, source=windows, spec=spec, params=params)
-    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup)
+    crew.add(learn, n=c.learners, learner=True, source=windows, spec=spec, publish=params)
+    teams.add_referee(c, crew, league)
     if c.rate_every:
         rated: Any = {"games": games, "references": bots, "every": c.rate_every, "matches": teams.MATCHES}
         crew.add(rater, on_loss="replace", policy=policy, params=params, **rated)

@@ -12,15 +12,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from polyplay.buffers import RolloutQueue
+from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
-from polyplay.learning import Hyperparameters, LearnerSpec
+from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, learn
 from polyplay.learning.unreal import UnrealWindows
-from polyplay.population.league import League
 from polyplay.population.rules import initial
 from polyplay.systems import System, described
-from polyplay.systems._teams import POINTS, agent_values, batches_of, ftw_network, loss_of, table_envs
-from polyplay.systems.league import wire_tables
-from polyplay.weights import Local, OptimizerSpec
+from polyplay.systems import _teams as teams
+from polyplay.weights import AgentParams, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
@@ -45,7 +45,7 @@ class Config:
     ranges: tuple[str, ...] = ()
     # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
-    event_rewards: tuple[str, ...] = POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
+    event_rewards: tuple[str, ...] = teams.POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str = "ftw"  # ftw (by the view's size), or as other systems
     core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # temporal: a fast and a slow clock
     core_size: Count = 256  # of each LSTM, and numbers of z
@@ -64,12 +64,19 @@ PRESETS, ROW = described(Config)
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = table_envs(c, crew, c.players, c.actors)
-    policy, slots = ftw_network(c, envs), batches_of(c, envs)
-    values, priors, copies = agent_values(c, envs)
+    envs = teams.table_envs(c, crew, c.players, c.actors)
+    policy, slots = teams.ftw_network(c, envs), teams.batches_of(c, envs)
+    values, priors, copies = teams.agent_values(c, envs)
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(priors, c.agents, crew.seed) if c.evolve else ()
     hyper, total = Hyperparameters(**values), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, loss_of(c), update, hyper, total, (UnrealWindows(),))
+    spec = LearnerSpec(policy, teams.loss_of(c), update, hyper, total, (UnrealWindows(),))
     league = League(c.agents, c.actors, envs.spec.sides, c.players, past=0, varied=values if copies.every else ())
-    return wire_tables(c, crew, envs, spec, slots, league, copies, initial=begin)
+    net, n = policy(), c.learners or min(c.agents, crew.placement.parts)
+    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, per_agent=True)
+    params = AgentParams(net, c.agents, c.actors, update.optim.statistics if copies.every else None)
+    source = AgentRollouts(rollouts, slots, league, initial=begin)
+    teams.add_actors(c, crew, c.actors, envs=envs, policy=policy, out=rollouts, params=params, league=league)
+    crew.add(learn, n=n, learner=True, source=source, spec=spec, publish=params)
+    teams.add_referee(c, crew, league, copies)
+    return System(envs, policy, spec.loss.metrics, {"learners": n})

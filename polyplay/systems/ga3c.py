@@ -8,7 +8,7 @@ model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      sch
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from polyplay.acting import LaneTable, predict
 from polyplay.buffers import TrainingQueue
@@ -74,8 +74,8 @@ def build(c: Config, crew: Crew) -> System:
     spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames))
     chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
     agents, batches = LaneTable(envs, chunks), Chunks(chunks, c.min_batch)
-    predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, agents=agents, policy=policy)
-    predictors.out, predictors.params = chunks, weights
+    served: Any = {"agents": agents, "policy": policy, "out": chunks, "params": weights}
+    predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, **served)
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=batches, spec=spec)
     if c.schedule != "off":
         dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]

@@ -9,6 +9,7 @@ free:  act × actors: this half ─► RolloutQueue ─► serve_replay × repla
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_worker, serve_replay
@@ -75,10 +76,10 @@ def build(c: Config, crew: Crew) -> System:
     if c.actors:
         rollouts = RolloutQueue.of(envs, net, c.unroll, actors, readers=places)
         samples = SampleQueue(replay, rollouts, learners)
-        nice = nice_of(actors, learners)
-        actor = crew.add(act, n=actors, on_loss="replace", nice=nice, envs=envs, policy=policy, out=rollouts)
-        actor.params, actor.explore = server, RunSchedule(**vars(explore), weights=server)
-        crew.add(serve_replay, n=places, on_loss="replace", source=rollouts.batches(1), out=samples)
+        acts: Any = {"envs": envs, "policy": policy, "out": rollouts, "params": server}
+        acts["explore"] = RunSchedule(**vars(explore), weights=server)
+        crew.add(act, n=actors, on_loss="replace", nice=nice_of(actors, learners), **acts)
+        crew.add(serve_replay, n=places, on_loss="replace", source=rollouts, out=samples)
         crew.add(learn, n=learners, learner=True, on_loss="replace", source=Samples(samples), spec=spec)
     else:
         source = Replayed(Inline(envs, c.unroll, explore), replay)

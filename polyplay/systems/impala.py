@@ -75,9 +75,9 @@ def wire_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, p
         n = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners, passes)
     rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
     params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
-    actor = crew.add(act, n=n, on_loss="replace", threads=int(lag is None), envs=envs, policy=spec.policy, lag=lag)
-    actor.out, actor.params = rollouts, params
+    acts: Any = {"envs": envs, "policy": spec.policy, "out": rollouts, "params": params, "lag": lag}
+    crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acts)
     batches = Rollouts(rollouts, slots, in_turn=lag is not None)
     source = batches if passes is None else Passes(batches, passes)
-    crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, params=params)
+    crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, publish=params)
     return System(envs, spec.policy, spec.loss.metrics, {} if c.actors else {"actors": n})

@@ -8,20 +8,16 @@ act × actors:  a table of players ─► own copies of weights ─► rollouts 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
+from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
-from polyplay.envs import Envs
 from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, learn
-from polyplay.population.league import League
-from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import Evolution, around
 from polyplay.systems import System, described
-from polyplay.systems._teams import batches_of, table_envs
+from polyplay.systems._teams import add_actors, add_referee, batches_of, table_envs
 from polyplay.systems._wiring import PolicyOptions, actor_critic_of, with_auxiliary
 from polyplay.weights import AgentParams, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -63,37 +59,18 @@ def build(c: Config, crew: Crew) -> System:
     slots, policy = batches_of(c, envs), actor_critic_of(c, envs, previous=c.core != "none")
     ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
     loss = with_auxiliary(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
-    passes = Epochs(c.epochs, min(c.batch, 2)) if c.loss == "ppo" else None
     update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
     copies, bots = Evolution(c.exploit_every, priors=around(hyper.configured)), tuple(envs.spec.bots)
     varied = hyper.configured if copies.every else ()
     league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=varied)
-    return wire_tables(c, crew, envs, spec, slots, league, copies, c.snapshot_every, passes)
-
-
-def wire_tables(
-    c: Any,
-    crew: Crew,
-    envs: Envs,
-    spec: LearnerSpec,
-    slots: int,
-    league: League,
-    copies: Evolution,
-    snapshots: int = 0,
-    passes: Epochs | None = None,
-    initial: Sequence[Mapping[str, float]] = (),
-) -> System:
-    """The figure above, whatever agents learn from batches of `slots` rollouts, in one update or several passes."""
-    opponents, n = Opponents.parse(c.opponents), c.learners or min(c.agents, crew.placement.parts)
-    net = spec.policy()
+    net, n = policy(), c.learners or min(c.agents, crew.placement.parts)
     rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, per_agent=True)
-    params = AgentParams(net, c.agents, c.actors, spec.update.optim.statistics if copies.every else None)
-    actor = crew.add(act_at_table, n=c.actors, name="act", on_loss="replace", envs=envs, policy=spec.policy)
-    actor.lag, actor.out, actor.params, actor.league = c.lag if c.lag >= 0 else None, rollouts, params, league
-    batches = AgentRollouts(rollouts, slots, league, snapshots, initial)
-    source = batches if passes is None else Passes(batches, passes)
-    crew.add(learn, n=n, learner=True, serves=c.agents, source=source, spec=spec, params=params)
-    crew.add(referee, on_loss="replace", league=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)
-    return System(envs, spec.policy, spec.loss.metrics, {"learners": n})
+    params = AgentParams(net, c.agents, c.actors, update.optim.statistics if copies.every else None)
+    batches = AgentRollouts(rollouts, slots, league, c.snapshot_every)
+    source = Passes(batches, Epochs(c.epochs, min(c.batch, 2))) if c.loss == "ppo" else batches
+    add_actors(c, crew, c.actors, envs=envs, policy=policy, out=rollouts, params=params, league=league)
+    crew.add(learn, n=n, learner=True, source=source, spec=spec, publish=params)
+    add_referee(c, crew, league, copies)
+    return System(envs, policy, loss.metrics, {"learners": n})

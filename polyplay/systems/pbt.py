@@ -40,6 +40,5 @@ OVER = None  # see systems.Page
 def build(c: Any, crew: Crew) -> System:
     plan = plan_of(c, crew)
     n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
-    members = crew.add(trainer, n=n, on="process", learner=True, on_loss="replace", plan=plan)
-    members.out = Members(plan.size)
+    crew.add(trainer, n=n, on="process", learner=True, on_loss="replace", plan=plan, out=Members(plan.size))
     return System(None, None, ())

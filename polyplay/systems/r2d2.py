@@ -8,6 +8,7 @@ act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import Proportional, RolloutQueue, replay_worker
@@ -69,9 +70,8 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     target, steps = TargetNetwork(c.target_update), crew.total(envs, c.frames)
     spec = LearnerSpec(policy, loss, update, hyper, steps, (target,))
-    keep = max(c.pull // c.unroll, 1)
-    actor = crew.add(act, n=c.actors, on_loss="replace", envs=envs, policy=policy, out=rollouts, keep=keep)
-    actor.params, actor.explore = params, explore
+    acts: Any = {"envs": envs, "policy": policy, "out": rollouts, "params": params, "explore": explore}
+    crew.add(act, n=c.actors, on_loss="replace", keep=max(c.pull // c.unroll, 1), **acts)
     source = Replayed(Rollouts(rollouts, 1), replay)
-    crew.add(learn, learner=True, source=source, spec=spec, params=params)
+    crew.add(learn, learner=True, source=source, spec=spec, publish=params)
     return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), values=ValueUnits(rescale=c.rescale))

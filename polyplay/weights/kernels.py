@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from polyplay.core.compiled import cached_njit
+from polyplay.core.compiled import compiled
 
-_compiled = cached_njit()  # division by 0 as in NumPy: checks cost the SIMD
+# division by 0 as in NumPy: checks cost the SIMD
 
 Array = np.ndarray
 Number = np.float32
 Rule = tuple[Number, Number, Number, Number, Number]  # learning rate, α, 1 − α, ε inside the root, ε outside
 
 
-@_compiled
+@compiled
 def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
     """θ, Δ, g [n] float32: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/(√(g + inside) + outside). In place."""
     lr, alpha, rest, inside, outside = rule
@@ -27,7 +27,7 @@ def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
         p[i] -= lr * delta / (np.sqrt(mean + inside) + outside)
 
 
-@_compiled
+@compiled
 def rmsprop_centred(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
     """The same with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) in place of g. In place."""
     lr, alpha, rest, inside, outside = rule
@@ -46,7 +46,7 @@ def rmsprop_centred(p: Array, grad: Array, mean: Array, square: Array, rule: Rul
 ClippedAdamRule = tuple[Number, Number, Number, Number, Number, Number, Number]
 
 
-@cached_njit()
+@compiled
 def clipped_adam(p: Array, grad: Array, mean: Array, square: Array, rule: ClippedAdamRule) -> None:
     """θ, Δ, m, v [n] float32, in place. rule: the learning rate by m's correction, β₁, 1 − β₁, β₂, 1 − β₂, the root of
     v's correction, ε.

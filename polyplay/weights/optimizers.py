@@ -24,9 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from polyplay.core.errors import UserError
 from polyplay.core.machine import ThreadPool
-from polyplay.envs.pool import closest_names
+from polyplay.envs.pool import closest_names, need
 
 # What optimizers here make of torch's: its class without its compiler, and when one pass over memory will do.
 
@@ -214,40 +213,38 @@ def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Gr
         team.each(lambda i: loop(*(x[team.part(i, x.size)] for x in arrays), rule))
 
 
-def make_optimizer(
-    name: str,
-    params: Tensor | Iterable[Tensor],
-    lr: float,
-    eps: float,
-    alpha: float = 0.99,
-    momentum: float = 0.9,
-    decay: float = 0.0,
-) -> torch.optim.Optimizer:
-    """The optimizer called `name` (see NAMES) on `params` (one flat parameter or several). Adam ignores `alpha`;
-    `momentum` and `decay` (decay·θ is added to the gradient) are SGD's.
-
-    Raises KeyError for an unknown name.
+@dataclass(frozen=True)
+class OptimizerSpec:
+    """An optimizer by name (NAMES); `clip` bounds the global norm of the (averaged) gradient, 0 is off. Adam ignores
+    `alpha`. Raises UserError: there is none of that name.
     """
-    params = [params] if isinstance(params, Tensor) else list(params)
-    if name == "sgd":
-        return SGD(params, lr=lr, momentum=momentum, weight_decay=decay)
-    if name == "adam":
-        return Adam(params, lr=lr, eps=eps, fused=True)
-    if name == "adam_clipped":
-        return ClippedAdam(params, lr, eps)
-    return RMSProp(params, FLAVOURS[name], lr, alpha, eps)
 
+    name: str = "adam"
+    eps: float = 1e-8
+    alpha: float = 0.99
+    clip: float = 0.0
+    momentum: float = 0.9  # SGD's
+    decay: float = 0.0  # SGD's, decay·θ is added to the gradient: L2 regularisation c‖θ‖² is a decay of 2c
 
-def check_optimizer(name: str) -> None:
-    """Raises UserError unless there is an optimizer of that name."""
-    if name not in NAMES:
-        raise UserError(f"--optimizer: {name!r} is unknown{closest_names(name, NAMES)}; there are {', '.join(NAMES)}")
+    def __post_init__(self) -> None:
+        near = closest_names(self.name, NAMES)
+        need(self.name in NAMES, f"--optimizer: {self.name!r} is unknown{near}; there are {', '.join(NAMES)}")
 
+    @property
+    def statistics(self) -> tuple[str, ...]:
+        """What it keeps per weight."""
+        own = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
+        return own.get(self.name) or (("mean", "square") if FLAVOURS[self.name].centred else ("square",))
 
-def statistics(name: str) -> tuple[str, ...]:
-    """What the optimizer called `name` keeps per weight."""
-    own = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
-    return own[name] if name in own else ("mean", "square") if FLAVOURS[name].centred else ("square",)
+    def make(self, parameter: Tensor, lr: float = 0.0) -> torch.optim.Optimizer:
+        """The optimizer of one parameter."""
+        if self.name == "sgd":
+            return SGD([parameter], lr=lr, momentum=self.momentum, weight_decay=self.decay)
+        if self.name == "adam":
+            return Adam([parameter], lr=lr, eps=self.eps, fused=True)
+        if self.name == "adam_clipped":
+            return ClippedAdam([parameter], lr, self.eps)
+        return RMSProp([parameter], FLAVOURS[self.name], lr, self.alpha, self.eps)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:

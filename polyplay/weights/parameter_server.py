@@ -24,18 +24,8 @@ from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import Semaphore, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, WorkerContext
 from polyplay.nets.device import HostCopy
-from polyplay.weights import optimizers
+from polyplay.weights import optimizers, update
 from polyplay.weights.params import FlatParams, TwoCopies, buffers_in
-from polyplay.weights.update import (
-    REFUSED,
-    Apply,
-    Counts,
-    OpenUpdate,
-    OptimizerSpec,
-    SharedWeights,
-    Sums,
-    clip_gradient,
-)
 
 # cells of the header, int64, behind those of all shared weights. HOLD: odd while shards are to stand still; DOUBLES:
 # where in the vector numbers of float64 begin
@@ -47,7 +37,7 @@ WRITTEN, BASE, TAKEN = 0, 1, 8
 LAGS = 64  # histogram of gradients' staleness; the last bin holds everything beyond
 
 
-class ParameterServer(SharedWeights):
+class ParameterServer(update.SharedWeights):
     """One vector and one set of optimizer statistics in `shards` parts, one worker (`serve_parameters`) for each.
 
     `weights`, `size`: of the parameters, and of the whole vector (params.param_sizes); floating buffers are the last
@@ -60,7 +50,7 @@ class ParameterServer(SharedWeights):
     """
 
     pauses = True
-    LOCAL = (*SharedWeights.LOCAL, "parts", "newest")
+    LOCAL = (*update.SharedWeights.LOCAL, "parts", "newest")
     # a worker writes where it is named, and reads everywhere; statistics: of each part its shard, in place
     shard = shared_array(np.int64, lambda s: (s.shards, 16))  # that shard
     lags = shared_array(np.int64, lambda s: (s.shards, LAGS))  # that shard
@@ -71,7 +61,7 @@ class ParameterServer(SharedWeights):
 
     def __init__(
         self,
-        optim: OptimizerSpec,
+        optim: optimizers.OptimizerSpec,
         weights: int,
         size: int,
         workers: int,
@@ -87,7 +77,7 @@ class ParameterServer(SharedWeights):
         super()._attach()
         edges = np.linspace(0, self.weights, self.shards + 1).astype(int).tolist()
         self.parts = [slice(a, b) for a, b in pairwise([*edges[:-1], self.size])]  # of the vector
-        self.counts = Counts(self.head, self.counters, parts=self.shard[:, VERSION])
+        self.counts = update.Counts(self.head, self.counters, parts=self.shard[:, VERSION])
         shards = zip(self.shard, self.parts, strict=True)
         self.newest = [TwoCopies(cells[ACTIVE:], self.copies[:, part]) for cells, part in shards]
 
@@ -105,7 +95,7 @@ class ParameterServer(SharedWeights):
         down = Arrow(self.label(), ("server",), ("update", "params"))
         return [Arrow(gradients, ("update",), ("server",)), down]
 
-    def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
+    def open(self, ctx: WorkerContext, module: nn.Module) -> update.OpenUpdate:
         return _Server(self, ctx, FlatParams(module))
 
     # ------------------------------------------------------------------------------------- in Params' place
@@ -170,11 +160,11 @@ class ParameterServer(SharedWeights):
             "lag_sum": self.shard[:, LAG_SUM].sum(),
             "lags": self.lags.sum(0),
             "lag_max": self.shard[:, LAG_MAX].max(),
-            "outlier": self.counters[:, REFUSED].sum(),
+            "outlier": self.counters[:, update.REFUSED].sum(),
         }
 
 
-class _Server(OpenUpdate):
+class _Server(update.OpenUpdate):
     """A learner's end: what it pulls, and its slots."""
 
     def __init__(self, server: ParameterServer, ctx: WorkerContext, vector: FlatParams):
@@ -191,8 +181,8 @@ class _Server(OpenUpdate):
         if ctx.index == 0:
             self._release()  # whoever was here before may have been killed while shards stood still
 
-    def apply(self, rate: float, sums: Sums) -> Apply:
-        norm = clip_gradient(self.vector, self.clip)
+    def apply(self, rate: float, sums: update.Sums) -> update.Apply:
+        norm = update.clip_gradient(self.vector, self.clip)
         if math.isfinite(norm):
             self.applied_to = self.counts.version
             yield from self._push(rate)

@@ -92,9 +92,12 @@ NetworkOrFactory = nn.Module | PolicyFactory
 
 def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
     """(parameters, parameters and floating buffers): the lengths of a network's gradient and of its vector. of: the
-    network, or what makes it.
+    network, or what makes it. Raises UserError: it is neither.
     """
     module = of() if isinstance(of, PolicyFactory) else of
+    if not isinstance(module, nn.Module):
+        allowed = "a network, or a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"
+        raise UserError(f"policy: {type(module).__name__} given, allowed: {allowed}")
     weights = sum(p.numel() for p in module.parameters())
     singles, doubles = (sum(b.numel() for b in kind) for kind in _buffers(module))
     end = weights + singles
@@ -207,8 +210,9 @@ def _check_dense(module: nn.Module) -> None:
             raise UserError(f"network: {name} is {x.dtype}, {x.layout}; {takes}")
 
 
-# cells of the header, int64; those of the two copies begin at _COPIES
-_VERSION, _ROUND, _COPIES = 0, 1, 8
+# cells of the header, int64: besides the version, how often it was asked for, and given; those of the two copies begin
+# at _COPIES
+_VERSION, _ROUND, _ASKED, _ANSWERED, _COPIES = 0, 1, 2, 3, 8
 
 
 class Params(SharedArrays):
@@ -242,6 +246,7 @@ class Params(SharedArrays):
     version = property(lambda self: int(self._head[_VERSION]))
     round = property(lambda self: int(self._head[_ROUND]))
     learnt = property(lambda self: self._learnt)
+    asked = property(lambda self: bool(self._head[_ASKED] > self._head[_ANSWERED]))
 
     def label(self) -> str:
         return f"Params: {self.size:,} weights"
@@ -261,10 +266,22 @@ class Params(SharedArrays):
             self._locked = True
             page_lock(self.block, vector.flat.device)
         self._newest.write(vector.flat, version)
+        self.announce(version, round, learnt)
+
+    def announce(self, version: int, round: int, learnt: np.ndarray | None = None) -> None:  # noqa: A002
+        """That version's copy is there."""
         self._head[_VERSION], self._head[_ROUND] = version, round
         if learnt is not None:
             self._learnt[:] = learnt  # last: who waits for these rollouts pulls that version
         self._wake()
+
+    def ask(self) -> None:
+        """Have the learner publish at its next update, whatever the system."""
+        self._head[_ASKED] = self._head[_ANSWERED] + 1
+
+    def answer(self, vector: FlatParams, version: int) -> None:
+        self.publish(vector, version, 0)
+        self._head[_ANSWERED] = self._head[_ASKED]
 
     def _wake(self) -> None:
         memory_barrier()
@@ -328,28 +345,6 @@ class WeightCache:
     def load(self, saved: Batch) -> None:
         self.age, self.version = int(saved["age"]), int(saved["version"])
         self.vector.flat.copy_(torch.from_numpy(np.array(saved["vector"])))
-
-
-# Weights that a learner copies out on request.
-
-
-class WeightsOnRequest(SharedArrays):
-    """The weights that a learner gives on request: one copy at its next update, whatever the system."""
-
-    _cells = shared_array(np.int64, lambda _: (2,))  # how many requests were made, how many answered
-
-    def __init__(self, size: int):
-        self.params = Params(size)
-        super().__init__()
-
-    asked = property(lambda self: bool(self._cells[0] > self._cells[1]))
-
-    def ask(self) -> None:
-        self._cells[0] = self._cells[1] + 1
-
-    def answer(self, vector: FlatParams, version: int) -> None:
-        self.params.publish(vector, version, 0)
-        self._cells[1] = self._cells[0]
 
 
 # One agent's weights and optimizer of one version, in shared memory, for another agent to go on with.

@@ -25,35 +25,13 @@ from polyplay.core.shared_memory import RobustLocks, SharedBlock, memory_barrier
 from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
 from polyplay.weights import optimizers
+from polyplay.weights.optimizers import OptimizerSpec
 from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, buffers_in, module_nbytes, param_sizes
 
 Sums = np.ndarray  # float64, at most 8: agent steps learnt, save number, finish, …; summed over replicas
 LEAVING = 5  # of sums: replicas that have no gradient, because the run ends in the middle of their rollouts
 Apply = Generator[None, None, tuple[float, Sums]]
 Agree = Generator[None, None, Sums]
-
-
-@dataclass(frozen=True)
-class OptimizerSpec:
-    """An optimizer by name (optimizers.NAMES); `clip` bounds the global norm of the (averaged) gradient, 0 is off."""
-
-    name: str = "adam"
-    eps: float = 1e-8
-    alpha: float = 0.99
-    clip: float = 0.0
-    momentum: float = 0.9  # SGD's
-    decay: float = 0.0  # SGD's: L2 regularisation c‖θ‖² is a decay of 2c
-
-    def __post_init__(self) -> None:
-        optimizers.check_optimizer(self.name)
-
-    @property
-    def statistics(self) -> tuple[str, ...]:
-        return optimizers.statistics(self.name)
-
-    def make(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
-        given = self.eps, self.alpha, self.momentum, self.decay
-        return optimizers.make_optimizer(self.name, [parameter], 0.0, *given)
 
 
 def check_leaving(sums: Sums) -> None:
@@ -360,10 +338,10 @@ class _Meeting(OpenUpdate):
         while self.arrived.min() < self.turn:
             self.reduce.check()
             if not self.bells[self.rank].wait(0.0):
-                self.ctx.meeting = self.turn
+                self.ctx.hooks.meeting = self.turn
                 yield
                 self.bells[self.rank].wait(self.reduce.patience)
-        self.ctx.meeting = 0
+        self.ctx.hooks.meeting = 0
         self.waited += time.perf_counter() - before
         memory_barrier()
         total: np.ndarray = self.sums[row, :, : len(sums)].sum(0)

@@ -34,8 +34,8 @@ from polyplay.core.worker import (
 )
 from polyplay.envs.pool import Envs
 from polyplay.workers import process
-from polyplay.workers.process import Call, Work
-from polyplay.workers.role import Kind, OnLoss, Placement, Role
+from polyplay.workers.process import Call, CloudPickled, Work
+from polyplay.workers.role import Kind, OnLoss, Placement, Role, check_holds
 from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
@@ -70,11 +70,12 @@ def _meet(workers: Sequence[WorkerHandle]) -> None:
     """Learners that wait for each other go on while they can, which is until their queue is empty: an update of all
     ends in the round that it was begun in, and actors never see a half of it. Replicas act for themselves.
     """
-    waiting, before = [w for w in workers if w.ctx.meeting and w.role.takes], list[int]()
-    while (now := [w.ctx.meeting for w in waiting]) != before:
+    waiting = [w for w in workers if w.ctx.hooks.meeting and "source" in w.role.edges()]
+    before = list[int]()
+    while (now := [w.ctx.hooks.meeting for w in waiting]) != before:
         before = now
         for worker in waiting:
-            if worker.ctx.meeting:
+            if worker.ctx.hooks.meeting:
                 _turn(worker)
 
 
@@ -83,14 +84,14 @@ def _save(workers: Sequence[WorkerHandle], control: RunControl) -> None:
     anything, and saving takes no turn. After the run's last one nobody has a turn.
     """
     learners = [w for w in workers if w.role.learner]
-    numbers = [w.ctx.number() for w in learners if w.ctx.number is not None]
+    numbers = [w.ctx.hooks.number() for w in learners if w.ctx.hooks.number is not None]
     ends = control.finishing or all(w.done for w in learners)
-    if not numbers or any(w.ctx.meeting for w in workers) or not (ends or control.saves > control.made):
+    if not numbers or any(w.ctx.hooks.meeting for w in workers) or not (ends or control.saves > control.made):
         return
     control.made = control.saves
     for worker in workers:
-        if worker.ctx.write_part is not None:
-            worker.ctx.write_part(max(numbers))
+        if worker.ctx.hooks.write_part is not None:
+            worker.ctx.hooks.write_part(max(numbers))
     for worker in learners:
         worker.done |= ends
 
@@ -100,7 +101,6 @@ def error_text(worker: WorkerHandle, text: str) -> str:
     return f"worker {worker.role.name} {worker.ctx.index} raised {text.rstrip().splitlines()[-1]}\n{text.rstrip()}"
 
 
-OF_ALL = ("seed", "control", "directory", "resume", "anew", "trace", "precision", "reuse")  # of the crew, for workers
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
 REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
 
@@ -116,6 +116,21 @@ class WorkerHandle:
 
 
 @dataclass(eq=False)
+class Seats:
+    """A role's workers, as the crew counts them."""
+
+    n: int  # workers that there are to be now
+    threads: int  # compute threads of each, 0: its share
+    capacity: int  # workers there is room for
+    size: RoleSize
+    workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by seat
+    leaving: dict[int, WorkerHandle] = field(default_factory=dict)
+    past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
+    lost: int = 0
+    recent_losses: list[float] = field(default_factory=list)  # when workers were lost of late
+
+
+@dataclass(eq=False)
 class Crew:
     """Holds the workers. Wire with `add`, then `start`, `poll` until `done`, `stop`."""
 
@@ -125,25 +140,21 @@ class Crew:
     directory: Path | None = None
     resume: Path | None = None
     resumes: int = 0
-    anew: bool = False  # lanes begin anew in a run that goes on: their number has changed
     trace: bool = False
     steps: int | None = None
-    step_timeout: float = 60.0
-    max_restarts: int = 10
     precision: str = "float32"
     placement: Placement = field(default_factory=Placement)
     reuse: bool = True
-    kwargs: Mapping[str, Any] = field(default_factory=dict)  # of every environment
-    wrappers: tuple[str, ...] = ()  # around every environment
+    env_defaults: Mapping[str, Any] = field(default_factory=dict)  # of every Envs
     schedules: tuple[HyperparameterSchedule, ...] = ()  # of learners' hyperparameters
     fleet: Fleet | None = None  # other machines
     host_wait: float = 300.0  # seconds that a seat waits for a machine
     log: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
-        named = "step_timeout", "max_restarts", "kwargs", "wrappers"
-        self.env_defaults: dict[str, Any] = {"inline": self.serial, **{k: getattr(self, k) for k in named}}
-        self.roles, self.control = list[Role](), RunControl()
+        self.env_defaults = {"inline": self.serial, **self.env_defaults}
+        self.roles, self.control = list[Role](), RunControl(self.trace, self.reuse)
+        self._seats: dict[str, Seats] = {}  # by role
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
         self._rows, self._starting = itertools.count(), True  # of the counters that are free
@@ -165,40 +176,42 @@ class Crew:
         drain: bool = False,
         on: Kind | None = None,
         threads: int = 0,
-        serves: int = 0,
         **holds: Any,
     ) -> Role:
-        """`n` workers that run `work(ctx, **holds)`: fields of Role, and settings of its own. `on`: what they
-        are, if not what the crew's workers are otherwise.
+        """`n` workers that run `work(ctx, **holds)`. `on`: what they are, if not what the crew's workers are otherwise.
 
         `drain`: one that has to leave sees `ctx.leaving`, brings what it holds to its end and returns; without, it is
-        ended at its next turn, a process at once. serves: agents that the workers learn for, each with counters of its
-        own. Raises UserError: a learner's source is no Source.
+        ended at its next turn, a process at once. threads: compute threads of each, 0: its share of the cores. Raises
+        UserError: arguments that `work` does not take, or a name that another role has.
         """
-        held = {k: holds.pop(k) for k in Role.FIELDS if k in holds}
-        title, size, kind = name or work.__name__, RoleSize(n), on or self.on
-        role = Role(title, work, n, on_loss, learner, kind, drain, size, threads, **held, settings=holds)
+        title = name or work.__name__
+        check_holds(title, work, holds)
+        if title in self._seats:
+            raise UserError(f"crew.add: a second role {title} given; allowed: another name")
+        role = Role(title, work, n, holds, on_loss, on or self.on, learner, drain)
+        if role.agents and any(other.agents for other in self.roles):
+            raise UserError(f"{title}: source of several agents given; allowed: in one role of a crew")
+        self._check_room(role, n)
         if role.spec is not None:
-            role.join_source()
             role.spec.hyperparameters.schedules = self.schedules
-        self._reserve(role, n)
-        role.served = tuple(itertools.islice(self._rows, serves))
+        self._seats[title] = Seats(n, threads, n, RoleSize(n))
         self.roles.append(role)
         return role
 
-    def _reserve(self, role: Role, n: int) -> None:
-        """Places for up to `n` workers of a role."""
-        left = SEATS - sum(r.capacity for r in self.roles if r is not role)
+    def _check_room(self, role: Role, n: int) -> None:
+        """Raises UserError: there is no place for so many workers of a role."""
+        left = SEATS - sum(seats.capacity for name, seats in self._seats.items() if name != role.name)
         if n > left:
             raise UserError(f"{role.option}: {n} given, allowed: at most {left}; a run has at most {SEATS} workers")
-        role.capacity = max(role.capacity, n)
 
     def dial(self, role: Role, low: int, high: int) -> Adjustable:
         """A role's number of workers for a scheduler: set by any worker, put into effect by `poll`."""
         if not 0 < low <= role.n <= high <= SEATS:
             raise UserError(f"a dial of {role.name}: {low} to {high} given for {role.n} workers; allowed: 1 to {SEATS}")
-        self._reserve(role, high)
-        return Adjustable(role.name, low, high, role.size.get, role.size.ask)
+        self._check_room(role, high)
+        seats = self._seats[role.name]
+        seats.capacity = max(seats.capacity, high)
+        return Adjustable(role.name, low, high, seats.size.get, seats.size.ask)
 
     # -------------------------------------------------------------------------------------------- running
 
@@ -208,11 +221,11 @@ class Crew:
         """
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
-        self.counters = Counters(sum(len(r.served) + r.capacity for r in self.roles), metrics)
+        self.counters = Counters(sum(r.agents + self._seats[r.name].capacity for r in self.roles), metrics)
         threads = self.serial or any(r.on == "thread" for r in self.roles)
         process.prepare()
         if threads:
-            for edge in self._edges():
+            for edge in self.edges():
                 edge.patience = 0.0 if self.serial else 0.05
             process.tune(1)  # workers are threads already
         if self.fleet is not None:
@@ -229,17 +242,18 @@ class Crew:
         Raises the worker's own UserError, EnvFailure or NotFinite, or WorkerLost with its traceback or its signal.
         """
         for role in self.roles:
-            if role.leaving or role.size.wanted != role.n:
+            seats = self._seats[role.name]
+            if seats.leaving or seats.size.wanted != seats.n:
                 self._resize(role)
         for (_, index), (role, since) in list(self._unseated.items()):
             self._seat(role, index, since)
         if self.serial:
             until = time.monotonic() + timeout
             while time.monotonic() < until and not self.done:
-                take_turns(self._workers(), self.control)
+                take_turns(self.workers(), self.control)
             return self.done
-        pipes = {w.pipe: w for w in self._workers() if w.pipe is not None and not w.pipe.closed}
-        ends = {w.runs.sentinel: w for w in self._workers() if not w.done and w.runs.sentinel is not None}
+        pipes = {w.pipe: w for w in self.workers() if w.pipe is not None and not w.pipe.closed}
+        ends = {w.runs.sentinel: w for w in self.workers() if not w.done and w.runs.sentinel is not None}
         for ready in connection.wait([*pipes, *ends], timeout):
             if ready in pipes:
                 self._read(pipes[ready])
@@ -249,17 +263,49 @@ class Crew:
 
     @property
     def done(self) -> bool:
-        learners = [w for r in self.roles if r.learner for w in r.workers.values()]
+        learners = [w for r in self.roles if r.learner for w in self._seats[r.name].workers.values()]
         return bool(learners) and all(w.done for w in learners)
+
+    def workers(self) -> list[WorkerHandle]:
+        """All that there are, with those that are leaving."""
+        return [w for seats in self._seats.values() for held in (seats.workers, seats.leaving) for w in held.values()]
+
+    @property
+    def learner(self) -> Role:
+        """The role that learns; of several the first."""
+        return next(role for role in self.roles if role.learner)
+
+    def count(self, role: Role) -> int:
+        """How many workers the role has now; those that wait for a machine count."""
+        return self._seats[role.name].n
+
+    def threads(self, role: Role) -> int:
+        """Compute threads that each of its workers has by the page; 0: its share."""
+        return self._seats[role.name].threads
+
+    @property
+    def lost(self) -> int:
+        """How many workers were lost and replaced."""
+        return sum(seats.lost for seats in self._seats.values())
+
+    def edges(self) -> list[Edge]:
+        """All that workers share."""
+        return list({id(edge): edge for role in self.roles for edge in role.edges().values()}.values())
 
     def rows(self, role: Role, past: bool = False) -> list[int]:
         """Of the counters; `past`: also those of workers that have left."""
-        own = [ctx.row for ctx in role.past.values()] if past else [w.ctx.row for w in role.workers.values()]
-        return own + list(role.served)
+        seats = self._seats[role.name]
+        own = seats.past.values() if past else [w.ctx for w in seats.workers.values()]
+        return [*(ctx.row for ctx in own), *self.agent_rows(role)]
+
+    def agent_rows(self, role: Role) -> range:
+        """Rows of the counters of the agents that a role learns for: the last ones."""
+        assert self.counters is not None
+        return range(self.counters.workers - role.agents, self.counters.workers)
 
     def savers(self) -> list[int]:
         """Rows of the learners that write parts of a checkpoint: of those that learn apart, the first."""
-        saving = (r.served or self.rows(r)[: 1 if r.asynchronous else None] for r in self.roles if r.learner)
+        saving = (self.agent_rows(r) or self.rows(r)[: 1 if r.asynchronous else None] for r in self.roles if r.learner)
         return [row for rows in saving for row in rows]
 
     def rescue(self, saved: float, busy: Callable[[], bool]) -> list[int]:
@@ -269,7 +315,7 @@ class Crew:
         assert self.counters is not None
         marks, until = self.counters.column("saved"), time.monotonic() + GRACE
         writer = self._rescuer(marks, saved)
-        if writer is None or writer.role.served:
+        if writer is None or writer.role.agents:
             return []
         if abs(marks[writer.ctx.row]) > saved:
             return [writer.ctx.row]
@@ -283,23 +329,23 @@ class Crew:
 
     def _rescuer(self, marks: Any, saved: float) -> WorkerHandle | None:
         """The learner that can save: that has done so, or the first that lives; of those that learn apart only 0."""
-        for role in (r for r in self.roles if r.learner and 0 in r.workers):
-            first = role.workers[0]
-            if abs(marks[first.ctx.row]) > saved or role.asynchronous or self.serial:
-                return first
-            return next((w for _, w in sorted(role.workers.items()) if w.runs.is_alive()), None)
+        learners = ((role, self._seats[role.name].workers) for role in self.roles if role.learner)
+        for role, workers in ((role, workers) for role, workers in learners if 0 in workers):
+            if abs(marks[workers[0].ctx.row]) > saved or role.asynchronous or self.serial:
+                return workers[0]
+            return next((w for _, w in sorted(workers.items()) if w.runs.is_alive()), None)
         return None
 
     def stop(self) -> None:
         """Close everything and see every worker off, gently and then not."""
         self.control.halt()
-        for edge in self._edges():
+        for edge in self.edges():
             edge.close()
         self._unseated.clear()
         until = time.monotonic() + GRACE
-        for worker in self._workers():
+        for worker in self.workers():
             worker.runs.join(max(0.0, until - time.monotonic()))
-        for worker in self._workers():
+        for worker in self.workers():
             if worker.runs.apart and worker.runs.is_alive():
                 worker.runs.kill()
                 worker.runs.join(PARTING)
@@ -307,21 +353,13 @@ class Crew:
                 worker.runs.close()
             if worker.pipe is not None:
                 worker.pipe.close()
-        for role in self.roles:
-            role.workers.clear()
-            role.leaving.clear()
+        for seats in self._seats.values():
+            seats.workers.clear()
+            seats.leaving.clear()
         if self.fleet is not None:
             self.fleet.close()
 
     # ------------------------------------------------------------------------------------------- innards
-
-    def _workers(self) -> list[WorkerHandle]:
-        return [w for r in self.roles for seats in (r.workers, r.leaving) for w in seats.values()]
-
-    def _edges(self) -> list[Edge]:
-        """All that workers share."""
-        held = (v for r in self.roles for v in (*r.edges().values(), r.agents, *r.settings.values()))
-        return list({id(v): v for v in held if isinstance(v, Edge)}.values())
 
     def _begin(self, role: Role, index: int) -> None:
         """Start a worker here or elsewhere."""
@@ -347,49 +385,52 @@ class Crew:
     def _start(self, role: Role, index: int, machine: Machine | None = None) -> None:
         """machine: another one, on which it is to be."""
         assert self.counters is not None
-        old = role.past.get(index)
-        role.size.dismissed[index] = False
+        seats = self._seats[role.name]
+        old = seats.past.get(index)
         ctx = WorkerContext(
             role=role.name,
             index=index,
-            n=role.n,
+            n=seats.n,
             row=old.row if old else next(self._rows),
+            seed=self.seed,
             all_counters=self.counters,
+            control=self.control,
+            directory=self.directory,
+            resume=self.resume,
             incarnation=next_incarnation(old.incarnation if old else None, self.resumes),
-            threads=threads_of(role, self),
+            precision=self.precision,
             device=self.placement.device_for(role, index),
-            heads=role.size,
-            drains=role.drain,
-            served=role.served,
             patience=0.0 if self.serial else 0.1,
-            **{name: getattr(self, name) for name in OF_ALL},
         )
-        role.past[index] = ctx
-        call: Call = ctx, role.work, role.arguments()
+        seats.past[index] = ctx
+        self.control.dismissed[ctx.row] = False
+        call = Call(ctx, role, threads_of(role, self))
         if self.serial:
             ctx.log = self.log
-            role.workers[index] = WorkerHandle(ctx, role, process.SerialWorker(role.work(ctx, **call[2])))
-            return
-        if machine is not None and self.fleet is not None:
-            remote = self.fleet.start(machine, role, call)
-            role.workers[index] = WorkerHandle(ctx, role, remote, remote.pipe)
-            return
-        try:
-            pipe, theirs = multiprocessing.Pipe(duplex=False)
-            runs: Handle
-            if role.on == "thread":
-                runs = thread = process.WorkerThread(target=process.as_thread, args=(call, theirs), daemon=True)
-                thread.start()
-            else:
-                title = f"{role.name} {index}{processes.label}"
-                given = process.CloudPickled(call), theirs
-                runs = forked = ForkedProcess(process.SERVER, process.as_process, given, title)
-                forked.start(self._check_start)
-                theirs.close()
-        except (OSError, RuntimeError) as e:  # RuntimeError: no new thread
-            role.workers.pop(index, None)
-            raise _refused(role, index, e) from None
-        role.workers[index] = WorkerHandle(ctx, role, runs, pipe)
+            seats.workers[index] = WorkerHandle(ctx, role, process.SerialWorker(role.work(ctx, **role.holds)))
+        elif machine is not None and self.fleet is not None:
+            remote = self.fleet.start(machine, call)
+            seats.workers[index] = WorkerHandle(ctx, role, remote, remote.pipe)
+        else:
+            seats.workers.pop(index, None)  # where none can be started, nobody has the seat
+            try:
+                seats.workers[index] = self._start_here(call)
+            except (OSError, RuntimeError) as e:  # RuntimeError: no new thread
+                raise _refused(role, index, e) from None
+
+    def _start_here(self, call: Call) -> WorkerHandle:
+        """A thread or a process."""
+        pipe, theirs = multiprocessing.Pipe(duplex=False)
+        runs: Handle
+        if call.role.on == "thread":
+            runs = thread = process.WorkerThread(target=process.as_thread, args=(call, theirs), daemon=True)
+            thread.start()
+        else:
+            title = f"{call.role.name} {call.ctx.index}{processes.label}"
+            runs = forked = ForkedProcess(process.SERVER, process.as_process, (CloudPickled(call), theirs), title)
+            forked.start(self._check_start)
+            theirs.close()
+        return WorkerHandle(call.ctx, call.role, runs, pipe)
 
     def _check_start(self) -> None:
         """While the first workers start: the run may have to end."""
@@ -421,41 +462,42 @@ class Crew:
     def _ended(self, worker: WorkerHandle) -> None:
         """A process is gone. Its last message comes first; one without was killed."""
         self._read_rest(worker)
-        if worker.done or worker.ctx.index in worker.role.leaving:
+        role, seats, index, now = worker.role, self._seats[worker.role.name], worker.ctx.index, time.monotonic()
+        if worker.done or index in seats.leaving:
             worker.done = True
             return
         runs = worker.runs
         if isinstance(runs, ForkedProcess) and runs.exitcode == LOST and (fate := process.SERVER.fate()):
             raise WorkerLost(f"the fork server of the workers {fate}, and they with it; the run cannot go on")
         how = runs.ending()
-        role, now = worker.role, time.monotonic()
         counts = runs.lost_first  # a machine is one, whoever was there
-        role.recent_losses = [t for t in role.recent_losses if t > now - HOUR] + [now] * counts
-        if role.on_loss == "fail" or len(role.recent_losses) > REPLACEMENTS:
+        seats.recent_losses = [t for t in seats.recent_losses if t > now - HOUR] + [now] * counts
+        if role.on_loss == "fail" or len(seats.recent_losses) > REPLACEMENTS:
             many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.on_loss == "replace" else ""
-            raise WorkerLost(f"worker {role.name} {worker.ctx.index} {how}{many}; the run cannot go on without it")
-        role.lost += 1
-        self.log("warning", f"worker {role.name} {worker.ctx.index} {how}; a new one takes its place")
+            raise WorkerLost(f"worker {role.name} {index} {how}{many}; the run cannot go on without it")
+        seats.lost += 1
+        self.log("warning", f"worker {role.name} {index} {how}; a new one takes its place")
         runs.close()
-        del role.workers[worker.ctx.index]
-        self._begin(role, worker.ctx.index)
+        del seats.workers[index]
+        self._begin(role, index)
 
     def _resize(self, role: Role) -> None:
         """Bring a role nearer to the number asked for. A seat is taken again only once it is empty."""
-        for index in range(role.n - 1, role.size.wanted - 1, -1):
-            role.n = index
+        seats = self._seats[role.name]
+        for index in range(seats.n - 1, seats.size.wanted - 1, -1):
+            seats.n = index
             if self._unseated.pop((role.name, index), None):
                 continue
-            role.leaving[index] = worker = role.workers.pop(index)
+            seats.leaving[index] = worker = seats.workers.pop(index)
             worker.until = time.monotonic() + (PARTING if role.drain else 0.0)
-            role.size.dismissed[index] = True
-        for worker in list(role.leaving.values()):
+            self.control.dismissed[worker.ctx.row] = True
+        for worker in list(seats.leaving.values()):
             if self._left(worker):
-                del role.leaving[worker.ctx.index]
-        while role.n < role.size.wanted and role.n not in role.leaving:
-            self._begin(role, role.n)
-            role.n += 1
-        role.size.count(role.n + len(role.leaving))
+                del seats.leaving[worker.ctx.index]
+        while seats.n < seats.size.wanted and seats.n not in seats.leaving:
+            self._begin(role, seats.n)
+            seats.n += 1
+        seats.size.count(seats.n + len(seats.leaving))
 
     def _left(self, worker: WorkerHandle) -> bool:
         """See a leaving worker off; False while it still runs."""

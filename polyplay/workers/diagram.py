@@ -29,20 +29,21 @@ def draw_diagram(crew: Crew) -> str:
 
 def _holds(role: Role) -> list[str]:
     """What one worker of the role does and holds, in its wiring's words."""
-    rows, held = list[str](), role.settings
-    if role.envs is not None:
-        groups = f" in {role.envs.groups} groups" if role.envs.groups > 1 else ""
-        groups = f" at a table of {role.envs.agents} players" if role.envs.agents > 1 else groups
-        rows.append(f"envs    {role.envs.title} × {role.envs.lanes} lanes{groups}")
-    if role.agents is not None:
-        rows.append(f"agents  {role.agents.label()}")
-    policy = role.policy or (role.spec.policy if role.spec else None)
-    if policy is not None:
-        rows.append(f"policy  {policy.title}")
-    if role.served:
-        rows.append(f"agents  {len(role.served)}, each by what it acted")
-    if role.learns_own:
-        rows.append(f"rollout {role.source.steps} steps, {_lag(role)}")
+    rows, held, envs = list[str](), role.holds, role.envs
+    if envs is not None:
+        groups = f" in {envs.groups} groups" if envs.groups > 1 else ""
+        groups = f" at a table of {envs.agents} players" if envs.agents > 1 else groups
+        rows.append(f"envs    {envs.title} × {envs.lanes} lanes{groups}")
+    if "agents" in role.edges():
+        rows.append(f"agents  {role.edges()['agents'].label()}")
+    if role.policy is not None:
+        rows.append(f"policy  {role.policy.title}")
+    if role.agents:
+        rows.append(f"agents  {role.agents}, each by what it acted")
+    if role.source is not None and role.learns_own:
+        most = role.source.passes.updates - 1 if role.source.passes else 0
+        lag = "free" if role.n > 1 and role.asynchronous else f"lag at most {most}" if most else "lag 0"
+        rows.append(f"rollout {role.source.steps} steps, {lag}")
     if role.held_replay is not None:
         rows += role.held_replay.describe()
     if held.get("trim"):
@@ -50,28 +51,20 @@ def _holds(role: Role) -> list[str]:
     if "references" in held:
         rows.append(f"games   {held['games'].title} against {', '.join(held['references'])}")
         rows.append(f"rates   every {held['every']:,} updates, by {held['matches']} matches")
-    if role.explore is not None:
-        rows.append(role.explore.label())
-    if role.envs is not None and role.out is not None:
-        rows.append(f"rollout {role.out.T} steps, {'free' if role.lag is None else f'lag {role.lag}'}")
+    if held.get("explore") is not None:
+        rows.append(held["explore"].label())
+    if envs is not None and "out" in held:
+        lag = "free" if held.get("lag") is None else f"lag {held['lag']}"
+        rows.append(f"rollout {held['out'].T} steps, {lag}")
     others = (held.get(name) for name in ("plan", "opponents", "copies"))
-    for thing in (role.spec and role.source, role.server, role.spec, *others):
+    for thing in (role.source, held.get("server"), role.spec, *others):
         rows += [] if thing is None else thing.describe()
     return [*rows, f"if lost {role.on_loss}"]
 
 
-def _lag(role: Role) -> str:
-    """How old the weights of a rollout are that its own worker learns from."""
-    most = role.source.passes.updates - 1 if role.source.passes else 0
-    return "free" if role.n > 1 and role.asynchronous else f"lag at most {most}" if most else "lag 0"
-
-
 def describe_wiring(crew: Crew) -> Row:
     """The same as plain data: the roles, and the arrows between them by the roles' names."""
-    roles = [
-        {"name": r.name, "n": r.n, "acts": bool(r.envs or r.agents), "learns": r.learner, "holds": _holds(r)}
-        for r in crew.roles
-    ]
+    roles = [{"name": r.name, "n": r.n, "acts": r.acts, "learns": r.learner, "holds": _holds(r)} for r in crew.roles]
     arrows = [
         {"label": arrow.label, "from": givers, "to": takers, "weights": bool({"publish", "update"} & {*arrow.givers})}
         for arrow, givers, takers in _shared(crew)

@@ -1,6 +1,6 @@
 """Evaluation beside training: a worker of its own plays full games with the weights of then, every so many frames.
 
-It asks the learner for its weights (weights.on_request): one copy at the learner's next update. So it is the same in
+It asks the learner for its weights (weights.Params): one copy at the learner's next update. So it is the same in
 every system, whether weights travel through Params, stay in a replica or lie in shared memory; no checkpoint need be
 written for it, which a replay would make large; and a score belongs to exactly one version of the weights. Games are
 played with the same seed each time, in environments of its own; training goes on meanwhile, and what came due while
@@ -51,7 +51,7 @@ def evaluator(
         while show.asked:
             time.sleep(min(ctx.patience, REST))
             yield
-        version, now = show.params.pull(vector), _steps(ctx, steps)
+        version, now = show.pull(vector), _steps(ctx, steps)
         played: list[play.PlayedGame] = []
         for found in play.play_steps(games, net, asked):
             played += found
@@ -97,8 +97,7 @@ def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:
         return False
     counters = {k: v for k, v in row.items() if k not in ("returns", "interval")}
     try:
-        arrays = {k: v.numpy() for k, v in net.state_dict().items()}
-        checkpoint.save_best_weights(ctx.directory, checkpoint.policy_name(0), arrays, counters)
+        checkpoint.save_weights(ctx.directory, checkpoint.BEST, net, counters)
     except OSError as e:
         ctx.log("warning", f"the best weights were not saved: {refusal_text(e)}")
         return False

@@ -14,22 +14,31 @@ import os
 import sys
 import threading
 import traceback
-import types
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from multiprocessing.connection import Connection
-from typing import cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 from polyplay.core import processes
 from polyplay.core.errors import Closed, EnvFailure, NotFinite, UserError, WorkerLost
 from polyplay.core.processes import ForkServer, Handle
 from polyplay.core.worker import WorkerContext
 
+if TYPE_CHECKING:
+    from polyplay.workers.role import Role
+
 SERVER = ForkServer("polyplay.workers.preload", tied=True)
 Work = Callable[..., Iterator[None]]  # work(ctx, **arguments): every `yield` is a turn taken
-Call = tuple[WorkerContext, Work, dict[str, object]]
 FEWER = "let there be fewer workers, or allow more open files (`ulimit -n`) and processes (`ulimit -u`)"
 COMPILES = "compiling loops for this machine: it takes up to half a minute, the first time only"
 KINDS: dict[str, type[Exception]] = {"user": UserError, "env": EnvFailure, "finite": NotFinite, "lost": WorkerLost}
+
+
+class Call(NamedTuple):
+    """A worker that is to be started."""
+
+    ctx: WorkerContext
+    role: Role
+    threads: int  # compute threads, of a process
 
 
 class CloudPickled:
@@ -44,17 +53,6 @@ class CloudPickled:
         return cloudpickle.loads, (cloudpickle.dumps(self.value),)
 
 
-@contextlib.contextmanager
-def no_main() -> Iterator[None]:
-    """Workers never import the user's main script: what they need of it travels with cloudpickle."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = types.ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
 def prepare() -> None:
     """What the fork server must find: passive OpenMP waits, and leave to hold as many open files as there may be."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
@@ -63,12 +61,12 @@ def prepare() -> None:
     processes.raise_open_files()
 
 
-def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tuple[str, str]:
+def _run(ctx: WorkerContext, role: Role) -> tuple[str, str]:
     try:
-        turns = work(ctx, **arguments)
+        turns = role.work(ctx, **role.holds)
         for _ in turns:
             ctx.turn()
-            if ctx.leaving and not ctx.drains:
+            if ctx.leaving and not role.drain:
                 cast("Generator[None, None, None]", turns).close()
                 break
     except Closed:
@@ -87,9 +85,9 @@ def _run(ctx: WorkerContext, work: Work, arguments: Mapping[str, object]) -> tup
 
 def rescue(ctx: WorkerContext) -> None:
     """A learner whose run has failed saves what is whole."""
-    if ctx.rescue is not None:
+    if ctx.hooks.rescue is not None:
         with contextlib.suppress(Exception):  # why the run failed counts
-            ctx.rescue()
+            ctx.hooks.rescue()
 
 
 class WorkerThread(threading.Thread, Handle):
@@ -112,17 +110,16 @@ class SerialWorker(Handle):
 
 
 def as_thread(call: Call, pipe: Connection) -> None:
-    ctx, work, arguments = call
-    ctx.log = lambda kind, text: pipe.send((kind, text))
+    call.ctx.log = lambda kind, text: pipe.send((kind, text))
     with contextlib.suppress(OSError):
-        pipe.send(_run(ctx, work, arguments))
+        pipe.send(_run(call.ctx, call.role))
 
 
 def as_process(call: Call, pipe: Connection) -> None:
     processes.label = f" of {multiprocessing.current_process().name}"
     processes.on_compile = [lambda: pipe.send(_compiling())]
     try:
-        tune(call[0].threads)
+        tune(call.threads)
         as_thread(call, pipe)
     except Exception:
         pipe.send(("error", traceback.format_exc()))
@@ -131,9 +128,9 @@ def as_process(call: Call, pipe: Connection) -> None:
 
 def _compiling() -> tuple[str, str]:
     """The message about it."""
-    from polyplay.core.compiled import UNCACHED, CompileState
+    from polyplay.core.compiled import CompileState
 
-    return ("caution", UNCACHED) if CompileState.uncached else ("note", COMPILES)
+    return ("caution", CompileState.uncached) if CompileState.uncached else ("note", COMPILES)
 
 
 def tune(threads: int) -> None:

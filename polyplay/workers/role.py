@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from polyplay.buffers.replay import Replay
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
-from polyplay.core.worker import Edge, End, RoleSize, WorkerContext
+from polyplay.core.worker import Edge, Holder
 from polyplay.envs.pool import Envs
 from polyplay.workers.process import Work
 
 if TYPE_CHECKING:
-    from polyplay.acting.predictor import LaneTable
-    from polyplay.acting.rows import Exploration
-    from polyplay.learning.learner import LearnerSpec
+    from polyplay.learning import LearnerSpec, Source
     from polyplay.nets.policy import PolicyFactory
-    from polyplay.workers.crew import WorkerHandle
 
+T = TypeVar("T")
 OnLoss = Literal["fail", "replace"]
 Kind = Literal["process", "thread"]
 OPTIONS = {  # by role, what tells its number
@@ -35,78 +35,64 @@ OPTIONS = {  # by role, what tells its number
 SERVING = {"act": "predictors", "learn": "trainers"}  # the same where they serve agents
 
 
-@dataclass
+@dataclass(frozen=True, eq=False)
 class Role:
-    """What every worker of a role holds, by name; `settings` are all other arguments of `work`."""
+    """Workers that do the same: `n` of them at the start, which run `work(ctx, **holds)`."""
 
     name: str
     work: Work
     n: int
-    on_loss: OnLoss
-    learner: bool  # decides when the run is done, and saves
-    on: Kind
-    drain: bool  # workers that have to leave end by themselves
-    size: RoleSize
-    threads: int  # compute threads of each worker, 0: its share
-    envs: Envs | None = None  # that its workers act in, where it learns from its own rollouts its source's
-    agents: LaneTable | None = None  # lanes that several workers serve
-    policy: PolicyFactory | None = None
-    source: Any = None  # of a learner, a learning.Source; of who holds a replay, RolloutBatches
-    out: Any = None  # an Edge that it writes into
-    params: Any = None  # the weights that it publishes, if it learns, or reads
-    spec: LearnerSpec | None = None
-    lag: int | None = None
-    explore: Exploration | None = None
-    server: Any = None  # a parameter server that it serves
-    league: Any = None  # that it plays in, makes past agents for, or rates
-    best: Any = None  # the weights that it publishes, if it does not learn
-    settings: dict[str, Any] = field(default_factory=dict)
-    workers: dict[int, WorkerHandle] = field(default_factory=dict)  # by seat
-    leaving: dict[int, WorkerHandle] = field(default_factory=dict)
-    served: tuple[int, ...] = ()  # rows of the counters of agents that its workers learn for
-    capacity: int = 0  # workers there is room for
-    past: dict[int, WorkerContext] = field(default_factory=dict)  # who had each seat last
-    lost: int = 0
-    recent_losses: list[float] = field(default_factory=list)  # when workers were lost of late
+    holds: Mapping[str, Any]  # exactly the keyword arguments of `work`
+    on_loss: OnLoss = "fail"
+    on: Kind = "process"
+    learner: bool = False  # decides when the run is done, and saves
+    drain: bool = False  # workers that have to leave end by themselves
 
-    def join_source(self) -> None:
-        """Hold what a learner's source holds. Raises UserError: it is no Source."""
-        from polyplay.learning.loop import Source
+    @cached_property
+    def _parts(self) -> list[tuple[str, Any]]:
+        """What it holds, and what that is made of, by name."""
+        made = [part for value in self.holds.values() if isinstance(value, Holder) for part in value.holds().items()]
+        return [*self.holds.items(), *made]
 
-        if not isinstance(self.source, Source):
-            given = f"{self.name}: source {type(self.source).__name__} given"
-            raise UserError(f"{given}, allowed: a polyplay.learning.Source, with shape and open(ctx, learner, params)")
-        self.envs, self.league = self.source.envs, self.source.league
+    def holding(self, **more: Any) -> Role:
+        """The same role, to take its place in a crew before the start, with other things held."""
+        return replace(self, holds={**self.holds, **more})
+
+    def find(self, kind: type[T]) -> T | None:
+        """The one value of a class that it holds, or that a value which it holds is made of."""
+        return next((value for _, value in self._parts if isinstance(value, kind)), None)
+
+    def edges(self) -> dict[str, Edge]:
+        """What it shares with other workers, by its end: the name of the argument that holds it."""
+        return {end: value for end, value in self._parts if isinstance(value, Edge)}
+
+    @property
+    def source(self) -> Source | None:
+        """What it learns from."""
+        from polyplay.learning import Source
+
+        return self.find(Source)  # type: ignore[type-abstract]
+
+    @property
+    def spec(self) -> LearnerSpec | None:
+        """What it learns."""
+        from polyplay.learning import LearnerSpec
+
+        return self.find(LearnerSpec)
+
+    @property
+    def policy(self) -> PolicyFactory | None:
+        """The network that it acts with, or learns."""
+        from polyplay.nets.policy import PolicyFactory
+
+        return self.find(PolicyFactory)
 
     @cached_property
     def parameters(self) -> int:
         """How many its network has; 0: it has none."""
         from polyplay.nets.factory import count_parameters
 
-        policy = self.policy or (self.spec.policy if self.spec else None)
-        return count_parameters(policy) if policy else 0
-
-    FIELDS: ClassVar[tuple[str, ...]] = "envs", "agents", "policy", "source", "out", "params", "spec", "lag"
-    FIELDS += "explore", "server", "best", "league"
-
-    def arguments(self) -> dict[str, Any]:
-        """What its workers are called with."""
-        of_source = () if self.spec is None else ("envs", "league")
-        held = {name: getattr(self, name) for name in self.FIELDS if name not in of_source}
-        return {k: v for k, v in held.items() if v is not None} | self.settings
-
-    def edges(self) -> dict[End, Edge]:
-        """What it shares with other workers, by how it holds it."""
-        held: dict[End, Edge | None] = {
-            "out": self.out,
-            "source": self.source and self.source.edge,
-            "publish" if self.learner else "params": self.params,
-            **({} if self.best is None else {"publish": self.best}),
-            "update": None if self.spec is None else self.spec.update,
-            "server": self.server,
-            "posts" if self.learner else "plays" if self.envs else "rates": self.league,
-        }
-        return {end: edge for end, edge in held.items() if edge is not None}
+        return count_parameters(self.policy) if self.policy else 0
 
     @property
     def option(self) -> str:
@@ -115,35 +101,66 @@ class Role:
         return f"--{known[self.name]}" if self.name in known else self.name
 
     @property
+    def envs(self) -> Envs | None:
+        """The environments that it acts in, not those of evaluations."""
+        return dict(self._parts).get("envs")
+
+    @property
+    def acts(self) -> bool:
+        """Whether it acts in environments, its own or a table's."""
+        return self.envs is not None or "agents" in self.edges()
+
+    @property
+    def learns_own(self) -> bool:
+        """Whether it learns from what it acts itself."""
+        return self.envs is not None and self.source is not None
+
+    @property
     def asynchronous(self) -> bool:
         """Whether its workers learn without waiting for each other (Hogwild, Chunked, ParameterServer)."""
         return self.spec is not None and self.spec.update.asynchronous
 
     @property
-    def in_league(self) -> bool:
-        """Whether it has to do with agents that play each other, or their past agents."""
-        return bool(self.served) or self.league is not None
+    def agents(self) -> int:
+        """Agents that its workers learn for, each with counters of its own; 0: for one, with their own."""
+        return self.source.agents if self.source else 0
 
     @property
-    def learns_own(self) -> bool:
-        """Whether it learns from what it acts itself."""
-        return self.spec is not None and self.source is not None and self.source.envs is not None
-
-    @property
-    def takes(self) -> bool:
-        """Whether it takes what other workers make."""
-        return self.source is not None and self.source.edge is not None
+    def replay(self) -> Replay | None:
+        """The replay that its workers learn from, or that each of them holds for others."""
+        out = self.holds.get("out")
+        return self.find(Replay) or (out.replay if isinstance(out, Edge) else None)
 
     @property
     def held_replay(self) -> Replay | None:
         """The replay that each of its workers holds."""
-        own = self.drawn_replay if self.spec is not None and self.source.holds_replay else None
-        return own or (None if self.out is None else self.out.replay)
+        return self.replay if self.source is None or self.source.holds_replay else None
 
-    @property
-    def drawn_replay(self) -> Replay | None:
-        """The replay that it learns from, whoever holds it."""
-        return self.source.replay if self.spec is not None and self.source is not None else None
+
+def check_holds(name: str, work: Work, holds: Mapping[str, Any]) -> None:
+    """Raises UserError: an argument that `work` does not have, lacks, or that is of another class than it must be."""
+    signature = inspect.signature(work)
+    try:
+        signature.bind(None, **holds)
+    except TypeError as e:
+        raise UserError(f"{name}: {e}; allowed: {', '.join([*signature.parameters][1:]) or 'none'}") from None
+    if not {"policy", "source", "spec"}.isdisjoint(holds):
+        _check_classes(name, holds)
+
+
+def _check_classes(name: str, holds: Mapping[str, Any]) -> None:
+    """Raises UserError."""
+    from polyplay.learning import LearnerSpec, Source
+    from polyplay.nets.policy import PolicyFactory
+
+    source = "a polyplay.learning.Source, with shape and open(ctx, learner, params)"
+    for argument, kinds, wanted in (
+        ("policy", PolicyFactory, "a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"),
+        ("source", Source if "spec" in holds else (Source, Edge), source),
+        ("spec", LearnerSpec, "a polyplay.learning.LearnerSpec"),
+    ):
+        if argument in holds and not isinstance(holds[argument], kinds):
+            raise UserError(f"{name}: {argument} {type(holds[argument]).__name__} given, allowed: {wanted}")
 
 
 @dataclass
@@ -185,6 +202,6 @@ class Placement:
 
     def device_for(self, role: Role, index: int) -> str:
         """Worker `index` of a role: processes take devices in turn, threads share the first."""
-        if role.envs is not None and role.spec is None and self.actors_on == "cpu":
+        if role.envs is not None and role.source is None and self.actors_on == "cpu":
             return "cpu"
         return self.devices[index % len(self.devices) if role.on == "process" else 0]

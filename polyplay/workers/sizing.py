@@ -99,7 +99,7 @@ def threads_of(role: Role, crew: Crew) -> int:
     share what is left; but all have the same where the run is traced, so that one thread can repeat it to the bit.
     """
     roles = [r for r in crew.roles if r.name != "evaluator"]  # that one rests mostly
-    wanted = {r.name: 0 if crew.trace else r.threads for r in crew.roles}
+    wanted = {r.name: 0 if crew.trace else crew.threads(r) for r in crew.roles}
     if wanted[role.name] or max((r.parameters for r in roles), default=0) < SMALL:
         return wanted[role.name] or 1
     sides = [(cores(), {r.name: r.n for r in roles})]

@@ -477,8 +477,8 @@ def test_rows_of_one_turn_may_come_in_parts():
     a, b = np.array([0, 2]), np.array([1, 3])
     turns = [(a, first), (b, first), (a, later), (b, first), (a, later), (b, later), (a, over), (b, over), (a, first)]
     for lanes, step in turns:
-        assert not len(ends.watch(lanes, step).whole)
-    assert ends.watch(b, first).whole.tolist() == [0, 1]
+        assert not len(ends.watch(lanes, step)[0])
+    assert ends.watch(b, first)[0].tolist() == [0, 1]
 
 
 BOARD = GAMES["tic_tac_toe"]

@@ -16,8 +16,7 @@ import torch
 
 from polyplay.acting.predictor import LaneTable
 from polyplay.acting.worker import predict
-from polyplay.buffers.rollout_queue import row_spec
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.rollout_queue import TrainingQueue, row_spec
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs, Greedy
 from polyplay.learning import policy_losses, returns
@@ -62,8 +61,8 @@ def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 
     queue = TrainingQueue(row_spec(envs.spec.obs, module.spec()), module.state_spec(), T, envs.lanes, capacity)
     agents = LaneTable(envs, queue)
     batches = Chunks(queue, rows)
-    predictors = crew.add(predict, n=2, name="act", on="thread", drain=True, agents=agents, policy=policy)
-    predictors.out, predictors.params = queue, weights
+    served: Any = {"agents": agents, "policy": policy, "out": queue, "params": weights}
+    predictors = crew.add(predict, n=2, name="act", on="thread", drain=True, **served)
     trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, spec=spec)
     for role in (predictors, trainers):
         crew.dial(role, 1, 4)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from polyplay.acting.worker import act_at_table
+from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Hyperparameters
@@ -21,7 +22,6 @@ from polyplay.learning.learner import LearnerSpec
 from polyplay.learning.loop import learn
 from polyplay.nets import factory
 from polyplay.population import rules
-from polyplay.population.league import League
 from polyplay.population.referee import NO_COPIES, Opponents, referee
 from polyplay.population.rules import Evolution, around
 from polyplay.weights.params import AgentParams
@@ -58,9 +58,9 @@ def _crew(
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
     source = AgentRollouts(queue, 1, tables if league else None, snapshots)
-    crew.add(learn, n=learners, learner=True, serves=agents, source=source, spec=spec, params=params)
+    crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
     if league:
-        crew.add(referee, league=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
+        crew.add(referee, rates=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
     return crew, tables
 
 
@@ -69,7 +69,7 @@ def test_of_four_agents_at_a_table_at_lag_0_each_learns_what_it_stored_to_the_bi
     loss = Compared(policy_losses.VTrace(reduction="mean"))
     crew, _ = _crew("toy:skirmish", loss, agents=4, players=4, steps=2000, core=core)
     _run(crew)
-    updates = crew.counters.column("updates")[list(crew.roles[1].served)]
+    updates = crew.counters.column("updates")[crew.agent_rows(crew.roles[1])]
     assert (updates >= 20).all()
     assert len(loss.seen) == updates.sum()
     assert max(loss.seen) == 0.0, "the approximate KL divergence is exactly 0"

@@ -140,7 +140,7 @@ def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on, learne
     crew = Crew(seed=1, on="thread" if on == "serial" else on, serial=on == "serial")
     crew.add(act, n=2, envs=envs, policy=policy, out=queue, params=params, lag=lag)
     source = Rollouts(queue, groups * 2 // learners, in_turn=lag is not None)
-    crew.add(learn, n=learners, learner=True, source=source, spec=spec, params=params)
+    crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
     _run(crew)
     updates = [n for n in crew.counters.column("updates") if n > 0]
     assert updates == updates[:1] * learners

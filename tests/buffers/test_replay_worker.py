@@ -69,7 +69,7 @@ class Shop:
         return ctx
 
     def shard(self, index: int, trim: int = 0, **more: Any) -> ReplayShard:
-        return ReplayShard(self.ctx(index, **more), self.queue.batches(1), self.samples, trim)
+        return ReplayShard(self.ctx(index, **more), self.queue, self.samples, trim)
 
 
 def priorities(buffer: ReplayBuffer) -> dict[int, float]:

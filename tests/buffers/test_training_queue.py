@@ -7,9 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from polyplay.buffers.training_queue import TrainingQueue
+from polyplay.buffers.rollout_queue import TrainingQueue
 from polyplay.core.errors import Closed
 from polyplay.core.tree import Field
+from polyplay.learning.loop import Chunks
 
 ROWS = {"obs": Field((2,), "uint8"), "reward": Field((), "float32"), "first": Field((), "bool")}
 
@@ -32,7 +33,7 @@ def test_batches_are_the_oldest_chunks_that_make_the_rows_asked_for():
     q = queue(capacity=11)
     for i, length in enumerate((5, 5, 3, 5, 1)):
         put(q, float(i), length)
-    batches = q.batches(11)
+    batches = Chunks(q, 11)
     take = batches.consumer()
     rows, state = next(take)
     assert rows["obs"].shape == (6, 3, 2)
@@ -50,7 +51,7 @@ def test_a_full_queue_gives_no_slot_until_a_batch_was_taken():
     for i in range(3):
         put(q, float(i), 5)
     assert q.slot() is None
-    take = q.batches(0).consumer()
+    take = Chunks(q, 0).consumer()
     next(take)
     assert q.slot() is not None
 
@@ -82,7 +83,7 @@ def test_many_threads_lose_nothing_and_give_nothing_twice():
             q.commit(slot, int(rng.integers(1, 6)))
 
     def consume(rows: int) -> None:
-        for batch in q.batches(rows).consumer():
+        for batch in Chunks(q, rows).consumer():
             if batch is not None:
                 with lock:
                     learnt.extend(batch[0]["reward"][0].tolist())

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 
 from polyplay.cli import watch
 from polyplay.cli.watch import RunReader
-from polyplay.runs.session import lock_holder, take_save_request
+from polyplay.runs.directory import lock_holder, take_save_request
 from tests.verbs import free_port, refused
 
 
@@ -125,7 +125,7 @@ def test_what_limits_a_run_is_what_its_cores_do(monkeypatch: pytest.MonkeyPatch,
 
 def test_shares_are_weighted_by_what_reports_are_over_and_advise_a_run_that_goes_on(tmp_path: Path, monkeypatch):
     """A run's last report is over what is left, in which workers may only have waited; one may lack a number."""
-    monkeypatch.setattr(watch, "lock_holder", lambda directory: 1)
+    monkeypatch.setattr(watch.run_files, "lock_holder", lambda directory: 1)
     run = make_run(tmp_path, rows=6)
     idle = {"time_env": 0.0, "time_infer": 0.0, "time_learn": 0.01, "time_wait": 0.99, "cpu": None}
     write_lines(run / "metrics.jsonl", [report(612, **idle)], "a")

@@ -32,9 +32,10 @@ import polyplay
 from docs import assemble
 from polyplay import api, systems
 from polyplay.cli import arguments, main
-from polyplay.runs import flags, load, options, plan, reporter, run
+from polyplay.runs import flags, options, plan, reporter, run
 from polyplay.search import evaluators
 from polyplay.workers import row_costs, sizing
+from polyplay.workers.hosts import engines
 from polyplay.workers.hosts.engines import MachineInfo
 
 ROOT = assemble.ROOT
@@ -257,8 +258,8 @@ def planned_only(here: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(plan, "predict_memory", lambda *about: {"replay": 0.0})
     monkeypatch.setattr(reporter, "check_wandb", lambda project: None)
     monkeypatch.setattr(evaluators, "check_backend", lambda *about: None)
-    engine_of = load.engine_of
-    monkeypatch.setattr(load, "engine_of", lambda hosts: Cluster() if hosts.startswith("ray") else engine_of(hosts))
+    engine_of = engines.engine_of
+    monkeypatch.setattr(engines, "engine_of", lambda hosts: Cluster() if hosts.startswith("ray") else engine_of(hosts))
     for name in [name for name in vars(torch.nn.init) if name.endswith("_") and not name.startswith("_")]:
         monkeypatch.setattr(torch.nn.init, name, zero_if_small)
     folder = here / "mygame_folder"  # of a game of one's own

@@ -28,6 +28,7 @@ from polyplay.evaluation import evaluate
 from polyplay.evaluation import scores as evaluate_
 from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch, Window
 from polyplay.runs import directory, load
+from polyplay.systems import a2c
 from tests import made
 from tests.verbs import refused
 
@@ -89,9 +90,8 @@ def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
 
 
 def test_a_page_may_have_an_epsilon_of_its_own_on_atari_games(toy: Path, monkeypatch: pytest.MonkeyPatch):
-    page = load.load_run(toy)[0]
-    build = page.build
-    monkeypatch.setattr(page, "build", lambda c, crew: replace(build(c, crew), epsilon=0.05))
+    build = a2c.build
+    monkeypatch.setattr(a2c, "build", lambda c, crew: replace(build(c, crew), epsilon=0.05))
     assert evaluate.evaluate(toy, EvaluateOptions(episodes=2))["epsilon"] == 0.0
     monkeypatch.setattr(systems.System, "test_epsilon", property(lambda system: system.epsilon))
     assert evaluate.evaluate(toy, EvaluateOptions(episodes=2))["epsilon"] == 0.05

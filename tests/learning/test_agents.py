@@ -15,11 +15,12 @@ import torch
 from torch import nn
 
 import polyplay
+from polyplay.buffers.league import CopyOrder, League
 from polyplay.buffers.rollout_queue import ROWS, RolloutQueue
 from polyplay.core import checkpoint
 from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Field
-from polyplay.core.worker import CopyOrder, Counters, Hyperparameters
+from polyplay.core.worker import Counters, Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import agents, policy_losses
 from polyplay.learning.agents import METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
@@ -29,7 +30,6 @@ from polyplay.learning.policy_losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy
-from polyplay.population.league import League
 from polyplay.weights.params import AgentParams, AgentSnapshot, FlatParams
 from polyplay.weights.update import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -81,7 +81,7 @@ def learners(
     spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
     source = AgentRollouts(queue, 1, league, 10**6, initial)
-    crew.add(learn, n=processes or 1, learner=True, serves=2, source=source, spec=spec, params=params)
+    crew.add(learn, n=processes or 1, learner=True, source=source, spec=spec, publish=params)
     crew.start(("loss", "grad_norm", "delta"))
     run = Learners(crew, league, params, policy)
     try:
@@ -101,7 +101,7 @@ def agent_of(path: Path, agent: int) -> tuple[dict[str, Any], dict[str, np.ndarr
 def save(run: Learners, directory: Path) -> Path:
     """A whole checkpoint of its learners, which end."""
     run.crew.control.finish()
-    run.until(lambda: (run.crew.counters.column("saved")[list(run.crew.roles[0].served)] >= 1).all())
+    run.until(lambda: (run.crew.counters.column("saved")[run.crew.agent_rows(run.crew.roles[0])] >= 1).all())
     (number,) = checkpoint.partial_versions(directory)
     return checkpoint.complete(directory, number, {})
 
@@ -297,7 +297,7 @@ def test_a_horizon_changes_what_comes_next():
 
 
 class Posted:
-    """What past agents ask of a LeagueClient."""
+    """What past agents ask of a League."""
 
     def __init__(self) -> None:
         self.busy, self.versions = False, list[int]()

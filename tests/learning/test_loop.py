@@ -16,8 +16,12 @@ from polyplay.buffers.rollout_queue import ROWS, RolloutBatches
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.learning import loop
+from polyplay.core.worker import Hyperparameters
+from polyplay.envs import Envs
+from polyplay.learning import LearnerSpec, VTrace, loop
 from polyplay.learning.loop import Epochs, Feed, Inline, Passes, Replayed, ReplayFeed, Rollouts, Source, learn
+from polyplay.nets import NetworkFactory
+from polyplay.weights import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 from polyplay.workers.role import Role
 
@@ -107,7 +111,8 @@ def test_a_source_that_lacks_a_method_or_opens_something_else_is_named():
             return [7]
 
     def adds(source: Any) -> Role:
-        spec: Any = SimpleNamespace(hyperparameters=SimpleNamespace())
+        policy, hyper = NetworkFactory("mlp", Envs("toy:catch", 1).spec), Hyperparameters(learning_rate=0.1)
+        spec = LearnerSpec(policy, VTrace(), Local(OptimizerSpec("adam")), hyper, 1e9)
         return Crew(0).add(learn, learner=True, source=source, spec=spec)
 
     with pytest.raises(TypeError, match=r"Unshaped.*shape"):

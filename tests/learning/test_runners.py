@@ -40,8 +40,8 @@ def learner(
     inputs: str = "raw",
     precision: str = "float32",
 ) -> Learner:
-    how: Any = {"threads": threads, "trace": trace, "precision": precision}
-    ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(), **how)
+    torch.set_num_threads(threads)
+    ctx = WorkerContext("learn", 0, 1, 0, 4, Counters(4, ("loss",)), RunControl(trace), precision=precision)
     options: Any = {
         "hidden": (400, 300),
         "inputs": inputs,
@@ -96,10 +96,8 @@ def test_two_threads_learn_what_one_does(loss: str, optimizer: str):
 
 def test_one_thread_makes_it_where_that_shall_repeat_the_run():
     assert divide(learner(2, "sum"), 32)
-    torch.set_num_threads(2)
     assert not divide(learner(2, "sum", trace=True), 32)
-    torch.set_num_threads(1)  # as in a serial run, and where workers are threads
-    assert not divide(learner(2, "sum"), 32)
+    assert not divide(learner(1, "sum"), 32)  # as in a serial run, and where workers are threads
 
 
 @pytest.mark.parametrize("loss", LOSSES)

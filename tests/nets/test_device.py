@@ -102,11 +102,11 @@ import os, signal, sys, torch
 def asked(*_): raise SystemExit("asked")
 torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = asked
 import polyplay.workers.preload
-from polyplay.weights.optimizers import NAMES, make_optimizer
+from polyplay.weights.optimizers import NAMES, OptimizerSpec
 for name in NAMES:
     p = torch.nn.Parameter(torch.zeros(3))
     p.grad = torch.ones(3)
-    made = make_optimizer(name, p, 0.1, eps=0.1)
+    made = OptimizerSpec(name, eps=0.1).make(p, lr=0.1)
     made.step()
     made.load_state_dict(made.state_dict())
 sys.exit("torch._dynamo" in sys.modules)

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from polyplay.buffers.league import League
 from polyplay.core.worker import Counters, RunControl, WorkerContext
-from polyplay.population.league import League
 from polyplay.population.referee import NO_COPIES, Opponents, Referee
 from polyplay.population.rules import Evolution
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -170,9 +171,10 @@ def test_a_resumed_run_sets_later_and_damaged_champions_aside(tmp_path):
     assert any(row["passed"] for row in matches(run))
     there, last = champions(run), checkpoint.everything(run)[-1]
     arrays = checkpoint.open_checkpoint(last).arrays(checkpoint.policy_name(0))
+    network = SimpleNamespace(state_dict=lambda: {name: torch.from_numpy(x) for name, x in arrays.items()})
     late = checkpoint.update_of(last) + 1
     for update in (late, late + 1):
-        checkpoint.save_champion(run, checkpoint.policy_name(0), arrays, {"updates": update})
+        checkpoint.save_weights(run, checkpoint.CHAMPION, network, {"updates": update})
     file = checkpoint.champions(run)[-1] / f"{checkpoint.policy_name(0)}.safetensors"
     file.write_bytes(file.read_bytes()[:-4] + bytes(4))
     assert champions(run) == [*there, late], "a damaged one does not play"

@@ -11,11 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from polyplay.buffers.league import CopyOrder, League
 from polyplay.core import checkpoint
 from polyplay.core.files import read_lines
-from polyplay.core.worker import CopyOrder
 from polyplay.population import league_log, rules
-from polyplay.population.league import League
 from polyplay.population.league_log import LOG, SUMMARY, CopyHistory, LeagueAgents, LeagueState
 from polyplay.population.referee import ELO, TRUESKILL, Referee
 from polyplay.population.rules import Evolution, Prior, around, change_values
@@ -338,5 +337,6 @@ def test_values_over_a_league_go_on_from_copies_of_former_versions():
     """Which did not write down what a copy replaced."""
     copies = [{"agent": 0, "match": 10 * n, "old": {}, "values": {"lr": n}} for n in (1, 2)]
     copies += [{"agent": 1, "match": 5, "old": {"lr": 9}, "values": {"lr": 8}}]
-    assert league_log.values_over(copies, 0, {"lr": 0}) == [(0, {"lr": 0}), (10, {"lr": 1}), (20, {"lr": 2})]
-    assert league_log.values_over(copies, 1, {}) == [(0, {"lr": 9}), (5, {"lr": 8})]
+    history = league_log.LeagueHistory(np.zeros(0), np.zeros(0), copies)
+    assert history.values_over(0, {"lr": 0}) == [(0, {"lr": 0}), (10, {"lr": 1}), (20, {"lr": 2})]
+    assert history.values_over(1, {}) == [(0, {"lr": 9}), (5, {"lr": 8})]

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyplay.buffers.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population import referee as referees
-from polyplay.population.league import AGENT, BOT, NOBODY, PAST, RESULTS, League
 from polyplay.population.league_log import LOG, SUMMARY, LeagueState
 from polyplay.population.ratings import TrueSkill, win_probability
 from polyplay.population.referee import (
@@ -174,7 +174,7 @@ def test_another_league_does_not_go_on(tmp_path):
 def test_the_worker_takes_what_is_left_when_the_run_ends(tmp_path):
     league = small()
     ctx = WorkerContext("referee", 0, 1, 0, 3, Counters(1), RunControl(), tmp_path, patience=0.0)
-    turns = referee(ctx, league=league, opponents=Opponents.parse("elo"), matches=5)
+    turns = referee(ctx, rates=league, opponents=Opponents.parse("elo"), matches=5)
     next(turns)
     play(league, 0, [(1, 0)] * 600)
     league.close()

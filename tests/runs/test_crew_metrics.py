@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +17,6 @@ from polyplay.runs import crew_metrics
 from polyplay.runs.crew_metrics import KINDS, OVERFITS, REPORTS, REUSED, SILENCE, CrewMetrics, SelfPlayAlarms
 from tests.reports import KEYS
 
-EDGES = dict.fromkeys(("league", "agents", "server"))
-
 
 @pytest.fixture
 def crew(monkeypatch) -> Any:
@@ -27,15 +26,16 @@ def crew(monkeypatch) -> Any:
     now = SimpleNamespace(t=100.0)
     monkeypatch.setattr(crew_metrics.time, "monotonic", lambda: now.t)
     pool = SimpleNamespace(present=6, waits=lambda: (now.t, 10.0 * now.t))
-    roles = []
+    roles, workers = list[Any](), list[Any]()
     for row, name in enumerate(("act", "learn", "learn_more")):
-        workers = {0: SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False)}
-        seats = {"n": 1, "lost": 0, "workers": workers, "at": [row], "left": [], "served": ()}
-        roles.append(SimpleNamespace(name=name, learner=row > 0, takes=row > 0, **seats, **EDGES))
-    roles[0].agents = SimpleNamespace(is_open=True, pool=pool)
+        edge = {"source": None} if row else {"agents": SimpleNamespace(is_open=True, pool=pool)}
+        held = {"edges": lambda edge=edge: edge, "find": lambda kind: None, "holds": {}, "agents": 0}
+        roles.append(SimpleNamespace(name=name, learner=row > 0, at=[row], left=[], **held))
+        workers.append(SimpleNamespace(ctx=SimpleNamespace(row=row, index=0), done=False, role=roles[-1]))
     counters, fleet = Counters(3, ("loss", "entropy")), SimpleNamespace(report=dict)
     rows = lambda role, past=False: role.at + role.left if past else role.at  # noqa: E731
-    return SimpleNamespace(counters=counters, roles=roles, fleet=fleet, rows=rows, now=now)
+    counts = {"rows": rows, "agent_rows": lambda role: [], "count": lambda role: 1, "lost": 0}
+    return SimpleNamespace(counters=counters, roles=roles, workers=lambda: workers, fleet=fleet, now=now, **counts)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_games_are_reported_once_and_those_missed_are_counted(crew, metrics):
 
 def test_a_silent_worker_is_named_until_it_takes_a_turn_again(crew, metrics):
     row = crew.counters.row(0)
-    row.stamp()
+    row.set("stamp", time.monotonic())
     now = row.get("stamp") + SILENCE + 1
     assert list(metrics.silent(now)) == [f"worker act 0 has not taken a turn for {SILENCE:.0f} s"]
     row.set("stamp", now)

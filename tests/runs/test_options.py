@@ -189,11 +189,8 @@ def test_new_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 class Few:
     """Two options."""
 
-    frames: int | None = None
-    """how many"""
-    quiet: bool = False
-    """say less of what is going on, which is a longer description, so
-    that it has two lines"""
+    frames: int | None = None  # how many
+    quiet: bool = False  # say less of what is going on, which is a longer description, so that it has two lines
 
 
 def test_read_flags_returns_which_were_given():

@@ -295,7 +295,7 @@ def test_what_there_is_is_the_least_of_the_machine_and_its_control_groups(tmp_pa
 def test_queues_between_workers_are_counted_as_they_are(monkeypatch: pytest.MonkeyPatch):
     """Nothing is computed for it."""
     crew, system = wired("impala", lanes=4, batch=8)
-    queue, net = crew.roles[0].out, system.policy()
+    queue, net = crew.roles[0].holds["out"], system.policy()
     monkeypatch.setattr(torch.nn.Module, "__call__", lambda *_: pytest.fail("a network was run"))
     joined = 2 * queue.block.nbytes / queue.slots
     assert plan.predict_memory(crew, net)["rollouts"] == queue.block.nbytes + joined

@@ -25,11 +25,10 @@ from polyplay.core.errors import UserError
 from polyplay.nets.torsos import MLP
 from polyplay.runs import load, session
 from polyplay.runs import run as run_module
-from polyplay.runs.directory import games_of
+from polyplay.runs.directory import SAVE, games_of
 from polyplay.runs.load import crew_of, sizes_changed
 from polyplay.runs.options import CHANGEABLE, RunOptions, adjust, resolve
 from polyplay.runs.plan import Plan
-from polyplay.runs.session import SAVE
 from tests.envs.drawn import Drawn
 from tests.reports import rows
 from tests.runs.test_run import start, wait_for

@@ -14,7 +14,7 @@ from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES, Game, game
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.search import SearchOptions
-from polyplay.search.search import PositionSearch, SearchPolicy
+from polyplay.search.search import Search, SearchPolicy
 from tests.games.test_board_rules import legal_of as legal
 from tests.search.twins import UniformEvaluator
 
@@ -143,15 +143,15 @@ def openings(n: int, plies: int) -> np.ndarray:
     return np.stack([*islice(random_openings(FOUR, plies, seed=1), n)])
 
 
-def searching(most: int, options: SearchOptions = OPTIONS, seed: int = 0) -> PositionSearch:
-    return PositionSearch(FOUR, options, UniformEvaluator(FOUR.actions), most, seed)
+def searching(most: int, options: SearchOptions = OPTIONS, seed: int = 0) -> Search:
+    return Search(FOUR, most, options, UniformEvaluator(FOUR.actions), seed)
 
 
 def test_a_position_has_the_same_move_in_whatever_company():
     records = openings(23, 6)
-    alone = [int(searching(1).choose(record[None])[0]) for record in records]
+    alone = [int(searching(1).choose_moves(record[None])[0]) for record in records]
     assert len(set(alone)) > 2
     eight = searching(8)
-    assert eight.choose(records).tolist() == alone, "in parts of eight"
-    assert eight.choose(records[:3]).tolist() == alone[:3], "fewer than before"
-    assert eight.choose(records[10:18]).tolist() == alone[10:18]
+    assert eight.choose_moves(records).tolist() == alone, "in parts of eight"
+    assert eight.choose_moves(records[:3]).tolist() == alone[:3], "fewer than before"
+    assert eight.choose_moves(records[10:18]).tolist() == alone[10:18]

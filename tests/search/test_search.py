@@ -43,7 +43,7 @@ def planes_of(game: Game, records: list[np.ndarray]) -> np.ndarray:
 
 
 def search_of(game: Game, more: dict[str, Any], seed: int = 0, evaluator: Any = None) -> Search:
-    made = Search(game, GAMES_AT_ONCE, SearchOptions(**more), evaluator or Stub(game), seed=seed, first_lane=5)
+    made = Search(game, GAMES_AT_ONCE, SearchOptions(**more), evaluator or Stub(game), seed=seed, lane=5)
     made.restart()
     return made
 
@@ -145,7 +145,7 @@ def test_a_search_goes_on_to_the_bit_from_its_state(waiting: bool, more: dict[st
     go_on(one, 40)
     if waiting:
         one.round()  # leaves wait for an answer
-    two = Search(FOUR, GAMES_AT_ONCE, SearchOptions(**options), Stub(FOUR), first_lane=5)
+    two = Search(FOUR, GAMES_AT_ONCE, SearchOptions(**options), Stub(FOUR), lane=5)
     two.load(one.state())
     assert go_on(one, 40) == go_on(two, 40)
     mine, other = one.state(), two.state()

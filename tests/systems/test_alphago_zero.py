@@ -305,7 +305,7 @@ def test_it_learns_with_two_learners(on: str, tmp_path: Path):
     assert run.reason == "done"
     page = systems.load("alphago_zero")
     config = page.Config(**{k: v for k, v in settings.items() if k not in ("tensorboard", "report_every", "precision")})
-    assert "AllReduce(sgd) of 2" in diagram("alphago_zero", config, RunOptions())
+    assert "AllReduce(sgd) of 2" in diagram(systems.load("alphago_zero"), config, RunOptions())
     assert run.summary["updates"] > 100
     assert polyplay.evaluate(run.directory, episodes=64)["episodic_return_mean"] > 0.6, "against random moves"
     again = polyplay.resume(run.directory, steps=7_000)

@@ -16,7 +16,7 @@ from polyplay.core.files import Row, read_object
 from polyplay.population.store import DONE, FAILED, Segment, Store, ancestry, read_lineage
 from polyplay.runs import flags
 from polyplay.runs.directory import read_config
-from polyplay.runs.load import crew_of, page_of
+from polyplay.runs.load import crew_of
 from polyplay.runs.options import RunOptions, resolve
 from polyplay.runs.population import anew_of
 from polyplay.systems._presets import plan_of
@@ -164,7 +164,7 @@ def test_no_option_of_a_population_is_named_as_one_of_a_system_or_of_a_run():
 
 
 def resolved(**given: Any) -> tuple[Any, Crew]:
-    settings, options, _ = resolve(page_of("pbt", "a2c"), env="toy:catch", network="mlp", steps=1000, **given)
+    settings, options, _ = resolve(systems.page_of("pbt", "a2c"), env="toy:catch", network="mlp", steps=1000, **given)
     return settings, crew_of(options)
 
 

@@ -191,7 +191,7 @@ def test_the_recurrent_state_goes_through_updates_and_the_bootstrap_does_not_adv
     policy = wired("a3c", crew, **{**CATCH, **settings}).policy
     spec = crew.roles[0].spec
     loss = Kept(spec.loss)
-    crew.roles[0].spec = replace(spec, loss=loss)
+    crew.roles[0] = crew.roles[0].holding(spec=replace(spec, loss=loss))
     crew.start(())
     while not crew.poll(0.05):
         pass
@@ -226,7 +226,7 @@ def test_what_a_worker_raises_reaches_the_main_process(on):
     crew = Crew(seed=1, on=on, steps=10**9)
     wired("a3c", crew, **CATCH)
     spec = crew.roles[0].spec
-    crew.roles[0].spec = replace(spec, loss=Fails())
+    crew.roles[0] = crew.roles[0].holding(spec=replace(spec, loss=Fails()))
     crew.start(())
     try:
         with pytest.raises(WorkerLost, match=r"(?s)worker episodic_replica \d raised .*a bad day"):

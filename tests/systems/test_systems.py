@@ -116,7 +116,7 @@ def test_without_either_the_same_run_learns_nothing(without, tmp_path, monkeypat
 @pytest.mark.parametrize("name", systems.ordinary())
 def test_every_page_has_its_row_its_presets_and_a_figure(name):
     page = systems.load(name)
-    assert set(page.row) == {"envs", "policy runs", "between", "pace", "update", "weights travel", "source"}
+    assert set(page.row) == {"good for", "envs", "policy runs", "between", "pace", "update", "weights travel", "source"}
     if name == "league":  # nobody published settings for so small a one
         assert page.presets["selfplay"]() == page.Config()
     else:
@@ -125,7 +125,7 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
     others = {"alphago_zero": "game:connect_four", "five": "arena:moba", "ftw": "arena:ctf", "league": "toy:rps"}
     env = "toy:pendulum" if name in REAL else others.get(name, "toy:catch")
     network = {} if name in ("alphago_zero", "ftw") else {"network": "mlp"}
-    figure = diagram(name, page.Config(env=env, **network), options.RunOptions())
+    figure = diagram(page, page.Config(env=env, **network), options.RunOptions())
     assert env in figure
     assert {len(line) for line in figure.splitlines()} <= set(range(100))
 

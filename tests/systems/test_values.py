@@ -122,7 +122,7 @@ def test_actors_pull_after_so_many_steps_in_whole_rollouts():
     for pull, rollouts in ((400, 50), (8, 1), (30, 3), (4, 1)):
         crew = Crew(0)
         page.build(page.Config(env="toy:memory", network="mlp", unroll=8, pull=pull), crew)
-        assert crew.roles[0].arguments()["keep"] == rollouts
+        assert crew.roles[0].holds["keep"] == rollouts
 
 
 def test_the_ratio_is_kept_over_all_memories_and_a_resumed_run_goes_on_with_them(tmp_path):
@@ -227,11 +227,11 @@ def test_a_resumed_run_goes_on_with_weights_accumulators_and_counts(tmp_path, ca
     assert kept[1]["square"].any()
     crew = Crew(0, serial=True, steps=10**9, resume=found.path, resumes=1)
     wired("gorila", crew, **{**of.GORILA, **PAPER})
-    server = crew.roles[1].server
+    server = crew.roles[1].holds["server"]
     crew.start(())
     while not server.counts.ready:
         crew.poll(0.0)
-        for worker in crew.roles[0].workers.values():
+        for worker in crew._seats["bundle"].workers.values():
             worker.runs.turn()
     assert np.array_equal(server.statistics[0], kept[1]["square"])
     flat = np.concatenate([v.ravel() for v in kept[0].values()])
@@ -288,17 +288,17 @@ def _begun(**more: Any) -> tuple[Crew, Any, Seen]:
     """A crew in one thread, its server, and the ε of its actors."""
     crew = Crew(0, serial=True, steps=10**9, **more)
     system = wired("gorila", crew, **of.FREE)
-    role = roles(crew)["act"]
-    role.explore = seen = Seen(role.explore)
+    actors, seen = crew.roles[0], Seen(crew.roles[0].holds["explore"])
+    crew.roles[0] = actors.holding(explore=seen)
     crew.start(system.metrics)
-    return crew, role.params, seen
+    return crew, actors.holds["params"], seen
 
 
 def test_epsilon_goes_on_where_the_run_is_for_a_lost_actors_successor_and_in_a_resumed_run(tmp_path):
     crew, server, seen = _begun(directory=tmp_path)
-    actors = roles(crew)["act"]
+    actors = crew._seats["act"]
     until(crew, lambda: server.counts.learnt > 900)
-    crew._start(actors, 1)  # in a lost one's place
+    crew._start(crew.roles[0], 1)  # in a lost one's place
     had = len(seen.told)
     until(crew, lambda: len(seen.told) > had + 50)
     crew.control.save()
@@ -323,7 +323,7 @@ def test_killed_actors_memories_and_learners_are_replaced_and_a_killed_shard_end
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, log=lambda kind, text: said.append(text))
     system = wired("gorila", crew, **{**of.FREE, "start": 100})
-    by, server = roles(crew), roles(crew)["serve_parameters"].server
+    by, server = crew._seats, crew.roles[-1].holds["server"]
     crew.start(system.metrics)
     pushed = server.counters[:, 0]
     try:

@@ -45,7 +45,7 @@ learn ──► Params: 1,091,031 weights ──► act
 
 def test_the_figure_is_drawn_from_the_wiring():
     page = systems.load("impala")
-    assert diagram("impala", page.Config(), RunOptions()) == IMPALA
+    assert diagram(page, page.Config(), RunOptions()) == IMPALA
 
 
 FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -81,7 +81,8 @@ FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
 @pytest.mark.parametrize("name", FIGURES)
 def test_a_figure_says_what_is_done(name):
     system, (settings, said) = name.split()[0].strip(","), FIGURES[name]
-    figure = diagram(system, systems.load(system).Config(**settings), RunOptions())
+    page = systems.load(system)
+    figure = diagram(page, page.Config(**settings), RunOptions())
     assert [words for words in said if words not in figure] == []
     if system.startswith("apex"):
         flows = [line.split(" ──► ") for line in figure.splitlines() if " ──► " in line]

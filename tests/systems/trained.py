@@ -52,20 +52,20 @@ def until(crew: Crew, condition: Callable[[], Any], seconds: float = 600.0) -> N
 def kill_one_by_one(crew: Crew) -> None:
     """Kill the two workers that share a vector of weights, one after the other: each is replaced and goes on."""
     role: Any = crew.roles[0]
-    update = role.spec.update
+    update, workers = role.spec.update, crew._seats[role.name].workers
     crew.start(())
     try:
         until(crew, lambda: update.counters[:, 0].min() > 20)
         for index in (0, 1):
             before = int(update.counters[index, 0])
-            os.kill(role.workers[index].runs.pid, signal.SIGKILL)
-            until(crew, lambda i=index: role.lost == i + 1)
+            os.kill(workers[index].runs.pid, signal.SIGKILL)
+            until(crew, lambda i=index: crew.lost == i + 1)
             vector, statistics = (x.copy() for x in (update.shared, update.statistics))
             assert np.abs(vector).max() < 10, (float(np.nanmax(np.abs(vector))), int(np.isnan(vector).sum()))
             assert statistics.any()
             until(crew, lambda i=index, n=before: update.counters[i, 0] > n + 20)
             total = update.counters[:, 0].sum()
-            assert int(crew.counters.column("updates")[role.workers[index].ctx.row]) >= total - 50
+            assert int(crew.counters.column("updates")[workers[index].ctx.row]) >= total - 50
     finally:
         crew.stop()
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from polyplay.core.errors import UserError
 from polyplay.core.machine import ThreadPool
 from polyplay.weights import optimizers
-from polyplay.weights.optimizers import ClippedAdam, make_optimizer
+from polyplay.weights.optimizers import ClippedAdam, OptimizerSpec
 from tests import twins
 
 
@@ -52,7 +52,7 @@ def gradients(steps: int, n: int, seed: int) -> torch.Tensor:
 )
 def test_every_flavour_equals_its_scalar_twin(name: str, grads: list[float], alpha: float, eps: float) -> None:
     rates = [0.1 / (i + 1) for i in range(len(grads))]
-    optimizer = optimizers.make_optimizer(name, vector(), lr=1.0, eps=eps, alpha=alpha)
+    optimizer = OptimizerSpec(name, eps=eps, alpha=alpha).make(vector(), lr=1.0)
     path = run(optimizer, torch.tensor(grads, dtype=torch.float64)[:, None], rates)
     twin = twins.rmsprop(0.0, grads, rates, alpha, eps, **asdict(optimizers.FLAVOURS[name]))
     assert path[:, 0].tolist() == pytest.approx(twin, rel=1e-10, abs=1e-12)
@@ -60,25 +60,25 @@ def test_every_flavour_equals_its_scalar_twin(name: str, grads: list[float], alp
 
 def test_adam_is_torchs_own() -> None:
     grads = gradients(20, 7, seed=3)
-    ours = optimizers.make_optimizer("adam", vector(7, seed=4), lr=0.1, eps=1e-5)
+    ours = OptimizerSpec("adam", eps=1e-5).make(vector(7, seed=4), lr=0.1)
     own = torch.optim.Adam([vector(7, seed=4)], lr=0.1, eps=1e-5)
     torch.testing.assert_close(run(ours, grads), run(own, grads))
 
 
 def test_sgd_is_torchs_own_with_momentum_and_weight_decay() -> None:
     grads = gradients(20, 7, seed=3)
-    ours = optimizers.make_optimizer("sgd", vector(7, seed=4), lr=0.1, eps=1.0, momentum=0.8, decay=0.02)
+    ours = OptimizerSpec("sgd", eps=1.0, momentum=0.8, decay=0.02).make(vector(7, seed=4), lr=0.1)
     own = torch.optim.SGD([vector(7, seed=4)], lr=0.1, momentum=0.8, weight_decay=0.02)
     torch.testing.assert_close(run(ours, grads), run(own, grads))
-    plain = optimizers.make_optimizer("sgd", vector(), lr=0.1, eps=1.0)
+    plain = OptimizerSpec("sgd", eps=1.0).make(vector(), lr=0.1)
     path = run(plain, torch.tensor([[1.0], [0.5]], dtype=torch.float64))
     assert path[:, 0].tolist() == pytest.approx([-0.1, -0.24])
 
 
 def test_shared_statistics_of_sgd_begin_at_its_first_gradient() -> None:
     grads = gradients(10, 4, seed=6)
-    alone = optimizers.make_optimizer("sgd", vector(4), lr=0.1, eps=1.0)
-    shared = optimizers.make_optimizer("sgd", vector(4), lr=0.1, eps=1.0)
+    alone = OptimizerSpec("sgd", eps=1.0).make(vector(4), lr=0.1)
+    shared = OptimizerSpec("sgd", eps=1.0).make(vector(4), lr=0.1)
     memory = torch.zeros(1, 4, dtype=torch.float64)
     optimizers.share_statistics(shared, memory, fill=True)
     torch.testing.assert_close(run(shared, grads), run(alone, grads))
@@ -90,7 +90,7 @@ def test_a_gradient_that_never_changes_has_no_negative_variance(few: int, monkey
     """g − m² is 0 at last, in float32 a little more or less; ε = 1.5e-7 (Ape-X) would not cover that."""
     monkeypatch.setattr(optimizers, "FEW", few)
     p = torch.nn.Parameter(torch.zeros(1000))
-    optimizer = optimizers.make_optimizer("rmsprop_dqn", p, lr=1e-5, eps=1.5e-7, alpha=0.5)
+    optimizer = OptimizerSpec("rmsprop_dqn", eps=1.5e-7, alpha=0.5).make(p, lr=1e-5)
     p.grad = torch.linspace(-30.0, 30.0, 1000)
     for _ in range(60):
         optimizer.step()
@@ -101,7 +101,7 @@ def test_a_gradient_that_never_changes_has_no_negative_variance(few: int, monkey
 
 def test_loading_copies_into_the_tensors_held() -> None:
     p, q = vector(4, seed=7), vector(4, seed=8)
-    source, target = (optimizers.make_optimizer("rmsprop_dqn", x, lr=0.1, eps=0.1) for x in (p, q))
+    source, target = (OptimizerSpec("rmsprop_dqn", eps=0.1).make(x, lr=0.1) for x in (p, q))
     run(source, gradients(2, 4, seed=9))
     saved = source.state_dict()
     before, held = copy.deepcopy(saved["state"]), dict(target.state[q])
@@ -113,7 +113,7 @@ def test_loading_copies_into_the_tensors_held() -> None:
 
 def test_an_unknown_name_gets_its_nearest_match() -> None:
     with pytest.raises(UserError, match=r"--optimizer: 'rmsprp_tf' is unknown, did you mean 'rmsprop_tf'\?; there are"):
-        optimizers.check_optimizer("rmsprp_tf")
+        OptimizerSpec("rmsprp_tf")
 
 
 @pytest.mark.parametrize("name", [*optimizers.FLAVOURS, "adam_clipped"])
@@ -125,7 +125,7 @@ def test_one_pass_over_many_weights_is_what_several_are(name: str, shape: tuple[
     for few in (0, 1 << 60):
         monkeypatch.setattr(optimizers, "FEW", few)
         p = torch.nn.Parameter(torch.linspace(-1, 1, grads[0].numel()).view(shape).clone())
-        optimizer = make_optimizer(name, [p], lr=0.01, eps=0.01)
+        optimizer = OptimizerSpec(name, eps=0.01).make(p, lr=0.01)
         paths.append(run(optimizer, grads))
         states.append(optimizer.state[p])
     torch.testing.assert_close(paths[0], paths[1], rtol=1e-5, atol=1e-5)
@@ -138,7 +138,7 @@ def test_one_pass_over_many_weights_is_what_several_are(name: str, shape: tuple[
 def test_threads_that_share_a_step_make_the_same_bits(name: str):
     paths = []
     for n in (1, 3):
-        optimizer = optimizers.make_optimizer(name, vector(10_001, 1, torch.float32), lr=1e-2, eps=1e-2)
+        optimizer = OptimizerSpec(name, eps=1e-2).make(vector(10_001, 1, torch.float32), lr=1e-2)
         assert isinstance(optimizer, optimizers.RMSProp)
         optimizer.team = ThreadPool(n, lambda: None) if n > 1 else None
         paths.append(run(optimizer, gradients(3, 10_001, 2).float()))

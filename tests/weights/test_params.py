@@ -259,6 +259,11 @@ def test_others_than_these_are_refused_in_one_line():
         FlatParams(nn.Linear(2, 1, dtype=torch.float64))
 
 
+def test_weights_of_what_makes_no_network_are_refused_in_a_line():
+    with pytest.raises(UserError, match=r"^policy: function given, allowed: a network, or a PolicyFactory of "):
+        Params.of(lambda: nn.Linear(1, 1))  # type: ignore[arg-type]
+
+
 def observed(update: Any, shards: int = 0) -> list[Any]:
     """Workers of an update that see twelve batches each, with one update behind each; their networks."""
     nets, bound = [net() for _ in range(WORKERS)], []

@@ -131,17 +131,17 @@ def test_who_has_to_leave_may_bring_what_it_does_to_an_end():
     crew = Crew(on="thread")
     role = crew.add(drains, n=3, drain=True)
     crew.start()
-    role.size.ask(1)
+    crew._seats["drains"].size.ask(1)
     crew._resize(role)
-    assert role.n == 1
-    until(crew, None, lambda: role.size.get() == 1)
+    assert crew.count(role) == 1
+    until(crew, None, lambda: crew._seats["drains"].size.get() == 1)
     assert sorted(left) == [1, 2]
     crew.stop()
 
 
 def test_dials_share_the_places_of_a_crew():
     crew = Crew()
-    one, two = (crew.add(schedule, n=2, name=name) for name in ("one", "two"))
+    one, two = (crew.add(schedule, n=2, name=name, dials=()) for name in ("one", "two"))
     for low, high in ((0, 4), (3, 4), (1, 1), (1, 2049)):
         with pytest.raises(UserError, match=f"dial of one: {low} to {high} given for 2 workers"):
             crew.dial(one, low, high)

@@ -14,10 +14,16 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from polyplay.acting import act
+from polyplay.buffers import RolloutQueue
 from polyplay.core.errors import EnvFailure, UserError, WorkerLost
 from polyplay.core.processes import ForkedProcess, Handle
 from polyplay.core.shared_memory import SharedBlock
-from polyplay.core.worker import Edge, next_incarnation
+from polyplay.core.worker import Edge, Hyperparameters, next_incarnation
+from polyplay.envs import Envs
+from polyplay.learning import Inline, LearnerSpec, Rollouts, VTrace, learn
+from polyplay.nets import NetworkFactory
+from polyplay.weights import Local, OptimizerSpec, Params
 from polyplay.workers import process
 from polyplay.workers.crew import Crew
 from polyplay.workers.process import SerialWorker
@@ -43,6 +49,10 @@ def fails(ctx, *, block):
     raise ValueError(f"worker {ctx.index} had a bad day")
 
 
+def predicts(ctx, *, policy):
+    yield
+
+
 def env_fails(ctx, *, block):
     yield
     raise EnvFailure("lane 3 of X raised five times")
@@ -58,7 +68,7 @@ def ends(crew: Crew, seconds: float = 100.0) -> bool:
 
 def seen_off(crew: Crew) -> bool:
     """Stop the crew; none of its workers goes on."""
-    runs = [w.runs for role in crew.roles for w in role.workers.values()]
+    runs = [w.runs for w in crew.workers()]
     numbers = [r.pid for r in runs if r.pid is not None]
     crew.stop()
     alive = [r for r in runs if isinstance(r, threading.Thread) and r.is_alive()]
@@ -88,9 +98,9 @@ def test_in_one_thread_all_meet_within_a_round():
             for part in (2 * number - 1, 2 * number):
                 came[ctx.index] = part
                 while min(came) < part:
-                    ctx.meeting = part
+                    ctx.hooks.meeting = part
                     yield
-                ctx.meeting = 0
+                ctx.hooks.meeting = 0
             order.append(f"{number} of {ctx.index}")
             yield
 
@@ -101,7 +111,7 @@ def test_in_one_thread_all_meet_within_a_round():
 
     crew = Crew(serial=True)
     crew.add(looks)
-    crew.add(meets, n=2, learner=True, source=SimpleNamespace(edge=Edge()))
+    crew.add(meets, n=2, learner=True, source=Edge())
     crew.start()
     assert ends(crew)
     rounds = [sorted(part.split(",")) for part in ",".join(order).split("look")[1:4]]
@@ -140,22 +150,23 @@ def test_a_killed_worker_fails_the_run_where_it_must():
 
 def test_only_losses_of_the_last_hour_count_towards_the_limit():
     crew = Crew(serial=True, log=lambda kind, text: None)
-    role = crew.add(count, learner=True, on_loss="replace", block=SharedBlock(512), until=5)
+    crew.add(count, learner=True, on_loss="replace", block=SharedBlock(512), until=5)
     crew.start()
-    role.recent_losses = [time.monotonic() - 3601.0] * 30
+    seats = crew._seats["count"]
+    seats.recent_losses = [time.monotonic() - 3601.0] * 30
 
     class Gone(Handle):
         def ending(self) -> str:
             return "was killed by SIGKILL"
 
     def lose() -> None:
-        worker = role.workers[0]
+        worker = seats.workers[0]
         worker.pipe, worker.runs = SimpleNamespace(closed=True, close=lambda: None), Gone()
         crew._ended(worker)
 
     for _ in range(20):
         lose()
-    assert (role.lost, len(role.recent_losses)) == (20, 20)
+    assert (crew.lost, len(seats.recent_losses)) == (20, 20)
     with pytest.raises(WorkerLost, match=r"count 0 was killed by SIGKILL \(20 of its role were replaced within an"):
         lose()
     crew.stop()
@@ -173,13 +184,13 @@ def test_nobody_who_takes_a_seat_is_taken_for_one_that_was_there_from_the_start(
 def test_a_role_grows_and_shrinks_while_it_runs():
     crew, block = Crew(), SharedBlock(512)
     role, pids = crew.add(turns, block=block), block.array(64, "int64")
-    crew.dial(role, 1, 3)
+    dial = crew.dial(role, 1, 3)
     crew.start()
-    role.size.ask(3)
+    dial.set(3)
     until(crew, None, lambda: pids[:3].all())
-    role.size.ask(1)
-    until(crew, None, lambda: role.size.get() == 1 and not psutil.pid_exists(int(pids[2])))
-    assert (psutil.pid_exists(int(pids[0])), role.lost) == (True, 0)
+    dial.set(1)
+    until(crew, None, lambda: dial.get() == 1 and not psutil.pid_exists(int(pids[2])))
+    assert (psutil.pid_exists(int(pids[0])), crew.lost) == (True, 0)
     assert seen_off(crew)
 
 
@@ -211,11 +222,51 @@ def test_a_worker_that_cannot_be_started_is_a_line_that_names_the_option(why, sa
 
 def test_more_workers_than_there_is_room_for_name_the_option():
     crew = Crew()
-    crew.add(count, 4, name="learn")
+    crew.add(forever, 4, name="learn")
     with pytest.raises(UserError, match=r"^--actors: 3000 given, allowed: at most 2044; a run has at most 2048 wor"):
-        crew.add(count, 3000, name="act")
+        crew.add(forever, 3000, name="act")
     with pytest.raises(UserError, match=r"^--predictors: 2045 given"):
-        crew.add(count, 2045, name="act", drain=True)
+        crew.add(forever, 2045, name="act", drain=True)
+
+
+NET = NetworkFactory("mlp", Envs("toy:catch", 1).spec)
+SPEC = LearnerSpec(NET, VTrace(), Local(OptimizerSpec("adam")), Hyperparameters(learning_rate=0.1), 1e9)
+SOURCE = Inline(Envs("toy:catch", 1), 5)
+
+
+COUNTS = {"block": 1, "until": 2}
+
+
+@pytest.mark.parametrize(
+    ("work", "holds", "said"),
+    [
+        (count, {**COUNTS, "untill": 3}, "count: got an unexpected keyword argument 'untill'; allowed: block, until"),
+        (count, {"block": 1}, "count: missing a required argument: 'until'; allowed: block, until"),
+        (forever, {"envs": 1}, "forever: got an unexpected keyword argument 'envs'; allowed: none"),
+        (predicts, {"policy": forever}, "predicts: policy function given, allowed: a PolicyFactory of polyplay.nets"),
+        (learn, {"source": [], "spec": SPEC}, "learn: source list given, allowed: a polyplay.learning.Source, with"),
+        (learn, {"source": Edge(), "spec": SPEC}, "learn: source Edge given, allowed: a polyplay.learning.Source"),
+        (learn, {"source": SOURCE, "spec": NET}, "learn: spec NetworkFactory given, allowed: a polyplay.learning.Lea"),
+    ],
+)
+def test_what_a_role_cannot_hold_is_a_line_that_names_role_argument_and_class(work, holds, said):
+    crew = Crew()
+    with pytest.raises(UserError, match=f"^{said}") as refused:
+        crew.add(work, learner=True, **holds)
+    assert "\n" not in str(refused.value)
+    assert not crew.roles
+
+
+def test_a_role_finds_what_it_holds_by_class_and_its_edges_by_argument():
+    crew, queue, params = Crew(), RolloutQueue.of(SOURCE.envs, NET(), 5, 1), Params.of(NET)
+    acts = crew.add(act, envs=SOURCE.envs, policy=NET, out=queue, params=params)
+    learns = crew.add(learn, learner=True, source=Rollouts(queue, 1), spec=SPEC, publish=params)
+    assert acts.edges() == {"out": queue, "params": params}
+    assert learns.edges() == {"publish": params, "source": queue, "update": SPEC.update}
+    assert (acts.find(Envs), acts.find(LearnerSpec), acts.find(Params)) == (SOURCE.envs, None, params)
+    assert (learns.spec, learns.policy, learns.find(RolloutQueue)) == (SPEC, NET, queue)
+    with pytest.raises(UserError, match="a second role act given; allowed: another name"):
+        crew.add(act, envs=SOURCE.envs, policy=NET, out=queue, params=params)
 
 
 def test_the_death_of_the_fork_server_is_told_as_what_it_is():

@@ -20,7 +20,7 @@ from polyplay.envs import Envs
 from polyplay.evaluation import evaluate
 from polyplay.evaluation.evaluate import EvaluateOptions
 from polyplay.nets import NetworkFactory
-from polyplay.weights.params import FlatParams, WeightsOnRequest, param_sizes
+from polyplay.weights.params import FlatParams, Params
 from polyplay.workers import evaluator
 from tests.reports import rows
 from tests.runs.test_run import meanwhile, wait_for
@@ -37,7 +37,7 @@ class Bench:
         self.control, self.counters, self.told = RunControl(), Counters(2), []
         net = self.policy()
         self.vector = FlatParams(net)
-        self.show = self.control.show = WeightsOnRequest(param_sizes(net)[1])
+        self.show = self.control.show = Params.of(net)
         ctx = WorkerContext("evaluator", 0, 1, 1, 3, self.counters, self.control, directory=directory, patience=0.0)
         ctx.log = lambda kind, text: self.told.append((kind, json.loads(text)))
         asked = play.PlayOptions(5, seed=3)

@@ -47,8 +47,8 @@ def test_no_other_number_is_much_better_nor_a_smaller_one_as_good(costs, cores, 
 
 def crew_of(roles: dict[str, tuple[int, int]], fleet: Any = None) -> Any:
     """roles: workers, and threads that they say."""
-    made = [SimpleNamespace(name=k, n=n, threads=t, parameters=sizing.SMALL) for k, (n, t) in roles.items()]
-    return SimpleNamespace(trace=False, roles=made, fleet=fleet)
+    made = [SimpleNamespace(name=k, n=n, parameters=sizing.SMALL) for k, (n, _) in roles.items()]
+    return SimpleNamespace(trace=False, roles=made, fleet=fleet, threads=lambda role: roles[role.name][1])
 
 
 def threads_in(crew: Any) -> dict[str, int]:

@@ -87,14 +87,7 @@ def needed_files(saved: Path, role: Role, index: int) -> list[tuple[str, Path]]:
 # travel through the engine that started the agent, never through a link.
 
 
-class TwinNumbers:
-    """The numbers of the blocks of this process that have twins; they hold on to the blocks."""
-
-    def __init__(self) -> None:
-        self._blocks: dict[int, tuple[int, SharedBlock]] = {}  # by identity
-
-    def of(self, block: SharedBlock) -> int:
-        return self._blocks.setdefault(id(block), (len(self._blocks), block))[0]
+TwinNumbers = dict[int, tuple[int, SharedBlock]]  # of this process's blocks that have twins, by identity
 
 
 class _TwinPickler(cloudpickle.Pickler):
@@ -102,12 +95,15 @@ class _TwinPickler(cloudpickle.Pickler):
         super().__init__(file)
         self.numbers, self.found = numbers, list[SharedObject]()
 
+    def _number(self, block: SharedBlock) -> int:
+        return self.numbers.setdefault(id(block), (len(self.numbers), block))[0]  # it is kept, and so is its identity
+
     def reducer_override(self, obj: Any) -> Any:
         if isinstance(obj, Semaphores):
             self.found.append(obj)
-            return _semaphores, (self.numbers.of(obj.block), obj.n)
+            return _semaphores, (self._number(obj.block), obj.n)
         if isinstance(obj, SharedBlock):
-            return _block, (self.numbers.of(obj), obj.nbytes)
+            return _block, (self._number(obj), obj.nbytes)
         if isinstance(obj, SharedObject):
             self.found.append(obj)
         return super().reducer_override(obj)
@@ -188,7 +184,7 @@ class MachineAgent:
             self.calls[number] = f"no module {e.name!r} to begin with" if e.name else str(e)
             return
         if number:
-            ctx = value[0]
+            ctx = value.ctx
             ctx.directory = self.root
             if ctx.resume is not None:
                 ctx.resume = self.root / "resume"
@@ -243,7 +239,7 @@ class MachineAgent:
         for i, end in value["mirrors"]:
             self.mirrors[i].sit(replace(seat, end=end))
         pipe, theirs = connection.Pipe(duplex=False)
-        runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), f"{call[0].role} {call[0].index}")
+        runs = ForkedProcess(SERVER, as_process, (CloudPickled(call), theirs), f"{call.ctx.role} {call.ctx.index}")
         try:
             runs.start()
         except OSError as e:

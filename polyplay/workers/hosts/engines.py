@@ -24,11 +24,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.core.processes import ROOM, readable
+
+if TYPE_CHECKING:
+    from polyplay.workers.hosts.fleet import Fleet
 
 LINKS = 64  # machines, at most
 OPENING = 60.0  # seconds that an agent has to answer, and a link to be opened: torch may have to be loaded there
@@ -355,3 +358,37 @@ class _RayAgent:
 def _cause(e: Exception) -> str:
     lines = [line for line in str(getattr(e, "cause", None) or e).strip().splitlines() if line.strip()]
     return lines[-1].strip() if lines else type(e).__name__
+
+
+# What `--hosts` names.
+
+
+def fleet_of(options: Any) -> Fleet | None:
+    """The machines that `--hosts` names; None: no others. Raises UserError."""
+    hosts = options.hosts
+    if hosts is None or hosts == "none":
+        for name in ("place", "ship"):
+            if (given := vars(options)[name]) is not None:
+                raise UserError(f"--{name}: {given} given, but it takes other machines: give --hosts too")
+        return None
+    if options.serial or options.on == "thread":
+        how = "--serial" if options.serial else "--on thread"
+        raise UserError(f"--hosts: {hosts} given, but it takes workers that are processes: leave out {how}")
+    from polyplay.workers.hosts.agent import pack_modules
+    from polyplay.workers.hosts.fleet import Fleet
+    from polyplay.workers.hosts.places import parse_places
+
+    rules = () if options.place is None else parse_places(options.place)
+    shipped = b"" if options.ship is None else pack_modules(Path(options.ship))
+    return Fleet(engine_of(hosts), options.host_timeout, rules, shipped)
+
+
+def engine_of(hosts: str) -> Engine:
+    """What starts agents on the machines that `--hosts` names. Raises UserError."""
+    kind, _, rest = hosts.partition(":")
+    if kind == "ray":
+        return RayMachines(rest)
+    if kind == "local" and rest.isdigit() and 1 <= int(rest) <= LINKS:
+        return LocalMachines(int(rest))
+    allowed = f"none, ray, ray:HOST:PORT, or local:N with N from 1 to {LINKS}"
+    raise UserError(f"--hosts: {hosts} given, allowed: {allowed}")

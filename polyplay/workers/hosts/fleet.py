@@ -125,7 +125,7 @@ def check_memory(places: Places, crew: Crew, machines: Sequence[Machine]) -> Non
     """Raises UserError: the replays of who works on a machine are larger than its memory."""
     threads = {role.name: threads_of(role, crew) for role in crew.roles}
     plan = places.plan([machine.info for machine in machines], threads)
-    sizes = {r.name: r.held_replay.bytes(batches=r.out is None) for r in crew.roles if r.held_replay is not None}
+    sizes = {r.name: r.held_replay.bytes(batches="out" not in r.holds) for r in crew.roles if r.held_replay is not None}
     for machine in machines:
         held = [sizes[name] for name, _ in plan[machine.info.name] if name in sizes]
         if sum(held) > (has := machine.handle.about["memory"]):
@@ -194,7 +194,7 @@ class Fleet:
         for role in roles_elsewhere(self.places, crew):
             if role.learns_own and crew.placement.device_for(role, 0) != "cpu":
                 raise UserError("--hosts: replicas on several machines compute on CPUs; take --device cpu")
-            for thing in self._shared(role, role.arguments(), crew.control, role.size)[0]:
+            for thing in self._shared(role.holds, crew.control)[0]:
                 mirror_of(thing, role.name)
         if crew.trace and self.learner_away(crew):
             raise UserError("--place: learn is elsewhere, but --trace writes its file here; leave one of them out")
@@ -227,7 +227,7 @@ class Fleet:
         crossing: dict[str, list[SharedObject]] = {}
         roles = roles_elsewhere(self.places, crew)
         for role in roles:
-            crossing[role.name], bells = self._shared(role.arguments(), crew.control, crew.counters, role.size)
+            crossing[role.name], bells = self._shared(role.holds, crew.control, crew.counters)
             things += [x for x in crossing[role.name] if not any(x is other for other in things)]
             for bell in bells:
                 bell.relay_by(self.bells)
@@ -364,8 +364,8 @@ class Fleet:
             self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
             thread.start()
 
-    def start(self, machine: Machine, role: Role, call: Call) -> RemoteWorker:
-        ctx = call[0]
+    def start(self, machine: Machine, call: Call) -> RemoteWorker:
+        ctx, role = call.ctx, call.role
         self._next += 1
         number = self._next
 
@@ -375,7 +375,7 @@ class Fleet:
         worker = RemoteWorker(machine.info.name, send_signal)
         with self._lock:
             machine.workers[number] = worker
-            machine.threads[number] = ctx.threads
+            machine.threads[number] = call.threads
         machine.handle.give(number, agent.dump(call, self._numbers)[0])
         seat = RemoteSeat(ctx.index, ctx.row, self.places.group(role, ctx.index, self.opened), role.name)
         files = [] if ctx.resume is None else needed_files(Path(ctx.resume), role, ctx.index)

@@ -22,7 +22,7 @@ from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import SharedObject
-from polyplay.core.worker import EPISODES, Counters, Hyperparameters, RoleSize, RunControl
+from polyplay.core.worker import EPISODES, Counters, Hyperparameters, RunControl
 
 Frame = tuple[int, int, list[np.ndarray]]
 CELLS, REMAINING = range(2)  # parts of small arrays, of hyperparameters
@@ -105,11 +105,11 @@ class CellsMirror(MachineCopy):
         self.thing, self.names = thing, names
 
     def places(self, part: int, i: int) -> list[np.ndarray]:
-        return [getattr(self.thing, name) for name in self.names]
+        return [vars(self.thing)[name] for name in self.names]
 
     def changes(self, now: float) -> Iterator[Frame]:
         if not self.away:
-            yield from self.if_new(CELLS, 0, [getattr(self.thing, name).copy() for name in self.names])
+            yield from self.if_new(CELLS, 0, [vars(self.thing)[name].copy() for name in self.names])
 
 
 class HyperparametersMirror(CellsMirror):
@@ -206,9 +206,8 @@ def mirror_of(thing: SharedObject, holder: str = "the run") -> MachineCopy:
     from polyplay.workers.hosts import queue_mirrors, weight_mirrors
 
     makes: dict[type, Callable[[Any], MachineCopy]] = {
-        RunControl: lambda thing: CellsMirror(thing, "_flags"),
+        RunControl: lambda thing: CellsMirror(thing, "_flags", "dismissed"),
         Hyperparameters: HyperparametersMirror,
-        RoleSize: lambda thing: CellsMirror(thing, "_cells", "dismissed"),
         Counters: CountersMirror,
         RolloutQueue: queue_mirrors.QueueMirror,
         SampleQueue: queue_mirrors.SampleMirror,

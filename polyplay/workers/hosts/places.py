@@ -70,17 +70,17 @@ def _at(info: MachineInfo, where: str) -> bool:
 
 
 def _acts(role: Role) -> bool:
-    return role.envs is not None and role.spec is None and role.on_loss == "replace"
+    return role.envs is not None and role.source is None and role.on_loss == "replace"
 
 
 def _remembers(role: Role) -> bool:
     """Whether it holds a replay between those that act and those that learn."""
-    return role.spec is None and role.takes and role.held_replay is not None
+    return role.source is None and "source" in role.edges() and role.held_replay is not None
 
 
 def _learns(role: Role) -> bool:
     """Whether it is one learner, of what others act."""
-    return role.learner and role.n == 1 and role.takes
+    return role.learner and role.n == 1 and role.source is not None and role.source.edge is not None
 
 
 class Places:
@@ -97,7 +97,7 @@ class Places:
         """Whether its workers can be elsewhere: those that act, hold a replay, or serve parameters; one learner; of
         those that act and learn others than the first.
         """
-        alone = _acts(role) or _remembers(role) or (role.server is not None and role.spec is None) or _learns(role)
+        alone = _acts(role) or _remembers(role) or "server" in role.edges() or _learns(role)
         return role.on == "process" and (alone or (role.learns_own and role.n > 1))
 
     def where(self, role: Role, index: int) -> str:
@@ -116,7 +116,7 @@ class Places:
 
     def goes(self, role: Role) -> bool:
         """Whether workers of it are elsewhere."""
-        return self.moves(role) and any(self.where(role, i) != HERE for i in range(max(role.n, role.capacity)))
+        return self.moves(role) and any(self.where(role, i) != HERE for i in range(role.n))
 
     def is_away(self, role: Role, index: int, machines: int) -> bool:
         """Whether this worker of it is elsewhere; machines: others that there are."""
@@ -143,7 +143,8 @@ class Places:
         if where == EVEN and spots[(turn := self._turn(role, index, len(spots)) - 1)].lost is None:
             return spots[turn]
         named = [spot for spot in there if _at(spot.info, where)]
-        memory = next((r for r in self.roles if r.takes and r.source.edge is role.out), None)
+        out = role.edges().get("out")
+        memory = next((r for r in self.roles if out is not None and r.edges().get("source") is out), None)
         if not named and memory is not None and _remembers(memory):
             m = index % memory.n
             if self.is_away(memory, m, len(spots)):
@@ -174,9 +175,9 @@ class Places:
             if role is None:
                 names = ", ".join(role.name for role in self.roles)
                 raise UserError(f"--place: {rule} given, but this run has no {rule.role}; allowed: {names}")
-            most = max(role.n, role.capacity)
-            if rule.last is not None and rule.last >= most:
-                raise UserError(f"--place: {rule} given, but {role.name} has {most} workers; allowed: 0 to {most - 1}")
+            if rule.last is not None and rule.last >= role.n:
+                has = f"{role.name} has {role.n} workers; allowed: 0 to {role.n - 1}"
+                raise UserError(f"--place: {rule} given, but {has}")
             if rule.where == HERE:
                 continue
             first = role.learns_own and self.where(role, 0) not in (HERE, EVEN)

@@ -15,9 +15,11 @@ import numpy as np
 import torch
 
 from polyplay.core.shared_memory import memory_barrier
-from polyplay.weights.parameter_server import APPLIED, BASE, HELD, HOLD, TAKEN, VERSION, WRITTEN, ParameterServer
-from polyplay.weights.params import _ROUND, _VERSION, Params
-from polyplay.weights.update import GRADIENT, READY, WEIGHTS, AllReduce
+from polyplay.weights import parameter_server as servers
+from polyplay.weights import update
+from polyplay.weights.parameter_server import ParameterServer
+from polyplay.weights.params import Params
+from polyplay.weights.update import AllReduce
 from polyplay.workers.hosts.mirrors import Frame, MachineCopy, RemoteSeat
 
 # Weights go to where they are read: of the versions that were published, the newest when the link has time for it,
@@ -52,7 +54,7 @@ class ParamsMirror(MachineCopy):
         else:
             self._readers.add(seat.index)
         if self.away and self._version < 0:  # no weights have come or were published yet
-            params._head[_ROUND] = -1
+            params.announce(params.version, -1)
         if self._sends and (across := self._across()):  # one of them wakes the link for all
             params._bells[across[0]].relay(self.relay)
             params._waiting[across[0]] = 1
@@ -116,11 +118,7 @@ class ParamsMirror(MachineCopy):
             self._version = version
         elif self._version != version:
             return  # its vector comes next
-        params._head[_VERSION], params._head[_ROUND] = version, self._news[1]
-        params._learnt[:] = self._news[2:]
-        memory_barrier()
-        for reader in np.flatnonzero(params._waiting):
-            params._bells[int(reader)].post()
+        params.announce(version, int(self._news[1]), self._news[2:])
 
     def close(self) -> None:
         self.params.close()
@@ -166,10 +164,10 @@ class AllReduceMirror(MachineCopy):
             memory_barrier()
             for k in range(self._turns[rank] + 1, turn + 1):
                 brings = int(reduce.arrived[rank, 1 + k % 2])
-                if brings == GRADIENT:
-                    yield GRADIENT, rank, self._gradient(rank, not self.away)
-                elif brings == WEIGHTS:
-                    yield WEIGHTS, rank, self._part(rank)
+                if brings == update.GRADIENT:
+                    yield update.GRADIENT, rank, self._gradient(rank, not self.away)
+                elif brings == update.WEIGHTS:
+                    yield update.WEIGHTS, rank, self._part(rank)
                 self._turns[rank] = k
                 yield TURN, rank, [np.array([k, brings]), reduce.sums[k % 2, rank]]
 
@@ -183,9 +181,9 @@ class AllReduceMirror(MachineCopy):
         return [part for row in self.reduce.state if (part := row[self.reduce.part(rank)]).size]
 
     def places(self, part: int, i: int) -> list[np.ndarray]:
-        if part == GRADIENT:
+        if part == update.GRADIENT:
             return self._gradient(i, self.away)
-        return self._part(i) if part == WEIGHTS else [self._head, self._sums]
+        return self._part(i) if part == update.WEIGHTS else [self._head, self._sums]
 
     def arrived(self, part: int, i: int) -> None:
         if part != TURN:
@@ -203,8 +201,8 @@ class AllReduceMirror(MachineCopy):
         self.reduce.close()
 
 
-_CELLS = slice(APPLIED, HELD + 1)  # of a shard
-_MARKS = slice(WRITTEN, BASE + 1)  # of a slot
+_CELLS = slice(servers.APPLIED, servers.HELD + 1)  # of a shard
+_MARKS = slice(servers.WRITTEN, servers.BASE + 1)  # of a slot
 
 
 class _Kind(IntEnum):
@@ -242,7 +240,7 @@ class ServerMirror(MachineCopy):
 
     def _of_shard(self, k: int) -> list[np.ndarray]:
         server = self.server
-        return [server.shard[k, _CELLS], server.lags[k], server.slot[:, k, TAKEN]]
+        return [server.shard[k, _CELLS], server.lags[k], server.slot[:, k, servers.TAKEN]]
 
     def _of_learner(self, w: int) -> list[np.ndarray]:
         return [self.server.counters[w], self.server.slot[w, :, _MARKS]]
@@ -282,7 +280,7 @@ class ServerMirror(MachineCopy):
         self.readers = True
         if seat.end == "update":
             if self.away:
-                self._written[i] = server.slot[i, :, WRITTEN]
+                self._written[i] = server.slot[i, :, servers.WRITTEN]
             server.reply(i).relay(to)
             self._seated |= {i}
             self.learners |= {i}
@@ -298,16 +296,16 @@ class ServerMirror(MachineCopy):
         server = self.server
         head = np.array(server.head)
         memory_barrier()
-        still = self._still(int(head[HOLD]))
+        still = self._still(int(head[servers.HOLD]))
         learners = {w: [*map(np.array, self._of_learner(w))] for w in range(server.workers) if self._learns(w)}
         shards = {k: [*map(np.array, self._of_shard(k))] for k in range(server.shards) if self._serves(k)}
         memory_barrier()
         for w, (_, marks) in learners.items():
             yield from self._slices(w, marks)
-        if head[READY]:
+        if head[update.READY]:
             yield from self._weights(still)
-        for k, cells in shards.items() if head[READY] and (self.away or self.learners) else ():
-            cells[0][HELD - APPLIED] = self._held[k]
+        for k, cells in shards.items() if head[update.READY] and (self.away or self.learners) else ():
+            cells[0][servers.HELD - servers.APPLIED] = self._held[k]
             yield from self.if_new(_Kind.SHARD, k, cells)
         for w, cells in learners.items() if self.away or self.readers else ():
             yield from self.if_new(_Kind.LEARNER, w, cells[: 1 + self.away])
@@ -333,9 +331,9 @@ class ServerMirror(MachineCopy):
 
     def _slices(self, w: int, marks: np.ndarray) -> Iterator[Frame]:
         server = self.server
-        for k in np.flatnonzero(marks[:, WRITTEN] != self._written[w]).tolist():
+        for k in np.flatnonzero(marks[:, servers.WRITTEN] != self._written[w]).tolist():
             if not self._serves(k):
-                self._written[w, k] = marks[k, WRITTEN]
+                self._written[w, k] = marks[k, servers.WRITTEN]
                 slice_ = [server.gradient[w, server.parts[k]], marks[k], np.array([server.rate[w, k]])]
                 yield _Kind.SLICE, w * server.shards + k, slice_
 
@@ -349,7 +347,7 @@ class ServerMirror(MachineCopy):
             if fresh or k in still:
                 yield _Kind.STATISTICS, k, self._statistics(k)
             wanted = self._serves(k) and (self.away or self.readers)
-            if fresh or (wanted and server.shard[k, VERSION] != self._versions[k]):
+            if fresh or (wanted and server.shard[k, servers.VERSION] != self._versions[k]):
                 part = torch.empty(server.parts[k].stop - server.parts[k].start)
                 self._versions[k] = server.newest[k].read(part, server.check)
                 yield _Kind.VERSION, k, [self._versions[k : k + 1]]
@@ -392,7 +390,7 @@ class ServerMirror(MachineCopy):
                 self._slice_arrived(*divmod(i, self.server.shards))
 
     def _head_arrived(self) -> None:
-        if self._head[READY]:
+        if self._head[update.READY]:
             self._begun = frozenset(range(self.server.shards))
         memory_barrier()
         self.server.head[:] = self._head
@@ -413,22 +411,22 @@ class ServerMirror(MachineCopy):
         self.server.newest[k].end(version)
         self._versions[k] = version
         memory_barrier()
-        self.server.shard[k, VERSION] = version
+        self.server.shard[k, servers.VERSION] = version
 
     def _learner_arrived(self, w: int) -> None:
         counters, marks = self._learner
         self.server.counters[w] = counters
         for k in self.shards if not self.away else ():  # to whom its slices did not cross, but would if it moved
-            self._written[w, k] = marks[k, WRITTEN]
+            self._written[w, k] = marks[k, servers.WRITTEN]
             self.server.slot[w, k, _MARKS] = marks[k]
 
     def _slice_arrived(self, w: int, k: int) -> None:
         server, (mark, rate) = self.server, self._slice
         marks, (written, base) = server.slot[w, k], mark.tolist()
         self._written[w, k] = written
-        marks[BASE], server.rate[w, k] = base, rate[0]
+        marks[servers.BASE], server.rate[w, k] = base, rate[0]
         memory_barrier()
-        marks[WRITTEN] = written
+        marks[servers.WRITTEN] = written
         server.bell(k).post()
 
     def close(self) -> None:

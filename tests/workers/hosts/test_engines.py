@@ -13,7 +13,6 @@ import pytest
 
 import polyplay
 from polyplay.core import checkpoint
-from polyplay.runs import load
 from polyplay.workers.hosts import engines
 from polyplay.workers.hosts.engines import GREETING, HeadWatch, answers
 from tests.workers.hosts.runs import wait_for
@@ -76,7 +75,7 @@ def test_a_lost_head_ends_the_run_in_order_with_a_checkpoint_and_status_1(monkey
     vars(fleet).update(
         is_away=no, learner_away=no, cores=no, cores_for=no, news=lambda: [lines.pop() for _ in lines[:]]
     )
-    monkeypatch.setattr(load, "fleet_of", lambda options: fleet)
+    monkeypatch.setattr(engines, "fleet_of", lambda options: fleet)
     given = {"env": "toy:catch", "network": "mlp", "hidden": (8,), "serial": True, "report_every": 0.1}
     result = polyplay.train("a2c", **given, steps=10**9, tensorboard=False, run=str(run))
     assert (result.exit_code, result.reason) == (1, why)

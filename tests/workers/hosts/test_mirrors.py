@@ -75,7 +75,7 @@ class TestCounters:
         for i in range(100):
             there.add("steps", 8)
             there.episode(float(i), 10.0, 3)
-        there.stamp()
+        there.add("stamps", 1)
         pair.back()
         here = counters.row(2)
         assert here.get("steps") == 900

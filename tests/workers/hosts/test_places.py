@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from polyplay.core.errors import UserError
-from polyplay.core.worker import RoleSize
+from polyplay.core.worker import Edge
+from polyplay.learning import LearnerSpec, Source
 from polyplay.workers.hosts.engines import MachineInfo
 from polyplay.workers.hosts.places import Places, Spot, parse_places
 from polyplay.workers.role import Role
@@ -16,26 +17,44 @@ from polyplay.workers.role import Role
 INFOS = [MachineInfo("red", "10.0.0.1", 4, ("fast",)), MachineInfo("blue", "10.0.0.2", 2)]
 
 
+class Learns(Source):
+    """Learns from an edge, or from what it acts."""
+
+    shape = (1, 1)
+
+    def __init__(self, edge: Edge | None = None, envs: Any = None):
+        self.edge, self.envs = edge, envs
+
+    def open(self, *given: Any, **more: Any) -> Any:
+        raise NotImplementedError
+
+
+class Samples(Edge):
+    replay: Any = 1
+
+
 def role(name: str, n: int, **holds: Any) -> Role:
     replaced = name in ("act", "serve_replay")
-    learner = name in ("learn", "replica")
-    return Role(name, print, n, "replace" if replaced else "fail", learner, "process", False, RoleSize(n), 0, **holds)
+    return Role(name, print, n, holds, "replace" if replaced else "fail", learner=name in ("learn", "replica"))
 
 
-def run_of(actors: int = 4, memories: int = 2, shards: int = 2) -> list[Role]:
+def spec_of(apart: bool) -> LearnerSpec:
+    spec = object.__new__(LearnerSpec)
+    vars(spec).update(policy=None, update=SimpleNamespace(asynchronous=apart))
+    return spec
+
+
+def run_of(actors: int = 4, memories: int = 2, shards: int = 2, learners: int = 1) -> list[Role]:
     """As Gorila's with actors: each memory takes every second actor's rollouts."""
-    queue = SimpleNamespace(readers=memories)
-    samples = SimpleNamespace(replay=1, readers=1)
-    update: Any = SimpleNamespace(update=SimpleNamespace(asynchronous=False))
+    queue, samples = Edge(), Samples()
     act = role("act", actors, envs=1, out=queue)
-    memory = role("serve_replay", memories, source=SimpleNamespace(edge=queue), out=samples)
-    learn = role("learn", 1, source=SimpleNamespace(edge=samples, envs=None), spec=update)
-    return [act, memory, learn, role("serve_parameters", shards, server=1)]
+    memory = role("serve_replay", memories, source=queue, out=samples)
+    learn = role("learn", learners, source=Learns(samples), spec=spec_of(False))
+    return [act, memory, learn, role("serve_parameters", shards, server=Edge())]
 
 
 def replicas(n: int, apart: bool = False) -> list[Role]:
-    spec: Any = SimpleNamespace(update=SimpleNamespace(asynchronous=apart))
-    return [role("replica", n, source=SimpleNamespace(edge=None, envs=1), spec=spec)]
+    return [role("replica", n, source=Learns(envs=1), spec=spec_of(apart))]
 
 
 def planned(roles: list[Role], text: str = "") -> dict[str, list[str]]:
@@ -111,8 +130,7 @@ def test_the_replica_that_saves_and_two_learners_stay():
     for text in ("replica=others", "replica[0]=blue"):
         with pytest.raises(UserError, match=r"replica 0, which saves .* stays on the main machine; .*replica\[1-1\]"):
             planned(replicas(2), text)
-    roles = run_of()
-    roles[2].n = 2
+    roles = run_of(learners=2)
     with pytest.raises(UserError, match="learn stays on the main machine"):
         planned(roles, "learn=blue")
 

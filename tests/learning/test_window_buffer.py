@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.window_buffer import WindowBuffer
 from polyplay.core.tree import Batch, Field
+from polyplay.learning.agents import WindowBuffer
 
 ROWS = {"x": Field((), "int64"), "obs": {"y": Field((2,), "float32")}}
 STATE = {"h": Field((3,), "float32")}

@@ -17,19 +17,32 @@ import numpy as np
 from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import LINE, Closable, shared_array
 from polyplay.core.tree import Batch
-from polyplay.core.worker import Arrow, CopyOrder, Identity, LeagueClient
+from polyplay.core.worker import Arrow, Edge
 
 NOBODY, AGENT, PAST, BOT = range(4)  # kinds of players
 KINDS = "nobody", "agent", "past agent", "bot"
 RESULTS = 4096  # matches that an actor may report before the referee takes them
 
 
-class Results(NamedTuple):
-    """Matches that were played, in their order."""
+class Identity(NamedTuple):
+    """Who a player of a league is. agent: whose weights; of a bot, its place among `bots`."""
 
-    draw: np.ndarray  # int64 [n]
-    players: np.ndarray  # int32 [n, blocks]: of each block of seats
-    outcomes: np.ndarray  # float32 [n, teams]: more is better, equal is a draw
+    kind: int
+    agent: int
+    version: int  # of a past agent's weights
+
+
+class CopyOrder(NamedTuple):
+    """Agent `agent` of a league is to go on as `donor`."""
+
+    number: int
+    agent: int
+    donor: int
+
+
+# Matches that were played, in their order: the draw of each, int64 [n]; the player of each block of seats, int32 [n,
+# blocks]; the outcome of each team, float32 [n, teams]: more is better, equal is a draw.
+Results = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
@@ -38,13 +51,13 @@ def blocks_of_teams(teams: Sequence[int], seated: int) -> list[list[int]]:
     return [sorted({i // per for i, t in enumerate(teams) if t == team}) for team in sorted(set(teams))]
 
 
-class League(Closable, LeagueClient):
+class League(Closable, Edge):
     """Players and tables. A table has `seated` players; a match has `blocks` of equal numbers of seats, in order, and a
     player in each: as many blocks as players, or as seats where these are fewer.
     """
 
     memory: ClassVar[str] = "league"
-    LOCAL = ("taken", "told", "lost", "drawn", "acknowledged", "entered", "posts", "newest", "reserve", "begun")
+    LOCAL = ("taken", "reported", "lost", "drawn", "acknowledged", "entered", "posts", "newest", "reserve", "begun")
     elo = shared_array(np.float64, lambda s: (s.players,))
     mu = shared_array(np.float64, lambda s: (s.players,))  # of TrueSkill
     sigma = shared_array(np.float64, lambda s: (s.players,))
@@ -54,8 +67,9 @@ class League(Closable, LeagueClient):
     kind = shared_array(np.int8, lambda s: (s.players,))
     agent = shared_array(np.int32, lambda s: (s.players,))
     version = shared_array(np.int64, lambda s: (s.players,))
+    # what each agent learns with, by its learner; nan: not known yet
     hyper = shared_array(np.float64, lambda s: (s.agents, len(s.varied)))
-    values = shared_array(np.float64, lambda s: (len(s.varied),))
+    values = shared_array(np.float64, lambda s: (len(s.varied),))  # what the agent of the order is to learn with
     _order = shared_array(np.int64, lambda s: (LINE // 8,))
     _copied = shared_array(np.int64, lambda s: (LINE // 8,))
     _run = shared_array(np.int64, lambda s: (LINE // 8,))
@@ -101,7 +115,7 @@ class League(Closable, LeagueClient):
         # of each actor: matches that are written down, that it told of, that came too fast; the newest draw, and the
         # one that it plays with (0: none yet). Of each agent: past agents that were entered, and posted; the version of
         # the one posted last; the player that the next one will be (-1: none is free)
-        self.taken, self.told, self.lost, self.drawn, self.acknowledged = self._actors.T[:: LINE // 8]
+        self.taken, self.reported, self.lost, self.drawn, self.acknowledged = self._actors.T[:: LINE // 8]
         self.entered, self.posts, self.newest, self.reserve = self._agents.T[:: LINE // 8]
         self.begun = self._run[1:2]  # whether a referee has been here
 
@@ -113,36 +127,50 @@ class League(Closable, LeagueClient):
     # ------------------------------------------------------------------------------------------------ actors
 
     def table(self, actor: int) -> tuple[int, np.ndarray]:
+        """The number of the newest draw, 0: there was none yet; and int32 [seated], its players. Raises Closed."""
         self.check()
         draw = int(self.drawn[actor])
         return draw, self._tables[actor, draw % 2].copy()
 
     def wait(self, actor: int) -> bool:
+        """Wait up to `patience` seconds for a draw; False: none came. Raises Closed."""
         self.check()
         return self._bells[1 + actor].wait(self.patience)
 
     def acknowledge(self, actor: int, draw: int) -> None:
+        """From now on the actor plays with this draw, and all that it played before has been reported. Until then
+        there is no other, and no weights of a past agent at either table go.
+        """
         self.acknowledged[actor] = draw
         self._bells[0].post()
 
     def report(self, actor: int, players: np.ndarray, outcomes: np.ndarray) -> None:
+        """Matches that are over, in their order, played with the acknowledged draw.
+
+        players: int [n, blocks], the player of each block of seats; outcomes: [n, teams], more is better, equal is a
+        draw. What the referee is too slow for is left out and counted as lost: acting never waits for it.
+        """
         self.check()
-        told, n = int(self.told[actor]), len(players)
-        taken = min(n, RESULTS - told + int(self.taken[actor]))
-        at = np.arange(told, told + taken) % RESULTS
+        reported, n = int(self.reported[actor]), len(players)
+        taken = min(n, RESULTS - reported + int(self.taken[actor]))
+        at = np.arange(reported, reported + taken) % RESULTS
         self._draws[actor, at] = self.acknowledged[actor]
         self._players[actor, at] = players[:taken]
         self._outcomes[actor, at] = np.nan_to_num(outcomes[:taken])  # what is no number is 0
         self.lost[actor] += n - taken
-        self.told[actor] = told + taken
+        self.reported[actor] = reported + taken
         self._bells[0].post()
 
     def identity(self, player: int) -> Identity:
+        """Who it is; of a player at a table that was drawn and not given up yet."""
         return Identity(int(self.kind[player]), int(self.agent[player]), int(self.version[player]))
 
     # ------------------------------------------------------------------------------------------------ learners
 
     def post(self, agent: int, version: int) -> int | None:
+        """Make a past agent of the agent's weights, whose file is there. Its player's number; the same again if there
+        is one of that version. None: the one before has not been entered yet, ask again. Raises Closed.
+        """
         self.check()
         there = np.flatnonzero((self.kind == PAST) & (self.agent == agent) & (self.version == version))
         if len(there):
@@ -156,11 +184,13 @@ class League(Closable, LeagueClient):
         return player
 
     def order(self) -> CopyOrder | None:
+        """The copy that is to be made; None: there is none. Raises Closed."""
         self.check()
         number, pair = divmod(int(self._order[0]), self.agents**2)
         return CopyOrder(number, *divmod(pair, self.agents)) if number > self._copied[0] else None
 
     def copied(self, number: int, version: int, donor_version: int) -> None:
+        """The copy was made: the agent's next weights, of that version, are the donor's of that one."""
         self._copied[1:3] = version, donor_version
         self._fence()
         self._copied[0] = number
@@ -187,8 +217,8 @@ class League(Closable, LeagueClient):
 
     def results(self, actor: int, begin: int, most: int) -> Results:
         """Copies of up to `most` matches of an actor, from number `begin` on."""
-        at = np.arange(begin, min(int(self.told[actor]), begin + most)) % RESULTS
-        return Results(self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at])
+        at = np.arange(begin, min(int(self.reported[actor]), begin + most)) % RESULTS
+        return self._draws[actor, at], self._players[actor, at], self._outcomes[actor, at]
 
     def seat(self, actor: int, draw: int, players: Sequence[int]) -> None:
         """Publish a draw: the actor has acknowledged the one before, or none."""
@@ -226,8 +256,8 @@ class League(Closable, LeagueClient):
 
     def arrows(self) -> list[Arrow]:
         return [
-            Arrow(f"results of matches ({self.label()})", ("plays",), ("rates",)),
-            Arrow(f"tables of {self.seated}", ("rates",), ("plays",)),
+            Arrow(f"results of matches ({self.label()})", ("league",), ("rates",)),
+            Arrow(f"tables of {self.seated}", ("rates",), ("league",)),
             *([Arrow("past agents", ("posts",), ("rates",))] if self.past else []),
             *([Arrow("who copies whom", ("rates",), ("posts",))] if self.varied else []),
         ]

@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from polyplay.buffers.league import League
 from polyplay.core.errors import Closed, UserError
-from polyplay.population.league import League
 
 
 def test_every_wait_ends_when_it_is_closed():
