@@ -23,7 +23,7 @@ from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy
 from polyplay.weights.optimizers import RMSProp
-from polyplay.weights.params import FlatParams, as_doubles
+from polyplay.weights.params import FlatParams, named_views
 
 if TYPE_CHECKING:
     from polyplay.learning.learner import Learner
@@ -293,7 +293,6 @@ EAGER = {  # what only eager updates do, and why traced ones do not; the last tw
     "nets.layers._GradientOfUses": "its backward fills Python lists: a traced update adds up the gradients of all uses",
     "nets.recurrent.TemporalLinks": "how many lanes tick is a number: a traced update computes all, and keeps all",
 }
-Scored = tuple[LossOutput, Tensor]
 PureUpdate = Callable[..., tuple[Tensor, Tensor, LossOutput]]
 
 
@@ -308,48 +307,26 @@ class _Networks(nn.Module):
         return call(self.policy, self.target, *given)
 
 
-class _Layout:
-    """Where a module's tensors stand in its vector, by their names behind `prefix`."""
-
-    def __init__(self, module: nn.Module, prefix: str):
-        floating = [(f"{prefix}.{k}", x) for k, x in module.named_buffers() if x.is_floating_point()]
-        self.parameters = [(f"{prefix}.{k}", x.shape) for k, x in module.named_parameters()]
-        self.singles = [(k, x.shape) for k, x in floating if x.dtype != torch.float64]
-        self.doubles = [(k, x.shape) for k, x in floating if x.dtype == torch.float64]
-        self.weights = sum(shape.numel() for _, shape in self.parameters)
-
-    def views(self, weights: Tensor, buffers: Tensor) -> tuple[dict[str, Tensor], Callable[[], Tensor]]:
-        """The tensors by name, and what gives the buffers once networks have written to their own."""
-        at = len(buffers) - 2 * sum(shape.numel() for _, shape in self.doubles)
-        singles, doubles = buffers[:at].clone(), as_doubles(buffers[at:].clone())
-        named = _named(self.parameters, weights) | _named(self.singles, singles) | _named(self.doubles, doubles)
-        return named, lambda: torch.cat([singles, doubles.view(torch.float32)]) if self.doubles else singles
-
-
-def _named(shapes: Sequence[tuple[str, torch.Size]], numbers: Tensor) -> dict[str, Tensor]:
-    """Views of numbers that stand one behind the other: `split`'s gradient is one tensor."""
-    sizes = [shape.numel() for _, shape in shapes]
-    parts = numbers.split([*sizes, len(numbers) - sum(sizes)])[:-1]
-    return {k: part.view(shape) for (k, shape), part in zip(shapes, parts, strict=True)}
-
-
-def make_loss(policy: Policy, loss: Loss, target: Policy | None = None) -> Callable[..., Scored]:
+def make_loss(
+    policy: Policy, loss: Callable[..., Any], target: Policy | None = None
+) -> Callable[..., tuple[Any, Tensor]]:
     """The loss as a function of `update`'s arguments, which gives the buffers too; to differentiate by the weights.
 
     The modules say what the vectors mean; their own weights are not read. target: another one of the kind, where the
     loss takes a target network. Raises ValueError: one computes with copies of its weights.
     """
-    networks, mine = _Networks(policy, target), _Layout(policy, "policy")
+    networks = _Networks(policy, target)
     if any(isinstance(m, Linear | Conv2d) and m.half_weight is not None for m in networks.modules()):
         raise ValueError("a network with copies of its weights (cache_weights) given, it must have none")
-    its = None if target is None else _Layout(target, "target")
 
-    def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Scored:
-        named, behind = mine.views(weights, buffers)
-        if its is not None:
-            named |= its.views(fixed[: its.weights], fixed[its.weights :])[0]
-        scored = functional_call(networks, named, (loss, batch, state, hyper))
-        return scored, behind()
+    def score(weights: Tensor, buffers: Tensor, fixed: Tensor, batch: Batch, state: Batch, hyper: Hyper) -> Any:
+        odd = len(weights) % 2  # where numbers of float64 stand at even places with the weights before them
+        behind = torch.cat([buffers.new_zeros(odd), buffers])[odd:]  # networks may write to it
+        named = {f"policy.{k}": x for k, x in named_views(policy, weights, behind).items()}
+        if target is not None:
+            parts = fixed[: len(weights)], fixed[len(weights) :]
+            named |= {f"target.{k}": x for k, x in named_views(target, *parts).items()}
+        return functional_call(networks, named, (loss, batch, state, hyper)), behind
 
     return score
 
@@ -370,11 +347,11 @@ def make_update(policy: Policy, loss: Loss, target: Policy | None = None) -> Pur
 
 def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[Batch, Batch]]:
     """The pure acting step: (weights, buffers, row, state) -> outputs and the state behind, as Policy.act."""
-    networks, layout = _Networks(policy), _Layout(policy, "policy")
+    score = make_loss(policy, lambda policy, _, row, state, __: policy.act(row, state))
 
     def act(weights: Tensor, buffers: Tensor, row: Batch, state: Batch) -> tuple[Batch, Batch]:
-        named, _ = layout.views(weights, buffers)
         with torch.no_grad():
-            return functional_call(networks, named, (lambda policy, _, *given: policy.act(*given), row, state))
+            acted: tuple[Batch, Batch] = score(weights, buffers, weights, row, state, {})[0]
+        return acted
 
     return act

@@ -99,16 +99,34 @@ def param_sizes(of: NetworkOrFactory) -> tuple[int, int]:
         allowed = "a network, or a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"
         raise UserError(f"policy: {type(module).__name__} given, allowed: {allowed}")
     weights = sum(p.numel() for p in module.parameters())
-    singles, doubles = (sum(b.numel() for b in kind) for kind in _buffers(module))
+    singles, doubles = (sum(b.numel() for _, b in kind) for kind in _buffers(module))
     end = weights + singles
     return weights, end + (end % 2 + 2 * doubles if doubles else 0)  # numbers of float64 lie at even places
 
 
-def _buffers(module: nn.Module) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+Named = list[tuple[str, torch.Tensor]]
+
+
+def _buffers(module: nn.Module) -> tuple[Named, Named]:
     """Floating buffers of float32, and those of float64."""
-    floating = [b for b in module.buffers() if b.is_floating_point()]
-    doubles = [b for b in floating if b.dtype == torch.float64]
-    return [b for b in floating if b.dtype != torch.float64], doubles
+    floating = [(k, b) for k, b in module.named_buffers() if b.is_floating_point()]
+    doubles = [(k, b) for k, b in floating if b.dtype == torch.float64]
+    return [(k, b) for k, b in floating if b.dtype != torch.float64], doubles
+
+
+def named_views(module: nn.Module, weights: torch.Tensor, buffers: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A module's parameters and floating buffers by name, as views of both parts of a vector. Numbers of float64 begin
+    at even places of the vector's memory.
+    """
+    singles, doubles = _buffers(module)
+    at = len(buffers) - 2 * sum(b.numel() for _, b in doubles)
+    found: dict[str, torch.Tensor] = {}  # not dict[…](), which dynamo can't call
+    parts = (list(module.named_parameters()), weights), (singles, buffers[:at]), (doubles, as_doubles(buffers[at:]))
+    for named, numbers in parts:
+        sizes = [x.numel() for _, x in named]
+        views = numbers.split([*sizes, len(numbers) - sum(sizes)])  # its gradient is one tensor
+        found.update({k: view.view(x.shape) for (k, x), view in zip(named, views, strict=False)})
+    return found
 
 
 def as_doubles(numbers: torch.Tensor | np.ndarray) -> Any:
@@ -145,35 +163,24 @@ class FlatParams:
     ):
         self.module = module
         parameters = list(module.parameters())
-        singles, doubles = _buffers(module)
         _check_dense(module)
         self.weights, self.size = param_sizes(module)
-        self.doubles = self.size - 2 * sum(b.numel() for b in doubles)
+        self.doubles = self.size - 2 * sum(b.numel() for _, b in _buffers(module)[1])
         device = parameters[0].device
         self.flat = torch.zeros(self.size, device=device) if memory is None else torch.as_tensor(memory)
         given = None if grad is None or device.type != "cpu" else torch.from_numpy(grad[: self.weights])
         self.grad = torch.zeros(self.weights, device=device) if given is None else given.zero_()
-        at = 0
-        for x in [*parameters, *singles]:
-            self._bind(x, self.flat[at : at + x.numel()], write)
-            if at < self.weights:
-                x.grad = self.grad[at : at + x.numel()].view(x.shape)
-            at += x.numel()
-        at, numbers = 0, as_doubles(self.flat[self.doubles :])
-        for buffer in doubles:
-            self._bind(buffer, numbers[at : at + buffer.numel()], write)
-            at += buffer.numel()
+        views = named_views(module, self.flat[: self.weights], self.flat[self.weights :])
+        for name, x in (*module.named_parameters(), *module.named_buffers()):
+            if (view := views.get(name)) is not None:
+                if write:
+                    view.copy_(x.detach())
+                x.data = view
+        for x, part in zip(parameters, self.grad.split([x.numel() for x in parameters]), strict=True):
+            x.grad = part.view(x.shape)
         self.parameter = nn.Parameter(self.flat[: self.weights])
         self.parameter.grad = self.grad
         self._host = self.flat.numpy() if device.type == "cpu" else None
-
-    @staticmethod
-    def _bind(x: torch.Tensor, numbers: torch.Tensor, write: bool) -> None:
-        """The tensor is a view of these from now on."""
-        view = numbers.view(x.shape)
-        if write:
-            view.copy_(x.detach())
-        x.data = view
 
     def buffers(self) -> list[torch.Tensor]:
         """The floating buffers: those of float32, and those of float64."""
