@@ -40,7 +40,7 @@ from polyplay.evaluation.tournament import TournamentOptions, play_tournament, r
 from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, RANGE, TURN, clear
 from polyplay.learning.returns import LossOutput
 from polyplay.nets.factory import build_network
-from polyplay.systems import ftw
+from polyplay.systems import ftw, load
 from polyplay.workers.crew import Crew
 from polyplay.workers.row_costs import CostProfile
 
@@ -561,13 +561,13 @@ class Profile(CostProfile):
 
 
 def profile_of(given: Row) -> Profile:
-    crew, config = Crew(0), replace(ftw.PRESETS["quick"](), **given)
+    crew, config = Crew(0), replace(load("ftw").presets["quick"](), **given)
     envs = ftw.build(config, crew).envs
     return Profile(envs, next(role.spec for role in crew.roles if role.learner))
 
 
 def parts(profile: Profile, seconds: float) -> Row:
-    c = ftw.PRESETS["quick"]()
+    c = load("ftw").presets["quick"]()
     width = c.lanes // c.players
     found = {"game": profile.env(seconds, c.lanes) / c.lanes, "acting": profile.infer(width, seconds) / width}
     return found | {"learning": profile.learn(c.unroll, c.batch, seconds) / c.unroll / c.batch}

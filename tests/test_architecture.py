@@ -27,13 +27,13 @@ BUDGET = {
     "buffers": 1961,
     "games": 3778,
     "nets": 2998,
-    "weights": 1214,
+    "weights": 1211,
     "acting": 1043,
     "search": 1364,
     "learning": 2546,
     "workers": 3103,
     "population": 1555,
-    "systems": 1701,
+    "systems": 1700,
     "runs": 3831,
     "evaluation": 1521,
     "cli": 2626,
@@ -49,7 +49,7 @@ ALONE = {
     "the entry of a program": "__main__ api cli/main",
     "loaded late, for it needs torch, Numba or a package of an extra": """
         envs/envpool games/board_pool games/open_spiel games/records learning/alphazero_loss nets/onnx
-        systems/_alphago_zero weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
+        weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
         workers/row_costs""",
     "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
     "a noun that many files use": """

@@ -36,7 +36,7 @@ METRICS = (
     *("priority_p10", "priority_p50", "priority_p90", "priority_max", "priority_new", "beta"),
 )
 
-NAMES = tuple(f"replay_{name}" for name in METRICS)
+REPLAY_METRICS = tuple(f"replay_{name}" for name in METRICS)
 
 
 def importance_exponent(replay: Replay, left: float) -> float | None:

@@ -72,14 +72,8 @@ def read_settings(file: str) -> dict[str, Any]:
     return tomllib.loads((Path(__file__).parent / file).read_text("utf-8"))
 
 
-def described(config: type) -> tuple[dict[str, Callable[[], Any]], dict[str, str]]:
-    """(presets, row) of the page with this Config, as pages.toml has them. A preset is a function without arguments."""
-    row = dict(read_settings("pages.toml")[config.__module__.rpartition(".")[2]])
-    presets = row.pop("presets")
-    return {name: _preset(config, presets, name) for name in presets}, row
-
-
 def _preset(config: type, presets: dict[str, Any], name: str) -> Callable[[], Any]:
+    """A function without arguments that makes the preset `name`."""
     values = dict(presets[name])
     about = values.pop("about", "")
     while like := values.pop("like", ""):
@@ -113,7 +107,10 @@ def load(name: str) -> Page:
     known = names()
     if name.lower() in known:
         module = importlib.import_module(f"{__name__}.{name.lower()}")
-        return Page(module.Config, module.build, module.PRESETS, module.ROW, name=name.lower())
+        row = dict(read_settings("pages.toml")[name.lower()])
+        found = row.pop("presets")
+        presets = {preset: _preset(module.Config, found, preset) for preset in found}
+        return Page(module.Config, module.build, presets, row, name=name.lower())
     near = difflib.get_close_matches(name, known, 1)
     hint = f"; did you mean {near[0]}?" if near else ""
     raise UserError(f"SYSTEM: {name!r} given, allowed: {', '.join(known)}{hint}")

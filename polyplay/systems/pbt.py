@@ -6,15 +6,13 @@ trainer:  takes the member with the fewest agent steps ─► trains it until it
 members:  ordinary runs of the system that --over names, in RUN/members/00, 01, …
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.core.errors import Count, Whole, Workers
 from polyplay.core.machine import cores
 from polyplay.population.trainer import Members, trainer
-from polyplay.systems import System, described
+from polyplay.systems import System
 from polyplay.systems._presets import plan_of
 from polyplay.workers.crew import Crew
 
@@ -33,12 +31,9 @@ class Config:
     at_once: Workers = 0  # trainers, each with its share of the cores (0: one per core)
 
 
-PRESETS, ROW = described(Config)
-OVER = None  # see systems.Page
-
-
 def build(c: Any, crew: Crew) -> System:
-    plan = plan_of(c, crew)
+    plan = plan_of(c, crew)  # the members, their options, and who copies whom
     n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
-    crew.add(trainer, n=n, on="process", learner=True, on_loss="replace", plan=plan, out=Members(plan.size))
-    return System(None, None, ())
+    # Members: what each has reached, and which trainer has it
+    crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=Members(plan.size))
+    return System(None, None, ())  # a member's run has environments, a policy and metrics
