@@ -164,9 +164,9 @@ class SimulatedFleet:
         self.pace = Hyperparameters(**rates, delay=asked.delay, jitter=asked.jitter, loss=asked.loss)
         self.crew = Crew(log=lambda kind, text: print(f"fleet: {text}", flush=True))
         both: Any = {"samples": self.samples, "seen": self.seen, "pace": self.pace}
-        self.crew.add(senders.send, n=asked.senders, on_loss="replace", queue=self.queue, recording=recording, **both)
+        self.crew.add(senders.send, n=asked.senders, if_lost="replace", queue=self.queue, recording=recording, **both)
         source = senders.Timed(self.queue, self.seen)
-        self.crew.add(serve_replay, n=asked.memories, on_loss="replace", source=source, out=self.samples, trim=100)
+        self.crew.add(serve_replay, n=asked.memories, if_lost="replace", source=source, out=self.samples, trim=100)
         self.crew.add(senders.learn, learner=True, copies=asked.copies, **both)
         self.crew.start(())
         self.fresh, self.harm = 0.0, None if asked.fail is None else self._harm(place)
@@ -443,8 +443,8 @@ class Machines:
         self.crew.directory = place
         envs = Envs("ALE/Pong-v5", lanes, workers=1, **self.crew.env_defaults)
         sends: Any = {"out": queue, "params": self.params, "recording": str(asked.recording), "pace": self.pace}
-        self.actors = self.crew.add(send, n=machines, on_loss="replace", envs=envs, **sends)
-        self.crew.add(serve_replay, on_loss="replace", source=Timed(queue, self.seen), out=self.samples, trim=100)
+        self.actors = self.crew.add(send, n=machines, if_lost="replace", envs=envs, **sends)
+        self.crew.add(serve_replay, if_lost="replace", source=Timed(queue, self.seen), out=self.samples, trim=100)
         self.crew.add(learn, learner=True, publish=self.params, samples=self.samples, seen=self.seen, pace=self.pace)
         self.crew.start(())
         self.fresh, self.queue = 0.0, queue

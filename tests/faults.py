@@ -121,7 +121,7 @@ class FaultInjector:
         """One of these is struck: a worker, or all that are on a machine."""
         busy = {(e.worker.ctx.role, e.worker.ctx.index) for e in self.open}
         roles = [r for r in self.crew.roles if rule.role == HOST or applies_to(rule, r)]
-        ready = [r for r in roles if saved or rule.kind != "kill" or r.on_loss == "replace"]
+        ready = [r for r in roles if saved or rule.kind != "kill" or r.if_lost == "replace"]
         seats = [(r.name, self.crew._seats[r.name].workers) for r in ready]
         found = [w for name, workers in seats for i, w in sorted(workers.items()) if (name, i) not in busy]
         there = [w for w in found if not w.done and not connection.wait([w.runs.sentinel], 0)]
@@ -193,7 +193,7 @@ class FaultInjector:
         """What was done and what became of it, also as the last line of the file, which is closed. ended_by: the fault
         that ended the run.
         """
-        fatal = [e for e in self.open if e.rule.kind == "kill" and e.worker.role.on_loss == "fail"]
+        fatal = [e for e in self.open if e.rule.kind == "kill" and e.worker.role.if_lost == "fail"]
         ended = {**_who(fatal[-1].worker), "event": fatal[-1].number} if fatal else None
         roles = list(dict.fromkeys(e.worker.role.name for e in self.events))
         summed = {role: _summed([e for e in self.events if e.worker.role.name == role]) for role in roles}
@@ -205,7 +205,7 @@ class FaultInjector:
 
 def applies_to(rule: FaultRule, role: Role) -> bool:
     """Whether a rule takes workers of a role."""
-    fatal = rule.kind == "kill" and rule.role == "any" and role.on_loss == "fail"
+    fatal = rule.kind == "kill" and rule.role == "any" and role.if_lost == "fail"
     return role.on == "process" and rule.role in (role.name, "any") and not fatal
 
 

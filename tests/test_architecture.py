@@ -27,15 +27,15 @@ BUDGET = {
     "buffers": 1947,
     "games": 3778,
     "nets": 2979,
-    "weights": 1214,
+    "weights": 1213,
     "acting": 1042,
     "search": 1364,
-    "learning": 2550,
-    "workers": 3097,
+    "learning": 2564,
+    "workers": 3101,
     "population": 1555,
-    "systems": 1679,
+    "systems": 1699,
     "runs": 3836,
-    "evaluation": 1518,
+    "evaluation": 1519,
     "cli": 2617,
 }
 SHORTEST, LONGEST = 150, 800
@@ -49,9 +49,9 @@ ALONE = {
     "the entry of a program": "__main__ api cli/main",
     "loaded late, for it needs torch, Numba or a package of an extra": """
         envs/envpool games/board_pool games/open_spiel games/records learning/alphazero_loss nets/onnx
-        systems/_alphago_zero weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
+        weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
         workers/row_costs""",
-    "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale population/referee",
+    "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
     "what its room exports": "learning/value_losses",
     "a noun that many files use": """
         workers/sizing core/errors core/machine core/tree core/user_modules envs/make""",
@@ -72,9 +72,7 @@ WITH_TORCH = {"runs/reproduce", "evaluation/matches", "cli/gtp", "cli/play_sessi
 # class declares that.
 ASKED = {
     "fields of a dataclass, or arrays of a class, by a list of their names": """
-        acting/actor 1 buffers/replay 1 cli/systems 1 cli/train 2 core/worker 2 envs/atari 5 envs/pool 1
-        evaluation/evaluate 2 evaluation/tournament 1 systems/_alphago_zero 1 systems/_presets 3 systems/_wiring 2
-        systems/five 1""",
+        acting/actor 1 buffers/replay 1 core/worker 2 envs/atari 5 envs/pool 1 systems/_wiring 3""",
     "commands and names of a module of ours, by what was typed": "__init__ 1 cli/main 1 cli/gtp 1",
     "environments, spaces and wrappers of users and of other libraries": """
         envs/build 8 envs/inline_pool 1 envs/lane 2 envs/masks 1 envs/pettingzoo 9 envs/rules 14 envs/saved_state 6
@@ -82,9 +80,9 @@ ASKED = {
     "functions, classes and values that a user gives": """
         core/user_modules 3 envs/pool 1 nets/factory 2 runs/options 4 runs/session 3""",
     "NumPy, torch, Numba and psutil": """
-        acting/play 1 core/compiled 5 core/files 1 evaluation/matches 1 nets/action_heads 1 nets/layers 1
+        acting/play 1 core/compiled 5 core/files 1 nets/action_heads 1 nets/layers 1
         runs/crew_metrics 1""",
-    "exceptions": "cli/main 1 cli/train 1 workers/crew 1 workers/hosts/engines 1 workers/process 1",
+    "exceptions": "cli/arguments 1 workers/crew 1 workers/hosts/engines 1 workers/process 1",
     "the operating system": "core/shared_memory 1 workers/process 1",
 }
 MOST_ASKED = 140
@@ -201,7 +199,7 @@ def test_every_system_is_one_page_of_wiring():
         tree = tree_of(path)
         if path.stem == "__init__":
             continue
-        assert 25 <= code_lines(path) <= 90, f"{path}: lines of code of a page"
+        assert 20 <= code_lines(path) <= 90, f"{path}: lines of code of a page"
         classes = [n for n in tree.body if isinstance(n, ast.ClassDef)]
         assert [c.name for c in classes] == ["Config"], path
         assert len([n for n in classes[0].body if isinstance(n, ast.AnnAssign)]) <= 36, path
@@ -232,5 +230,6 @@ def asks(path: Path) -> int:
 
 def test_what_is_asked_by_name_is_listed():
     found = Counter({name(path): n for path in FILES if (n := asks(path))})
-    assert found == asked(), {k: (found[k], asked()[k]) for k in {*found, *asked()} if found[k] != asked()[k]}
+    wrong = {k: (found[k], asked()[k]) for k in {*found, *asked()} if found[k] != asked()[k]}
+    assert not wrong, f"(calls there, calls listed): {wrong}"
     assert found.total() <= MOST_ASKED

@@ -36,7 +36,7 @@ METRICS = (
     *("priority_p10", "priority_p50", "priority_p90", "priority_max", "priority_new", "beta"),
 )
 
-NAMES = tuple(f"replay_{name}" for name in METRICS)
+REPLAY_METRICS = tuple(f"replay_{name}" for name in METRICS)
 
 
 def importance_exponent(replay: Replay, left: float) -> float | None:
@@ -239,7 +239,7 @@ class SampleReader:
 
 
 class ReplayShard:
-    """One replay of several: its share of the actors, its part of the capacity, its own rate limiter."""
+    """One replay of several: its share of the actors, its part of the capacity, its own pace."""
 
     def __init__(self, ctx: WorkerContext, queue: RolloutQueue, samples: SampleQueue, trim: int):
         self.ctx, self.queue, self.samples, self.trim = ctx, queue, samples, trim

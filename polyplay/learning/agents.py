@@ -306,7 +306,7 @@ TARGETS: Spec = {
 }
 SMALL = ("reward", "events", "first", "terminated", "truncated", "value")  # columns that targets are made of
 LEFT = ("events", "terminated")  # of COLUMNS, what no window has: its reward is the agent's own, its targets are made
-METRICS = ("reuse", "staleness")
+WINDOW_METRICS = ("reuse", "staleness")
 
 
 @dataclass(frozen=True)

@@ -236,7 +236,7 @@ class Matches:
 # that goes on, has every rating again, and plays what is left of a version if that is still the newest.
 
 
-METRIC = "trueskill"  # of a version that was rated
+RATING_METRIC = "trueskill"  # of a version that was rated
 BATCH = 16  # matches of a line at most, half of them on each side
 
 
@@ -344,7 +344,7 @@ class Rater:
             ratings.take_line(self.rated, line)
             now = self.rated[-1]
             yield
-        self.ctx.counters.tally(METRIC, now.skill[0], 1)
+        self.ctx.counters.tally(RATING_METRIC, now.skill[0], 1)
 
     def _play(self, now: ratings.RatedVersion, name: str, reference: float, matches: int) -> Generator[None, None, Row]:
         """Matches against a reference; their line."""

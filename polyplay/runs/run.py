@@ -250,7 +250,7 @@ def add_evaluator(crew: Crew, wired: System, options: RunOptions, steps: int) ->
     crew.control.show = Params.of(wired.policy())
     play = PlayOptions(options.eval_episodes, options.seed, epsilon=epsilon)
     asked = {"games": envs, "policy": wired.policy, "asked": play, "protocol": protocol.name, "steps": steps}
-    crew.add(evaluator.evaluator, name="evaluator", on_loss="replace", every=options.eval_every, **asked)
+    crew.add(evaluator.evaluator, name="evaluator", if_lost="replace", every=options.eval_every, **asked)
     text = f"every {options.eval_every:,} frames {play.episodes} games: {protocol.what}; ε {epsilon:g}"
     return [("evaluation", text)]
 

@@ -182,7 +182,7 @@ SEARCHES = ("batch_occupancy", "saved_by_terminal", "saved_by_reuse")
 GAMES = ("first_player_wins", "draws", "visits_entropy", "visits_kl", "fresh_value_loss")
 ACCURACY = ("value_accuracy_early", "value_accuracy_middle", "value_accuracy_late")  # by thirds of a game
 SEARCH_METRICS = (*SEARCHES, *GAMES, *ACCURACY)
-METRICS = (*SEARCH_METRICS, *RESIGN_METRICS)
+SELF_PLAY_METRICS = (*SEARCH_METRICS, *RESIGN_METRICS)
 
 
 class SearchMetrics:

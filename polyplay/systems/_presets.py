@@ -227,6 +227,6 @@ def plan_of(c: Any, crew: Crew) -> PopulationPlan:
     if size > 1 and not priors:
         raise UserError(f"--vary: nothing given for {size} members: name an option, as learning_rate=log:1e-5:1e-2")
     _, wired = wire_member(c, crew)
-    total = int(crew.total(wired.envs, c.frames))
+    total = int(crew.agent_steps(wired.envs, c.frames))
     rules = Evolution(c.every, c.exploit, c.explore, priors)
     return PopulationPlan(rules, c.over, size, total, c.score, crew.seed, grid)

@@ -20,7 +20,7 @@ from polyplay.nets.actor_critic import PREFIX
 from polyplay.nets.factory import NetworkFactory
 from polyplay.population.referee import LATEST, NO_COPIES, Opponents, referee
 from polyplay.population.rules import Evolution, Prior, around, parse_prior
-from polyplay.systems._wiring import auxiliary_of
+from polyplay.systems._wiring import task_costs
 from polyplay.workers.crew import Crew
 
 # reward: of the size of each event's weight; or points: of what each weight of --event-rewards is multiplied with
@@ -53,24 +53,15 @@ def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
     """The network: heads of a hidden layer each behind the core."""
     given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
     given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
-    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": tuple(auxiliary_of(c, TASKS))}
+    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": tuple(task_costs(c, TASKS))}
     given |= {"actions": c.actions}
     return NetworkFactory(c.network, envs.spec, given)
 
 
-def loss_of(c: Any) -> WithAuxiliary:
-    """V-trace on the agent's own rewards, and what the core adds; all costs are hyperparameters."""
-    normalized = c.normalize_advantage
-    vtrace = VTrace(
-        c.gamma, c.lam, reduction="mean" if normalized else "sum", reward="none", normalize_advantage=normalized
-    )
-    terms = (*(KL if c.core == "temporal" else ()), *_terms(c))
-    return WithAuxiliary(vtrace, dict.fromkeys(terms, 0.0))
-
-
-def _terms(c: Any) -> list[str]:
-    """Those of the auxiliary tasks, in one order, however it names them."""
-    return [TERMS[task][0] for task in TASKS if task in auxiliary_of(c, TASKS)]
+def with_tasks(loss: VTrace, c: Any) -> WithAuxiliary:
+    """The loss, a temporal core's two KL divergences and the auxiliary tasks; their costs are hyperparameters."""
+    tasks = [TERMS[task][0] for task in TASKS if task in task_costs(c, TASKS)]  # in one order
+    return WithAuxiliary(loss, dict.fromkeys((*(KL if c.core == "temporal" else ()), *tasks), 0.0))
 
 
 def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
@@ -106,7 +97,7 @@ def _ranges(c: Any) -> dict[str, Prior]:
         given = f"{found['period'].low} to {found['period'].high}"
         raise UserError(f"--ranges: period from {given} given, allowed: from 1 to the {c.unroll} steps of --unroll")
     unused: tuple[str, ...] = () if c.core == "temporal" else CORE
-    unused += tuple(f"{TERMS[task][0]}_cost" for task in TASKS if task not in auxiliary_of(c, TASKS))
+    unused += tuple(f"{TERMS[task][0]}_cost" for task in TASKS if task not in task_costs(c, TASKS))
     return {name: prior for name, prior in found.items() if name not in unused}
 
 
@@ -161,8 +152,6 @@ def table_envs(c: Any, crew: Crew, players: int, actors: int) -> Envs:
 
 
 BOUND = 5.0  # of normalised observations
-MATCHES = 64  # that a version is rated by
-HYPER = "learning_rate", "entropy_cost", "team_spirit", "horizon", "step_time"  # what may change in a run
 
 
 def five_network(c: Any, envs: Envs) -> NetworkFactory:
@@ -197,17 +186,17 @@ def check_windows(c: Any) -> None:
 
 
 def add_actors(c: Any, crew: Crew, n: int, **holds: Any) -> None:
-    """`n` actors at tables."""
-    crew.add(act_at_table, n=n, name="act", on_loss="replace", lag=c.lag if c.lag >= 0 else None, **holds)
+    """`n` actors, each at a table of players whom the league draws."""
+    crew.add(act_at_table, n=n, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None, **holds)
 
 
 def add_referee(c: Any, crew: Crew, league: League, copies: Evolution = NO_COPIES) -> None:
-    """The referee that draws the players of tables, and which agent copies which."""
+    """The referee, which rates players, draws those of tables, and says which agent copies which."""
     drawn: Any = {"opponents": Opponents.parse(c.opponents), "matches": c.games_per_matchup, "copies": copies}
-    crew.add(referee, on_loss="replace", rates=league, **drawn)
+    crew.add(referee, if_lost="replace", rates=league, **drawn)
 
 
-def batches_of(c: Any, envs: Envs) -> int:
+def rollouts_per_batch(c: Any, envs: Envs) -> int:
     """Rollouts in a batch. Raises UserError: what cannot be played or learnt so."""
     if envs.spec.seats < 2:
         raise UserError(f"--env: {envs.title} given, but a league needs an environment with several players")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from polyplay.buffers.replay import Replay, Sampler
 from polyplay.buffers.rollout_queue import PolicyLike, rows_of
@@ -15,16 +14,13 @@ from polyplay.core.machine import cores
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari import atari_preset
-from polyplay.learning import Epochs
 from polyplay.learning.returns import ActorCriticLoss
 from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets import NetworkFactory
 from polyplay.nets.actor_critic import FRAMES
-from polyplay.systems import System as System
+from polyplay.search import SearchOptions
 from polyplay.systems import read_settings
-from polyplay.workers.crew import Crew as Crew
-
-C = TypeVar("C", bound=Any)  # a Config
+from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
@@ -79,16 +75,18 @@ def plays_atari(c: Any) -> bool:
     return isinstance(c.env, str) and c.env.startswith("ALE/")
 
 
-def small_envs(c: Any, crew: Crew, lanes: int) -> Envs:
-    """Environments of a worker that learns with few lanes. A single Atari game is stepped by the worker itself: handing
-    it to another process takes longer than its step.
+def worker_envs(c: Any, crew: Crew, *, lanes: int = 0, inline_single: bool = False, **options: Any) -> Envs:
+    """c.lanes environments c.env of a worker, or `lanes`, with the command line's options; Atari games as c.atari says.
+    inline_single: the worker steps a single Atari game itself; handing it to another process takes longer than its
+    step. options: of atari_options and of Envs.
     """
-    alone = lanes == 1 and plays_atari(c)
-    stepping = {**crew.env_defaults, "inline": alone or crew.env_defaults["inline"]}
-    return Envs(c.env, lanes, workers=1, options=atari_options(c), **stepping)
+    atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
+    lanes, inline = lanes or c.lanes, crew.env_defaults["inline"]
+    given = {**crew.env_defaults, "inline": inline or (inline_single and lanes == 1 and plays_atari(c)), **options}
+    return Envs(c.env, lanes, options=atari_options(c, **atari), **given)
 
 
-def per_replica(c: C, among: str, *wholes: str) -> C:
+def divide_among(c: Any, among: str, *wholes: str) -> Any:
     """The configuration of one of `among` (replicas, say): its share of each of the wholes. Raises UserError: one does
     not divide, or there is nothing to divide.
     """
@@ -100,7 +98,7 @@ def per_replica(c: C, among: str, *wholes: str) -> C:
     return replace(c, **{name: whole // n for name, whole in shares.items()})
 
 
-def nice_of(actors: int, learners: int) -> int:
+def niceness(actors: int, learners: int) -> int:
     """How far actors that run freely let other processes go first: so far that a learner keeps a core beside them. Not
     further: another program would take their cores.
     """
@@ -108,28 +106,48 @@ def nice_of(actors: int, learners: int) -> int:
     return max(0, round(math.log(crowd, 1.25)))  # a step of nice is a quarter more of a core for the others
 
 
-def all_envs(c: Any, crew: Crew, life_loss: str = "auto") -> Envs:
-    """The environments of all replicas."""
-    return Envs(c.env, c.lanes, options=atari_options(c, life_loss), **crew.env_defaults)
+def replica_envs(
+    c: Any,
+    crew: Crew,
+    *,
+    minibatches: int = 1,
+    life_loss: str = "auto",
+    workers: int = 0,
+    batch: int = 0,
+    most: int = 0,
+) -> tuple[Envs, int]:
+    """(the environments of each replica, how many replicas there are): c.lanes are divided among them.
 
-
-def replicas_of(c: Any, crew: Crew, whole: Envs, parts: int = 1) -> int:
-    """Copies of the loop: c.replicas, or the most that there is place for. Each has the same number of lanes in every
-    one of its groups' `parts`, and whole matches in its groups. Raises UserError: the lanes do not divide so.
+    Replicas are copies of the loop: c.replicas, or as many as there is place for, and at most `most`, if the batch
+    divides among them. Each has the same number of lanes in every one of its groups' `minibatches`, and whole matches
+    in its groups. workers: that step its environments; 0: its share of the cores. Raises UserError: the lanes do not
+    divide so.
     """
-    if whole.spec.width:  # each group has a vector environment, which says how many lanes it has
-        return _vectors(c, whole)
-    least = c.groups * math.lcm(parts, whole.spec.seats)
-    n = c.replicas or max((n for n in range(1, crew.placement.parts + 1) if c.lanes % (n * least) == 0), default=1)
+    whole = worker_envs(c, crew, life_loss=life_loss)
+    n = (
+        _vectors(c, whole)
+        if whole.spec.width
+        else _replicas(c, whole, minibatches, batch, most or crew.placement.parts)
+    )
+    workers = workers or max(1, cores() // n)
+    return whole.share(lanes=whole.lanes // n, groups=c.groups, workers=workers), n
+
+
+def _replicas(c: Any, whole: Envs, minibatches: int, batch: int, most: int) -> int:
+    least = c.groups * math.lcm(minibatches, whole.spec.seats)
+    fits = (n for n in range(1, most + 1) if not (c.lanes % (n * least) or batch % n))
+    n = c.replicas or max(fits, default=1)
     if c.lanes % (n * least):
-        given = f"--replicas {n} x --groups {c.groups}{f' x --minibatches {parts}' if parts > 1 else ''}"
+        given = f"--replicas {n} x --groups {c.groups}{f' x --minibatches {minibatches}' if minibatches > 1 else ''}"
         given += f" in matches of {whole.spec.seats} seats" if whole.spec.seats > 1 else ""
         raise UserError(f"--lanes {c.lanes} does not divide among {given}; make it a multiple of {n * least}")
     return n
 
 
 def _vectors(c: Any, whole: Envs) -> int:
-    """As many copies of the loop as make vector environments of all lanes. Raises UserError: others were asked for."""
+    """As many copies of the loop as make vector environments of all lanes. Each group has one, which says how many
+    lanes it has. Raises UserError: others were asked for.
+    """
     n, rest = divmod(c.lanes, c.groups * whole.spec.width)
     if rest or c.replicas not in (0, n):
         asked = f"--lanes {c.lanes}, --groups {c.groups}, --replicas {c.replicas} given"
@@ -139,30 +157,16 @@ def _vectors(c: Any, whole: Envs) -> int:
     return n
 
 
-def epochs_of(c: Any, replicas: int, seats: int, target_kl: float = 0.0) -> Epochs:
-    """The passes over a replica's rollout. Raises UserError: a part of it could be empty."""
+def check_minibatches(c: Any, envs: Envs) -> None:
+    """Raises UserError: a minibatch of a replica's rollout could be empty."""
     # transitions, if every second row is the first of a game, and one of a match's players is left
-    sure = c.lanes // replicas // seats * (c.unroll // 2)
+    sure = envs.lanes // envs.spec.seats * (c.unroll // 2)
     if c.core == "none" and c.minibatches > sure:
         given = f"--minibatches {c.minibatches} of a replica's rollout of --unroll {c.unroll}"
         raise UserError(f"{given}, which has {sure} transitions at least: lower it, or raise --lanes or --unroll")
-    return Epochs(c.epochs, c.minibatches, target_kl)
 
 
-def replica_envs(whole: Envs, groups: int, replicas: int, workers: int = 0) -> Envs:
-    """The environments of each replica, stepped by so many workers (0: its share of the cores)."""
-    workers = workers or max(1, cores() // replicas)
-    return whole.share(lanes=whole.lanes // replicas, groups=groups, workers=workers)
-
-
-def divided_envs(c: Any, crew: Crew, parts: int = 1, life_loss: str = "auto", workers: int = 0) -> tuple[Envs, int]:
-    """(the environments of each replica, how many replicas there are)."""
-    whole = all_envs(c, crew, life_loss)
-    replicas = replicas_of(c, crew, whole, parts)
-    return replica_envs(whole, c.groups, replicas, workers), replicas
-
-
-def actor_critic_of(c: Any, envs: Envs, init: str = "orthogonal", **options: Any) -> NetworkFactory:
+def actor_critic(c: Any, envs: Envs, init: str = "orthogonal", **options: Any) -> NetworkFactory:
     """A network with a policy and a value, as c says; it keeps the size of returns if rewards are scaled by that."""
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
@@ -179,7 +183,7 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
         raise UserError(f"{text}, this has {spaces.describe_actions(action)}; {', '.join(others)} take these")
 
 
-def auxiliary_of(c: Any, live: tuple[str, ...] = ()) -> dict[str, float]:
+def task_costs(c: Any, live: tuple[str, ...] = ()) -> dict[str, float]:
     """The auxiliary tasks that c.auxiliary names, and what each costs. live: those whose costs are hyperparameters;
     where there are such, no others are known, and none has a cost here. Raises UserError: another task or cost, or
     rollouts that are too short to predict a reward from three rows.
@@ -207,18 +211,18 @@ def _cost(word: str, number: str) -> float:
     return cost
 
 
-def units_of(c: Any) -> ValueUnits:
+def value_units(c: Any) -> ValueUnits:
     """Units of values where c.reward_scale multiplies rewards; a sign has no scale."""
     return ValueUnits(1.0 if c.reward == "sign" else c.reward_scale)
 
 
-def with_auxiliary(c: Any, loss: ActorCriticLoss, auxiliary: Mapping[str, float] = MappingProxyType({})) -> Any:
-    """The loss, where the core is a temporal one its two KL divergences, and auxiliary tasks by what they cost."""
-    terms = dict(KL if c.core == "temporal" else {}) | {TERMS[task][0]: cost for task, cost in auxiliary.items()}
+def with_auxiliary(loss: ActorCriticLoss, core: str, tasks: Mapping[str, float] | None = None) -> Any:
+    """The loss, with a temporal core its two KL divergences, and losses of auxiliary tasks by what they cost."""
+    terms = dict(KL if core == "temporal" else {}) | {TERMS[task][0]: cost for task, cost in (tasks or {}).items()}
     return WithAuxiliary(loss, terms) if terms else loss
 
 
-def q_network_of(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
+def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     """A network of the values of actions, as c says. Where one lane acts, a row need not have the bits of any batch.
     Raises UserError: actions that have none.
     """
@@ -227,13 +231,28 @@ def q_network_of(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     return NetworkFactory(c.network, envs.spec, {**given, **options}, values=True)
 
 
-def replay_of_rows(c: Any, envs: Envs, net: PolicyLike, sampler: Sampler, lanes: int = 0) -> Replay:
-    """A replay of the rows of c.lanes such environments, or `lanes`; of stacked images only the newest plane is stored,
-    and the policy's values where first priorities are made of them.
+def replay_of(c: Any, envs: Envs, network: PolicyLike, sampler: Sampler, **options: Any) -> Replay:
+    """A replay of c.capacity rows of c.lanes such environments; batch, n_step, gamma and learning_starts are also c's.
+    Of stacked images only the newest plane is stored, and the network's values where first priorities are made of them.
+    options: of Replay.
     """
     spec = envs.spec
     left = {"agent"} if sampler.first == "td" else {"agent", "value", "chosen"}
     stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
-    rows = {k: v for k, v in rows_of(spec, net.spec()).items() if k not in left}
-    drawn = Replay(rows, lanes or c.lanes, c.capacity, c.batch, net.state_spec(), sampler, c.n_step, c.gamma)
-    return replace(drawn, start=c.learning_starts, stack=stack)
+    rows = {k: v for k, v in rows_of(spec, network.spec()).items() if k not in left}
+    given = {"lanes": c.lanes, "n_step": c.n_step, "start": c.learning_starts, "stack": stack, **options}
+    return Replay(
+        rows, capacity=c.capacity, batch=c.batch, gamma=c.gamma, state=network.state_spec(), sampler=sampler, **given
+    )
+
+
+def search_options(c: Any) -> SearchOptions:
+    """The search of AlphaGo Zero's page. Raises UserError, which names a field of the page."""
+    names = "simulations", "exploration", "c", "fast_simulations", "leaves", "fpu", "root", "gumbel_actions"
+    try:
+        given: dict[str, Any] = {name: getattr(c, name) for name in (*names, "noise", "noise_alpha")}
+        turns = ((0, 1.0), (c.temperature_plies, 0.0))
+        return SearchOptions(**given, temperature=turns, symmetries=c.symmetries == "all", reuse=c.keep_tree)
+    except UserError as e:
+        name, colon, why = str(e).removeprefix("search ").partition(":")
+        raise UserError(f"--{name.replace('_', '-')}{colon}{why}") from None

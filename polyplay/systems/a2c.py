@@ -4,15 +4,13 @@ replica:  envs ─► policy ─► rows ─► loss ─► update      all in o
           … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, units_of, with_auxiliary
+from polyplay.systems._wiring import PolicyOptions, actor_critic, replica_envs, value_units, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -44,12 +42,16 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs, replicas = divided_envs(c, crew, 1, c.life_loss, c.env_workers)
-    policy = actor_critic_of(c, envs, core_size=c.core_size)
-    loss = A2C(c.gamma, c.lam, bootstrap="acted", value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
-    loss = with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale))
-    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas, policy())
+    envs, replicas = replica_envs(c, crew, life_loss=c.life_loss, workers=c.env_workers)
+    policy = actor_critic(c, envs, core_size=c.core_size)
+    source = Inline(envs, c.unroll)
+    loss = A2C(
+        c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
+        reward_scale=c.reward_scale, bootstrap="acted",  # V of the last row is that of acting, by the same weights
+    )  # fmt: skip
+    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas, policy)
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
-    crew.add(learn, n=replicas, name="replica", learner=True, source=Inline(envs, c.unroll), spec=spec)
-    return System(envs, policy, loss.metrics, {"replicas": replicas}, values=units_of(c))
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    crew.add(learn, n=replicas, name="replica", learner=True, source=source, spec=spec)
+    return System(envs, policy, loss.metrics, resolved={"replicas": replicas}, values=value_units(c))

@@ -5,25 +5,22 @@ replica × workers:  env ─► own copy of the weights ─► rows ─► loss 
                                      └───────────── copied before every rollout ◄──────────┘
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.core.machine import cores
-from polyplay.envs import Envs
 from polyplay.envs.make import whole_matches
 from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.systems import System
-from polyplay.systems import _wiring as wiring
-from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
+from polyplay.systems._wiring import PolicyOptions, actor_critic, task_costs, value_units, with_auxiliary, worker_envs
+from polyplay.weights import Hogwild, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(wiring.PolicyOptions):
+class Config(PolicyOptions):
     """Defaults: the paper's feed-forward agent for Atari, with details that its author confirmed later."""
 
     atari: str = "a3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -52,19 +49,23 @@ class Config(wiring.PolicyOptions):
 def build(c: Config, crew: Crew) -> System:
     crew.placement.only_cpu("a3c")
     workers = c.workers or cores()
-    stepping = {**crew.env_defaults, "inline": True}  # a worker steps its one environment itself
-    envs = whole_matches(Envs(c.env, 1, workers=1, options=wiring.atari_options(c, c.life_loss), **stepping))
-    tasks = wiring.auxiliary_of(c)
-    given = {"core_size": c.core_size, "previous": c.previous, "auxiliary": tuple(tasks)}
-    policy = wiring.actor_critic_of(c, envs, c.init, exact=False, **given)
-    loss = A2C(c.gamma, c.lam, values="unrolled", value_cost=c.value_cost, normalize_advantage=c.normalize_advantage)
-    loss = replace(loss, reduction=c.reduction)
-    loss = wiring.with_auxiliary(c, replace(loss, reward=c.reward, reward_scale=c.reward_scale), tasks)
-    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
-    weights = Hogwild(optim, *param_sizes(policy()), workers)
+    one = worker_envs(c, crew, life_loss=c.life_loss, lanes=1, workers=1, inline=True)  # the worker steps it itself
+    envs = whole_matches(one)  # of a game of several players, all of them
+    tasks = task_costs(c)  # what each costs, by name
+    more = {"core_size": c.core_size, "previous": c.previous, "auxiliary": tuple(tasks)}
+    # exact=False: a row's outputs may have other bits in a batch of another size, which is faster
+    policy = actor_critic(c, envs, c.init, exact=False, **more)
+    source = Inline(envs, c.unroll, episodes=True)  # a rollout also ends with its episode
+    loss = A2C(
+        c.gamma, c.lam, value_cost=c.value_cost, reward=c.reward, reward_scale=c.reward_scale,
+        normalize_advantage=c.normalize_advantage, reduction=c.reduction,
+        values="unrolled",  # targets are made of V as computed for the gradient, not as stored while acting
+    )  # fmt: skip
+    loss = with_auxiliary(loss, c.core, tasks)  # a temporal core adds two KL divergences
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
+    update = Hogwild.of(optimizer, policy, workers=workers)
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    parts = (UnrealWindows(),) if tasks else ()
-    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames), parts)
-    own: Any = {"source": Inline(envs, c.unroll, episodes=True), "spec": spec, "on_loss": "replace"}
-    crew.add(learn, n=workers, name="episodic_replica", learner=True, **own)
-    return System(envs, policy, loss.metrics, {"workers": workers}, values=wiring.units_of(c))
+    parts = (UnrealWindows(),) if tasks else ()  # recent rows, which the tasks draw from
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts)
+    crew.add(learn, n=workers, name="episodic_replica", learner=True, if_lost="replace", source=source, spec=spec)
+    return System(envs, policy, loss.metrics, resolved={"workers": workers}, values=value_units(c))

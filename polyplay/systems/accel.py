@@ -6,16 +6,14 @@ replica:  envs, group 0 ─┐
           … × replicas, one per core or GPU: averaged gradients (allreduce), or a central vector in chunks (chunked)
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
-from polyplay.learning import A2C, PPO, Hyperparameters, Inline, LearnerSpec, Passes, Source, learn
+from polyplay.learning import A2C, PPO, Epochs, Hyperparameters, Inline, LearnerSpec, Passes, Source, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
-from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
+from polyplay.systems._wiring import PolicyOptions, actor_critic, check_minibatches, replica_envs, with_auxiliary
+from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
@@ -47,18 +45,23 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs, replicas = divided_envs(c, crew, c.minibatches if c.core != "none" and c.algo == "ppo" else 1)
-    policy = actor_critic_of(c, envs)
-    loss: A2C | PPO = A2C(c.gamma, c.lam, bootstrap="acted", value_cost=c.value_cost, reward=c.reward)
+    whole_lanes = c.core != "none" and c.algo == "ppo"  # in a minibatch: lanes divide among them
+    envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if whole_lanes else 1)
+    policy = actor_critic(c, envs)
     source: Source = Inline(envs, c.unroll)
+    common: Any = {"value_cost": c.value_cost, "reward": c.reward, "normalize_advantage": c.normalize_advantage}
+    loss: Any = A2C(c.gamma, c.lam, bootstrap="acted", **common)  # V of the last row is that of acting
     if c.algo == "ppo":
-        loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_cost=c.value_cost, reward=c.reward)
-        source = Passes(source, epochs_of(c, replicas, envs.spec.seats))
-    loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
-    optim, net = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm), policy()
-    update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
+        check_minibatches(c, envs)
+        source = Passes(source, Epochs(c.epochs, c.minibatches))
+        loss = PPO(c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", **common)
+    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm)  # alpha: Lasagne's decay
+    chunked = c.sync == "chunked"
+    update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas, policy)
+    # remaining: part of the run to come, by which the clip range falls
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
-    steps, lost = crew.total(envs, c.frames), cast(Any, "replace" if update.asynchronous else "fail")
-    spec = LearnerSpec(policy, loss, update, hyper, steps)
-    crew.add(learn, n=replicas, name="replica", learner=True, on_loss=lost, source=source, spec=spec)
-    return System(envs, policy, loss.metrics, {"replicas": replicas})
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    lost: Any = "replace" if chunked else "fail"  # replicas in step can't do without one
+    crew.add(learn, n=replicas, name="replica", learner=True, if_lost=lost, source=source, spec=spec)
+    return System(envs, policy, loss.metrics, resolved={"replicas": replicas})

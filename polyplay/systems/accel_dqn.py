@@ -6,25 +6,23 @@ replica:  envs, group 0 ─┐
           … × replicas, one per core or GPU: averaged gradients (allreduce), or a central vector in chunks (chunked)
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import Proportional, Uniform, replay_worker
+from polyplay.buffers import REPLAY_METRICS, Proportional, Uniform
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn
 from polyplay.learning.parts import TargetNetwork
 from polyplay.systems import System
-from polyplay.systems import _wiring as wiring
-from polyplay.weights import Chunked, OptimizerSpec, averaged, param_sizes
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, replica_envs
+from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(wiring.AgentOptions):
+class Config(AgentOptions):
     """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -53,26 +51,24 @@ class Config(wiring.AgentOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole = wiring.all_envs(c, crew)
-    least = c.groups * whole.spec.seats
-    fits = (n for n in range(1, cores() + 1) if not (c.lanes % (n * least) or c.batch % n))
-    replicas = wiring.replicas_of(replace(c, replicas=c.replicas or max(fits, default=1)), crew, whole)
-    shared = "lanes", "batch", "capacity", "learning_starts"
-    each = wiring.per_replica(replace(c, replicas=replicas), "replicas", *shared)
-    envs = wiring.replica_envs(whole, c.groups, replicas)
-    rainbow, atoms = c.algo == "rainbow", 51 if c.algo != "dqn" else 0
-    head = {"dueling": True, "scale": 2**-0.5} if c.dueling or rainbow else {}
-    policy = wiring.q_network_of(c, envs, **head, atoms=atoms, support=(-c.v_max, c.v_max))
-    net, sampler = policy(), Proportional(0.5, 0.4, last=1.0) if rainbow else Uniform()
+    envs, replicas = replica_envs(c, crew, batch=c.batch, most=cores())
+    # a replica's share of these four
+    each = divide_among(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "learning_starts")
+    rainbow, atoms = c.algo == "rainbow", 0 if c.algo == "dqn" else 51
+    head = {"dueling": True, "scale": 2**-0.5} if c.dueling or rainbow else {}  # scale: of the streams' gradients
+    policy = q_network(c, envs, **head, atoms=atoms, support=(-c.v_max, c.v_max))
+    explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
+    sampler = Proportional(alpha=0.5, beta=0.4, last=1.0) if rainbow else Uniform()  # β rises to 1 over the run
     reward = "sign" if envs.title.startswith("ALE/") else "none"
-    replay = replace(wiring.replay_of_rows(each, envs, net, sampler), reward=reward, ratio=c.ratio)
-    loss = CategoricalLoss(-c.v_max, c.v_max, double=rainbow) if atoms else QLoss(reduction="mean")
-    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm)
-    update = Chunked(optim, *param_sizes(net), replicas) if c.sync == "chunked" else averaged(optim, replicas, net)
-    hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, (TargetNetwork(c.target_update),))
-    lost: Any = "replace" if update.asynchronous else "fail"
-    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
+    replay = replay_of(each, envs, policy(), sampler, reward=reward, ratio=c.ratio)
     source = Replayed(Inline(envs, c.unroll, explore), replay)
-    crew.add(learn, n=replicas, name="replica", learner=True, on_loss=lost, source=source, spec=spec)
-    return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"replicas": replicas}, 0.001 if atoms else 0.05)
+    loss = CategoricalLoss(-c.v_max, c.v_max, double=rainbow) if atoms else QLoss(reduction="mean")
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95, clip=c.max_grad_norm)  # alpha: RMSProp's decay
+    chunked = c.sync == "chunked"
+    update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas, policy)
+    target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
+    lost: Any = "replace" if chunked else "fail"  # replicas in step can't do without one
+    crew.add(learn, n=replicas, name="replica", learner=True, if_lost=lost, source=source, spec=spec)
+    metrics, epsilon = (*loss.metrics, *REPLAY_METRICS), 0.001 if atoms else 0.05  # of evaluations, as published
+    return System(envs, policy, metrics, resolved={"replicas": replicas}, epsilon=epsilon)

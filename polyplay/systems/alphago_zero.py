@@ -5,25 +5,24 @@ self_play × players:  games at once: search ─► visits, move ─► whole ga
                          └── Params of the best, pulled every 32 evaluations ◄─ judge ◄─ Params ◄─────────────────────┘
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay.buffers import RolloutQueue, SampleQueue, replay_worker, serve_replay
-from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
+from polyplay.buffers import REPLAY_METRICS, Replay, RolloutQueue, SampleQueue, serve_replay
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole
 from polyplay.envs import Envs
-from polyplay.games import records
 from polyplay.games.board_pool import board_of
-from polyplay.learning import Replayed, Rollouts, Samples, Source, learn
+from polyplay.games.records import ResignOptions
+from polyplay.learning import Hyperparameters, LearnerSpec, RateDrops, Replayed, Rollouts, Samples, Source, learn
+from polyplay.learning.alphazero_loss import AlphaZeroLoss
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import Gate, judge
 from polyplay.search.search import SearchPolicy
-from polyplay.search.self_play import METRICS, game_rows, self_play
+from polyplay.search.self_play import SELF_PLAY_METRICS, game_rows, self_play
 from polyplay.systems import System
-from polyplay.systems._alphago_zero import learner_spec_of, replay_of, search_of
-from polyplay.weights import Params
+from polyplay.systems._wiring import divide_among, search_options
+from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
 
@@ -70,23 +69,37 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.games, **crew.env_defaults)
-    board, policy = board_of(envs), BoardNetworkFactory(envs.spec, c.blocks, c.filters)
-    search, resign, replay = search_of(c), records.ResignOptions.parse(c.resign), replay_of(c, board)
-    spec = learner_spec_of(c, policy, board, crew.total(envs, c.frames), crew.seed)
-    queue = RolloutQueue(game_rows(board), {}, 4 * (board.longest + 1), 1, 4 * c.players, c.players)
+    envs = Envs(c.env, c.games, **crew.env_defaults)  # the command line's options
+    board, search = board_of(envs), search_options(c)
+    policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
+    # rows of a slot: whole games, one or more
+    queue = RolloutQueue(game_rows(board), {}, 4 * (board.longest + 1), 1, slots=4 * c.players, producers=c.players)
     params = best = Params.of(policy, readers=c.players)
-    game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "on_loss": "replace"}
+    game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "if_lost": "replace"}
     if c.gate:
-        gate = Gate(c.gate, c.gate_games, c.gate_every, c.temperature_plies // 2, c.champion_games)
-        params = Params.of(policy)
+        params = Params.of(policy)  # the candidate's
+        gate = Gate(c.gate, c.gate_games, c.gate_every, plies=c.temperature_plies // 2, reign=c.champion_games)
         crew.add(judge, gate=gate, params=params, publish=best, **game)
+    resign = ResignOptions.parse(c.resign)
     crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, resign=resign, **game)
-    source: Source = Replayed(Rollouts(queue, 1), replay)
+    if c.capacity < c.batch:
+        raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
+    replay = Replay(
+        {k: v for k, v in game_rows(board).items() if k != "agent"},
+        lanes=c.players, capacity=c.capacity, batch=divide_among(c, "learners", "batch").batch,
+        gamma=0.0,  # nothing is summed: every row has its game's outcome z
+        start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
+    )  # fmt: skip
+    source: Source = Replayed(Rollouts(queue, n=1), replay)
     if c.learners > 1:
         samples = SampleQueue(replay, queue, c.learners)
         crew.add(serve_replay, source=queue, out=samples)
         source = Samples(samples)
+    loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")  # under random symmetries
+    optimizer = OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)  # whose gradient is that of c‖θ‖²
+    update, drops = averaged(optimizer, c.learners, policy), RateDrops(c.drops)
+    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (drops,))
     crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, publish=params)
-    metrics = (*spec.loss.metrics, *replay_worker.NAMES, *METRICS)
-    return System(envs, policy, metrics, player=partial(SearchPolicy, board, search, policy))
+    metrics, player = (*loss.metrics, *REPLAY_METRICS, *SELF_PLAY_METRICS), partial(SearchPolicy, board, search, policy)
+    return System(envs, policy, metrics, player=player)  # evaluations search, too

@@ -7,19 +7,17 @@ act × actors:   envs ─► own copy of the weights, ε by lane ─► rows, wi
 learn:          update ◄── loss ◄── batches drawn ahead ◄── SampleQueue ◄─────── and priorities back ────────┘
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-from polyplay.acting import EpsilonLadder, GaussianNoise, act
-from polyplay.buffers import Proportional, RolloutQueue, SampleQueue, replay_worker, serve_replay
+from polyplay.acting import EpsilonLadder, Exploration, act
+from polyplay.buffers import REPLAY_METRICS, Proportional, RolloutQueue, SampleQueue, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import ValueOptions, atari_options, nice_of, per_replica, q_network_of, replay_of_rows
+from polyplay.systems._wiring import ValueOptions, divide_among, niceness, q_network, replay_of, worker_envs
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -53,27 +51,37 @@ class Config(ValueOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.env_defaults)
-    policy = q_network_of(c, envs, dueling=True)
-    loss, hyper = QLoss("mean", clip=0.0, double=True), Hyperparameters(learning_rate=c.learning_rate)
-    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=c.max_grad_norm), c.learners, policy())
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), (TargetNetwork(c.target_update),))
-    return wire_actors(c, crew, envs, spec, EpsilonLadder(c.actors * c.lanes, c.epsilon), reward=c.reward, scale=1.0)
+    envs = worker_envs(c, crew, workers=1)
+    policy = q_network(c, envs, dueling=True)
+    explore = EpsilonLadder(c.actors * c.lanes, base=c.epsilon)
+    loss = QLoss("mean", clip=0.0, double=True)  # clip 0: the error is squared, not clipped to ±1
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95, clip=c.max_grad_norm)  # alpha: RMSProp's decay
+    update, target = averaged(optimizer, c.learners, policy), TargetNetwork(every=c.target_update)
+    hyper = Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
+    return wire_apex(c, crew, envs, spec, explore, reward=c.reward)
 
 
-def wire_actors(
-    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: EpsilonLadder | GaussianNoise, reward: str, scale: float
+def wire_apex(
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration, reward: str, scale: float = 1.0
 ) -> System:
-    """The figure above, whatever is learnt."""
-    net, each = spec.policy(), per_replica(c, "replay_workers", "actors", "capacity", "learning_starts")
-    each = per_replica(each, "learners", "batch")
-    replay = replay_of_rows(each, envs, net, Proportional(c.alpha, 0.4, first="td"), each.actors * c.lanes)
-    replay = replace(replay, reward=reward, scale=scale, ratio=c.ratio or None, soft=True)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, readers=c.replay_workers)
-    samples, params = SampleQueue(replay, rollouts, c.learners, c.prefetch), Params.of(net, readers=c.actors)
-    acts: Any = {"envs": envs, "policy": spec.policy, "explore": explore, "out": rollouts, "params": params}
-    crew.add(act, n=c.actors, on_loss="replace", nice=nice_of(c.actors, c.learners), **acts)
-    stores: Any = {"source": rollouts, "out": samples, "trim": c.evict_every}
-    crew.add(serve_replay, n=c.replay_workers, on_loss="replace", **stores)
+    """The figure above, whatever is learnt; reward: clipped or not; scale: of rewards."""
+    policy, network = spec.policy, spec.policy()  # one network for its shapes
+    each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # a replay worker's share
+    each = divide_among(each, "learners", "batch")  # and a learner's
+    queue = RolloutQueue.of(envs, network, c.unroll, c.actors, readers=c.replay_workers)
+    replay = replay_of(
+        each, envs, network,
+        Proportional(c.alpha, beta=0.4, first="td"),  # first priorities are TD errors by the acting network
+        lanes=each.actors * c.lanes, reward=reward, scale=scale, ratio=c.ratio or None,
+        soft=True,  # holds more than its capacity between two trims
+    )  # fmt: skip
+    samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)
+    params = Params.of(network, readers=c.actors)
+    crew.add(
+        act, n=c.actors, if_lost="replace", nice=niceness(c.actors, c.learners),  # nice: leaves each learner a core
+        envs=envs, policy=policy, explore=explore, out=queue, params=params,
+    )  # fmt: skip
+    crew.add(serve_replay, n=c.replay_workers, if_lost="replace", source=queue, out=samples, trim=c.evict_every)
     crew.add(learn, n=c.learners, learner=True, source=Samples(samples), spec=spec, publish=params)
-    return System(envs, spec.policy, (*spec.loss.metrics, *replay_worker.NAMES), values=ValueUnits(scale))
+    return System(envs, policy, (*spec.loss.metrics, *REPLAY_METRICS), values=ValueUnits(reward_scale=scale))

@@ -8,8 +8,6 @@ act × actors:   envs ─► own copy of μ, noise on actions ─► rows, with 
 learn:          update ◄── loss of Q, and of μ along dQ/da ◄── SampleQueue ◄────────── and priorities back
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from polyplay.acting import GaussianNoise
@@ -19,7 +17,7 @@ from polyplay.learning import DPGLoss, Hyperparameters, LearnerSpec, TargetNetwo
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
 from polyplay.systems._wiring import check_actions
-from polyplay.systems.apex import wire_actors
+from polyplay.systems.apex import wire_apex
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -56,11 +54,12 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
+    envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)  # the command line's options
     check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
-    layers = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}
-    policy = NetworkFactory(c.network, envs.spec, layers, deterministic=True)
-    loss, hyper = DPGLoss(c.dqda_clip, c.saturation_cost), Hyperparameters(learning_rate=c.learning_rate)
-    update, steps = averaged(OptimizerSpec(c.optimizer), c.learners, policy()), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, (TargetNetwork(c.target_update),))
-    return wire_actors(c, crew, envs, spec, GaussianNoise(c.noise), reward="none", scale=c.reward_scale)
+    widths = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}  # of their two layers
+    policy = NetworkFactory(c.network, envs.spec, widths, deterministic=True)
+    loss = DPGLoss(clip=c.dqda_clip, saturation_cost=c.saturation_cost)
+    update = averaged(OptimizerSpec(c.optimizer), c.learners, policy)
+    target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
+    return wire_apex(c, crew, envs, spec, explore=GaussianNoise(c.noise), reward="none", scale=c.reward_scale)

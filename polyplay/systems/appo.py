@@ -5,18 +5,15 @@ act × actors:  envs ─► own copy of the weights ─► rollouts ─► Rollo
                           └─────────────── Params, pulled once per rollout ◄───┘
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.buffers import slots_per_batch
 from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, UserError, Workers
-from polyplay.envs import Envs
 from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
-from polyplay.systems.impala import wire_actors
+from polyplay.systems._wiring import PolicyOptions, actor_critic, with_auxiliary, worker_envs
+from polyplay.systems.impala import wire_impala
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import fewest_actors
@@ -49,15 +46,18 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    n = c.actors or fewest_actors(c.learners)
-    slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
-    if slots * c.lanes < c.minibatches:
-        raise UserError(f"--minibatches {c.minibatches} of {slots * c.lanes} trajectories per learner: raise --batch")
-    envs = Envs(c.env, c.lanes, workers=crew.placement.env_threads(n), options=atari_options(c), **crew.env_defaults)
-    policy = actor_critic_of(c, envs, previous=c.core != "none")
-    loss = APPO(c.gamma, c.lam, c.clip_range, value_cost=c.value_cost, reward=c.reward)
-    loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
+    actors = c.actors or fewest_actors(c.learners)
+    rollouts = slots_per_batch(c.batch, c.lanes, actors, c.slots, c.learners, c.lag)  # of `lanes` trajectories each
+    if (own := rollouts * c.lanes) < c.minibatches:
+        raise UserError(f"--minibatches {c.minibatches} of {own} trajectories per learner: raise --batch")
+    envs = worker_envs(c, crew, workers=crew.placement.env_threads(actors))
+    policy = actor_critic(c, envs, previous=c.core != "none")  # the core also takes the previous action and reward
+    loss = APPO(
+        c.gamma, c.lam, c.clip_range, value_cost=c.value_cost,
+        normalize_advantage=c.normalize_advantage, reward=c.reward,
+    )  # fmt: skip
+    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy)
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
-    return wire_actors(c, crew, envs, spec, slots, Epochs(c.epochs, c.minibatches))
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    return wire_impala(c, crew, envs, spec, rollouts, passes=Epochs(c.epochs, c.minibatches))

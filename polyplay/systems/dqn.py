@@ -6,17 +6,15 @@ replica:  envs ─► ε-greedy policy ─► rows ─► Replay ─► `ratio` 
           … × replicas, whose gradients are averaged (all-reduce): together they are one batch and one memory
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import Proportional, Uniform, replay_worker
+from polyplay.buffers import REPLAY_METRICS, Proportional, Uniform
 from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
+from polyplay.systems._wiring import ValueOptions, divide_among, q_network, replay_of, worker_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -49,22 +47,24 @@ class Config(ValueOptions):
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
+# options of the network; scale: of the gradient that both streams give the layers below
 HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}
 
 
 def build(c: Config, crew: Crew) -> System:
-    each = per_replica(c, "replicas", "lanes", "batch", "capacity", "learning_starts")
-    envs = small_envs(c, crew, each.lanes)
-    policy = q_network_of(c, envs, **HEADS[c.head])
-    net = policy()
-    sampler = Proportional(c.alpha, c.beta, last=1.0) if c.alpha else Uniform()
-    replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
-    loss = QLoss(c.reduction, replicas=c.replicas, double=c.double)
-    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95, clip=10.0 if c.head == "dueling" else 0.0)
-    update, steps = averaged(optim, c.replicas, net), crew.total(envs, c.frames)
-    hyper, target = Hyperparameters(learning_rate=c.learning_rate), TargetNetwork(c.target_update)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, (target,))
-    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
+    each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of them
+    envs = worker_envs(each, crew, workers=1, inline_single=True)
+    policy = q_network(c, envs, **HEADS[c.head])
+    explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
+    sampler = Proportional(c.alpha, c.beta, last=1.0) if c.alpha else Uniform()  # last: β at the end of the run
+    replay = replay_of(each, envs, policy(), sampler, reward=c.reward, ratio=c.ratio)
     source = Replayed(Inline(envs, c.unroll, explore), replay)
+    loss = QLoss(c.reduction, double=c.double, replicas=c.replicas)  # a sum is over all replicas' transitions
+    clip = 10.0 if c.head == "dueling" else 0.0  # of the gradient's norm, as in Wang et al. 2016
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95, clip=clip)  # alpha: RMSProp's decay
+    update, target = averaged(optimizer, c.replicas, policy), TargetNetwork(every=c.target_update)
+    hyper = Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
     crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)
-    return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.001 if c.double else 0.05)
+    epsilon = 0.001 if c.double else 0.05  # of evaluations, as published for both
+    return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), epsilon=epsilon)

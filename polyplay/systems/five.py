@@ -7,17 +7,15 @@ act × actors:  a table of two teams ─► forward pass ─► rollouts ─► 
 rater:  newest Params against bots ─► TrueSkill
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import PPO, Hyperparameters, LearnerSpec, Windows, learn
-from polyplay.learning.agents import METRICS, discount_of
-from polyplay.population.judge import METRIC, rated_games, rater
+from polyplay.learning.agents import WINDOW_METRICS, discount_of
+from polyplay.population.judge import RATING_METRIC, rated_games, rater
 from polyplay.systems import System
 from polyplay.systems import _teams as teams
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
@@ -60,23 +58,32 @@ class Config:
 
 def build(c: Config, crew: Crew) -> System:
     teams.check_windows(c)
-    n = c.actors * c.learners
-    envs = teams.table_envs(c, crew, teams.TEAMS, n)
-    policy, bots = teams.five_network(c, envs), tuple(envs.spec.bots)
-    net, games = policy(), rated_games(envs)
-    loss = PPO(discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False)
-    loss = replace(loss, reward="scale", normalize_advantage=True)
-    update = averaged(OptimizerSpec("adam_clipped"), c.learners, net)
-    hyper = Hyperparameters(**{name: getattr(c, name) for name in teams.HYPER})
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
-    league, params = League(1, n, envs.spec.sides, teams.TEAMS), AgentParams(net, 1, n)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, n, 2, c.learners, window=c.window)
-    teams.add_actors(c, crew, n, envs=envs, policy=policy, out=rollouts, params=params, league=league)
-    drawn = c.capacity, c.batch, c.sample_reuse, c.publish, c.staleness
-    windows = Windows(rollouts, *drawn, league, c.snapshot_every)
+    actors = c.actors * c.learners
+    envs = teams.table_envs(c, crew, teams.TEAMS, actors)
+    policy = teams.five_network(c, envs)
+    loss = PPO(
+        discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False, normalize_advantage=True,
+        reward="scale",  # divided by the size of returns
+    )  # fmt: skip
+    update = averaged(OptimizerSpec("adam_clipped"), c.learners, policy)
+    hyper = Hyperparameters(
+        learning_rate=c.learning_rate, entropy_cost=c.entropy_cost,
+        team_spirit=c.team_spirit, horizon=c.horizon, step_time=c.step_time,
+    )  # fmt: skip
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    network = policy()  # for its shapes
+    league = League(1, actors, teams=envs.spec.sides, seated=teams.TEAMS)  # of one agent and its past selves
+    params = AgentParams(network, 1, readers=actors)
+    queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=2, readers=c.learners, window=c.window)
+    windows = Windows(
+        queue, c.capacity, c.batch, reuse=c.sample_reuse, publish=c.publish, stale=c.staleness,
+        league=league, snapshots=c.snapshot_every,
+    )  # fmt: skip
+    teams.add_actors(c, crew, actors, envs=envs, policy=policy, out=queue, params=params, league=league)
     crew.add(learn, n=c.learners, learner=True, source=windows, spec=spec, publish=params)
     teams.add_referee(c, crew, league)
     if c.rate_every:
-        rated: Any = {"games": games, "references": bots, "every": c.rate_every, "matches": teams.MATCHES}
-        crew.add(rater, on_loss="replace", policy=policy, params=params, **rated)
-    return System(envs, policy, (*loss.metrics, *METRICS, METRIC), {})
+        # each version by 64 matches, against the game's scripted players
+        rated: Any = {"games": rated_games(envs), "references": tuple(envs.spec.bots), "matches": 64}
+        crew.add(rater, if_lost="replace", policy=policy, params=params, every=c.rate_every, **rated)
+    return System(envs, policy, (*loss.metrics, *WINDOW_METRICS, RATING_METRIC))

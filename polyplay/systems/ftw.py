@@ -7,15 +7,13 @@ act × actors:  a table of four agents ─► own copies of weights ─► rollo
         └─► referee: Elo ─┴─► who copies whom: weights, rewards, hyperparameters ─► learn
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
-from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, learn
+from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.population.rules import initial
 from polyplay.systems import System
@@ -62,18 +60,26 @@ class Config:
 
 def build(c: Config, crew: Crew) -> System:
     envs = teams.table_envs(c, crew, c.players, c.actors)
-    policy, slots = teams.ftw_network(c, envs), teams.batches_of(c, envs)
+    rollouts, learners = teams.rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
+    policy = teams.ftw_network(c, envs)
+    # what agents begin with and learn by: rewards of events, costs, the slow clock's period; what of it varies
     values, priors, copies = teams.agent_values(c, envs)
-    update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
-    begin = initial(priors, c.agents, crew.seed) if c.evolve else ()
-    hyper, total = Hyperparameters("constant", **values), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, teams.loss_of(c), update, hyper, total, (UnrealWindows(),))
-    league = League(c.agents, c.actors, envs.spec.sides, c.players, past=0, varied=values if copies.every else ())
-    net, n = policy(), c.learners or min(c.agents, crew.placement.parts)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, per_agent=True)
-    params = AgentParams(net, c.agents, c.actors, update.optim.statistics if copies.every else None)
-    source = AgentRollouts(rollouts, slots, league, initial=begin)
-    teams.add_actors(c, crew, c.actors, envs=envs, policy=policy, out=rollouts, params=params, league=league)
-    crew.add(learn, n=n, learner=True, source=source, spec=spec, publish=params)
+    loss = VTrace(
+        c.gamma, c.lam, reduction="mean" if c.normalize_advantage else "sum",
+        normalize_advantage=c.normalize_advantage, reward="none",  # an agent's network makes its own rewards of events
+    )  # fmt: skip
+    update = Local(OptimizerSpec(c.optimizer, eps=1e-5, clip=c.max_grad_norm))
+    total, parts = crew.agent_steps(envs, c.frames), (UnrealWindows(),)  # recent rows, for the auxiliary tasks
+    spec = LearnerSpec(policy, teams.with_tasks(loss, c), update, Hyperparameters("constant", **values), total, parts)
+    varied = values if copies.every else ()  # hyperparameters that change where agents copy each other
+    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=0, varied=varied)
+    network = policy()  # for its shapes
+    queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
+    statistics = update.optim.statistics if copies.every else None  # are copied too
+    params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)
+    drawn = initial(priors, c.agents, crew.seed) if c.evolve else ()  # each agent's first values
+    source = AgentRollouts(queue, rollouts, league, initial=drawn)
+    teams.add_actors(c, crew, c.actors, envs=envs, policy=policy, out=queue, params=params, league=league)
+    crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
     teams.add_referee(c, crew, league, copies)
-    return System(envs, policy, spec.loss.metrics, {"learners": n})
+    return System(envs, policy, spec.loss.metrics, resolved={"learners": learners})

@@ -5,21 +5,19 @@ agents, a process each ─► prediction queue ─► act × predictors: whoever
 model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      schedule: how many of each, while the run goes on
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from polyplay.acting import LaneTable, predict
 from polyplay.buffers import TrainingQueue
 from polyplay.core.errors import Count, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
-from polyplay.envs import Envs, Greedy
+from polyplay.envs import Greedy
 from polyplay.envs.make import whole_matches
 from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, with_auxiliary
-from polyplay.weights import Hogwild, OptimizerSpec, param_sizes
+from polyplay.systems._wiring import PolicyOptions, actor_critic, with_auxiliary, worker_envs
+from polyplay.weights import Hogwild, OptimizerSpec
 from polyplay.workers.autoscale import schedule
 from polyplay.workers.crew import Crew
 
@@ -55,25 +53,30 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())
-    options, batching = atari_options(c, pipeline="plain"), Greedy(min(c.predict_batch, room))
-    envs = Envs(c.env, room, batching=batching, workers=room, active=c.agents, options=options, **crew.env_defaults)
-    envs = whole_matches(envs)
-    policy = actor_critic_of(c, envs, c.init, exact=False, guard=c.correction.replace("vtrace", "none"))
-    net = policy()
-    acted = c.correction != "vtrace"  # bootstrap from the value of acting, as published
-    loss: A2C | VTrace = A2C(c.gamma, baseline="present", bootstrap="acted") if acted else VTrace(c.gamma)
-    loss = replace(loss, value_cost=1.0, value_half=True, reduction=c.reduction, reward=c.reward)
-    loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage))
-    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
-    weights = Hogwild(optim, *param_sizes(net), workers=MOST, copy=False)
+    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # agents that there may be
+    batching = Greedy(min(c.predict_batch, room))  # a prediction takes all that are ready, at most so many
+    # pipeline: of Atari games, each in a process of its own
+    envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, batching=batching)
+    envs = whole_matches(envs)  # of a game of several players, all of them
+    # exact=False: a row's outputs may have other bits in a batch of another size, which is faster; guard: of log π
+    policy = actor_critic(c, envs, c.init, exact=False, guard=c.correction.replace("vtrace", "none"))
+    chunks = TrainingQueue.of(envs, policy(), c.unroll, capacity=c.queue)
+    common: Any = {"value_cost": 1.0, "value_half": True}  # ½(R − V)²
+    common |= {"reduction": c.reduction, "normalize_advantage": c.normalize_advantage, "reward": c.reward}
+    loss: A2C | VTrace = VTrace(c.gamma, **common)
+    if c.correction != "vtrace":
+        # as published: R from the values of acting, but the advantage is R − V of the present weights
+        loss = A2C(c.gamma, baseline="present", bootstrap="acted", **common)
+    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
+    model = Hogwild.of(optimizer, policy, workers=MOST, copy=False)  # threads compute with the shared weights
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, weights, hyper, crew.total(envs, c.frames))
-    chunks = TrainingQueue.of(envs, net, c.unroll, c.queue)
-    agents, batches = LaneTable(envs, chunks), Chunks(chunks, c.min_batch)
-    served: Any = {"agents": agents, "policy": policy, "out": chunks, "params": weights}
+    spec = LearnerSpec(policy, loss, model, hyper, crew.agent_steps(envs, c.frames))
+    agents, source = LaneTable(envs, chunks), Chunks(chunks, c.min_batch)
+    # drain: one that has to leave finishes its work first
+    served: Any = {"agents": agents, "policy": policy, "out": chunks, "params": model}
     predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, **served)
-    trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=batches, spec=spec)
+    trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=source, spec=spec)
     if c.schedule != "off":
         dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]
         crew.add(schedule, on="thread", dials=dials)

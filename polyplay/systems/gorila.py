@@ -6,19 +6,16 @@ bundle × learners:  envs ─► ε-greedy policy ─► rows ─► Replay ─�
 free:  act × actors: this half ─► RolloutQueue ─► serve_replay × replay_workers ─► SampleQueue ─► learn: that half
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import Any
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
-from polyplay.buffers import RolloutQueue, SampleQueue, Uniform, replay_worker, serve_replay
+from polyplay.buffers import REPLAY_METRICS, RolloutQueue, SampleQueue, Uniform, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, Samples, learn
 from polyplay.learning.parts import OutlierGate, TargetNetwork
 from polyplay.systems import System
-from polyplay.systems._wiring import ValueOptions, nice_of, per_replica, q_network_of, replay_of_rows, small_envs
-from polyplay.weights import OptimizerSpec, ParameterServer, param_sizes, serve_parameters
+from polyplay.systems._wiring import ValueOptions, divide_among, niceness, q_network, replay_of, worker_envs
+from polyplay.weights import OptimizerSpec, ParameterServer, serve_parameters
 from polyplay.workers.crew import Crew
 
 
@@ -55,31 +52,36 @@ def build(c: Config, crew: Crew) -> System:
     if c.replay_workers != Config.replay_workers and not c.actors:
         given = f"--replay-workers {c.replay_workers} says nothing without --actors"
         raise UserError(f"{given}: give both, or leave it out")
-    actors, places, ratio = (c.actors, c.replay_workers, c.ratio or None) if c.actors else (learners, learners, c.ratio)
-    each = per_replica(replace(c, actors=actors, replay_workers=places), "replay_workers", "actors")
-    envs = small_envs(c, crew, c.lanes)
-    policy = q_network_of(c, envs)
-    net = policy()
-    replay = replay_of_rows(c, envs, net, Uniform(), each.actors * c.lanes)
-    replay = replace(replay, reward=c.reward, ratio=ratio)
+    actors, replays = (c.actors, c.replay_workers) if c.actors else (learners, learners)  # a bundle has one of each
+    ratio = c.ratio or None if c.actors else c.ratio  # None: acting and learning don't wait for each other
+    each = divide_among(replace(c, actors=actors, replay_workers=replays), "replay_workers", "actors")
+    envs = worker_envs(c, crew, workers=1, inline_single=True)
+    policy = q_network(c, envs)
+    network = policy()  # for its shapes
+    # lanes: of the actors that send their rows to one replay
+    replay = replay_of(c, envs, network, Uniform(), lanes=each.actors * c.lanes, reward=c.reward, ratio=ratio)
+    after, over = c.learning_starts * replays, c.epsilon_decay_steps
+    schedule = LinearEpsilon(1.0, c.epsilon, over=over, after=after, lanes=c.lanes * actors)
     stale = c.stale or 10 * learners
-    optim = OptimizerSpec(c.optimizer, c.optimizer_eps, 0.95)
-    server = ParameterServer(optim, *param_sizes(net), learners, c.shards, stale)
-    loss, hyper, steps = QLoss("mean"), Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95)  # alpha: RMSProp's decay
+    server = ParameterServer.of(optimizer, network, workers=learners, shards=c.shards, stale=stale)
+    hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.agent_steps(envs, c.frames)
     gates = (OutlierGate(c.outlier),) if c.outlier else ()
-    parts = (*gates, TargetNetwork(c.target_update))
+    loss, parts = QLoss("mean"), (*gates, TargetNetwork(every=c.target_update))
     spec = LearnerSpec(policy, loss, server, hyper, steps, parts)
-    explore = LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts * places, c.lanes * actors)
     if c.actors:
-        rollouts = RolloutQueue.of(envs, net, c.unroll, actors, readers=places)
-        samples = SampleQueue(replay, rollouts, learners)
-        acts: Any = {"envs": envs, "policy": policy, "out": rollouts, "params": server}
-        acts["explore"] = RunSchedule(**vars(explore), weights=server)
-        crew.add(act, n=actors, on_loss="replace", nice=nice_of(actors, learners), **acts)
-        crew.add(serve_replay, n=places, on_loss="replace", source=rollouts, out=samples)
-        crew.add(learn, n=learners, learner=True, on_loss="replace", source=Samples(samples), spec=spec)
+        queue = RolloutQueue.of(envs, network, c.unroll, actors, readers=replays)
+        samples = SampleQueue(replay, queue, learners)
+        explore = RunSchedule(**vars(schedule), weights=server)  # by all actors' steps: these do not keep step
+        crew.add(
+            act, n=actors, if_lost="replace", nice=niceness(actors, learners),  # nice: leaves each learner a core
+            envs=envs, policy=policy, explore=explore, out=queue, params=server,
+        )  # fmt: skip
+        crew.add(serve_replay, n=replays, if_lost="replace", source=queue, out=samples)
+        crew.add(learn, n=learners, learner=True, if_lost="replace", source=Samples(samples), spec=spec)
     else:
-        source = Replayed(Inline(envs, c.unroll, explore), replay)
-        crew.add(learn, n=learners, name="bundle", learner=True, on_loss="replace", source=source, spec=spec)
+        source = Replayed(Inline(envs, c.unroll, schedule), replay)
+        crew.add(learn, n=learners, name="bundle", learner=True, if_lost="replace", source=source, spec=spec)
     crew.add(serve_parameters, n=c.shards, server=server)
-    return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), {"learners": learners, "stale": stale}, 0.05)
+    # epsilon: of evaluations, as DQN's
+    return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), {"learners": learners, "stale": stale}, epsilon=0.05)

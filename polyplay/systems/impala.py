@@ -5,19 +5,17 @@ act × actors:  envs ─► own copy of the weights ─► rollouts ─► Rollo
                           └─────────────── Params, pulled once per rollout ◄───┘
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.core.errors import Count, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
-from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, Passes, Rollouts, VTrace, learn
+from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, Passes, Rollouts, Source, VTrace, learn
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic_of, atari_options, auxiliary_of, with_auxiliary
+from polyplay.systems._wiring import PolicyOptions, actor_critic, task_costs, with_auxiliary, worker_envs
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
@@ -51,30 +49,41 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    n = c.actors or fewest_actors(c.learners)
-    slots = slots_per_batch(c.batch, c.lanes, n, c.slots, c.learners, c.lag)
-    envs = Envs(c.env, c.lanes, workers=crew.placement.env_threads(n), options=atari_options(c), **crew.env_defaults)
-    tasks = auxiliary_of(c)
-    policy = actor_critic_of(c, envs, c.init, previous=c.core != "none", auxiliary=tuple(tasks))
-    loss = VTrace(c.gamma, 1.0, c.rho, min(1.0, c.rho), c.rho, reduction=c.reduction, value_cost=c.value_cost)
-    loss = with_auxiliary(c, replace(loss, reward=c.reward, normalize_advantage=c.normalize_advantage), tasks)
-    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy())
+    actors = c.actors or fewest_actors(c.learners)
+    rollouts = slots_per_batch(c.batch, c.lanes, actors, c.slots, c.learners, c.lag)  # of `lanes` trajectories each
+    envs = worker_envs(c, crew, workers=crew.placement.env_threads(actors))
+    tasks = task_costs(c)  # what each costs, by name
+    # previous: a core also takes the previous action and reward
+    policy = actor_critic(c, envs, c.init, previous=c.core != "none", auxiliary=tuple(tasks))
+    loss = VTrace(
+        c.gamma, lam=1.0, rho=c.rho, c=min(1.0, c.rho),  # ρ̄ and c̄ ≤ ρ̄
+        rho_pg=c.rho,  # bound of the policy gradient's own weights
+        value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reduction=c.reduction, reward=c.reward,
+    )  # fmt: skip
+    loss = with_auxiliary(loss, c.core, tasks)  # a temporal core adds two KL divergences
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy)
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    parts = (UnrealWindows(),) if tasks else ()
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames), parts)
-    return wire_actors(c, crew, envs, spec, slots)
+    parts = (UnrealWindows(),) if tasks else ()  # recent rows, which the tasks draw from
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts)
+    return wire_impala(c, crew, envs, spec, rollouts)
 
 
-def wire_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, slots: int, passes: Epochs | None = None) -> System:
-    """The figure above, whatever is learnt from batches of `slots`, in one update or several passes."""
-    net, n = spec.policy(), c.actors or fewest_actors(c.learners)
-    if not c.actors and c.lag < 0:
-        n = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners, passes)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, n, c.slots, c.learners)
-    params, lag = Params.of(net, readers=n), c.lag if c.lag >= 0 else None
-    acts: Any = {"envs": envs, "policy": spec.policy, "out": rollouts, "params": params, "lag": lag}
-    crew.add(act, n=n, on_loss="replace", threads=int(lag is None), **acts)
-    batches = Rollouts(rollouts, slots, in_turn=lag is not None)
-    source = batches if passes is None else Passes(batches, passes)
+def wire_impala(
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, rollouts: int, passes: Epochs | None = None
+) -> System:
+    """The figure above: what is learnt from batches of so many rollouts, in one update or several passes."""
+    policy, free = spec.policy, c.lag < 0
+    actors = c.actors or fewest_actors(c.learners)
+    if not c.actors and free:  # measured: as many as keep the learners busy
+        actors = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners, passes)
+    network = policy()  # for its shapes
+    queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=c.slots, readers=c.learners)
+    params = Params.of(network, readers=actors)
+    crew.add(
+        act, n=actors, if_lost="replace", envs=envs, policy=policy, out=queue, params=params,
+        lag=None if free else c.lag, threads=1 if free else 0,  # 0: compute threads by its share of the cores
+    )  # fmt: skip
+    source: Source = Rollouts(queue, rollouts, in_turn=not free)  # in turn: of one actor after the other
+    source = source if passes is None else Passes(source, passes)
     crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, publish=params)
-    return System(envs, spec.policy, spec.loss.metrics, {} if c.actors else {"actors": n})
+    return System(envs, policy, spec.loss.metrics, resolved={} if c.actors else {"actors": actors})

@@ -6,19 +6,17 @@ act × actors:  a table of players ─► own copies of weights ─► rollouts 
         └─► referee ─┴─► who copies whom ─► learn
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
-from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, VTrace, learn
+from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, Source, VTrace, learn
 from polyplay.population.rules import Evolution, around
 from polyplay.systems import System
-from polyplay.systems._teams import add_actors, add_referee, batches_of, table_envs
-from polyplay.systems._wiring import PolicyOptions, actor_critic_of, with_auxiliary
+from polyplay.systems._teams import add_actors, add_referee, rollouts_per_batch, table_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, with_auxiliary
 from polyplay.weights import AgentParams, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
@@ -53,21 +51,28 @@ class Config(PolicyOptions):
 
 def build(c: Config, crew: Crew) -> System:
     envs = table_envs(c, crew, c.players, c.actors)
-    slots, policy = batches_of(c, envs), actor_critic_of(c, envs, previous=c.core != "none")
-    ppo = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
-    loss = with_auxiliary(c, ppo if c.loss == "ppo" else VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward))
-    update = Local(OptimizerSpec("adam", 1e-5, clip=0.5))
+    rollouts, learners = rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
+    policy = actor_critic(c, envs, previous=c.core != "none")  # the core also takes the previous action and reward
+    loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
+    if c.loss == "ppo":
+        loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
+    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    update = Local(OptimizerSpec("adam", eps=1e-5, clip=0.5))
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
-    copies, bots = Evolution(c.exploit_every, priors=around(hyper.configured)), tuple(envs.spec.bots)
-    varied = hyper.configured if copies.every else ()
-    league = League(c.agents, c.actors, envs.spec.sides, c.players, bots=bots, varied=varied)
-    net, n = policy(), c.learners or min(c.agents, crew.placement.parts)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors, 2, c.agents, per_agent=True)
-    params = AgentParams(net, c.agents, c.actors, update.optim.statistics if copies.every else None)
-    batches = AgentRollouts(rollouts, slots, league, c.snapshot_every)
-    source = Passes(batches, Epochs(c.epochs, min(c.batch, 2))) if c.loss == "ppo" else batches
-    add_actors(c, crew, c.actors, envs=envs, policy=policy, out=rollouts, params=params, league=league)
-    crew.add(learn, n=n, learner=True, source=source, spec=spec, publish=params)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    # copies: an agent takes another's weights and its hyperparameters, changed within a tenth to ten times of ours
+    copies = Evolution(every=c.exploit_every, priors=around(hyper.configured))
+    varied = hyper.configured if copies.every else ()  # hyperparameters that change with copies
+    bots = tuple(envs.spec.bots)  # scripted players
+    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, bots=bots, varied=varied)
+    network = policy()  # for its shapes
+    queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
+    statistics = update.optim.statistics if copies.every else None  # are copied too
+    params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)
+    source: Source = AgentRollouts(queue, rollouts, league, snapshots=c.snapshot_every)
+    if c.loss == "ppo":
+        source = Passes(source, Epochs(c.epochs, minibatches=min(c.batch, 2)))
+    add_actors(c, crew, c.actors, envs=envs, policy=policy, out=queue, params=params, league=league)
+    crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
     add_referee(c, crew, league, copies)
-    return System(envs, policy, loss.metrics, {"learners": n})
+    return System(envs, policy, loss.metrics, resolved={"learners": learners})

@@ -6,8 +6,6 @@ trainer:  takes the member with the fewest agent steps ─► trains it until it
 members:  ordinary runs of the system that --over names, in RUN/members/00, 01, …
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -34,7 +32,8 @@ class Config:
 
 
 def build(c: Any, crew: Crew) -> System:
-    plan = plan_of(c, crew)
+    plan = plan_of(c, crew)  # the members, their options, and who copies whom
     n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
-    crew.add(trainer, n=n, on="process", learner=True, on_loss="replace", plan=plan, out=Members(plan.size))
-    return System(None, None, ())
+    # Members: what each has reached, and which trainer has it
+    crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=Members(plan.size))
+    return System(None, None, ())  # a member's run has environments, a policy and metrics

@@ -4,15 +4,13 @@ replica:  envs ─► policy ─► rows ─► epochs × minibatches: loss ─�
           … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
-from polyplay.learning import PPO, Hyperparameters, Inline, LearnerSpec, Passes, learn
+from polyplay.learning import PPO, Epochs, Hyperparameters, Inline, LearnerSpec, Passes, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic_of, divided_envs, epochs_of, with_auxiliary
+from polyplay.systems._wiring import PolicyOptions, actor_critic, check_minibatches, replica_envs, with_auxiliary
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -45,14 +43,20 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs, replicas = divided_envs(c, crew, c.minibatches if c.core != "none" else 1)
-    init = "torch" if c.network == "rlpyt" else "orthogonal"  # as rlpyt has it
-    policy = actor_critic_of(c, envs, init, core_size=c.core_size)
-    loss = PPO(c.gamma, c.lam, c.clip_range, c.anneal == "linear", value_clip=c.value_clip, value_cost=c.value_cost)
-    loss = with_auxiliary(c, replace(loss, normalize_advantage=c.normalize_advantage, reward=c.reward))
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy())
+    # with a recurrent core a minibatch has whole lanes, so that they must divide among minibatches
+    envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if c.core != "none" else 1)
+    init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt leaves them to torch
+    policy = actor_critic(c, envs, init, core_size=c.core_size)
+    check_minibatches(c, envs)
+    source = Passes(Inline(envs, c.unroll), Epochs(c.epochs, c.minibatches, c.target_kl))
+    loss = PPO(
+        c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", value_clip=c.value_clip,
+        value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
+    )  # fmt: skip
+    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy)
+    # remaining: part of the run to come, by which the clip range falls
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
-    source = Passes(Inline(envs, c.unroll), epochs_of(c, replicas, envs.spec.seats, c.target_kl))
-    spec = LearnerSpec(policy, loss, update, hyper, crew.total(envs, c.frames))
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     crew.add(learn, n=replicas, name="replica", learner=True, source=source, spec=spec)
-    return System(envs, policy, loss.metrics, {"replicas": replicas})
+    return System(envs, policy, loss.metrics, resolved={"replicas": replicas})

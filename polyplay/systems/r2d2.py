@@ -5,20 +5,15 @@ act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts 
                           └────────── Params, pulled now and then ◄── update ◄── learn: burn in, then rows
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from polyplay.acting import EpsilonLadder, act
-from polyplay.buffers import Proportional, RolloutQueue, replay_worker
+from polyplay.buffers import REPLAY_METRICS, Proportional, RolloutQueue
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
 from polyplay.core.numbers import ValueUnits
-from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, LearnerSpec, Replayed, Rollouts, SequenceLoss, learn
-from polyplay.learning.parts import TargetNetwork
+from polyplay.learning import Hyperparameters, LearnerSpec, Replayed, Rollouts, SequenceLoss, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import AgentOptions, atari_options, q_network_of, replay_of_rows
+from polyplay.systems._wiring import AgentOptions, q_network, replay_of, worker_envs
 from polyplay.weights import Local, OptimizerSpec, Params
 from polyplay.workers.crew import Crew
 
@@ -54,21 +49,25 @@ class Config(AgentOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, options=atari_options(c), **crew.env_defaults)
-    policy = q_network_of(c, envs, core="lstm", core_size=c.core_size, dueling=True, previous=True)
-    net, lanes = policy(), c.actors * c.lanes
+    envs, lanes = worker_envs(c, crew, workers=1), c.actors * c.lanes
+    policy = q_network(c, envs, core="lstm", core_size=c.core_size, dueling=True, previous=True)
+    network = policy()  # for its shapes
+    explore = EpsilonLadder(lanes, base=c.epsilon)
+    queue = RolloutQueue.of(envs, network, c.unroll, c.actors)
     loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale, burn_in=c.burn_in)
+    # first priorities are TD errors by the acting network, mixed as the loss mixes them
     sampler = Proportional(c.alpha, c.beta, first="td", eta=loss.eta, rescale=c.rescale)
-    rows = replay_of_rows(c, envs, net, sampler, lanes)
-    replay = replace(rows, ratio=c.ratio, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll)
-    rollouts = RolloutQueue.of(envs, net, c.unroll, c.actors)
-    params, explore = Params.of(net, readers=c.actors), EpsilonLadder(lanes, c.epsilon)
+    replay = replay_of(
+        c, envs, network, sampler, lanes=lanes, ratio=c.ratio, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll
+    )
+    source = Replayed(Rollouts(queue, n=1), replay)
     update = Local(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm))
-    hyper = Hyperparameters(learning_rate=c.learning_rate)
-    target, steps = TargetNetwork(c.target_update), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, (target,))
-    acts: Any = {"envs": envs, "policy": policy, "out": rollouts, "params": params, "explore": explore}
-    crew.add(act, n=c.actors, on_loss="replace", keep=max(c.pull // c.unroll, 1), **acts)
-    source = Replayed(Rollouts(rollouts, 1), replay)
+    target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
+    params = Params.of(network, readers=c.actors)
+    crew.add(
+        act, n=c.actors, if_lost="replace", envs=envs, policy=policy, explore=explore, out=queue, params=params,
+        keep=max(c.pull // c.unroll, 1),  # rollouts between two pulls of the weights
+    )  # fmt: skip
     crew.add(learn, learner=True, source=source, spec=spec, publish=params)
-    return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), values=ValueUnits(rescale=c.rescale))
+    return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), values=ValueUnits(rescale=c.rescale))

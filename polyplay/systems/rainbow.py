@@ -6,18 +6,15 @@ replica:  envs ─► noisy policy ─► rows ─► Replay, by priority ─►
           … × replicas, whose gradients are averaged (all-reduce): together they are one batch and one memory
 """
 
-from __future__ import annotations
-
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import Proportional, replay_worker
+from polyplay.buffers import REPLAY_METRICS, Proportional
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
-from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, learn
-from polyplay.learning.parts import TargetNetwork
+from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import ValueOptions, per_replica, q_network_of, replay_of_rows, small_envs
+from polyplay.systems._wiring import ValueOptions, divide_among, q_network, replay_of, worker_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -50,7 +47,7 @@ class Config(ValueOptions):
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
-CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-entropy, which is never 0), network
+CODES: Any = {  # sampler (last: β at the end), priority (divergence, or cross-entropy, which is never 0), head
     "paper": ({"last": 1.0}, "kl", {"dueling": True}),
     "zoo": ({"last": 1.0, "mixture": 1e-3}, "ce", {"dueling": True, "bias": "none"}),
     "dopamine": ({"stratified": True}, "ce", {"init": "dopamine"}),
@@ -58,19 +55,18 @@ CODES: Any = {  # sampler (β ends at `last`), priority (divergence, or cross-en
 
 
 def build(c: Config, crew: Crew) -> System:
-    each = per_replica(c, "replicas", "lanes", "batch", "capacity", "learning_starts")
-    envs = small_envs(c, crew, each.lanes)
-    sampling, judge, parts = CODES[c.variant]
+    each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of them
+    envs = worker_envs(each, crew, workers=1, inline_single=True)
+    sampling, priority, head = CODES[c.variant]
     noise = {"noisy": "zoo" if c.variant == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
-    policy = q_network_of(c, envs, **parts, **noise, atoms=51, support=(-c.v_max, c.v_max))
-    net = policy()
-    sampler = Proportional(c.alpha, c.beta, **sampling)
-    replay = replace(replay_of_rows(each, envs, net, sampler), reward=c.reward, ratio=c.ratio)
-    loss = CategoricalLoss(-c.v_max, c.v_max, priority=judge, double=c.variant != "dopamine")
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, net)
-    hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.total(envs, c.frames)
-    spec = LearnerSpec(policy, loss, update, hyper, steps, (TargetNetwork(c.target_update),))
-    explore = None if c.sigma else LinearEpsilon(1.0, c.epsilon, c.epsilon_decay_steps, c.learning_starts, c.lanes)
-    source = Replayed(Inline(envs, c.unroll, explore), replay)
+    policy = q_network(c, envs, **head, **noise, atoms=51, support=(-c.v_max, c.v_max))
+    greedy = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
+    replay = replay_of(each, envs, policy(), Proportional(c.alpha, c.beta, **sampling), reward=c.reward, ratio=c.ratio)
+    source = Replayed(Inline(envs, c.unroll, explore=None if c.sigma else greedy), replay)
+    loss = CategoricalLoss(-c.v_max, c.v_max, priority=priority, double=c.variant != "dopamine")
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, policy)
+    target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
     crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)
-    return System(envs, policy, (*loss.metrics, *replay_worker.NAMES), epsilon=0.0 if c.sigma else 0.001)
+    epsilon = 0.0 if c.sigma else 0.001  # of evaluations, as published
+    return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), epsilon=epsilon)

@@ -60,13 +60,7 @@ class ParameterServer(update.SharedWeights):
     copies = shared_array(np.float32, lambda s: (2, s.size))  # of each part its shard
 
     def __init__(
-        self,
-        optim: optimizers.OptimizerSpec,
-        weights: int,
-        size: int,
-        workers: int,
-        shards: int = 1,
-        stale: int = 0,
+        self, optim: optimizers.OptimizerSpec, weights: int, size: int, workers: int, shards: int = 1, stale: int = 0
     ):
         if not 1 <= shards <= weights:
             raise UserError(f"--shards: {shards} given, allowed: 1 to {weights}, a weight for each at least")

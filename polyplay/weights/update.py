@@ -14,7 +14,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from polyplay.core.errors import Leaving
 from polyplay.core.shared_memory import RobustLocks, SharedBlock, memory_barrier, shared_array
 from polyplay.core.worker import Arrow, Edge, WorkerContext
 from polyplay.nets.device import HostCopy, to_device
-from polyplay.weights import optimizers
+from polyplay.weights import optimizers, params
 from polyplay.weights.optimizers import OptimizerSpec
 from polyplay.weights.params import FlatParams, SharedArrays, as_doubles, buffers_in, module_nbytes, param_sizes
 
@@ -434,11 +434,11 @@ def _mean(parts: np.ndarray, out: np.ndarray) -> None:
     out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself
 
 
-def averaged(optim: OptimizerSpec, replicas: int, net: nn.Module) -> AllReduce | Local:
+def averaged(optim: OptimizerSpec, replicas: int, network: params.NetworkOrFactory) -> AllReduce | Local:
     """The update of so many replicas that average their gradients; one alone applies its own."""
     if replicas == 1:
         return Local(optim)
-    weights, size = param_sizes(net)
+    weights, size = param_sizes(network)
     return AllReduce(optim, replicas, size, weights)
 
 
@@ -459,6 +459,11 @@ class SharedWeights(SharedArrays, Update):
     def __init__(self, optim: OptimizerSpec, weights: int, size: int, workers: int, bells: int = 1):
         self.optim, self.weights, self.size, self.workers = optim, weights, size, workers
         super().__init__(bells)
+
+    @classmethod
+    def of(cls, optim: OptimizerSpec, network: params.NetworkOrFactory, **options: Any) -> Self:
+        """For the weights of such a network. options: more arguments of the class."""
+        return cls(optim, *param_sizes(network), **options)
 
     def _attach(self) -> None:
         super()._attach()

@@ -35,7 +35,7 @@ from polyplay.core.worker import (
 from polyplay.envs.pool import Envs
 from polyplay.workers import process
 from polyplay.workers.process import Call, CloudPickled, Work
-from polyplay.workers.role import Kind, OnLoss, Placement, Role, check_holds
+from polyplay.workers.role import IfLost, Kind, Placement, Role, check_holds
 from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Crew:
         self._rows, self._starting = itertools.count(), True  # of the counters that are free
         self._unseated: dict[tuple[str, int], tuple[Role, float]] = {}  # seats that wait for a machine, since when
 
-    def total(self, envs: Envs, frames: int) -> float:
+    def agent_steps(self, envs: Envs, frames: int) -> float:
         """Agent steps to learn from: what the run was asked for, else those of so many frames."""
         return self.steps if self.steps is not None else frames / envs.spec.frames_per_step
 
@@ -171,7 +171,7 @@ class Crew:
         n: int = 1,
         *,
         name: str | None = None,
-        on_loss: OnLoss = "fail",
+        if_lost: IfLost = "fail",
         learner: bool = False,
         drain: bool = False,
         on: Kind | None = None,
@@ -188,7 +188,7 @@ class Crew:
         check_holds(title, work, holds)
         if title in self._seats:
             raise UserError(f"crew.add: a second role {title} given; allowed: another name")
-        role = Role(title, work, n, holds, on_loss, on or self.on, learner, drain)
+        role = Role(title, work, n, holds, if_lost, on or self.on, learner, drain)
         if role.agents and any(other.agents for other in self.roles):
             raise UserError(f"{title}: source of several agents given; allowed: in one role of a crew")
         self._check_room(role, n)
@@ -480,8 +480,8 @@ class Crew:
         how = runs.ending()
         counts = runs.lost_first  # a machine is one, whoever was there
         seats.recent_losses = [t for t in seats.recent_losses if t > now - HOUR] + [now] * counts
-        if role.on_loss == "fail" or len(seats.recent_losses) > REPLACEMENTS:
-            many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.on_loss == "replace" else ""
+        if role.if_lost == "fail" or len(seats.recent_losses) > REPLACEMENTS:
+            many = f" ({REPLACEMENTS} of its role were replaced within an hour)" if role.if_lost == "replace" else ""
             raise WorkerLost(f"worker {role.name} {index} {how}{many}; the run cannot go on without it")
         seats.lost += 1
         self.log("warning", f"worker {role.name} {index} {how}; a new one takes its place")

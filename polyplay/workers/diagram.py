@@ -59,7 +59,7 @@ def _holds(role: Role) -> list[str]:
     others = (held.get(name) for name in ("plan", "opponents", "copies"))
     for thing in (role.source, held.get("server"), role.spec, *others):
         rows += [] if thing is None else thing.describe()
-    return [*rows, f"if lost {role.on_loss}"]
+    return [*rows, f"if lost {role.if_lost}"]
 
 
 def describe_wiring(crew: Crew) -> Row:

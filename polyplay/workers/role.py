@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from polyplay.nets.policy import PolicyFactory
 
 T = TypeVar("T")
-OnLoss = Literal["fail", "replace"]
+IfLost = Literal["fail", "replace"]
 Kind = Literal["process", "thread"]
 OPTIONS = {  # by role, what tells its number
     "act": "actors",
@@ -43,7 +43,7 @@ class Role:
     work: Work
     n: int
     holds: Mapping[str, Any]  # exactly the keyword arguments of `work`
-    on_loss: OnLoss = "fail"
+    if_lost: IfLost = "fail"
     on: Kind = "process"
     learner: bool = False  # decides when the run is done, and saves
     drain: bool = False  # workers that have to leave end by themselves

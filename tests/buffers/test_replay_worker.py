@@ -158,7 +158,7 @@ def test_what_is_saved_goes_on_and_what_was_drawn_and_not_learnt_is_owed_again(t
     again = Shop(memories=2, actors=2)
     loaded = again.shard(1, resume=path)
     assert priorities(loaded.buffer) == priorities(shards[1].buffer)
-    assert loaded.buffer.steps == shards[1].buffer.limiter.steps
+    assert loaded.buffer.steps == shards[1].buffer.steps
     assert loaded.buffer.sampled == sampled - 2 * 8
     assert again.queue.base[1] == 3
     assert actor_checkpoint._queue_end(again.ctx(0, resume=path), 1)["taken"] == {"1": 3}

@@ -65,7 +65,7 @@ def test_every_metric_is_described():
         for c in vars(module).values()
         for k in named(c)
     }
-    for key in {*KEYS, *losses, *replay_worker.NAMES, *reporter.POLYPLAY}:
+    for key in {*KEYS, *losses, *replay_worker.REPLAY_METRICS, *reporter.POLYPLAY}:
         assert f"`{key}`" in text or key.startswith("replay_priority_p"), key
 
 

@@ -23,7 +23,7 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import agents, policy_losses
-from polyplay.learning.agents import METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
+from polyplay.learning.agents import WINDOW_METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
 from polyplay.learning.learner import Learner, LearnerSpec
 from polyplay.learning.loop import learn
 from polyplay.learning.policy_losses import PPO
@@ -228,7 +228,7 @@ def source(horizon: float) -> WindowFeed:
     spec = SimpleNamespace(loss=PPO(0.5, 0.9, reward="none"), hyperparameters=hyper)
     learner = SimpleNamespace(policy=Policy(), spec=spec, device=torch.device("cpu"), adjust=lambda: None)
     learner.checkpoints = SimpleNamespace(more=None)
-    counters = Counters(1, METRICS).row(0)
+    counters = Counters(1, WINDOW_METRICS).row(0)
     ctx = SimpleNamespace(index=1, seed=0, incarnation=0, resume=None, directory=None, counters=counters)
     params: Any = SimpleNamespace(each=[None])
     return WindowFeed(Windows(queue, 9, 3), ctx, learner, params)  # type: ignore[arg-type]

@@ -27,7 +27,7 @@ from polyplay.games import board_rules, records
 from polyplay.games.boards import GAMES
 from polyplay.nets import NetworkFactory
 from polyplay.population import ratings
-from polyplay.population.judge import BATCH, METRIC, Gate, rater
+from polyplay.population.judge import BATCH, RATING_METRIC, Gate, rater
 from polyplay.population.ratings import RATINGS, REFERENCES, rate_lines
 from polyplay.weights.params import FlatParams, Params
 from tests.systems.settings import BOARD
@@ -239,7 +239,7 @@ class Run:
     def __init__(self, directory: Path, seed: int = 3, **more: Any):
         directory.mkdir(exist_ok=True)
         self.directory, self.heard = directory, list[tuple[str, str]]()
-        self.params, self.counters = Params.of(POLICY), Counters(1, (METRIC,))
+        self.params, self.counters = Params.of(POLICY), Counters(1, (RATING_METRIC,))
         net = POLICY()
         self.vector = FlatParams(net)
         torch.nn.init.zeros_(self.vector.flat)

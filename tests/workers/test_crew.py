@@ -150,7 +150,7 @@ def test_a_killed_worker_fails_the_run_where_it_must():
 
 def test_only_losses_of_the_last_hour_count_towards_the_limit():
     crew = Crew(serial=True, log=lambda kind, text: None)
-    crew.add(count, learner=True, on_loss="replace", block=SharedBlock(512), until=5)
+    crew.add(count, learner=True, if_lost="replace", block=SharedBlock(512), until=5)
     crew.start()
     seats = crew._seats["count"]
     seats.recent_losses = [time.monotonic() - 3601.0] * 30
@@ -271,7 +271,7 @@ def test_a_role_finds_what_it_holds_by_class_and_its_edges_by_argument():
 
 def test_the_death_of_the_fork_server_is_told_as_what_it_is():
     crew = Crew(log=lambda kind, text: None)
-    crew.add(count, 2, learner=True, on_loss="replace", block=SharedBlock(512), until=10**9)
+    crew.add(count, 2, learner=True, if_lost="replace", block=SharedBlock(512), until=10**9)
     crew.start()
     os.kill(process.SERVER._pid, signal.SIGKILL)
     with pytest.raises(WorkerLost, match=r"^the fork server of the workers was killed by SIGKILL, and they with it"):

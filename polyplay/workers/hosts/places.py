@@ -70,7 +70,7 @@ def _at(info: MachineInfo, where: str) -> bool:
 
 
 def _acts(role: Role) -> bool:
-    return role.envs is not None and role.source is None and role.on_loss == "replace"
+    return role.envs is not None and role.source is None and role.if_lost == "replace"
 
 
 def _remembers(role: Role) -> bool:
