@@ -34,7 +34,7 @@ BUDGET = {
     "workers": 3101,
     "population": 1555,
     "systems": 1699,
-    "runs": 3836,
+    "runs": 3834,
     "evaluation": 1519,
     "cli": 2617,
 }

@@ -231,7 +231,7 @@ def find_checkpoint(directory: Path, say: Callable[[str], None]) -> tuple[Path |
 
 
 def steps_learnt(found: Path | None) -> float:
-    """Return the agent steps that a checkpoint has learnt from, of all its agents; 0: it does not say."""
+    """Return the agent steps that a checkpoint has learnt from, of all its agents; 0: it has none."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         if found is not None:
             saved = checkpoint.OpenCheckpoint(found)

@@ -180,9 +180,7 @@ class WarningReader(io.TextIOBase):
 
 def learnt(directory: Path) -> float:
     """Agent steps that the newest checkpoint of a run has learnt from; 0: it has none that can be read."""
-    with contextlib.suppress(IndexError):
-        return load.steps_learnt(checkpoint.everything(directory)[-1])
-    return 0.0
+    return load.steps_learnt(next(reversed(checkpoint.everything(directory)), None))
 
 
 def _newest_counters(directory: Path) -> Row:
