@@ -30,8 +30,8 @@ BUDGET = {
     "weights": 1214,
     "acting": 1043,
     "search": 1364,
-    "learning": 2546,
-    "workers": 3103,
+    "learning": 2571,
+    "workers": 3107,
     "population": 1555,
     "systems": 1701,
     "runs": 3831,
@@ -59,7 +59,7 @@ ALONE = {
     "a system's population, surgery or reproduction, of which most runs have none": """
         runs/population runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
-        buffers/delivery_log evaluation/verify learning/checkpoints learning/runners nets/torsos
+        buffers/delivery_log evaluation/verify learning/checkpoints learning/runners learning/value_losses nets/torsos
         workers/diagram workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")

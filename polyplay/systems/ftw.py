@@ -69,7 +69,7 @@ def build(c: Config, crew: Crew) -> System:
     values, priors, copies = teams.agent_values(c, envs)
     update = Local(OptimizerSpec(c.optimizer, 1e-5, clip=c.max_grad_norm))
     begin = initial(priors, c.agents, crew.seed) if c.evolve else ()
-    hyper, total = Hyperparameters(**values), crew.total(envs, c.frames)
+    hyper, total = Hyperparameters("constant", **values), crew.total(envs, c.frames)
     spec = LearnerSpec(policy, teams.loss_of(c), update, hyper, total, (UnrealWindows(),))
     league = League(c.agents, c.actors, envs.spec.sides, c.players, past=0, varied=values if copies.every else ())
     net, n = policy(), c.learners or min(c.agents, crew.placement.parts)
