@@ -22,15 +22,15 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1739,
+    "core": 1734,
     "envs": 4417,
     "buffers": 1947,
     "games": 3778,
     "nets": 2979,
-    "weights": 1213,
+    "weights": 1201,
     "acting": 1042,
     "search": 1364,
-    "learning": 2558,
+    "learning": 2550,
     "workers": 3101,
     "population": 1555,
     "systems": 1699,
