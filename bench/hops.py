@@ -57,7 +57,7 @@ SLOT = ("slot", "slots")  # arguments that are numbers of slots
 BESIDE = (
     "EpisodeCounter.count",  # looks
     "log_writer.log",
-    "UnrealWindows.draw",  # a part that this system has not
+    "Runner.with_noise",  # a loss that this system has not
     "RolloutQueue.give_back",  # the slot's way back
     "Learner.apply_gradient",  # behind the loss
 )

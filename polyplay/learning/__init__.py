@@ -3,7 +3,7 @@
 from polyplay.core.worker import Hyperparameters
 from polyplay.learning.agents import AgentRollouts, Windows
 from polyplay.learning.learner import Epochs, LearnerSpec
-from polyplay.learning.loop import Chunks, Feed, Inline, Passes, Replayed, Rollouts, Samples, Source, learn
+from polyplay.learning.loop import Chunks, Feed, Inline, Passes, Replayed, Rollouts, Samples, Source, learn, try_loss
 from polyplay.learning.parts import LearnerPart, OutlierGate, RateDrops, TargetNetwork
 from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
 from polyplay.learning.returns import Loss, LossOutput

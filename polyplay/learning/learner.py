@@ -21,7 +21,7 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
-from polyplay.learning.parts import LearnerPart, check_parts, open_parts
+from polyplay.learning.parts import LearnerPart, open_parts
 from polyplay.learning.returns import Key, Loss, LossOutput, check_loss
 from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
@@ -187,7 +187,10 @@ class LearnerSpec(Holder):
             wanted = "a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"
             raise UserError(f"LearnerSpec: policy is of class {type(self.policy).__name__}, it must be {wanted}")
         check_loss(self.loss)
-        check_parts(self.parts)
+        for part in self.parts:
+            if not isinstance(part, LearnerPart):
+                allowed = "objects of subclasses of LearnerPart, as TargetNetwork(every=100)"
+                raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
         if self.update.replicas > 1 and any(part.refuses for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
@@ -279,7 +282,8 @@ class Learner:
         with self.ctx.counters.timed("learn"):
             for part in self.parts:
                 batch |= part.inputs(rows, batch, state)
-        scored, valid = self.score(batch, state, tape), ~rows["first"][1:]
+            scored = self.run(batch, state, self.key, tape)
+        valid = ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
         yield from self.apply_gradient(scored, batch, versions, learnt, batch)
 
@@ -305,10 +309,10 @@ class Learner:
         """Of the random numbers of the next update."""
         return self.ctx.seed, self.ctx.index, self.version
 
-    def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+    def score(self, batch: Batch, state: Batch) -> LossOutput:
         """The loss of a batch by the present weights; its gradient is in the vector then."""
         with self.ctx.counters.timed("learn"):
-            return self.run(batch, state, self.key, tape)
+            return self.run(batch, state, self.key)
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""

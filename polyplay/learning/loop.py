@@ -6,11 +6,12 @@ learner's own, from a queue of rollouts or chunks, from a replay of either, or f
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +32,13 @@ from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Epochs, Learner, LearnerSpec, collator_for
-from polyplay.learning.runners import divide
+from polyplay.learning.learner import Epochs, Learner, LearnerSpec, Minibatches, collator_for
+from polyplay.learning.runners import Runner, divide
+from polyplay.learning.unreal import specs_of
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_device
-from polyplay.weights.params import Params
+from polyplay.nets.factory import build_network
+from polyplay.weights.params import FlatParams, Params
 from polyplay.weights.update import check_leaving
 
 # The loop, and what it asks of where batches come from.
@@ -195,6 +198,42 @@ def learn_from(feed: Feed) -> Iterator[None]:
         yield from feed.save(dropped=True)
     finally:
         feed.close()
+
+
+# A user's own loss is tried with zeros, so that misfits show before any worker starts.
+
+
+def try_loss(source: Source, spec: LearnerSpec) -> None:
+    """Score rows of two lanes, or two items of a replay. Raises UserError. What the loss itself raises, of zeros, is no
+    misfit: a worker tells of it.
+    """
+    if type(spec.loss).__module__.startswith("polyplay."):
+        return
+    policy, loss = build_network(spec.policy, 0), copy.deepcopy(spec.loss)
+    run = Runner(policy, policy if any(part.vectors for part in spec.parts) else None, loss, FlatParams(policy))
+    run.hyper = spec.hyperparameters.all()
+    batch = tree.map(torch.from_numpy, _zeros(source, policy.spec()))
+    batch |= {"mask": tree.map(torch.ones_like, batch["mask"])} if "mask" in batch else {}
+    state = batch.get("state", policy.initial(2))
+    try:
+        if source.passes is not None:
+            parts = Minibatches(batch, state, loss.prepare(batch), batch["version"].numpy(), loss.whole)
+            batch, state, _ = parts.take(parts.places)
+        run(batch, state, (0, 0, 0))
+    except UserError:
+        raise
+    except Exception:
+        return
+
+
+def _zeros(source: Source, outputs: Spec) -> Batch:
+    """Three rows of two lanes as a source gives them, or two items. outputs: what a policy says in a row."""
+    if source.replay is not None:
+        return tree.zeros(replace(source.replay, batch=2).drawn(), ())
+    if source.envs is not None:
+        return tree.zeros(rows_of(source.envs.spec, outputs), (3, 2))
+    queue: Any = source.edge
+    return tree.zeros(specs_of(queue.rows, 2 if isinstance(queue, TrainingQueue) else 3), (3, 2))
 
 
 # Act and learn in one loop with the same weights.
@@ -387,7 +426,7 @@ class RolloutFeed(Feed):
 
     def learn(self, item: Rollout) -> Iterator[None]:
         self.learner.update.refresh()  # where others change the weights too
-        yield from super().learn(item)
+        yield from self.learner.step(*item, passes=self.passes)
         assert UNWRITTEN not in item[0]["version"]
 
     def finish(self, item: Rollout) -> None:

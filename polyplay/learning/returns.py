@@ -353,10 +353,12 @@ class ActorCriticLoss(Loss):
         loss = loss * over.count if self.reduction == "sum" else loss
 
         with torch.no_grad():
-            rest, spread = over.variance(target - value), over.variance(target)
+            both = torch.stack((target, target - value))  # as value, 0 where it is not valid
+            centred = both - both.sum((1, 2), keepdim=True) / over.count
+            spread, rest = over.only(centred.square()).sum((1, 2)).unbind()
             explained = torch.where(spread > 0, 1.0 - rest / spread, 0.0)  # 0 where the targets do not vary
             approx_kl = 0.5 * over.mean((logp - acted["logp"]).square())
-            found = dict(zip(COMMON, (loss, *terms, over.mean(value), explained, approx_kl), strict=True))
+            found = dict(zip(COMMON, (loss, *terms, value.sum() / over.count, explained, approx_kl), strict=True))
             if reach is not None:
                 beyond = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
                 found |= {"clip_fraction": beyond, "clip_range": torch.as_tensor(reach)}

@@ -217,8 +217,13 @@ class Crew:
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
         """Raises Closed where the run is to end before all have started, and UserError where the system lets no more
-        workers start.
+        workers start, or a loss does not fit.
         """
+        for role in self.roles:
+            if role.source is not None and role.spec is not None:
+                from polyplay.learning import try_loss
+
+                try_loss(role.source, role.spec)
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
         self.counters = Counters(sum(r.agents + self._seats[r.name].capacity for r in self.roles), metrics)

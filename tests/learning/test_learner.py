@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,18 +13,21 @@ import numpy as np
 import pytest
 import torch
 
+from polyplay.buffers import Replay, RolloutQueue
+from polyplay.buffers.rollout_queue import rows_of
 from polyplay.core import checkpoint
 from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
-from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import policy_losses, returns, value_losses
+from polyplay.envs import Discrete, Envs, EnvSpec
+from polyplay.learning import Inline, Passes, Replayed, Rollouts, learn, policy_losses, returns, value_losses
 from polyplay.learning.checkpoints import SaveMarks
 from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
+from polyplay.workers.crew import Crew
 from tests.weights.ends import SPEC, finish, me, some_rows, task
 
 
@@ -67,6 +71,71 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_un
 
     kept = load_file(tmp_path / "not-finite-0-0.safetensors")
     assert np.array_equal(kept["reward"], some_rows(1)["reward"])
+
+
+class Gives(returns.Loss):
+    """A loss of a user's own that gives what a test wants of it."""
+
+    def __init__(self, made: Any):
+        self.made = made
+
+    def __call__(self, policy, target, batch, state, hyper):
+        return self.made(policy.unroll(batch, state)["value"].sum())
+
+
+class Lacks(returns.Loss):
+    pass
+
+
+class Unnamed(Gives):
+    metrics = "loss"  # type: ignore[assignment]
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (lambda *given: None, "class function: it must inherit polyplay.learning.Loss"),
+        (Lacks(), r"class Lacks lacks __call__\(policy, target, batch, state, hyper\) -> LossOutput"),
+        (Unnamed(None), r"class Unnamed: metrics is 'loss', it must be a tuple of names, as \('loss',\)"),
+        (Gives(lambda x: x), r"class Gives: __call__ gave Tensor, it must give LossOutput\(loss, metrics, priority\)"),
+        (
+            Gives(lambda x: returns.LossOutput(x.view(1), {})),
+            r"__call__ gave a loss Tensor \[1\], it must be a tensor \[\]",
+        ),
+        (Gives(lambda x: returns.LossOutput(x.detach(), {})), r"it must be a tensor \[\] with a gradient"),
+        (Gives(lambda x: returns.LossOutput(x, {})), r"gave no tensor \[\] as metric 'loss', which `metrics` names"),
+    ],
+)
+def test_a_loss_of_a_users_own_that_does_not_fit_is_one_line(loss, said):
+    with pytest.raises(UserError, match=f"LearnerSpec.loss: .*{said}") as e:
+        finish(Learner(me(), task(loss=loss)).step(some_rows(1), {}))
+    assert "\n" not in str(e.value)
+
+
+class GivesOfItems(Gives):
+    def __call__(self, policy, target, batch, state, hyper):
+        return self.made(policy.scores({"obs": batch["obs"]}, {}).sum())
+
+
+@pytest.mark.parametrize("source", ["inline", "passes", "queue", "replay"])
+def test_a_loss_of_a_users_own_is_tried_before_anything_starts(source):
+    envs = Envs("toy:catch", 4)
+    policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (8,)}, values=source == "replay")
+    rows = {k: v for k, v in rows_of(envs.spec, policy().spec()).items() if k != "agent"}
+    made = {
+        "inline": lambda: Inline(envs, 5),
+        "passes": lambda: Passes(Inline(envs, 5), Epochs(2, 2)),
+        "queue": lambda: Rollouts(RolloutQueue.of(envs, policy(), 5, 1), 1),
+        "replay": lambda: Replayed(Inline(envs, 5), Replay(rows, 4, 400, 8)),
+    }[source]()
+    kind = GivesOfItems if source == "replay" else Gives
+    fits = kind(lambda x: returns.LossOutput(x, {"loss": x.detach()}))
+    for loss, wrong in ((kind(lambda x: x), True), (fits, False)):
+        crew = Crew(seed=1, serial=True)
+        crew.add(learn, learner=True, source=made, spec=task(policy=policy, loss=loss))
+        with pytest.raises(UserError, match="gave Tensor, it must give") if wrong else nullcontext():
+            crew.start(("loss",))
+        crew.stop()
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
