@@ -33,7 +33,7 @@ BUDGET = {
     "learning": 2546,
     "workers": 3103,
     "population": 1555,
-    "systems": 1697,
+    "systems": 1701,
     "runs": 3831,
     "evaluation": 1521,
     "cli": 2626,
