@@ -100,13 +100,13 @@ class ItemSampler:
 
     def pick(self, n: int, beta: float | None) -> tuple[np.ndarray, np.ndarray]:
         """Slots int64 [n], and their weights float32 [n]. In proportion; where all priorities are 0, uniformly."""
-        size, total = self.index.size, self.tree.total
-        if isinstance(self.sampler, Uniform) or not total > 0:
+        if isinstance(self.sampler, Uniform) or not (total := self.tree.total) > 0:
             return self.index.pick(self.rng, n), np.ones(n, np.float32)
         slots, u = self.tree.draw(self.rng.key, self.rng.take(n), n, self.sampler.stratified), self.sampler.mixture
         if u:
             evenly = np.flatnonzero(uniforms(self.rng.key, self.rng.take(n), n) < u)
             slots[evenly] = self.index.pick(self.rng, len(evenly))
+        size = self.index.size
         share = (1 - u) * self.tree.leaves[slots] / total + u / size
         weight = (size * share) ** -(self.sampler.beta if beta is None else beta)  # (N·P)^-β, over the greatest
         return slots, (weight / weight.max()).astype(np.float32)
@@ -298,7 +298,7 @@ class ReplayBuffer:
         self.columns.put(rows, at, slots, extra)
         if state:
             self.states.put(state, slots[0])
-        if self.replay.prioritized:
+        if isinstance(self.replay.sampler, Proportional):
             self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
             self._prioritize(added)
         if self.replay.grows_from:
@@ -374,7 +374,7 @@ class ReplayBuffer:
         beta: instead of the sampler's. into: the caller's own arrays for all of it, as `Replay.drawn` describes them.
         Raises ValueError: there is nothing to draw from.
         """
-        if not self.index.size:
+        if not self.index.counts[replay_kernels.SIZE]:
             raise ValueError("nothing to sample: no item is complete yet; see `ready`")
         self.beta = beta
         slots, weight = self.sampler.pick(self.replay.batch, beta)
@@ -462,7 +462,7 @@ class ReplayBuffer:
     def nbytes(self) -> int:
         """Bytes it takes now, its batches' arrays included."""
         parts = (self.index.rows._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
-        priorities = self.sampler.tree.nodes.nbytes if self.replay.prioritized else 0
+        priorities = self.sampler.tree.nodes.nbytes if isinstance(self.replay.sampler, Proportional) else 0
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:

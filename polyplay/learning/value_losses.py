@@ -154,7 +154,7 @@ def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None,
 COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
-def _keys(policy: QNetwork, key: Key) -> Batch:
+def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
     """int64 [3] for a noisy network: of the noise of "q", "target" and "online"; another for every update."""
     return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
 
@@ -171,7 +171,7 @@ class TransitionLoss(Loss):
 
     double: bool = field(default=False, kw_only=True)
 
-    divisible = True
+    divisible, noise = True, _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """One pass each, as large as can be without taking gradients that nobody wants."""
@@ -181,9 +181,6 @@ class TransitionLoss(Loss):
             with torch.no_grad():
                 out["online"] = policy.scores(_rows(batch, 1), {}, _key(batch, 2))[0]
         return self.score(out, batch)
-
-    def noise(self, policy: QNetwork, batch: Batch, key: Key) -> Batch:
-        return _keys(policy, key)
 
     @torch.no_grad()
     def ahead(self, target: QNetwork, batch: Batch) -> Batch:
@@ -220,9 +217,10 @@ class QLoss(TransitionLoss):
         goal = scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
         q = q_network.take_action(out["q"], batch["action"])
         error, weight = goal - q, returns.importance_weight(batch, goal)
-        size = error.detach().abs()
-        bound = self.clip or torch.inf
-        each = weight * huber(error, bound)
+        size, bound = error.abs(), self.clip or torch.inf
+        inner = size.clamp(max=bound)
+        each = weight * (inner * (size - 0.5 * inner))
+        size = size.detach()
         loss = each.sum() * self.replicas if self.reduction == "sum" else each.mean()
 
         metrics = {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}
@@ -280,7 +278,7 @@ class SequenceLoss(Loss):
     burn_in: int = 0
     double: bool = True
 
-    metrics = (*COMMON, "rows_mean")
+    metrics, noise = (*COMMON, "rows_mean"), _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """Values [R, B, …] of the rows behind burn-in; "online" is from the same pass as "q"."""
@@ -294,9 +292,6 @@ class SequenceLoss(Loss):
         if self.double:
             out["online"] = out["q"].detach()
         return self.score(out, batch)
-
-    def noise(self, policy: QNetwork, batch: Batch, key: Key) -> Batch:
-        return _keys(policy, key)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
         """Score the rows behind burn-in, [R, B, A] each."""
@@ -315,13 +310,6 @@ class SequenceLoss(Loss):
         means = (loss.detach(), *map(over.mean, values), over.mean(size), weight.mean())
         metrics = {**dict(zip(COMMON, means, strict=True)), "rows_mean": valid.sum(0).to(size.dtype).mean()}
         return LossOutput(loss, metrics, sequence_priority(size, valid, self.eta))
-
-
-def huber(error: Tensor, bound: float) -> Tensor:
-    """½δ² up to |δ| = bound, linear with slope `bound` beyond; any shape, `bound` > 0 or inf."""
-    size = error.abs()
-    inner = size.clamp(max=bound)
-    return inner * (size - 0.5 * inner)
 
 
 def _common(loss: Tensor, q: Tensor, goal: Tensor, size: Tensor, weight: Tensor) -> dict[str, Tensor]:
