@@ -660,7 +660,7 @@ class ReplayFeed(Feed):
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):
-            return self.buffer.sample(replay_worker.importance_exponent(self.replay, self.learner.remaining()))
+            return self.buffer.sample(self.buffer.importance_exponent(self.learner.remaining()))
 
     def late(self) -> bool:
         return self.feed.late()

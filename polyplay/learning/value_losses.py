@@ -159,10 +159,6 @@ def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
     return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
 
 
-def _key(batch: Batch, i: int) -> Tensor | None:
-    return batch["key"][i : i + 1] if "key" in batch else None
-
-
 @dataclass(frozen=True)
 class TransitionLoss(Loss):
     """Q-learning from transitions: batch["obs"] [2, B, …] holds s_t and s_{t+n}. double: `policy` chooses the action in
@@ -175,26 +171,27 @@ class TransitionLoss(Loss):
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """One pass each, as large as can be without taking gradients that nobody wants."""
-        out: Batch = {"q": policy.scores(_rows(batch, 0), {}, _key(batch, 0))[0]}
+        out: Batch = {"q": _scores(policy, batch, 0)}
         out["target"] = batch["target"] if "target" in batch else self.ahead(target, batch)["target"]
         if self.double:
             with torch.no_grad():
-                out["online"] = policy.scores(_rows(batch, 1), {}, _key(batch, 2))[0]
+                out["online"] = _scores(policy, batch, 2)
         return self.score(out, batch)
 
     @torch.no_grad()
     def ahead(self, target: QNetwork, batch: Batch) -> Batch:
         """ "target" of `score`. target.cache_weights() saves each pass the conversion of its weights."""
-        return {"target": target.scores(_rows(batch, 1), {}, _key(batch, 1), cached=True)[0]}
+        return {"target": _scores(target, batch, 1, cached=True)}
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
         """Score "q", "target" and, if double, "online", [B, A] or [B, A, K]."""
         raise NotImplementedError
 
 
-def _rows(batch: Batch, i: int) -> Batch:
-    """Observations [1, B, …] of s_t (i = 0) or s_{t+n} (i = 1)."""
-    return {"obs": tree.map(lambda x: x[i : i + 1], batch["obs"])}
+def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor:
+    """Scores [B, …] of s_t ("q", i = 0) or s_{t+n} ("target", 1, and "online", 2), with the pass's own noise."""
+    row, key = slice(min(i, 1), min(i, 1) + 1), batch["key"][i : i + 1] if "key" in batch else None
+    return net.scores({"obs": tree.map(lambda x: x[row], batch["obs"])}, {}, key, cached)[0]
 
 
 @dataclass(frozen=True)
@@ -286,9 +283,10 @@ class SequenceLoss(Loss):
         head, body = (tree.map(lambda x, at=at: x[at], rows) for at in (slice(self.burn_in), slice(self.burn_in, None)))
         with torch.no_grad():
             before = policy.after(head, state) if self.burn_in else state
-        out = {"q": policy.scores(body, before, _key(batch, 0))}
+        keys = batch["key"].split(1) if "key" in batch else (None, None)
+        out = {"q": policy.scores(body, before, keys[0])}
         with torch.no_grad():
-            out["target"] = target.scores(rows, state, _key(batch, 1), cached=True)[self.burn_in :]
+            out["target"] = target.scores(rows, state, keys[1], cached=True)[self.burn_in :]
         if self.double:
             out["online"] = out["q"].detach()
         return self.score(out, batch)
