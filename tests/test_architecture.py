@@ -30,7 +30,7 @@ BUDGET = {
     "weights": 1213,
     "acting": 1042,
     "search": 1364,
-    "learning": 2564,
+    "learning": 2558,
     "workers": 3101,
     "population": 1555,
     "systems": 1699,
@@ -60,7 +60,7 @@ ALONE = {
     "a system's population, surgery or reproduction, of which most runs have none": """
         population/referee runs/population runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
-        buffers/delivery_log evaluation/verify learning/checkpoints learning/runners nets/torsos
+        buffers/delivery_log evaluation/verify learning/checkpoints learning/runners learning/value_losses nets/torsos
         workers/diagram workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")

@@ -200,6 +200,7 @@ class Hyperparameters(SharedObject):
 
     def __init__(self, anneal: str = "constant", **values: float):
         self.anneal = anneal  # "constant", or else the learning rate falls in a line to 0 over the run
+        self.falls = anneal != "constant"
         self.configured = values  # whatever they become
         self.schedules: tuple[HyperparameterSchedule, ...] = ()  # of those that learners set themselves
         self._names = {name: i for i, name in enumerate(values)}
@@ -225,11 +226,6 @@ class Hyperparameters(SharedObject):
             self.set(name, self.configured[name] if point is None else point.value)
         return {name: point for name, point in held.items() if point is not None}
 
-    @property
-    def scheduled(self) -> dict[str, float]:
-        """The present values of what is scheduled."""
-        return {s.name: getattr(self, s.name) for s in self.schedules}
-
     def restore(self, values: Mapping[str, float], configured: Mapping[str, float] | None) -> None:
         """Values of a checkpoint, of a run that was configured with `configured` (None: nobody wrote that down): what
         was scheduled goes on, unless another value is configured now.
@@ -237,11 +233,6 @@ class Hyperparameters(SharedObject):
         for name in values.keys() & self._names.keys():
             if configured is None or configured.get(name) == self.configured[name]:
                 self.set(name, values[name])
-
-    @property
-    def falls(self) -> bool:
-        """Whether the learning rate falls over the run."""
-        return self.anneal != "constant"
 
     def all(self) -> dict[str, float]:
         return {name: float(self._values[i]) for name, i in self._names.items()}

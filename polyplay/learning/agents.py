@@ -111,7 +111,7 @@ class AgentCopies:
         donor_version = self.snapshot.read(learner.vector, learner.update.optimizer)
         for name, value in zip(self.orders.varied, self.orders.values.tolist(), strict=True):
             learner.spec.hyperparameters.set(name, value)
-        learner.apply_hyperparameters()
+        learner.adjust()
         learner.update.counts.add(0.0)
         self.since = learner.version = learner.update.counts.version
         learner.ctx.counters.set("updates", learner.version - learner.update.counts.begun)

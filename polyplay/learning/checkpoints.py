@@ -138,8 +138,8 @@ class LearnerCheckpoints:
         for own in learner.parts:
             counts |= own.save(part)
         hyper = learner.spec.hyperparameters
-        values = {"hyperparameters": hyper.all(), "configured": hyper.configured, "scheduled": [*hyper.scheduled]}
-        part.json(f"{self.folder}/learner", {**counts, **values})
+        counts |= {"hyperparameters": hyper.all(), "configured": hyper.configured}
+        part.json(f"{self.folder}/learner", {**counts, "scheduled": [schedule.name for schedule in hyper.schedules]})
 
     def load_or_begin(self) -> Row | None:
         """Load the checkpoint that the run goes on from: what was saved of the counts. Where there is none, save the

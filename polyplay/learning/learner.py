@@ -21,14 +21,14 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
-from polyplay.learning.parts import LearnerPart, check_parts, open_parts
+from polyplay.learning.parts import LearnerPart, open_parts
 from polyplay.learning.returns import Key, Loss, LossOutput, check_loss
 from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
 from polyplay.nets.policy import PolicyFactory
-from polyplay.weights.update import Sums, Update, check_leaving
+from polyplay.weights.update import Sums, Update
 
 # Slots side by side as one batch on a device.
 
@@ -187,7 +187,10 @@ class LearnerSpec(Holder):
             wanted = "a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"
             raise UserError(f"LearnerSpec: policy is of class {type(self.policy).__name__}, it must be {wanted}")
         check_loss(self.loss)
-        check_parts(self.parts)
+        for part in self.parts:
+            if not isinstance(part, LearnerPart):
+                allowed = "objects of subclasses of LearnerPart, as TargetNetwork(every=100)"
+                raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
         if self.update.replicas > 1 and any(part.refuses for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
@@ -219,7 +222,7 @@ class Learner:
         self.parts = open_parts(self)
         target = next((part.net for part in self.parts if part.net is not None), None)
         self.run = Runner(self.policy, target, spec.loss, self.vector)
-        self.apply_hyperparameters()
+        self.policy.apply_hyperparameters(spec.hyperparameters.all())  # initial weights are saved with them
         saved = self.checkpoints.load_or_begin()
         self.update.begin(self.version, self.learnt, saved)
         while not self.update.counts.ready:
@@ -230,22 +233,20 @@ class Learner:
         found = checkpoint.open_checkpoint(ctx.resume) if goes_on else None
         for part in self.parts:
             part.begin(found)
-        self.apply_hyperparameters()
+        self.adjust()
         ctx.hooks.rescue = self.checkpoints.rescue
 
-    def apply_hyperparameters(self) -> None:
-        """Give the network and the runner the hyperparameters as they are now, the learning rate as far as it fell."""
+    def adjust(self) -> None:
+        """Take over what changes as the run goes on: before an update, the same for all its passes. The network and the
+        runner get the hyperparameters as they are now, the learning rate as far as it fell.
+        """
+        for part in self.parts:
+            part.adjust()
         hyper = self.spec.hyperparameters.all()
         if self.spec.hyperparameters.falls:
             hyper["learning_rate"] *= self.remaining()
         self.run.hyper = hyper
         self.policy.apply_hyperparameters(hyper)
-
-    def adjust(self) -> None:
-        """Take over what changes as the run goes on: before an update, the same for all its passes."""
-        for part in self.parts:
-            part.adjust()
-        self.apply_hyperparameters()
 
     @property
     def progress(self) -> float:
@@ -355,7 +356,6 @@ class Learner:
     def count_only(self, steps: float) -> Generator[None, None, float]:
         """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
         total = yield from self.update.agree(self.sums(steps))
-        check_leaving(total)
         self.update.counts.add(total[0], updates=0)
         self.learnt = self.update.counts.learnt
         self.read_control(total)
@@ -377,14 +377,15 @@ class Learner:
     def _count(
         self, versions: np.ndarray, metrics: Mapping[str, Tensor], loss: float, norm: float, rate: float, sums: Sums
     ) -> None:
-        lags, counts, counters = self.update.met() - versions, self.update.counts, self.ctx.counters
+        counts, counters, met = self.update.counts, self.ctx.counters, self.update.applied_to
+        lags = (counts.version if met is None else met) - versions
         counts.add(sums[0])
         self.version, self.learnt = counts.version, counts.learnt
         counters.lag(lags)
         counters.set("updates", self.version - counts.begun)
         if lags.size >= FEW or self.version % EVERY == 1:
-            own = self.spec.hyperparameters.scheduled | {"grad_norm": norm, "learning_rate": rate}
-            counters.losses(to_floats(metrics) | own)
+            scheduled = {s.name: self.run.hyper[s.name] for s in self.spec.hyperparameters.schedules}
+            counters.losses({**to_floats(metrics), **scheduled, "grad_norm": norm, "learning_rate": rate})
         for part in self.parts:
             part.updated(loss, norm, lags)
         self.read_control(sums)

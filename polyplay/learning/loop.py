@@ -39,7 +39,6 @@ from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_device
 from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams, Params
-from polyplay.weights.update import check_leaving
 
 # The loop, and what it asks of where batches come from.
 
@@ -181,7 +180,8 @@ def learn_from(feed: Feed) -> Iterator[None]:
                 feed.finish(item)
             elif feed.late():
                 ctx.log("caution", "a slow rollout is dropped: lanes begin anew when the run is resumed")
-                check_leaving((yield from learner.update.agree(learner.sums(leaving=1.0))))
+                yield from learner.update.agree(learner.sums(leaving=1.0))
+                raise Leaving
             if not feed.between:
                 before = time.perf_counter()
                 continue

@@ -95,14 +95,6 @@ class LearnerPart:
         return type(self).admit is not LearnerPart.admit
 
 
-def check_parts(parts: tuple[LearnerPart, ...]) -> None:
-    """Raises UserError: one is no part."""
-    for part in parts:
-        if not isinstance(part, LearnerPart):
-            allowed = "objects of subclasses of LearnerPart, as TargetNetwork(every=100)"
-            raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
-
-
 @dataclass
 class TargetNetwork(LearnerPart):
     """A second network, made a copy of the first by every `every`-th update. Where several workers change the weights,

@@ -63,8 +63,9 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
     means as many as the rollout has (A3C's forward view: Mnih et al. 2016, algorithm S3).
     Raises ValueError for shapes that do not fit.
     """
-    _check(steps, value)
     reward, discount, valid = steps
+    fit = reward.ndim == 2 and value.shape == (len(reward) + 1, *reward.shape[1:])
+    check_shapes(fit, "reward must be [T, B] and value [T+1, B]", reward, value)
     if n is None:
         # rows whose V is a bootstrap, if it is: padding may be NaN
         used = torch.cat([torch.zeros_like(valid[:1]), valid & (discount != 0)])
@@ -73,7 +74,8 @@ def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
         return torch.where(valid, result, value[:-1])
     result = value
     for _ in range(min(n, len(reward))):
-        ahead = torch.where(valid, reward + _discounted(discount, result[1:]), value[:-1])
+        behind = torch.where(discount == 0, 0.0, discount * result[1:])  # even where it is NaN
+        ahead = torch.where(valid, reward + behind, value[:-1])
         result = torch.cat([ahead, value[-1:].to(ahead.dtype)])
     return result[:-1]
 
@@ -86,10 +88,8 @@ def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
     (Schulman et al. 2016, eq. 16). λ = 1 gives the n-step return of the whole rollout, λ = 0 one step.
     Raises ValueError for shapes that do not fit.
     """
-    _check(steps, value)
-    reward, discount, valid = steps
-    delta = torch.where(valid, reward + _discounted(discount, value[1:]) - value[:-1], 0.0)
-    advantage = _scan(delta, torch.where(valid, discount * lam, 0.0), torch.zeros_like(delta[0]))
+    delta = torch.where(steps.valid, _errors(steps, value, value[1:]), 0.0)
+    advantage = _scan(delta, torch.where(steps.valid, steps.discount * lam, 0.0), torch.zeros_like(delta[0]))
     return Advantages(advantage, advantage + value[:-1])
 
 
@@ -112,16 +112,14 @@ def vtrace(
     An infinite bound does not clip. On-policy with λ = 1, v is the n-step return.
     Raises ValueError for shapes that do not fit.
     """
-    _check(steps, value)
-    reward, discount, valid = steps
-    check_shapes(log_rho.shape == reward.shape, f"log_rho must be [T, B] = {list(reward.shape)}", log_rho)
+    errors, shape, valid = _errors(steps, value, value[1:]), steps.reward.shape, steps.valid
+    check_shapes(log_rho.shape == shape, f"log_rho must be [T, B] = {list(shape)}", log_rho)
     ratio = log_rho.exp()
-    delta = ratio.clamp(max=rho) * (reward + _discounted(discount, value[1:]) - value[:-1])
-    trace = ratio.clamp(max=c) * (discount * lam)
+    delta, trace = ratio.clamp(max=rho) * errors, ratio.clamp(max=c) * (steps.discount * lam)
     delta, trace = torch.where(valid, delta, 0.0), torch.where(valid, trace, 0.0)
     target = value[:-1] + _scan(delta, trace, torch.zeros_like(delta[0]))
     ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
-    advantage = ratio.clamp(max=rho_pg) * (reward + _discounted(discount, ahead) - value[:-1])
+    advantage = ratio.clamp(max=rho_pg) * _errors(steps, value, ahead)
     return Advantages(torch.where(valid, advantage, 0.0), target)
 
 
@@ -134,16 +132,15 @@ def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
     return result
 
 
-def _discounted(discount: Tensor, ahead: Tensor) -> Tensor:
-    """discount·ahead, and 0 behind a termination, whatever the network gives there, even NaN."""
-    return torch.where(discount == 0, 0.0, discount * ahead)
-
-
-def _check(steps: Transitions, value: Tensor) -> None:
+def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
+    """r_{t+1} + d_t·ahead_t − V_t, each [T, B] and `value` [T+1, B]; behind a termination `ahead` is not used, whatever
+    the network gives there, even NaN. Raises ValueError for shapes that do not fit.
+    """
     reward, discount, valid = steps
     fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
     names = "reward, discount and valid must be [T, B] and value [T+1, B]"
     check_shapes(fit and reward.ndim == 2, names, reward, discount, valid, value)
+    return reward + torch.where(discount == 0, 0.0, discount * ahead) - value[:-1]
 
 
 def check_shapes(fit: bool, wanted: str, *given: Tensor | None) -> None:
@@ -333,7 +330,8 @@ class ActorCriticLoss(Loss):
         """
         advantage = made.advantage
         if self.normalize_advantage:
-            advantage = (advantage - over.mean(advantage)) / (over.variance(advantage).sqrt() + 1e-8)
+            centred = advantage - over.mean(advantage)
+            advantage = centred / (over.mean(centred.square()).sqrt() + 1e-8)
         heads = (at_least_float32(out[k][: len(advantage)], advantage) for k in ("logp", "value", "entropy"))
         acted = {k: acted[k][: len(advantage)] for k in ("logp", "value")}
         advantage, target, logp, value, entropy = map(over.only, (advantage, made.target, *heads))
@@ -353,10 +351,12 @@ class ActorCriticLoss(Loss):
         loss = loss * over.count if self.reduction == "sum" else loss
 
         with torch.no_grad():
-            rest, spread = over.variance(target - value), over.variance(target)
+            both = torch.stack((target, target - value))  # as value, 0 where it is not valid
+            centred = both - both.sum((1, 2), keepdim=True) / over.count
+            spread, rest = over.only(centred.square()).sum((1, 2)).unbind()
             explained = torch.where(spread > 0, 1.0 - rest / spread, 0.0)  # 0 where the targets do not vary
             approx_kl = 0.5 * over.mean((logp - acted["logp"]).square())
-            found = dict(zip(COMMON, (loss, *terms, over.mean(value), explained, approx_kl), strict=True))
+            found = dict(zip(COMMON, (loss, *terms, value.sum() / over.count, explained, approx_kl), strict=True))
             if reach is not None:
                 beyond = over.mean(((ratio - 1.0).abs() > reach).to(ratio.dtype))
                 found |= {"clip_fraction": beyond, "clip_range": torch.as_tensor(reach)}
@@ -381,9 +381,6 @@ class MaskedMean:
 
     def mean(self, x: Tensor) -> Tensor:
         return self.only(x).sum() / self.count
-
-    def variance(self, x: Tensor) -> Tensor:
-        return self.mean((x - self.mean(x)).square())
 
 
 def at_least_float32(x: Tensor, like: Tensor) -> Tensor:

@@ -62,14 +62,15 @@ class Runner:
 
     def __init__(self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams):
         self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
-        self.checked = False
+        self.checked, self.draws = False, type(loss).noise is not Loss.noise
 
     def __call__(self, batch: Batch, state: Batch, key: Key, tape: Tape | None = None) -> LossOutput:
         """Score a batch, and leave its gradient in the vector. key: of random numbers (Loss.noise); tape: of acting in
         these rows with the present weights. Raises UserError: the loss gives something else than a LossOutput.
         """
         policy = self.policy if tape is None else Recalled(self.policy, tape)
-        scored = self.loss(policy, self.target, self.with_noise(batch, key), state, self.hyper)
+        batch = self.with_noise(batch, key) if self.draws else batch
+        scored = self.loss(policy, self.target, batch, state, self.hyper)
         if not self.checked:
             check_output(self.loss, scored)
             self.checked = True

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -27,9 +27,6 @@ from polyplay.learning.parts import LearnerPart
 from polyplay.learning.returns import Hyper, Loss, LossOutput
 from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, ActorCritic, control_cells
 from polyplay.nets.device import to_device, to_host
-
-if TYPE_CHECKING:
-    from polyplay.learning.learner import Learner
 
 # A learner's memory of recent rows, and what it draws from them for UNREAL's reward prediction and value replay
 # (Jaderberg et al. 2016, §3.2 and §3.3).
@@ -128,41 +125,36 @@ class UnrealWindows(LearnerPart):
     what is remembered from before. In miyosuda/unreal that state is zero.
     """
 
-    examples: bool  # whether any are drawn, once it is open
-    replays: bool  # likewise columns
     recent: UnrealReplay | None = None
-
-    def open(self, learner: Learner) -> Self:
-        own, policy = super().open(learner), learner.policy
-        heads = policy.auxiliary if isinstance(policy, ActorCritic) else None
-        own.examples, own.replays = heads is not None and heads.reward is not None, heads is not None and heads.value
-        return own
 
     def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
         """Keep the rows and the state before them, and draw as many as there are lanes: "recent" [3, B, …] and
         "recent_reward" [B], with "recent_weight", 0 until there is an example, then 1; "replayed", rows [T+1, B, …]
         with their "state". Empty where no task takes any.
         """
-        if not (self.examples or self.replays):
+        learner, lanes = self.learner, rows["first"].shape[1]
+        heads = learner.policy.auxiliary if isinstance(learner.policy, ActorCritic) else None
+        if heads is None or not (heads.reward is not None or heads.value):
             return {}
-        recent, lanes, learner = self._keep(rows, batch, state), rows["first"].shape[1], self.learner
+        recent = self._keep(rows, batch, state, heads.value)
         rng, drawn = np.random.default_rng(learner.key), Batch()
-        if self.examples:
+        if heads.reward is not None:
             drawn["recent"], drawn["recent_reward"] = recent.sample_examples(lanes, rng)
             drawn["recent_weight"] = np.float32(any(recent.counts))
-        if self.replays:
+        if heads.value:
             columns, before = recent.sample_columns(lanes, rng)
             drawn["replayed"] = {**columns, "state": before}
         return cast("Batch", to_device(drawn, learner.device))
 
-    def _keep(self, rows: Batch, batch: Batch, state: Batch) -> UnrealReplay:
-        kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if self.replays else EXAMPLES) if k in rows}
+    def _keep(self, rows: Batch, batch: Batch, state: Batch, whole: bool) -> UnrealReplay:
+        """The memory, with these rows; whole: also with what values are replayed from."""
+        kept = {k: tree.map(to_host, rows[k]) for k in (COLUMNS if whole else EXAMPLES) if k in rows}
         policy = self.learner.policy
         kept["reward"] = to_host(policy.rewarded(batch)["reward"])
         if self.recent is None:
-            first, before = kept["first"], policy.state_spec() if self.replays else {}
+            first, before = kept["first"], policy.state_spec() if whole else {}
             self.recent = UnrealReplay(specs_of(kept, 2), len(first), max(2000, 2 * first.size), before)
-        self.recent.add(kept, tree.map(to_host, state) if self.replays else {})
+        self.recent.add(kept, tree.map(to_host, state) if whole else {})
         return self.recent
 
 

@@ -165,7 +165,7 @@ class _Server(update.OpenUpdate):
         super().__init__(server, ctx, vector, server.counts.of(ctx.index))
         self.server, self.gradient, self.bell = server, HostCopy(vector.grad), server.reply(ctx.index)
         self.versions = np.full(server.shards, -1)  # the version of each part that was pulled
-        self.at = self.applied_to = -1  # of all parts: of this learner's weights, and when its last gradient was made
+        self.at = -1  # the version of all parts of this learner's weights
         self.tail = vector.flat[vector.weights :]
         self.synced = self.tail.clone()  # as the server last had them from here, or this learner from the server
         # all parts' at once: for checkpoints, it makes no step
@@ -258,9 +258,6 @@ class _Server(update.OpenUpdate):
             self.tail.copy_(own)  # until they are sent: both are averages, their sum is not
         else:
             self.synced.copy_(self.tail)
-
-    def met(self) -> int:
-        return self.applied_to
 
     def state(self) -> dict[str, list[int]]:
         return {"shards": self.versions.tolist()}

@@ -34,12 +34,6 @@ Apply = Generator[None, None, tuple[float, Sums]]
 Agree = Generator[None, None, Sums]
 
 
-def check_leaving(sums: Sums) -> None:
-    """Raises Leaving: some replica has no gradient any more, so nobody's is applied."""
-    if len(sums) > LEAVING and sums[LEAVING]:
-        raise Leaving
-
-
 READY, BEGUN, LEARNT = 0, 1, 2  # cells of Counts.head: whether the first weights are there; updates, steps before
 UPDATES, STEPS, REFUSED = 0, 1, 2  # of a worker: its updates, agent steps learnt from, losses without an update
 
@@ -121,6 +115,7 @@ class OpenUpdate(ABC):
         self.counts = Counts() if counts is None else counts
         self.waited = 0.0  # seconds spent waiting for others, so far
         self.whole = True  # whether all weights have had the same updates
+        self.applied_to: int | None = None  # the version that the last gradient met; None: that of the counts then
 
     def begin(self, version: int, learnt: float, saved: Mapping[str, list[int]] | None = None) -> None:
         """The vector holds initial weights, or a checkpoint's: whoever shares them has them from now on. saved: what
@@ -137,10 +132,6 @@ class OpenUpdate(ABC):
         """Apply the vector's gradient at this learning rate: its norm before clipping, and the sums over all replicas.
         A gradient that is not finite changes nothing. It is counted by the caller.
         """
-
-    def met(self) -> int:
-        """The version that the last gradient was applied to; to be asked before it is counted."""
-        return self.counts.version
 
     def agree(self, sums: Sums) -> Agree:
         """The sums over all replicas, without an update."""
@@ -322,7 +313,9 @@ class _Meeting(OpenUpdate):
         self.bells, self.buffers = reduce._bells, HostCopy(vector.flat[vector.weights :])
 
     def agree(self, sums: Sums, brings: int = NUMBERS) -> Agree:
-        """In fixed order. All have arrived when one goes on. brings: what else this replica has written for others."""
+        """In fixed order. All have arrived when one goes on. brings: what else this replica has written for others.
+        Raises Leaving: some replica has no gradient any more, so nobody's is applied.
+        """
         # Two rows of sums in turn: whoever writes turn k + 2 has seen everyone arrive at k + 1, so all have read k.
         self.turn += 1
         row = self.turn % 2
@@ -345,6 +338,8 @@ class _Meeting(OpenUpdate):
         self.waited += time.perf_counter() - before
         memory_barrier()
         total: np.ndarray = self.sums[row, :, : len(sums)].sum(0)
+        if len(sums) > LEAVING and total[LEAVING]:
+            raise Leaving
         return total
 
     def _buffers(self) -> None:
@@ -379,7 +374,6 @@ class _Parts(_Meeting):
         flat, weights = self.vector.flat[: self.vector.weights], self.vector.weights
         self.gradients[self.rank, weights:] = self.buffers.array
         total = yield from self.agree(sums, GRADIENT)
-        check_leaving(total)
         _mean(self.gradients[:, self.own], self.mean)
         self._buffers()
         square = yield from self.agree(np.array([float(torch.dot(self.gradient, self.gradient))]))
@@ -414,7 +408,6 @@ class _Whole(_Meeting):
             self.gradients[self.rank, :weights] = self.gradient.fetch()
             self.gradients[self.rank, weights:] = self.buffers.fetch()
         total = yield from self.agree(sums)
-        check_leaving(total)
         if self.group is not None:  # nobody enters it who would wait there for one that leaves
             self.waited += self.group.average()
             return clipped_step(self.vector, self.optimizer, self.clip, rate), total
@@ -626,7 +619,7 @@ class _Chunked(CopiedUpdate):
 
     def __init__(self, chunked: Chunked, ctx: WorkerContext, vector: FlatParams):
         super().__init__(chunked, ctx, vector, torch.from_numpy(chunked.shared))
-        self.done, self.gradient, self.applied_to = chunked.done, HostCopy(vector.grad), -1  # the version met, at most
+        self.done, self.gradient = chunked.done, HostCopy(vector.grad)
         self.optimizer = self._make(chunked, slice(0, chunked.weights), self.counts.fresh)
         self.parts = chunked.parts()
         self.optimizers = [self._make(chunked, part, fill=False) for part in self.parts]
@@ -648,9 +641,6 @@ class _Chunked(CopiedUpdate):
         super()._share_buffers()
         self.vector.flat[self.vector.weights :] = self.shared[self.vector.weights :]
         self._copied()
-
-    def met(self) -> int:
-        return self.applied_to
 
     def apply(self, rate: float, sums: Sums) -> Apply:
         self._share_buffers()

@@ -36,6 +36,5 @@ def test_hyperparameters_keep_to_their_schedules_and_others_stay() -> None:
         seen.append(hyper.rate)
         assert {name: point.value for name, point in held.items()} == ({"rate": hyper.rate} if learnt >= 500 else {})
     assert seen == [1.0, 1.0, 0.5, 0.5, 0.2, 0.2, 1.0]
-    assert hyper.scheduled == {"rate": 1.0}
     assert hyper.cost == 0.3
     assert pickle.loads(pickle.dumps(hyper.schedules)) == hyper.schedules

@@ -258,10 +258,11 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
             assert held == (0.01 if before < 60 else 0.5 if before < 80 else 0.25)
         assert told == expected
         if index == 0:
+            learner.spec.hyperparameters.set("entropy_cost", 0.7)
             learner.checkpoints.save()
             path = checkpoint.complete(tmp_path, learner.version, {})
     again, told = begin(0, path)
-    assert again.spec.hyperparameters.entropy_cost == 0.01, "no state: it follows from where the run is"
+    assert again.spec.hyperparameters.entropy_cost == 0.25, "no state: it follows from where the run is"
     finish(again.step(some_rows(1), {}))
     assert told == lines[1:]
     assert again.spec.hyperparameters.entropy_cost == 0.25
