@@ -288,7 +288,8 @@ class ReplayBuffer:
         if flags[0].shape[1:] != at.shape or len(set(at.tolist())) < len(at):
             raise ValueError(f"rows {flags[0].shape} for lanes {at.tolist()}: allowed is [T, lanes], each lane once")
         stacks = [(rows[path], last[at]) for path, last in self.columns.last.items()]
-        kinds = replay_kernels.stack_kinds(stacks, index.lane[0, at] > 0, T)
+        begun = index.lane[0, at] > 0
+        kinds = replay_kernels.stack_kinds(stacks, begun, T) if stacks else np.zeros(flags[0].shape, np.uint8)
         found = replay_kernels.append(index.rows, flags, kinds, at, state is not None, index.shape)
         slots, extra, added, removed, broken = found
         if broken >= 0:

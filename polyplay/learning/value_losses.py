@@ -52,7 +52,7 @@ def scalar(
     ret, discount: G, D float [B]; target: Q⁻(s', ·) [B, A]; online: Q(s', ·) [B, A]; mask: legal at s', bool [B, A].
     Raises ValueError for shapes that do not fit.
     """
-    _check(ret, discount, target, online, 2)
+    check_shapes(online is None or online.shape == target.shape, "online must be as target", target, online)
     return targeted(ret, discount, take_action(target, greedy_action(target if online is None else online, mask)))
 
 
@@ -70,7 +70,9 @@ def categorical(
 
     a* has the highest mean by target⁻'s logits [B, A, K], or by `online`'s (double). The rest as in `scalar`.
     """
-    _check(ret, discount, target, online, 3)
+    fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == 3
+    names = "ret and discount must be [B], target and online [B, A, K]"
+    check_shapes(fit and (online is None or online.shape == target.shape), names, ret, discount, target, online)
     judge = expected_value(target if online is None else online, low, high)
     return project(take_action(target, greedy_action(judge, mask)).softmax(-1), ret, discount, low, high)
 
@@ -143,12 +145,6 @@ def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
     check_shapes(fit, "error and valid must be one [T, B] shape", error, valid)
     size = torch.where(valid, error.abs(), 0.0)
     return eta * size.amax(0) + (1.0 - eta) * size.sum(0) / valid.sum(0).clamp(min=1)
-
-
-def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None, dims: int) -> None:
-    fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == dims
-    names = f"ret and discount must be [B], target and online {'[B, A]' if dims == 2 else '[B, A, K]'}"
-    check_shapes(fit and (online is None or online.shape == target.shape), names, ret, discount, target, online)
 
 
 COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
