@@ -24,9 +24,9 @@ TOP = ["__init__", "__main__", "api"]
 BUDGET = {
     "core": 1739,
     "envs": 4417,
-    "buffers": 1947,
+    "buffers": 1943,
     "games": 3778,
-    "nets": 2979,
+    "nets": 2974,
     "weights": 1213,
     "acting": 1042,
     "search": 1364,
