@@ -27,14 +27,14 @@ BUDGET = {
     "buffers": 1943,
     "games": 3778,
     "nets": 2974,
-    "weights": 1213,
+    "weights": 1211,
     "acting": 1042,
     "search": 1364,
     "learning": 2558,
     "workers": 3101,
     "population": 1555,
-    "systems": 1699,
-    "runs": 3834,
+    "systems": 1700,
+    "runs": 3833,
     "evaluation": 1519,
     "cli": 2617,
 }
@@ -52,7 +52,6 @@ ALONE = {
         weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
         workers/row_costs""",
     "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
-    "what its room exports": "learning/value_losses",
     "a noun that many files use": """
         workers/sizing core/errors core/machine core/tree core/user_modules envs/make""",
     "one of the parts of a game, which together are too long": """

@@ -111,10 +111,10 @@ def replica_envs(
     crew: Crew,
     *,
     minibatches: int = 1,
-    life_loss: str = "auto",
-    workers: int = 0,
     batch: int = 0,
     most: int = 0,
+    workers: int = 0,
+    life_loss: str = "auto",
 ) -> tuple[Envs, int]:
     """(the environments of each replica, how many replicas there are): c.lanes are divided among them.
 
@@ -124,11 +124,8 @@ def replica_envs(
     divide so.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
-    n = (
-        _vectors(c, whole)
-        if whole.spec.width
-        else _replicas(c, whole, minibatches, batch, most or crew.placement.parts)
-    )
+    most = most or crew.placement.parts
+    n = _vectors(c, whole) if whole.spec.width else _replicas(c, whole, minibatches, batch, most)
     workers = workers or max(1, cores() // n)
     return whole.share(lanes=whole.lanes // n, groups=c.groups, workers=workers), n
 

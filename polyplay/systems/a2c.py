@@ -42,6 +42,7 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
+    # replicas: copies of the loop, each with its share of the lanes
     envs, replicas = replica_envs(c, crew, life_loss=c.life_loss, workers=c.env_workers)
     policy = actor_critic(c, envs, core_size=c.core_size)
     source = Inline(envs, c.unroll)
@@ -54,4 +55,5 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     crew.add(learn, n=replicas, name="replica", learner=True, source=source, spec=spec)
+    # values: their unit is the scaled reward, reports show the environment's
     return System(envs, policy, loss.metrics, resolved={"replicas": replicas}, values=value_units(c))

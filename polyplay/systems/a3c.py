@@ -47,7 +47,7 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    crew.placement.only_cpu("a3c")
+    crew.placement.only_cpu("a3c")  # refuses GPUs: workers share weights in the machine's memory
     workers = c.workers or cores()
     one = worker_envs(c, crew, life_loss=c.life_loss, lanes=1, workers=1, inline=True)  # the worker steps it itself
     envs = whole_matches(one)  # of a game of several players, all of them
@@ -68,4 +68,5 @@ def build(c: Config, crew: Crew) -> System:
     parts = (UnrealWindows(),) if tasks else ()  # recent rows, which the tasks draw from
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts)
     crew.add(learn, n=workers, name="episodic_replica", learner=True, if_lost="replace", source=source, spec=spec)
+    # values: their unit is the scaled reward, reports show the environment's
     return System(envs, policy, loss.metrics, resolved={"workers": workers}, values=value_units(c))

@@ -46,13 +46,14 @@ class Config(PolicyOptions):
 
 def build(c: Config, crew: Crew) -> System:
     whole_lanes = c.core != "none" and c.algo == "ppo"  # in a minibatch: lanes divide among them
+    # replicas: copies of the loop, each with its share of the lanes
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if whole_lanes else 1)
     policy = actor_critic(c, envs)
     source: Source = Inline(envs, c.unroll)
     common: Any = {"value_cost": c.value_cost, "reward": c.reward, "normalize_advantage": c.normalize_advantage}
     loss: Any = A2C(c.gamma, c.lam, bootstrap="acted", **common)  # V of the last row is that of acting
     if c.algo == "ppo":
-        check_minibatches(c, envs)
+        check_minibatches(c, envs)  # none may be empty
         source = Passes(source, Epochs(c.epochs, c.minibatches))
         loss = PPO(c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", **common)
     loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences

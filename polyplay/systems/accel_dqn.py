@@ -51,6 +51,7 @@ class Config(AgentOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
+    # replicas: one a core at most, and lanes and batch divide among them
     envs, replicas = replica_envs(c, crew, batch=c.batch, most=cores())
     # a replica's share of these four
     each = divide_among(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "learning_starts")
@@ -60,6 +61,7 @@ def build(c: Config, crew: Crew) -> System:
     explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
     sampler = Proportional(alpha=0.5, beta=0.4, last=1.0) if rainbow else Uniform()  # β rises to 1 over the run
     reward = "sign" if envs.title.startswith("ALE/") else "none"
+    # a network is made for the shapes of its rows; capacity, batch, n_step, gamma, learning_starts: those of `each`
     replay = replay_of(each, envs, policy(), sampler, reward=reward, ratio=c.ratio)
     source = Replayed(Inline(envs, c.unroll, explore), replay)
     loss = CategoricalLoss(-c.v_max, c.v_max, double=rainbow) if atoms else QLoss(reduction="mean")

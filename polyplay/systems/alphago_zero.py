@@ -72,18 +72,20 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.games, **crew.env_defaults)  # the command line's options
     board, search = board_of(envs), search_options(c)
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
-    # rows of a slot: whole games, one or more
+    # rows without recurrent state ({}), of one lane: several whole games in a slot
     queue = RolloutQueue(game_rows(board), {}, 4 * (board.longest + 1), 1, slots=4 * c.players, producers=c.players)
-    params = best = Params.of(policy, readers=c.players)
+    params = best = Params.of(policy, readers=c.players)  # published weights: learnt, and those that play
     game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "if_lost": "replace"}
     if c.gate:
         params = Params.of(policy)  # the candidate's
         gate = Gate(c.gate, c.gate_games, c.gate_every, plies=c.temperature_plies // 2, reign=c.champion_games)
         crew.add(judge, gate=gate, params=params, publish=best, **game)
+    # backend: what evaluates self-play's network
     resign = ResignOptions.parse(c.resign)
     crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, resign=resign, **game)
     if c.capacity < c.batch:
         raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
+    # each learner draws its share of a batch
     replay = Replay(
         {k: v for k, v in game_rows(board).items() if k != "agent"},
         lanes=c.players, capacity=c.capacity, batch=divide_among(c, "learners", "batch").batch,

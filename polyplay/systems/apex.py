@@ -51,7 +51,7 @@ class Config(ValueOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = worker_envs(c, crew, workers=1)
+    envs = worker_envs(c, crew, workers=1)  # workers: processes that step an actor's environments
     policy = q_network(c, envs, dueling=True)
     explore = EpsilonLadder(c.actors * c.lanes, base=c.epsilon)
     loss = QLoss("mean", clip=0.0, double=True)  # clip 0: the error is squared, not clipped to ±1
@@ -70,14 +70,15 @@ def wire_apex(
     each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # a replay worker's share
     each = divide_among(each, "learners", "batch")  # and a learner's
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, readers=c.replay_workers)
+    # capacity, batch, n_step, gamma, learning_starts: those of `each`
     replay = replay_of(
         each, envs, network,
         Proportional(c.alpha, beta=0.4, first="td"),  # first priorities are TD errors by the acting network
         lanes=each.actors * c.lanes, reward=reward, scale=scale, ratio=c.ratio or None,
         soft=True,  # holds more than its capacity between two trims
     )  # fmt: skip
-    samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)
-    params = Params.of(network, readers=c.actors)
+    samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)  # depth: batches ready for each learner
+    params = Params.of(network, readers=c.actors)  # the published weights
     crew.add(
         act, n=c.actors, if_lost="replace", nice=niceness(c.actors, c.learners),  # nice: leaves each learner a core
         envs=envs, policy=policy, explore=explore, out=queue, params=params,

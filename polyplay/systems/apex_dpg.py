@@ -55,6 +55,7 @@ class Config:
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)  # the command line's options
+    # one line for the user where actions are others
     check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
     widths = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}  # of their two layers
     policy = NetworkFactory(c.network, envs.spec, widths, deterministic=True)
@@ -62,4 +63,5 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec(c.optimizer), c.learners, policy)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
+    # actors, replays and learners of Ape-X's page
     return wire_apex(c, crew, envs, spec, explore=GaussianNoise(c.noise), reward="none", scale=c.reward_scale)

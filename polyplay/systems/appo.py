@@ -46,10 +46,12 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    actors = c.actors or fewest_actors(c.learners)
-    rollouts = slots_per_batch(c.batch, c.lanes, actors, c.slots, c.learners, c.lag)  # of `lanes` trajectories each
+    actors = c.actors or fewest_actors(c.learners)  # two, or one for each of more learners
+    # a learner's share of a batch; a rollout has `lanes` trajectories. The rest says whether so many can come
+    rollouts = slots_per_batch(c.batch, c.lanes, actors, c.slots, c.learners, c.lag)
     if (own := rollouts * c.lanes) < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {own} trajectories per learner: raise --batch")
+    # workers: threads or processes that step an actor's environments, its share of the cores
     envs = worker_envs(c, crew, workers=crew.placement.env_threads(actors))
     policy = actor_critic(c, envs, previous=c.core != "none")  # the core also takes the previous action and reward
     loss = APPO(
@@ -60,4 +62,5 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy)
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    # actors, queue and learners of IMPALA's page, with several passes over each batch
     return wire_impala(c, crew, envs, spec, rollouts, passes=Epochs(c.epochs, c.minibatches))

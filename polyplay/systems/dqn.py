@@ -53,10 +53,12 @@ HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": 
 
 def build(c: Config, crew: Crew) -> System:
     each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of them
+    # inline_single: a replica of one Atari game steps it itself
     envs = worker_envs(each, crew, workers=1, inline_single=True)
     policy = q_network(c, envs, **HEADS[c.head])
     explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
     sampler = Proportional(c.alpha, c.beta, last=1.0) if c.alpha else Uniform()  # last: β at the end of the run
+    # a network is made for the shapes of its rows; capacity, batch, n_step, gamma, learning_starts: those of `each`
     replay = replay_of(each, envs, policy(), sampler, reward=c.reward, ratio=c.ratio)
     source = Replayed(Inline(envs, c.unroll, explore), replay)
     loss = QLoss(c.reduction, double=c.double, replicas=c.replicas)  # a sum is over all replicas' transitions

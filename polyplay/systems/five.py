@@ -57,10 +57,11 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    teams.check_windows(c)
+    teams.check_windows(c)  # refuses windows that can't be cut, drawn or waited for
     actors = c.actors * c.learners
+    # each of a table's two teams is a group of an actor's lanes
     envs = teams.table_envs(c, crew, teams.TEAMS, actors)
-    policy = teams.five_network(c, envs)
+    policy = teams.five_network(c, envs)  # sets of units, an LSTM, rewards shared in a team by team_spirit
     loss = PPO(
         discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False, normalize_advantage=True,
         reward="scale",  # divided by the size of returns
@@ -75,10 +76,12 @@ def build(c: Config, crew: Crew) -> System:
     league = League(1, actors, teams=envs.spec.sides, seated=teams.TEAMS)  # of one agent and its past selves
     params = AgentParams(network, 1, readers=actors)
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=2, readers=c.learners, window=c.window)
+    # reuse: windows drawn for each that came; publish: updates between two versions that act; snapshots: of past agents
     windows = Windows(
         queue, c.capacity, c.batch, reuse=c.sample_reuse, publish=c.publish, stale=c.staleness,
         league=league, snapshots=c.snapshot_every,
     )  # fmt: skip
+    # actors at tables, and the referee, which draws the other team by its quality
     teams.add_actors(c, crew, actors, envs=envs, policy=policy, out=queue, params=params, league=league)
     crew.add(learn, n=c.learners, learner=True, source=windows, spec=spec, publish=params)
     teams.add_referee(c, crew, league)

@@ -59,9 +59,10 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
+    # players at a table hold a group of an actor's lanes each
     envs = teams.table_envs(c, crew, c.players, c.actors)
     rollouts, learners = teams.rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
-    policy = teams.ftw_network(c, envs)
+    policy = teams.ftw_network(c, envs)  # figure 2a, with heads for the auxiliary tasks
     # what agents begin with and learn by: rewards of events, costs, the slow clock's period; what of it varies
     values, priors, copies = teams.agent_values(c, envs)
     loss = VTrace(
@@ -69,6 +70,7 @@ def build(c: Config, crew: Crew) -> System:
         normalize_advantage=c.normalize_advantage, reward="none",  # an agent's network makes its own rewards of events
     )  # fmt: skip
     update = Local(OptimizerSpec(c.optimizer, eps=1e-5, clip=c.max_grad_norm))
+    # with_tasks: adds the core's two KL divergences and the auxiliary tasks; all costs are hyperparameters
     total, parts = crew.agent_steps(envs, c.frames), (UnrealWindows(),)  # recent rows, for the auxiliary tasks
     spec = LearnerSpec(policy, teams.with_tasks(loss, c), update, Hyperparameters("constant", **values), total, parts)
     varied = values if copies.every else ()  # hyperparameters that change where agents copy each other
@@ -79,6 +81,7 @@ def build(c: Config, crew: Crew) -> System:
     params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)
     drawn = initial(priors, c.agents, crew.seed) if c.evolve else ()  # each agent's first values
     source = AgentRollouts(queue, rollouts, league, initial=drawn)
+    # actors at tables, and the referee, which rates players, draws those of tables and says who copies whom
     teams.add_actors(c, crew, c.actors, envs=envs, policy=policy, out=queue, params=params, league=league)
     crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
     teams.add_referee(c, crew, league, copies)

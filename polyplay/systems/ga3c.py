@@ -60,6 +60,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = whole_matches(envs)  # of a game of several players, all of them
     # exact=False: a row's outputs may have other bits in a batch of another size, which is faster; guard: of log π
     policy = actor_critic(c, envs, c.init, exact=False, guard=c.correction.replace("vtrace", "none"))
+    # the training queue; a network is made for the shapes of its rows
     chunks = TrainingQueue.of(envs, policy(), c.unroll, capacity=c.queue)
     common: Any = {"value_cost": 1.0, "value_half": True}  # ½(R − V)²
     common |= {"reduction": c.reduction, "normalize_advantage": c.normalize_advantage, "reward": c.reward}
@@ -72,12 +73,14 @@ def build(c: Config, crew: Crew) -> System:
     model = Hogwild.of(optimizer, policy, workers=MOST, copy=False)  # threads compute with the shared weights
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, model, hyper, crew.agent_steps(envs, c.frames))
+    # agents: their lanes, which all predictors serve; source: as few chunks as have min_batch transitions
     agents, source = LaneTable(envs, chunks), Chunks(chunks, c.min_batch)
     # drain: one that has to leave finishes its work first
     served: Any = {"agents": agents, "policy": policy, "out": chunks, "params": model}
     predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, **served)
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=source, spec=spec)
     if c.schedule != "off":
+        # numbers that `schedule` changes by one now and then; kept if more is learnt per second
         dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]
         crew.add(schedule, on="thread", dials=dials)
     return System(envs, policy, loss.metrics)

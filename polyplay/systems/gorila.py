@@ -55,14 +55,15 @@ def build(c: Config, crew: Crew) -> System:
     actors, replays = (c.actors, c.replay_workers) if c.actors else (learners, learners)  # a bundle has one of each
     ratio = c.ratio or None if c.actors else c.ratio  # None: acting and learning don't wait for each other
     each = divide_among(replace(c, actors=actors, replay_workers=replays), "replay_workers", "actors")
+    # inline_single: an actor of one Atari game steps it itself
     envs = worker_envs(c, crew, workers=1, inline_single=True)
     policy = q_network(c, envs)
     network = policy()  # for its shapes
-    # lanes: of the actors that send their rows to one replay
+    # lanes: of the actors that send their rows to one replay; capacity, batch, learning_starts, n_step, gamma: c's
     replay = replay_of(c, envs, network, Uniform(), lanes=each.actors * c.lanes, reward=c.reward, ratio=ratio)
     after, over = c.learning_starts * replays, c.epsilon_decay_steps
     schedule = LinearEpsilon(1.0, c.epsilon, over=over, after=after, lanes=c.lanes * actors)
-    stale = c.stale or 10 * learners
+    stale = c.stale or 10 * learners  # updates of a shard, after which it drops a gradient
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95)  # alpha: RMSProp's decay
     server = ParameterServer.of(optimizer, network, workers=learners, shards=c.shards, stale=stale)
     hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.agent_steps(envs, c.frames)

@@ -49,8 +49,10 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    actors = c.actors or fewest_actors(c.learners)
-    rollouts = slots_per_batch(c.batch, c.lanes, actors, c.slots, c.learners, c.lag)  # of `lanes` trajectories each
+    actors = c.actors or fewest_actors(c.learners)  # two, or one for each of more learners
+    # a learner's share of a batch; a rollout has `lanes` trajectories. The rest says whether so many can come
+    rollouts = slots_per_batch(c.batch, c.lanes, actors, c.slots, c.learners, c.lag)
+    # workers: threads or processes that step an actor's environments, its share of the cores
     envs = worker_envs(c, crew, workers=crew.placement.env_threads(actors))
     tasks = task_costs(c)  # what each costs, by name
     # previous: a core also takes the previous action and reward
@@ -78,7 +80,7 @@ def wire_impala(
         actors = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners, passes)
     network = policy()  # for its shapes
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=c.slots, readers=c.learners)
-    params = Params.of(network, readers=actors)
+    params = Params.of(network, readers=actors)  # the published weights
     crew.add(
         act, n=actors, if_lost="replace", envs=envs, policy=policy, out=queue, params=params,
         lag=None if free else c.lag, threads=1 if free else 0,  # 0: compute threads by its share of the cores

@@ -50,6 +50,7 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
+    # players at a table hold a group of an actor's lanes each
     envs = table_envs(c, crew, c.players, c.actors)
     rollouts, learners = rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
     policy = actor_critic(c, envs, previous=c.core != "none")  # the core also takes the previous action and reward
@@ -60,7 +61,7 @@ def build(c: Config, crew: Crew) -> System:
     update = Local(OptimizerSpec("adam", eps=1e-5, clip=0.5))
     hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    # copies: an agent takes another's weights and its hyperparameters, changed within a tenth to ten times of ours
+    # copies: an agent takes a better one's weights and hyperparameters; these then change, a tenth to ten times of c's
     copies = Evolution(every=c.exploit_every, priors=around(hyper.configured))
     varied = hyper.configured if copies.every else ()  # hyperparameters that change with copies
     bots = tuple(envs.spec.bots)  # scripted players
@@ -72,6 +73,7 @@ def build(c: Config, crew: Crew) -> System:
     source: Source = AgentRollouts(queue, rollouts, league, snapshots=c.snapshot_every)
     if c.loss == "ppo":
         source = Passes(source, Epochs(c.epochs, minibatches=min(c.batch, 2)))
+    # actors at tables, and the referee, which rates players and draws those of tables
     add_actors(c, crew, c.actors, envs=envs, policy=policy, out=queue, params=params, league=league)
     crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
     add_referee(c, crew, league, copies)

@@ -34,6 +34,9 @@ class Config:
 def build(c: Any, crew: Crew) -> System:
     plan = plan_of(c, crew)  # the members, their options, and who copies whom
     n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
-    # Members: what each has reached, and which trainer has it
-    crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=Members(plan.size))
+    members = Members(plan.size)  # what each has reached, and which trainer has it
+    crew.add(
+        trainer, n=n, on="process", learner=True, if_lost="replace",
+        plan=plan, out=members,
+    )  # fmt: skip
     return System(None, None, ())  # a member's run has environments, a policy and metrics

@@ -43,11 +43,11 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    # with a recurrent core a minibatch has whole lanes, so that they must divide among minibatches
+    # replicas: copies of the loop, each with its share of the lanes; with a recurrent core a minibatch has whole lanes
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if c.core != "none" else 1)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt leaves them to torch
     policy = actor_critic(c, envs, init, core_size=c.core_size)
-    check_minibatches(c, envs)
+    check_minibatches(c, envs)  # none may be empty
     source = Passes(Inline(envs, c.unroll), Epochs(c.epochs, c.minibatches, c.target_kl))
     loss = PPO(
         c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", value_clip=c.value_clip,

@@ -49,7 +49,9 @@ class Config(AgentOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
+    # workers: processes that step an actor's environments; lanes: of all actors
     envs, lanes = worker_envs(c, crew, workers=1), c.actors * c.lanes
+    # previous: the core also takes the previous action and reward
     policy = q_network(c, envs, core="lstm", core_size=c.core_size, dueling=True, previous=True)
     network = policy()  # for its shapes
     explore = EpsilonLadder(lanes, base=c.epsilon)
@@ -57,17 +59,19 @@ def build(c: Config, crew: Crew) -> System:
     loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale, burn_in=c.burn_in)
     # first priorities are TD errors by the acting network, mixed as the loss mixes them
     sampler = Proportional(c.alpha, c.beta, first="td", eta=loss.eta, rescale=c.rescale)
+    # period: rows between the starts of two sequences; batch, capacity, learning_starts, n_step, gamma: c's
     replay = replay_of(
         c, envs, network, sampler, lanes=lanes, ratio=c.ratio, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll
     )
-    source = Replayed(Rollouts(queue, n=1), replay)
+    source = Replayed(Rollouts(queue, n=1), replay)  # n: rollouts inserted at once
     update = Local(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm))
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
-    params = Params.of(network, readers=c.actors)
+    params = Params.of(network, readers=c.actors)  # the published weights
     crew.add(
         act, n=c.actors, if_lost="replace", envs=envs, policy=policy, explore=explore, out=queue, params=params,
         keep=max(c.pull // c.unroll, 1),  # rollouts between two pulls of the weights
     )  # fmt: skip
     crew.add(learn, learner=True, source=source, spec=spec, publish=params)
+    # values: the network learns h of values, reports show values
     return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), values=ValueUnits(rescale=c.rescale))

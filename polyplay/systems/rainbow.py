@@ -56,11 +56,14 @@ CODES: Any = {  # sampler (last: β at the end), priority (divergence, or cross-
 
 def build(c: Config, crew: Crew) -> System:
     each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of them
+    # inline_single: a replica of one Atari game steps it itself
     envs = worker_envs(each, crew, workers=1, inline_single=True)
+    # priority: of a transition, which becomes its chance to be drawn
     sampling, priority, head = CODES[c.variant]
     noise = {"noisy": "zoo" if c.variant == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
     policy = q_network(c, envs, **head, **noise, atoms=51, support=(-c.v_max, c.v_max))
     greedy = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
+    # a network is made for the shapes of its rows; capacity, batch, n_step, gamma, learning_starts: those of `each`
     replay = replay_of(each, envs, policy(), Proportional(c.alpha, c.beta, **sampling), reward=c.reward, ratio=c.ratio)
     source = Replayed(Inline(envs, c.unroll, explore=None if c.sigma else greedy), replay)
     loss = CategoricalLoss(-c.v_max, c.v_max, priority=priority, double=c.variant != "dopamine")

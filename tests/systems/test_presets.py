@@ -51,13 +51,14 @@ def wired(name: str, preset: str) -> dict[str, Any]:
     if not isinstance(spec.action, dict):
         found["actions"] = int(getattr(spec.action, "n", 0)) or spec.action.shape[0]
     learner = next(role for role in crew.roles if role.learner)
-    if (replay := learner.drawn_replay) is not None:
+    source = learner.source
+    if source is not None and (replay := source.replay) is not None:
         found["alpha"] = getattr(replay.sampler, "alpha", 0.0)
         found["beta_end"] = getattr(replay.sampler, "last", 0.0) or getattr(replay.sampler, "beta", 0.0)
         every = sum(part.every for part in learner.spec.parts if part.vectors)
         updates = every * (1 if learner.spec.update.asynchronous else learner.n)
         found["target_steps"] = updates * replay.batch / (replay.ratio or 1.0)
-        whole = learner.n if learner.held_replay else 1
+        whole = learner.n if source.holds_replay else 1
         if name in ("dqn", "rainbow", "accel_dqn"):
             found |= {
                 "batch": whole * replay.batch,
