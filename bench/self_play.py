@@ -366,7 +366,7 @@ def update_seconds(asked: argparse.Namespace) -> float:
     begun, n = 0.0, -3
     while n < 1 or time.perf_counter() - begun < asked.update_seconds:
         begun = time.perf_counter() if n == 0 else begun
-        deque(learner.update(), 0)
+        deque(learner.learn(()), 0)
         n += 1
     return (time.perf_counter() - begun) / n
 
@@ -380,7 +380,7 @@ def fill(learner: ReplayFeed, asked: argparse.Namespace) -> None:
             if slot is not None:
                 player.play.out.commit(slot)
                 rows, state = next(player.taken)
-                deque(learner.insert(tree.map(lambda x: x.copy(), rows), state), 0)
+                deque(learner.learn((tree.map(lambda x: x.copy(), rows), state)), 0)
                 next(player.taken)
                 break
 

@@ -24,7 +24,7 @@ TOP = ["__init__", "__main__", "api"]
 BUDGET = {
     "core": 1734,
     "envs": 4417,
-    "buffers": 1947,
+    "buffers": 1943,
     "games": 3778,
     "nets": 2979,
     "weights": 1199,

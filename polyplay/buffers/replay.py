@@ -120,10 +120,6 @@ class Replay:
         what = f"sequences of {self.sequence} after {self.burn_in}" if self.sequence else "transitions"
         return f"{self.batch} {what}{f' of {self.n_step} steps' if self.n_step > 1 else ''}"
 
-    @property
-    def prioritized(self) -> bool:
-        return not isinstance(self.sampler, Uniform)
-
     def limit(self, inserted: int) -> int:
         """Items that may be drawn once N were inserted: the capacity at most, and where the window grows from c on,
         c (1 + 0.4 ((N / c)^0.75 - 1) / 0.75) (KataGo: Wu 2019, appendix C, which has c = 250,000).

@@ -100,13 +100,13 @@ class ItemSampler:
 
     def pick(self, n: int, beta: float | None) -> tuple[np.ndarray, np.ndarray]:
         """Slots int64 [n], and their weights float32 [n]. In proportion; where all priorities are 0, uniformly."""
-        size, total = self.index.size, self.tree.total
-        if isinstance(self.sampler, Uniform) or not total > 0:
+        if isinstance(self.sampler, Uniform) or not (total := self.tree.total) > 0:
             return self.index.pick(self.rng, n), np.ones(n, np.float32)
         slots, u = self.tree.draw(self.rng.key, self.rng.take(n), n, self.sampler.stratified), self.sampler.mixture
         if u:
             evenly = np.flatnonzero(uniforms(self.rng.key, self.rng.take(n), n) < u)
             slots[evenly] = self.index.pick(self.rng, len(evenly))
+        size = self.index.size
         share = (1 - u) * self.tree.leaves[slots] / total + u / size
         weight = (size * share) ** -(self.sampler.beta if beta is None else beta)  # (N·P)^-β, over the greatest
         return slots, (weight / weight.max()).astype(np.float32)
@@ -288,7 +288,8 @@ class ReplayBuffer:
         if flags[0].shape[1:] != at.shape or len(set(at.tolist())) < len(at):
             raise ValueError(f"rows {flags[0].shape} for lanes {at.tolist()}: allowed is [T, lanes], each lane once")
         stacks = [(rows[path], last[at]) for path, last in self.columns.last.items()]
-        kinds = replay_kernels.stack_kinds(stacks, index.lane[0, at] > 0, T)
+        begun = index.lane[0, at] > 0
+        kinds = replay_kernels.stack_kinds(stacks, begun, T) if stacks else np.zeros(flags[0].shape, np.uint8)
         found = replay_kernels.append(index.rows, flags, kinds, at, state is not None, index.shape)
         slots, extra, added, removed, broken = found
         if broken >= 0:
@@ -298,7 +299,7 @@ class ReplayBuffer:
         self.columns.put(rows, at, slots, extra)
         if state:
             self.states.put(state, slots[0])
-        if self.replay.prioritized:
+        if isinstance(self.replay.sampler, Proportional):
             self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
             self._prioritize(added)
         if self.replay.grows_from:
@@ -368,13 +369,18 @@ class ReplayBuffer:
             return max(math.ceil(r.start - self.steps) + int(behind / r.ratio), least)
         return max(-int(-(behind - self.owed()) // r.ratio), least)
 
+    def importance_exponent(self, left: float) -> float | None:
+        """The β of `sample` where it moves to the sampler's last one over the run, which has `left` to go."""
+        s = self.replay.sampler
+        return None if isinstance(s, Uniform) or s.last is None else s.last + (s.beta - s.last) * left
+
     def sample(self, beta: float | None = None, into: Batch | None = None) -> Batch:
         """A batch of items, see docs/concepts/replay.md. Its arrays are good until the sample after the next one.
 
         beta: instead of the sampler's. into: the caller's own arrays for all of it, as `Replay.drawn` describes them.
         Raises ValueError: there is nothing to draw from.
         """
-        if not self.index.size:
+        if not self.index.counts[replay_kernels.SIZE]:
             raise ValueError("nothing to sample: no item is complete yet; see `ready`")
         self.beta = beta
         slots, weight = self.sampler.pick(self.replay.batch, beta)
@@ -462,7 +468,7 @@ class ReplayBuffer:
     def nbytes(self) -> int:
         """Bytes it takes now, its batches' arrays included."""
         parts = (self.index.rows._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
-        priorities = self.sampler.tree.nodes.nbytes if self.replay.prioritized else 0
+        priorities = self.sampler.tree.nodes.nbytes if isinstance(self.replay.sampler, Proportional) else 0
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import Replay, Uniform
+from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import refusal_text
@@ -37,14 +37,6 @@ METRICS = (
 )
 
 REPLAY_METRICS = tuple(f"replay_{name}" for name in METRICS)
-
-
-def importance_exponent(replay: Replay, left: float) -> float | None:
-    """The exponent of importance weights: from the sampler's β to its last one over the run, which has `left` to go."""
-    sampler = replay.sampler
-    if isinstance(sampler, Uniform) or sampler.last is None:
-        return None
-    return sampler.last + (sampler.beta - sampler.last) * left
 
 
 def report_replay(ctx: WorkerContext, buffer: ReplayBuffer) -> None:
@@ -112,7 +104,7 @@ class SampleQueue(SharedQueue):
         return [f"batch   {self.replay.items}, {self.share} ready from each"]
 
     def label(self) -> str:
-        back = ", and priorities back" if self.replay.prioritized else ""
+        back = ", and priorities back" if isinstance(self.replay.sampler, Proportional) else ""
         return f"SampleQueue: {self.slots} batches of {self.replay.batch}{back}"
 
     def writer_bell(self, i: int) -> Semaphore:
@@ -266,7 +258,7 @@ class ReplayShard:
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due():
-                beta = importance_exponent(self.buffer.replay, self.samples.left)
+                beta = self.buffer.importance_exponent(self.samples.left)
                 self.writer.fill(lambda slot: self.buffer.sample(beta, slot))
                 busy, self.drawn = True, self.drawn + 1
                 if self.drawn % REPORT == 0:

@@ -23,7 +23,7 @@ from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
 from polyplay.acting.worker import open_pool
 from polyplay.buffers import TrainingQueue, actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.league import League
-from polyplay.buffers.replay import Replay
+from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, QueueBatches, RolloutBatches, RolloutSlots, rows_of
 from polyplay.core import checkpoint, tree
@@ -607,45 +607,52 @@ class ReplayFeed(Feed):
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
 
-    @property
-    def between(self) -> bool:  # type: ignore[override]
-        return self.blocking or not self.buffer.due(self.ahead is not None)
-
     def items(self) -> Iterator[Rollout | Nothing | None]:
         rollouts = self.feed.items()
         while True:
             if self.buffer.due(self.ahead is not None):
                 yield ()
                 continue
-            if not self.blocking:
+            if self.divided and not self.blocking:
                 self.draw_ahead()
             yield next(rollouts)
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:
-        return self.insert(*item) if item else self.update()
+        """Insert a rollout and count its agent steps: of learners that wait for each other the mean, so that the same
+        number of updates is due in all of them. Of (): make an update.
+        """
+        buffer, learner, counters = self.buffer, self.learner, self.ctx.counters
+        if item:
+            rows, state = item
+            before = buffer.steps
+            with counters.timed("replay"):
+                learner.observe({"obs": rows["obs"]})
+                steps = buffer.add_rollout(rows, state, self.feed.lane)
+            buffer.steps = before + (yield from learner.count_only(steps))
+        else:
+            sample = self._draw() if self.ahead is None else self.ahead
+            self.ahead = None
+            priority = yield from learner.step_on_sample(sample)
+            if priority is not None and isinstance(self.replay.sampler, Proportional):
+                with counters.timed("replay"):
+                    buffer.update_priorities(sample["id"], priority)
+            self.updates += 1
+            if self.updates % replay_worker.REPORT == 0:
+                replay_worker.report_replay(self.ctx, buffer)
+        self.between = self.blocking or not buffer.due(self.ahead is not None)
 
     def finish(self, item: Rollout | Nothing) -> None:
         if item:
             self.feed.finish(item)
-        else:
+        elif self.blocking:
             self.feed.publish()
-
-    def insert(self, rows: Batch, state: Batch) -> Iterator[None]:
-        """Insert a rollout and count its agent steps: of learners that wait for each other the mean, so that the same
-        number of updates is due in all of them.
-        """
-        before = self.buffer.steps
-        with self.ctx.counters.timed("replay"):
-            self.learner.observe({"obs": rows["obs"]})
-            steps = self.buffer.add_rollout(rows, state, self.feed.lane)
-        self.buffer.steps = before + (yield from self.learner.count_only(steps))
 
     def draw_ahead(self) -> None:
         """Draw the next sample and begin with it, if the next rollout makes an update due: other threads pass it
         through the target network while this one acts.
         """
         buffer, replay = self.buffer, self.replay
-        if not self.divided or self.ahead is not None or not buffer.ready:
+        if self.ahead is not None or not buffer.ready:
             return
         if buffer.owed() + self.steps * (replay.ratio or 0.0) >= replay.batch * buffer.each:
             self.ahead, learner = self._draw(), self.learner
@@ -653,19 +660,7 @@ class ReplayFeed(Feed):
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):
-            return self.buffer.sample(replay_worker.importance_exponent(self.replay, self.learner.remaining()))
-
-    def update(self) -> Iterator[None]:
-        """One update."""
-        item = self._draw() if self.ahead is None else self.ahead
-        self.ahead = None
-        priority = yield from self.learner.step_on_sample(item)
-        if priority is not None:
-            with self.ctx.counters.timed("replay"):
-                self.buffer.update_priorities(item["id"], priority)
-        self.updates += 1
-        if self.updates % replay_worker.REPORT == 0:
-            replay_worker.report_replay(self.ctx, self.buffer)
+            return self.buffer.sample(self.buffer.importance_exponent(self.learner.remaining()))
 
     def late(self) -> bool:
         return self.feed.late()

@@ -52,7 +52,7 @@ def scalar(
     ret, discount: G, D float [B]; target: Q⁻(s', ·) [B, A]; online: Q(s', ·) [B, A]; mask: legal at s', bool [B, A].
     Raises ValueError for shapes that do not fit.
     """
-    _check(ret, discount, target, online, 2)
+    check_shapes(online is None or online.shape == target.shape, "online must be as target", target, online)
     return targeted(ret, discount, take_action(target, greedy_action(target if online is None else online, mask)))
 
 
@@ -70,7 +70,9 @@ def categorical(
 
     a* has the highest mean by target⁻'s logits [B, A, K], or by `online`'s (double). The rest as in `scalar`.
     """
-    _check(ret, discount, target, online, 3)
+    fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == 3
+    names = "ret and discount must be [B], target and online [B, A, K]"
+    check_shapes(fit and (online is None or online.shape == target.shape), names, ret, discount, target, online)
     judge = expected_value(target if online is None else online, low, high)
     return project(take_action(target, greedy_action(judge, mask)).softmax(-1), ret, discount, low, high)
 
@@ -145,22 +147,12 @@ def sequence_priority(error: Tensor, valid: Tensor, eta: float) -> Tensor:
     return eta * size.amax(0) + (1.0 - eta) * size.sum(0) / valid.sum(0).clamp(min=1)
 
 
-def _check(ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None, dims: int) -> None:
-    fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == dims
-    names = f"ret and discount must be [B], target and online {'[B, A]' if dims == 2 else '[B, A, K]'}"
-    check_shapes(fit and (online is None or online.shape == target.shape), names, ret, discount, target, online)
-
-
 COMMON = ("loss", "q_mean", "target_mean", "td_abs", "weight_mean")
 
 
-def _keys(policy: QNetwork, key: Key) -> Batch:
+def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
     """int64 [3] for a noisy network: of the noise of "q", "target" and "online"; another for every update."""
     return {"key": np.arange(3 * key[2], 3 * key[2] + 3)} if policy.head.noise else {}
-
-
-def _key(batch: Batch, i: int) -> Tensor | None:
-    return batch["key"][i : i + 1] if "key" in batch else None
 
 
 @dataclass(frozen=True)
@@ -171,33 +163,31 @@ class TransitionLoss(Loss):
 
     double: bool = field(default=False, kw_only=True)
 
-    divisible = True
+    divisible, noise = True, _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """One pass each, as large as can be without taking gradients that nobody wants."""
-        out: Batch = {"q": policy.scores(_rows(batch, 0), {}, _key(batch, 0))[0]}
+        out: Batch = {"q": _scores(policy, batch, 0)}
         out["target"] = batch["target"] if "target" in batch else self.ahead(target, batch)["target"]
         if self.double:
             with torch.no_grad():
-                out["online"] = policy.scores(_rows(batch, 1), {}, _key(batch, 2))[0]
+                out["online"] = _scores(policy, batch, 2)
         return self.score(out, batch)
-
-    def noise(self, policy: QNetwork, batch: Batch, key: Key) -> Batch:
-        return _keys(policy, key)
 
     @torch.no_grad()
     def ahead(self, target: QNetwork, batch: Batch) -> Batch:
         """ "target" of `score`. target.cache_weights() saves each pass the conversion of its weights."""
-        return {"target": target.scores(_rows(batch, 1), {}, _key(batch, 1), cached=True)[0]}
+        return {"target": _scores(target, batch, 1, cached=True)}
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
         """Score "q", "target" and, if double, "online", [B, A] or [B, A, K]."""
         raise NotImplementedError
 
 
-def _rows(batch: Batch, i: int) -> Batch:
-    """Observations [1, B, …] of s_t (i = 0) or s_{t+n} (i = 1)."""
-    return {"obs": tree.map(lambda x: x[i : i + 1], batch["obs"])}
+def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor:
+    """Scores [B, …] of s_t ("q", i = 0) or s_{t+n} ("target", 1, and "online", 2), with the pass's own noise."""
+    row, key = slice(min(i, 1), min(i, 1) + 1), batch["key"][i : i + 1] if "key" in batch else None
+    return net.scores({"obs": tree.map(lambda x: x[row], batch["obs"])}, {}, key, cached)[0]
 
 
 @dataclass(frozen=True)
@@ -220,9 +210,10 @@ class QLoss(TransitionLoss):
         goal = scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
         q = q_network.take_action(out["q"], batch["action"])
         error, weight = goal - q, returns.importance_weight(batch, goal)
-        size = error.detach().abs()
-        bound = self.clip or torch.inf
-        each = weight * huber(error, bound)
+        size, bound = error.abs(), self.clip or torch.inf
+        inner = size.clamp(max=bound)
+        each = weight * (inner * (size - 0.5 * inner))
+        size = size.detach()
         loss = each.sum() * self.replicas if self.reduction == "sum" else each.mean()
 
         metrics = {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}
@@ -280,7 +271,7 @@ class SequenceLoss(Loss):
     burn_in: int = 0
     double: bool = True
 
-    metrics = (*COMMON, "rows_mean")
+    metrics, noise = (*COMMON, "rows_mean"), _keys
 
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """Values [R, B, …] of the rows behind burn-in; "online" is from the same pass as "q"."""
@@ -288,15 +279,13 @@ class SequenceLoss(Loss):
         head, body = (tree.map(lambda x, at=at: x[at], rows) for at in (slice(self.burn_in), slice(self.burn_in, None)))
         with torch.no_grad():
             before = policy.after(head, state) if self.burn_in else state
-        out = {"q": policy.scores(body, before, _key(batch, 0))}
+        keys = batch["key"].split(1) if "key" in batch else (None, None)
+        out = {"q": policy.scores(body, before, keys[0])}
         with torch.no_grad():
-            out["target"] = target.scores(rows, state, _key(batch, 1), cached=True)[self.burn_in :]
+            out["target"] = target.scores(rows, state, keys[1], cached=True)[self.burn_in :]
         if self.double:
             out["online"] = out["q"].detach()
         return self.score(out, batch)
-
-    def noise(self, policy: QNetwork, batch: Batch, key: Key) -> Batch:
-        return _keys(policy, key)
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
         """Score the rows behind burn-in, [R, B, A] each."""
@@ -315,13 +304,6 @@ class SequenceLoss(Loss):
         means = (loss.detach(), *map(over.mean, values), over.mean(size), weight.mean())
         metrics = {**dict(zip(COMMON, means, strict=True)), "rows_mean": valid.sum(0).to(size.dtype).mean()}
         return LossOutput(loss, metrics, sequence_priority(size, valid, self.eta))
-
-
-def huber(error: Tensor, bound: float) -> Tensor:
-    """½δ² up to |δ| = bound, linear with slope `bound` beyond; any shape, `bound` > 0 or inf."""
-    size = error.abs()
-    inner = size.clamp(max=bound)
-    return inner * (size - 0.5 * inner)
 
 
 def _common(loss: Tensor, q: Tensor, goal: Tensor, size: Tensor, weight: Tensor) -> dict[str, Tensor]:

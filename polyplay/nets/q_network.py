@@ -24,6 +24,7 @@ from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
 from polyplay.nets.actor_critic import Inputs, TorsoPolicy
+from polyplay.nets.device import precision_of
 from polyplay.nets.layers import Conv2d, Linear, initialise, one_hot, tracing
 from polyplay.nets.policy import Torso
 from polyplay.nets.recurrent import Core, Temporal
@@ -148,7 +149,6 @@ def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 
 
-Context = contextlib.AbstractContextManager[object]  # the precision that layers are computed in
 Make = Callable[[int, int, bool], nn.Module]  # inputs, outputs, bias
 
 
@@ -162,12 +162,12 @@ class DuelingBranch(nn.Module):
         self.noises = [layer.noise if isinstance(layer, Noisy) else 0 for layer in (self.hidden, self.last)]
         self.noise = sum(self.noises)
 
-    def forward(self, x: Tensor, noise: Tensor | None, context: Context) -> Tensor:
-        """noise [N or 1, self.noise]; context: what the hidden layer is computed in. The last one is float32."""
+    def forward(self, x: Tensor, noise: Tensor | None, bf16: bool) -> Tensor:
+        """noise [N or 1, self.noise]; bf16: of the hidden layer. The last one is float32."""
         at = self.noises[0]
         first, second = ((), ()) if noise is None else ((noise[:, :at],), (noise[:, at:],))  # Linear takes none
         if self.hidden is not None:
-            with context:
+            with precision_of(self, bf16):
                 x = F.relu(self.hidden(x, *first), inplace=True)
         out: Tensor = self.last(x.float(), *second)
         return out
@@ -215,20 +215,18 @@ class QHead(nn.Module):
             nn.init.uniform_(self.shared, -bound, bound)
         self.noise = sum(s.noise for s in (self.advantage, self.value) if s is not None)
 
-    def forward(
-        self, x: Tensor, noise: Tensor | None = None, context: Callable[[], Context] = contextlib.nullcontext
-    ) -> Tensor:
-        """x [N, inputs], noise [N or 1, self.noise] → float32 [N, A] or [N, A, K]. context: see DuelingBranch."""
+    def forward(self, x: Tensor, key: Tensor | None = None, bf16: bool = False) -> Tensor:
+        """x [N, inputs], key of the noise int64 [N or 1] → float32 [N, A] or [N, A, K]. bf16: see DuelingBranch."""
         if self.scale != 1.0 and x.requires_grad:
             x.register_hook(lambda grad: grad * self.scale)
-        at = self.advantage.noise
-        advantage = self.advantage(x, None if noise is None else noise[:, :at], context())
+        at, noise = self.advantage.noise, None if key is None else draw_noise(key, self.noise, self.noisy)
+        advantage = self.advantage(x, None if noise is None else noise[:, :at], bf16)
         made = advantage.unflatten(1, (self.actions, self.atoms)) if self.atoms else advantage
         if self.shared is not None:
             made = made + self.shared
         if self.value is None:
             return made
-        value = self.value(x, None if noise is None else noise[:, at:], context())
+        value = self.value(x, None if noise is None else noise[:, at:], bf16)
         return (value.unsqueeze(1) if self.atoms else value) + made - made.mean(1, keepdim=True)
 
     def embed(self, action: Tensor) -> Tensor:
@@ -323,7 +321,7 @@ class QNetwork(TorsoPolicy):
         key = None if noise is None or not self.head.noise else keys(noise)
         rows: Batch = {k: step[k] for k in ("reward", "first") if k in step}
         x, after, _ = self._behind_core(self._features(self.torso, step["obs"]), rows, state)
-        q = self._scores(x, key)
+        q = self.head(x, key, self.bf16)
         q = expected_value(q, *self.support) if self.head.atoms else q
         if noise is None:
             if epsilon is not None:
@@ -358,7 +356,7 @@ class QNetwork(TorsoPolicy):
         if key is None and self.head.noise and "noise" in batch:
             key = keys(batch["noise"].flatten(0, 1))
         with self._present_weights() if self.bf16 and not cached else contextlib.nullcontext():
-            made = self._scores(self._unrolled(batch, state)[0], key)
+            made = self.head(self._unrolled(batch, state)[0], key, self.bf16)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
         return made.unflatten(0, lead)
 
@@ -385,10 +383,6 @@ class QNetwork(TorsoPolicy):
         finally:
             for layer, weight in cached:
                 layer.half_weight = weight
-
-    def _scores(self, x: Tensor, keys: Tensor | None) -> Tensor:
-        noise = None if keys is None else draw_noise(keys, self.head.noise, self.head.noisy)
-        return self.head(x, noise, self._context) if self.bf16 else self.head(x, noise)
 
 
 # DPGNetwork: an actor μ(s) and a critic Q(s, a) of real actions, in one module. Loops use it as any policy.

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from polyplay.buffers import replay_worker
 from polyplay.buffers.replay import Proportional, Replay, Uniform
 from polyplay.buffers.rollout_queue import ROWS, RolloutBatches
 from polyplay.core import checkpoint
@@ -142,9 +141,9 @@ def run(steps) -> None:
 
 def step(made: ReplayFeed, rows: Any) -> None:
     """As a feed does: insert a rollout, and make the updates that are due."""
-    run(made.insert(rows, {}))
+    run(made.learn((rows, {})))
     while made.buffer.due(made.ahead is not None):
-        run(made.update())
+        run(made.learn(()))
 
 
 def test_what_is_owed_is_the_ratio_times_what_was_remembered_since():
@@ -219,12 +218,12 @@ def test_priorities_go_back_to_whom_they_belong():
 @pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
 def test_beta_moves_to_its_last_value_over_the_run(left, beta):
     made = replay_feed(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
-    assert replay_worker.importance_exponent(made.replay, left) == pytest.approx(beta)
-    run(made.insert(rollout(30, 4), {}))
-    run(made.update())
+    assert made.buffer.importance_exponent(left) == pytest.approx(beta)
+    run(made.learn((rollout(30, 4), {})))
+    run(made.learn(()))
     assert made.buffer.metrics()["beta"] == pytest.approx(beta)
     for sampler in (Uniform(), Proportional(0.5, 0.4)):
-        assert replay_worker.importance_exponent(replay_feed(Learner(), sampler=sampler).replay, left) is None
+        assert replay_feed(Learner(), sampler=sampler).buffer.importance_exponent(left) is None
 
 
 def test_who_takes_a_lost_ones_place_draws_others():

@@ -480,7 +480,8 @@ def test_the_same_update_shows_the_same_images_and_every_symmetry_comes():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: value_losses.scalar(torch.ones(2), torch.ones(2), torch.zeros(3, 4)), r"online \[B, A\]; got \[2\]"),
+        (lambda: value_losses.scalar(*torch.ones(2, 2), torch.zeros(3, 4)), r"must be one \[B\]; .*\[2\], \[3\]"),
+        (lambda: value_losses.scalar(*torch.ones(2, 2), torch.zeros(2, 4), torch.zeros(2, 5)), r"\[2, 4\], \[2, 5\]"),
         (lambda: value_losses.categorical(*torch.ones(2, 2), torch.zeros(2, 4), 0.0, 1.0), r"\[B, A, K\].*\[2, 4\]"),
         (lambda: value_losses.project(torch.ones(2, 1), *torch.ones(2, 2), 0.0, 1.0), "with K >= 2"),
         (lambda: value_losses.targeted(*torch.ones(2, 2), torch.ones(2, 1)), r"must be one \[B\]; .*\[2, 1\]"),
