@@ -358,7 +358,7 @@ def update_seconds(asked: argparse.Namespace) -> float:
     """Of an update of the learner, its replay's draw included, with one thread."""
     torch.set_num_threads(1)
     crew = Crew(0, steps=1_000_000, precision=asked.precision)
-    PAGE.build(PAGE.Config(**vars(PAGE.quick()) | settings(asked)), crew)
+    PAGE.build(PAGE.Config(**vars(PAGE.presets["quick"]()) | settings(asked)), crew)
     role = next(r for r in crew.roles if r.spec)
     ctx = WorkerContext("learn", 0, 1, 0, 0, Counters(1), RunControl(), precision=asked.precision)
     learner = role.source.open(ctx, Learner(ctx, role.spec), role.holds["publish"])
@@ -419,7 +419,7 @@ def run_self_play_run() -> None:
     parser.add_argument("--update-seconds", type=float, default=10.0, help="of updates alone")
     parser.add_argument("--out", type=Path, default=RESULTS / "self_play_run")
     asked = parser.parse_args()
-    what, quick = about(), PAGE.quick()
+    what, quick = about(), PAGE.presets["quick"]()
     update = update_seconds(asked)
     before = ours(asked.evaluator, asked.precision, True, asked)
     row = whole(asked)

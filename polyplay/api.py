@@ -65,7 +65,8 @@ def train(
     """
     user_modules.refuse("polyplay.train")
     system = system if system is None or isinstance(system, str) else systems.name_of(system)
-    file = None if config is None else options.read_option_file(config, overrides)
+    given = overrides if system is None else {*overrides, "system"}
+    file = None if config is None else options.read_option_file(config, given)
     if file is not None:
         system = file.choose_system(system)
     if system is None:

@@ -83,8 +83,8 @@ def command(words: list[str]) -> int:
             raise errors.UserError(f"--config: '{' '.join(config)}' given, allowed: one file, or a run's directory")
         path = Path(config[0])
         given = [w.partition("=")[0].lstrip("-").replace("-", "_") for w in words if w.startswith("--")]
-        file = options.read_option_file(path, given)
         named = bool(words) and not words[0].startswith("-")
+        file = options.read_option_file(path, [*given, *["system"] * named])
         words = [file.choose_system(words[0] if named else None), *words[named:]]
     if words and words[0].lower() in systems.names():
         process.start_early(word.partition("=")[0].lstrip("-") for word in words)

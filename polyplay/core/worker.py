@@ -242,7 +242,7 @@ class RunControl(SharedObject):
     """What the main process wants of every worker: run on, save, finish, leave, or drop everything."""
 
     _flags = shared_array(np.int64, lambda _: (8,))
-    dismissed = shared_array(np.int64, lambda _: (SEATS,))  # by row of the counters: whether its worker is to leave
+    dismissed = shared_array(np.int64, lambda _: (2 * SEATS,))  # by row of the counters: whether its worker is to leave
     HALT, FINISH, SAVE, RESCUE, PAUSE, TAKEN = 0, 1, 2, 3, 4, 5
     REPEATS = 1024  # saves of one update, at most, that are told apart
 

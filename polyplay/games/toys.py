@@ -515,17 +515,13 @@ def _fit(method: Callable[..., Any], given: Tree, want: Spec, lead: tuple[int, .
     """Raises UserError: what a method returned has other parts, shapes or types."""
     got = {path: np.asarray(x) for path, x in tree.leaves(given)}
     needs = {path: np.empty(lead + f.shape, f.dtype) for path, f in tree.leaves(want)}
-    right = [path in got and got[path].shape == x.shape and _holds(x.dtype, got[path]) for path, x in needs.items()]
+    right = [
+        path in got and got[path].shape == x.shape and np.can_cast(got[path].dtype, x.dtype, "same_kind")
+        for path, x in needs.items()
+    ]
     if not all(right) or len(got) > len(needs):
         shown, allowed = (", ".join(f"{k} {a.dtype} {[*a.shape]}".strip() for k, a in x.items()) for x in (got, needs))
         raise _refused(method, shown, allowed)
-
-
-def _holds(kind: np.dtype, x: np.ndarray) -> bool:
-    """Whether a type has the numbers of an array; whole ones as long as they fit."""
-    if kind.kind in "iu" and x.dtype.kind in "iu":
-        return np.array_equal(x.astype(kind), x)
-    return np.can_cast(x.dtype, kind, "same_kind")
 
 
 def _refused(method: Callable[..., Any], given: str, allowed: str) -> UserError:

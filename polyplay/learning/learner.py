@@ -24,6 +24,7 @@ from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, open_parts
 from polyplay.learning.returns import Loss, LossOutput, check_loss
 from polyplay.learning.runners import Runner
+from polyplay.learning.unreal import DRAWN, UnrealWindows
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
@@ -191,6 +192,9 @@ class LearnerSpec(Holder):
             if not isinstance(part, LearnerPart):
                 allowed = "objects of subclasses of LearnerPart, as TargetNetwork(every=100)"
                 raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
+        drawn = [name for name in DRAWN if name in self.loss.terms]
+        if drawn and not any(isinstance(part, UnrealWindows) for part in self.parts):
+            raise UserError(f"LearnerSpec.parts: the loss has {drawn[0]}, which needs the part UnrealWindows()")
         if self.update.replicas > 1 and any(part.refuses for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
@@ -205,8 +209,8 @@ class LearnerSpec(Holder):
         return [f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 
-FEW = 64  # rows of an update; of fewer the metrics cost more than the loss, and one update in EVERY reports its own
-EVERY = 10
+FEW = 64  # rows of an update: of fewer, reading the metrics costs as much as the loss, and a tenth of updates report
+GOLDEN = 0.6180339887498949  # spreads that tenth evenly, whichever of the updates a learner makes
 
 
 class Learner:
@@ -374,7 +378,7 @@ class Learner:
         self.version, self.learnt = counts.version, counts.learnt
         counters.lag(lags)
         counters.set("updates", self.version - counts.begun)
-        if lags.size >= FEW or self.version % EVERY == 1:
+        if lags.size >= FEW or (self.version - 1) * GOLDEN % 1.0 < 0.1:
             scheduled = {s.name: self.run.hyper[s.name] for s in self.spec.hyperparameters.schedules}
             counters.losses({**to_floats(metrics), **scheduled, "grad_norm": norm, "learning_rate": rate})
         for part in self.parts:

@@ -25,7 +25,15 @@ from polyplay.buffers import TrainingQueue, actor_checkpoint, delivery_log, repl
 from polyplay.buffers.league import League
 from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import SampleQueue
-from polyplay.buffers.rollout_queue import UNWRITTEN, PolicyLike, QueueBatches, RolloutBatches, RolloutSlots, rows_of
+from polyplay.buffers.rollout_queue import (
+    UNWRITTEN,
+    PolicyLike,
+    QueueBatches,
+    RolloutBatches,
+    RolloutQueue,
+    RolloutSlots,
+    rows_of,
+)
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart
 from polyplay.core.errors import Leaving, UserError
@@ -209,13 +217,16 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
     """
     if type(spec.loss).__module__.startswith("polyplay."):
         return
-    policy, loss = build_network(spec.policy, 0), copy.deepcopy(spec.loss)
-    run = Runner(policy, policy if any(part.vectors for part in spec.parts) else None, loss, FlatParams(policy))
-    run.hyper = spec.hyperparameters.all()
-    batch = tree.map(torch.from_numpy, _zeros(source, policy.spec()))
-    batch |= {"mask": tree.map(torch.ones_like, batch["mask"])} if "mask" in batch else {}
-    state = batch.get("state", policy.initial(2))
+    policy = build_network(spec.policy, 0)
     try:
+        loss, zeros = copy.deepcopy(spec.loss), _zeros(source, policy.spec())
+        if zeros is None:
+            return
+        run = Runner(policy, policy if any(part.vectors for part in spec.parts) else None, loss, FlatParams(policy))
+        run.hyper = spec.hyperparameters.all()
+        batch = tree.map(torch.from_numpy, zeros)
+        batch |= {"mask": tree.map(torch.ones_like, batch["mask"])} if "mask" in batch else {}
+        state = batch.get("state", policy.initial(2))
         if source.passes is not None:
             parts = Minibatches(batch, state, loss.prepare(batch), batch["version"].numpy(), loss.whole)
             batch, state, _ = parts.take(parts.places)
@@ -226,13 +237,16 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         return
 
 
-def _zeros(source: Source, outputs: Spec) -> Batch:
-    """Three rows of two lanes as a source gives them, or two items. outputs: what a policy says in a row."""
+def _zeros(source: Source, outputs: Spec) -> Batch | None:
+    """Three rows of two lanes as a source gives them, or two items; None: a source of a user's own. outputs: what a
+    policy says in a row.
+    """
     if source.replay is not None:
         return tree.zeros(replace(source.replay, batch=2).drawn(), ())
     if source.envs is not None:
         return tree.zeros(rows_of(source.envs.spec, outputs), (3, 2))
-    queue: Any = source.edge
+    if not isinstance(queue := source.edge, RolloutQueue | TrainingQueue):
+        return None
     return tree.zeros(specs_of(queue.rows, 2 if isinstance(queue, TrainingQueue) else 3), (3, 2))
 
 

@@ -12,6 +12,7 @@ Rewards and values share one unit (that of the reward given); time is counted in
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
@@ -211,7 +212,9 @@ class Loss:
         return {"valid": ~rows["first"][1:]}
 
     def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
-        """Draw the random numbers of one update by their key: arrays that the batch then has under these names."""
+        """Draw the random numbers of one update by their key: arrays that the batch then has under these names. Of a
+        divisible loss they are [B, …], or a `key`, which all parts get.
+        """
         return {}
 
     def ahead(self, target: Any, batch: Batch) -> Batch:
@@ -223,8 +226,12 @@ class Loss:
     def __post_init__(self) -> None:
         """Check the fields of a dataclass. Raises UserError."""
         own: Any = type(self)
+        try:
+            kinds = _kinds(own)
+        except NameError:  # a type that is known to type checkers alone
+            return
         for name, value in vars(self).items():
-            kind = _kinds(own)[name]
+            kind = kinds[name]
             choices = get_args(kind) if get_origin(kind) is Literal else get_args(kind)[1:]
             if get_origin(kind) is Literal and value not in choices:
                 raise UserError(f"{name}: {value!r} given, allowed: {', '.join(choices)}")
@@ -239,6 +246,11 @@ def check_loss(loss: Loss) -> None:
         raise UserError(f"{where}: it must inherit polyplay.learning.Loss")
     if type(loss).__call__ is Loss.__call__:
         raise UserError(f"{where} lacks __call__(policy, target, batch, state, hyper) -> LossOutput")
+    try:
+        inspect.signature(loss.__call__).bind(*"ptbsh")
+    except TypeError as e:
+        taken = "it must be __call__(policy, target, batch, state, hyper) -> LossOutput"
+        raise UserError(f"{where}: __call__ does not take what it is given, {e}; {taken}") from None
     if not isinstance(loss.metrics, tuple) or not all(isinstance(name, str) for name in loss.metrics):
         raise UserError(f"{where}: metrics is {loss.metrics!r}, it must be a tuple of names, as ('loss',)")
 
@@ -248,6 +260,8 @@ def check_output(loss: Loss, scored: LossOutput) -> None:
     where = f"LearnerSpec.loss: class {type(loss).__name__}: __call__ gave"
     if not isinstance(scored, LossOutput):
         raise UserError(f"{where} {type(scored).__name__}, it must give LossOutput(loss, metrics, priority)")
+    if not isinstance(scored.metrics, Mapping):
+        raise UserError(f"{where} metrics of class {type(scored.metrics).__name__}, it must be a dict of tensors []")
     x = scored.loss
     if not isinstance(x, Tensor) or x.ndim or not x.requires_grad:
         given = f"{type(x).__name__} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__

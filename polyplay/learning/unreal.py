@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from polyplay.core import tree
+from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.learning import returns
 from polyplay.learning.parts import LearnerPart
@@ -246,7 +247,7 @@ TERMS = MappingProxyType(  # of UNREAL's tasks, and their published costs
     {"pixel": ("pixel_control", 0.05), "reward": ("reward_prediction", 1.0), "value": ("value_replay", 1.0)}
 )
 KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a temporal core, with costs in kind
-_DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
+DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
 
 
 @dataclass(frozen=True)
@@ -263,6 +264,13 @@ class WithAuxiliary(Loss):
 
     loss: returns.ActorCriticLoss
     terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.loss, returns.ActorCriticLoss):
+            given = type(self.loss).__name__
+            raise UserError(
+                f"WithAuxiliary: loss of class {given} given, allowed: A2C, VTrace, PPO, APPO, or a subclass"
+            )
 
     @property
     def title(self) -> str:
@@ -318,7 +326,7 @@ class WithAuxiliary(Loss):
         if name == "pixel_control":
             change = pixel_change(_view(batch["obs"]))
             return pixel_control_loss(out["pixel_chosen"], out["pixel_best"], change, batch)
-        if name in _DRAWN and _DRAWN[name] not in out:  # rows alone, to measure what they cost
+        if name in DRAWN and DRAWN[name] not in out:  # rows alone, to measure what they cost
             return over.valid.new_zeros((), dtype=torch.float32)
         if name == "reward_prediction":
             return batch["recent_weight"] * reward_prediction_loss(out["reward_logits"], batch["recent_reward"])

@@ -96,7 +96,11 @@ def check_callbacks(callbacks: Sequence[object], population: bool = False) -> li
 
 
 def _checked(callback: object) -> Callback:
-    if callable(callback) and not isinstance(callback, type | Callback):
+    if (
+        callable(callback)
+        and not isinstance(callback, type | Callback)
+        and not set(EVENTS.values()) & set(dir(callback))
+    ):
         callback = FunctionCallback(callback)
     if not isinstance(callback, Callback):
         given = f"the class {_name(callback)}" if isinstance(callback, type) else _name(callback)

@@ -169,9 +169,9 @@ def name_of(page: object) -> str:
     if not isinstance(page, Page):
         what = f"of type {type(page).__name__}" if not isinstance(page, ModuleType | type) else f"{page.__name__}"
         raise UserError(f"SYSTEM: {what} given, allowed: a name, or a polyplay.systems.Page(Config, build)")
-    for module in (page.Config.__module__, "__main__"):
+    for module in (page.Config.__module__, page.build.__module__, "__main__"):
         there = vars(sys.modules[module]) if module in sys.modules else {}
         if found := [name for name, value in there.items() if value is page]:
             return f"{module}:{found[0]}"
-    where = "write NAME = Page(Config, build) in the file of its Config, outside functions"
+    where = "write NAME = Page(Config, build) in the file of its Config or its build, outside functions"
     raise UserError(f"SYSTEM: a Page given that no module has by name: {where}")

@@ -113,6 +113,10 @@ def test_without_either_the_same_run_learns_nothing(without, tmp_path, monkeypat
     assert _far(monkeypatch, tmp_path, **without).summary["episodic_return_mean"] < 40_000
 
 
+def test_every_system_is_good_for_something():
+    assert all(systems.load(name).row["good for"] for name in systems.names())
+
+
 @pytest.mark.parametrize("name", systems.ordinary())
 def test_every_page_has_its_row_its_presets_and_a_figure(name):
     page = systems.load(name)

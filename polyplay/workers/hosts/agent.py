@@ -6,6 +6,7 @@ It ends, and with it all that it started, when the link ends: when the main proc
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import io
 import json
 import os
@@ -32,6 +33,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
 from polyplay.core.processes import ForkedProcess
 from polyplay.core.shared_memory import Semaphores, SharedBlock, SharedObject
+from polyplay.core.worker import RunControl
 from polyplay.workers.hosts.engines import OPENING, needed_versions
 from polyplay.workers.hosts.link import ENDED, LOAD, RESUMED, SIGNAL, START, WORD, Link, LinkLost, prove
 from polyplay.workers.hosts.mirrors import CountersMirror, MachineCopy, seat_of
@@ -106,6 +108,8 @@ class _TwinPickler(cloudpickle.Pickler):
             return _block, (self._number(obj), obj.nbytes)
         if isinstance(obj, SharedObject):
             self.found.append(obj)
+        if isinstance(obj, RunControl):  # learner 0 and the evaluator are here, and alone use these weights
+            return copyreg.__newobj__, (RunControl,), obj.__getstate__() | {"show": None}
         return super().reducer_override(obj)
 
 
