@@ -68,7 +68,7 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     parts = (UnrealWindows(),) if tasks else ()  # a memory of recent rows, which the tasks draw from
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=parts)
-    # a lost worker is replaced: no other waits for it
+    # name: of the role in reports; a lost worker is replaced: no other waits for it
     crew.add(learn, n=workers, name="episodic_replica", if_lost="replace", source=source, spec=spec)
     # resolved: what --workers 0 became; values: the network's are of scaled rewards, reports undo the scale
     return System(envs, policy, loss.metrics, resolved={"workers": workers}, values=value_units(c))

@@ -65,5 +65,5 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec(c.optimizer), c.learners, policy)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
-    # actors, replays and learners of apex.py; one noise for all actors
+    # actors, replays and learners of apex.py; all actors have the same σ of noise
     return wire_apex(c, crew, envs, spec, explore=GaussianNoise(c.noise), reward="none", scale=c.reward_scale)

@@ -4,7 +4,7 @@ bundle × learners:  envs ─► ε-greedy policy ─► transitions ─► Repl
                               ▲ weights, before each rollout and gradient; a target network now and then       │ slices
                     serve_parameters × shards: each updates its part of the weights, unless the slice is stale ◄┘
 free:  act × actors: envs ─► policy ─► RolloutQueue ─► serve_replay × replay_workers: Replay ─► SampleQueue
-       learn × learners: SampleQueue ─► loss ─► gradient; both take weights from, and give slices to, the same shards
+       learn × learners: SampleQueue ─► loss ─► gradient in slices ─► shards, where actors pull weights, too
 """
 
 from dataclasses import dataclass
