@@ -68,8 +68,8 @@ def build(c: Config, crew: Crew) -> System:
     given = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # of all agents at first
     hyper = Hyperparameters(anneal=c.anneal, **given)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    # copies: an agent takes weights and hyperparameters of one that beats it with probability 0.7, by Elo; each value is
-    # multiplied by 0.8 or 1.2 then, and stays between a tenth and ten times of its first
+    # copies: an agent takes weights and hyperparameters of one that beats it with probability 0.7, by Elo; each value
+    # is multiplied by 0.8 or 1.2 then, and stays between a tenth and ten times of its first
     copies = Evolution(every=c.exploit_every, priors=around(given))
     varied = given if copies.every else ()  # hyperparameters that change with copies
     bots = tuple(envs.spec.bots)  # scripted players
