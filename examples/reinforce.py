@@ -52,7 +52,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.lanes, **crew.env_defaults)
     policy, loss = NetworkFactory(c.network, envs.spec), Reinforce(c.gamma)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam")), hyper, crew.total(envs, c.frames))
+    spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam")), hyper, crew.agent_steps(envs, c.frames))
     crew.add(learn, name="replica", source=Inline(envs, c.unroll), spec=spec)
     return System(envs, policy, loss.metrics)
 

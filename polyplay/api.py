@@ -30,7 +30,7 @@ class Run(RunResult):
 
     def evaluate(self, episodes: int | None = None, seed: int = 0, **options: Any) -> Row:
         """See `evaluate`."""
-        return evaluate(self.directory, episodes, seed, **options)
+        return evaluate(self.directory, episodes, seed, **{"trust": True, **options})  # this program made it
 
     def metrics(self) -> Any:
         """The reports of the run: a pandas DataFrame if pandas is installed, else {column: list}; the columns are those

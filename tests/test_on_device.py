@@ -91,7 +91,7 @@ def test_a_step_waits_once_and_an_update_thrice(tmp_path, monkeypatch):
     found = []
     for updates in (4, 9):
         with pretended(monkeypatch):
-            more = {**CATCH, **ONE, "steps": updates * 12}
+            more = {**CATCH, **ONE, "lanes": 40, "steps": updates * 120}  # of fewer rows, metrics are rare
             run = polyplay.train("a2c", run=str(tmp_path / str(updates)), device="cuda", **more)
         found.append((run.summary["updates"], dict(WAITS)))
     (few, before), (many, after) = found

@@ -120,11 +120,10 @@ def load_run(
     `trust`, or is a population, unless that may be.
     """
     config = read_config(directory, whole=True, population=population)
-    here = directory.resolve() in _given  # it was begun by this process, or gone on with
     known = _given.get(directory.resolve(), {})
     own = {name: v for name, v in known.items() if run_options.json_value(v) == config["config"].get(name)}
     own |= given or {}
-    for line in check_trust(directory, config, trust or here, own):
+    for line in check_trust(directory, config, trust, own):
         print(f"polyplay: {line}", file=sys.stderr)
     page = systems.page_of(config["system"], config["config"].get("over"))
     options = run_options.to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default

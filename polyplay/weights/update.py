@@ -436,10 +436,8 @@ def _mean(parts: np.ndarray, out: np.ndarray) -> None:
 
 def averaged(optim: OptimizerSpec, replicas: int, network: params.NetworkOrFactory) -> AllReduce | Local:
     """The update of so many replicas that average their gradients; one alone applies its own."""
-    if replicas == 1:
-        return Local(optim)
-    weights, size = param_sizes(network)
-    return AllReduce(optim, replicas, size, weights)
+    weights, size = param_sizes(network)  # of one replica too: a network that cannot be made is refused here
+    return Local(optim) if replicas == 1 else AllReduce(optim, replicas, size, weights)
 
 
 # Weights that workers change without waiting for each other: one vector in shared memory, and the counts of all.

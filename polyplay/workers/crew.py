@@ -116,7 +116,7 @@ class WorkerHandle:
 
 
 @dataclass(eq=False)
-class Seats:
+class WorkerSeats:
     """A role's workers, as the crew counts them."""
 
     n: int  # workers that there are to be now
@@ -154,7 +154,7 @@ class Crew:
     def __post_init__(self) -> None:
         self.env_defaults = {"inline": self.serial, **self.env_defaults}
         self.roles, self.control = list[Role](), RunControl(self.trace, self.reuse)
-        self._seats: dict[str, Seats] = {}  # by role
+        self._seats: dict[str, WorkerSeats] = {}  # by role
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
         self._rows, self._starting = itertools.count(), True  # of the counters that are free
@@ -195,7 +195,7 @@ class Crew:
         self._check_room(role, n)
         if role.spec is not None:
             role.spec.hyperparameters.schedules = self.schedules
-        self._seats[title] = Seats(n, threads, n, RoleSize(n))
+        self._seats[title] = WorkerSeats(n, threads, n, RoleSize(n))
         self.roles.append(role)
         return role
 

@@ -16,7 +16,6 @@ from gymnasium import spaces
 
 import polyplay
 from polyplay.cli import main
-from polyplay.cli import systems as check_module
 from polyplay.core.errors import Finding, UserError
 from polyplay.envs import check as checking
 from polyplay.envs import rules
@@ -196,7 +195,7 @@ def test_the_command_prints_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest
         asked.append((given, more))
         return checking.CheckReport("x", [Finding("seed", "warning", "seen", "fix")], {"a": "b"})
 
-    monkeypatch.setattr(check_module, "check_env", look)
+    monkeypatch.setattr(checking, "check_env", look)
     words = ["check", "CartPole-v1", "-n", "1k", "--step-timeout", "3", "--seed", "7", "--json"]
     assert main.main([*words, "--env-kwargs", "max_episode_steps=3", "--wrapper", "a:b"]) == 0
     made = {"options": {"max_episode_steps": 3}, "wrappers": ("a:b",)}
