@@ -53,7 +53,7 @@ def build(c: Config, crew: Crew) -> System:
     policy, loss = NetworkFactory(c.network, envs.spec), Reinforce(c.gamma)
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam")), hyper, crew.agent_steps(envs, c.frames))
-    crew.add(learn, name="replica", learner=True, source=Inline(envs, c.unroll), spec=spec)
+    crew.add(learn, name="replica", source=Inline(envs, c.unroll), spec=spec)
     return System(envs, policy, loss.metrics)
 
 

@@ -77,7 +77,7 @@ class A2C(RunOptions, total=False):
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    value_cost: float  # weight of the value loss
+    value_cost: float  # weight of the value loss (R − V)²
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
@@ -123,7 +123,7 @@ class Accel(RunOptions, total=False):
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['a2c', 'ppo']  # the loss; a2c makes one pass over a rollout, ppo several
-    sync: Literal['allreduce', 'chunked']  # replicas learn in step (allreduce) or asynchronously
+    sync: Literal['allreduce', 'chunked']  # replicas learn in step, or (chunked) asynchronously
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
     groups: int  # groups of a replica's lanes, stepped in turn
@@ -148,7 +148,7 @@ class AccelDqn(RunOptions, total=False):
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['dqn', 'catdqn', 'rainbow']  # rainbow: ε-Rainbow, without noisy layers
-    sync: Literal['allreduce', 'chunked']  # replicas learn in step (allreduce) or asynchronously
+    sync: Literal['allreduce', 'chunked']  # replicas learn in step, or (chunked) asynchronously
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of everything and one core (0: as many as cores)
     groups: int  # groups of a replica's lanes, stepped in turn
@@ -201,7 +201,7 @@ class AlphagoZero(RunOptions, total=False):
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     drops: tuple[int, ...]  # updates from which on the learning rate is a tenth of what it was
     momentum: float  # of stochastic gradient descent
-    l2: float  # c of the loss's c‖θ‖²
+    l2: float  # weight of ‖θ‖² in the loss
     gate: float  # share of points that a candidate must exceed to become champion; 0: no gate
     gate_games: int  # of a match; the champion's policy draws their first plies, half of --temperature-plies
     gate_every: int  # updates from one match to the next
@@ -251,7 +251,7 @@ class ApexDpg(RunOptions, total=False):
     batch: int  # transitions in one update, over all learners
     ratio: float  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: int  # transitions in all replays together; up to an eighth more between trims
-    evict_every: int  # updates between two trims of the replay to its capacity, oldest transitions first
+    evict_every: int  # updates between trims of the replay to its capacity, oldest first; paper: by priority
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network
     prefetch: int  # batches that each replay holds ready for each learner
@@ -261,7 +261,7 @@ class ApexDpg(RunOptions, total=False):
     saturation_cost: float  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: float  # learning rate of actor and critic, constant
     optimizer: str  # adam, or another of docs/reference/optimizers.md
-    frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
+    frames: int  # agent steps to train for, unless --steps is given
 
 class Appo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
@@ -281,7 +281,7 @@ class Appo(RunOptions, total=False):
     batch: int  # trajectories for the passes of one batch, over all learners
     epochs: int  # passes over a batch
     minibatches: int  # minibatches per pass, of whole trajectories
-    clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
+    clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε; Sample Factory: 1/(1 + ε) to 1 + ε
     lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
@@ -336,7 +336,7 @@ class Five(RunOptions, total=False):
     opponents: str  # who plays against it: latest (itself), or past:P (past agents, probability P)
     games_per_matchup: int  # that a table plays before its opponent is drawn anew
     snapshot_every: int  # updates from one past agent to the next
-    rate_every: int  # updates from one version that is rated against bots to the next (0: none is)
+    rate_every: int  # updates between two ratings of the newest version, by matches against bots (0: none)
     team_spirit: float  # τ: how much of a hero's reward is the mean of its team's
     horizon: float  # seconds H: the discount is 1 − --step-time / H
     step_time: float  # seconds of an agent step
@@ -501,8 +501,8 @@ class Pbt(RunOptions, total=False):
     population: int  # members (0: 8; with --exploit none and lists alone one for each combination)
     every: int  # agent steps of a member between two decisions about it
     vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
-    exploit: Literal['truncation', 'tournament', 'ttest', 'none']  # whom a member copies
-    explore: Literal['perturb', 'resample', 'both', 'none']  # how it changes what it copied
+    exploit: Literal['truncation', 'tournament', 'ttest', 'none']  # the rule: which better one it copies
+    explore: Literal['perturb', 'resample', 'both', 'none']  # how a copied value changes: perturb: times 0.8 or 1.2; resample: one in four is drawn anew; both: one in four is drawn anew, the others are perturbed
     score: Literal['games', 'evaluations']  # mean return of 10 games of training, or of --eval-every
     at_once: int  # trainers, each with its share of the cores (0: one per core)
 
@@ -574,7 +574,7 @@ class Rainbow(RunOptions, total=False):
     unroll: int  # agent steps per lane between updates
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, dopamine, a3c, mlp, or module:callable
-    variant: Literal['paper', 'zoo', 'dopamine']  # implementation to follow (CODES); dopamine: not double
+    variant: Literal['paper', 'zoo', 'dopamine']  # implementation (CODES); dopamine: not double, not dueling
     v_max: float  # largest return of the value distribution; the smallest is its negative
     sigma: float  # initial σ of the noisy layers; 0: ε-greedy instead
     batch: int  # transitions in one update, over all replicas

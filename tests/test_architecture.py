@@ -33,7 +33,7 @@ BUDGET = {
     "learning": 2540,
     "workers": 3101,
     "population": 1555,
-    "systems": 1700,
+    "systems": 1711,
     "runs": 3833,
     "evaluation": 1519,
     "cli": 2617,

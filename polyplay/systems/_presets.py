@@ -113,9 +113,8 @@ def settings(page: Page, name: str, env: Any = None, automatic: bool = False) ->
     there = tuned(page)
     if name in page.presets:
         made = page.presets[name]()
-        plain = (
-            ":" in page.name or not automatic or env is None or domain(env) == "atari"
-        )  # a user's page is as it says
+        # a user's page is as it says
+        plain = ":" in page.name or not automatic or env is None or domain(env) == "atari"
         return made if plain else _beyond_atari(made)
     if name not in there:
         near = difflib.get_close_matches(name, names(page), 1)

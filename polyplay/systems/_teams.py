@@ -9,8 +9,6 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from polyplay.acting import act_at_table
-from polyplay.buffers.league import League
 from polyplay.core.errors import UserError
 from polyplay.envs.pool import OWN_REWARD, Envs
 from polyplay.learning.agents import discount_of
@@ -18,7 +16,7 @@ from polyplay.learning.policy_losses import VTrace
 from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets.actor_critic import PREFIX
 from polyplay.nets.factory import NetworkFactory
-from polyplay.population.referee import LATEST, NO_COPIES, Opponents, referee
+from polyplay.population.referee import LATEST
 from polyplay.population.rules import Evolution, Prior, around, parse_prior
 from polyplay.systems._wiring import task_costs
 from polyplay.workers.crew import Crew
@@ -58,8 +56,8 @@ def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
     return NetworkFactory(c.network, envs.spec, given)
 
 
-def with_tasks(loss: VTrace, c: Any) -> WithAuxiliary:
-    """The loss, a temporal core's two KL divergences and the auxiliary tasks; their costs are hyperparameters."""
+def add_tasks(loss: VTrace, c: Any) -> WithAuxiliary:
+    """Add a temporal core's two KL divergences and the auxiliary tasks; their costs are hyperparameters."""
     tasks = [TERMS[task][0] for task in TASKS if task in task_costs(c, TASKS)]  # in one order
     return WithAuxiliary(loss, dict.fromkeys((*(KL if c.core == "temporal" else ()), *tasks), 0.0))
 
@@ -183,17 +181,6 @@ def check_windows(c: Any) -> None:
     if c.lag >= 0 and (not c.sample_reuse or c.publish > made):
         given = f"--lag {c.lag} with --publish {c.publish} and --sample-reuse {c.sample_reuse:g}"
         raise UserError(f"{given}: a round makes {made} updates, so acting would wait for weights that never come")
-
-
-def add_actors(c: Any, crew: Crew, n: int, **holds: Any) -> None:
-    """`n` actors, each at a table of players whom the league draws."""
-    crew.add(act_at_table, n=n, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None, **holds)
-
-
-def add_referee(c: Any, crew: Crew, league: League, copies: Evolution = NO_COPIES) -> None:
-    """The referee, which rates players, draws those of tables, and says which agent copies which."""
-    drawn: Any = {"opponents": Opponents.parse(c.opponents), "matches": c.games_per_matchup, "copies": copies}
-    crew.add(referee, if_lost="replace", rates=league, **drawn)
 
 
 def rollouts_per_batch(c: Any, envs: Envs) -> int:

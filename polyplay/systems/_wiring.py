@@ -107,14 +107,7 @@ def niceness(actors: int, learners: int) -> int:
 
 
 def replica_envs(
-    c: Any,
-    crew: Crew,
-    *,
-    minibatches: int = 1,
-    batch: int = 0,
-    most: int = 0,
-    workers: int = 0,
-    life_loss: str = "auto",
+    c: Any, crew: Crew, minibatches: int = 1, batch: int = 0, most: int = 0, workers: int = 0, life_loss: str = "auto"
 ) -> tuple[Envs, int]:
     """(the environments of each replica, how many replicas there are): c.lanes are divided among them.
 
@@ -163,7 +156,7 @@ def check_minibatches(c: Any, envs: Envs) -> None:
         raise UserError(f"{given}, which has {sure} transitions at least: lower it, or raise --lanes or --unroll")
 
 
-def actor_critic(c: Any, envs: Envs, init: str = "orthogonal", **options: Any) -> NetworkFactory:
+def actor_critic(c: Any, envs: Envs, *, init: str, **options: Any) -> NetworkFactory:
     """A network with a policy and a value, as c says; it keeps the size of returns if rewards are scaled by that."""
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
@@ -213,8 +206,10 @@ def value_units(c: Any) -> ValueUnits:
     return ValueUnits(1.0 if c.reward == "sign" else c.reward_scale)
 
 
-def with_auxiliary(loss: ActorCriticLoss, core: str, tasks: Mapping[str, float] | None = None) -> Any:
-    """The loss, with a temporal core its two KL divergences, and losses of auxiliary tasks by what they cost."""
+def add_terms(loss: ActorCriticLoss, core: str, tasks: Mapping[str, float] | None = None) -> Any:
+    """Add the two KL divergences of a temporal core, and losses of auxiliary tasks by what they cost; without any of
+    these it is the loss itself.
+    """
     terms = dict(KL if core == "temporal" else {}) | {TERMS[task][0]: cost for task, cost in (tasks or {}).items()}
     return WithAuxiliary(loss, terms) if terms else loss
 
@@ -229,18 +224,16 @@ def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
 
 
 def replay_of(c: Any, envs: Envs, network: PolicyLike, sampler: Sampler, **options: Any) -> Replay:
-    """A replay of c.capacity rows of c.lanes such environments; batch, n_step, gamma and learning_starts are also c's.
-    Of stacked images only the newest plane is stored, and the network's values where first priorities are made of them.
-    options: of Replay.
+    """A replay of c.capacity rows of c.lanes such environments; batch and learning_starts are also c's. Of stacked
+    images only the newest plane is stored, and the network's values where first priorities are made of them. options:
+    of Replay, gamma and n_step among them.
     """
     spec = envs.spec
     left = {"agent"} if sampler.first == "td" else {"agent", "value", "chosen"}
     stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
     rows = {k: v for k, v in rows_of(spec, network.spec()).items() if k not in left}
-    given = {"lanes": c.lanes, "n_step": c.n_step, "start": c.learning_starts, "stack": stack, **options}
-    return Replay(
-        rows, capacity=c.capacity, batch=c.batch, gamma=c.gamma, state=network.state_spec(), sampler=sampler, **given
-    )
+    given = {"lanes": c.lanes, "start": c.learning_starts, "stack": stack, **options}
+    return Replay(rows, capacity=c.capacity, batch=c.batch, state=network.state_spec(), sampler=sampler, **given)
 
 
 def search_options(c: Any) -> SearchOptions:

@@ -1,6 +1,6 @@
 """A2C: batched synchronous advantage actor-critic (OpenAI baselines' a2c; Mnih et al. 2016 without the asynchrony).
 
-replica:  envs ─► policy ─► rows ─► loss ─► update      all in one loop, with one set of weights: lag 0
+replica:  envs ─► policy ─► rollout ─► loss ─► update      all in one loop, with one set of weights: lag 0
           … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`
 """
 
@@ -10,7 +10,7 @@ from typing import Literal
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, replica_envs, value_units, with_auxiliary
+from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, replica_envs, value_units
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -34,7 +34,7 @@ class Config(PolicyOptions):
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    value_cost: NonNegative = 0.5  # weight of the value loss
+    value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
@@ -42,18 +42,19 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    # replicas: copies of the loop, each with its share of the lanes
+    # replicas: copies of the loop, each with its share of the lanes; workers: threads or processes that step these
     envs, replicas = replica_envs(c, crew, life_loss=c.life_loss, workers=c.env_workers)
-    policy = actor_critic(c, envs, core_size=c.core_size)
-    source = Inline(envs, c.unroll)
+    # policy: what makes a network in each replica
+    policy = actor_critic(c, envs, init="orthogonal", core_size=c.core_size)
+    source = Inline(envs, c.unroll)  # acts with the weights that it learns
     loss = A2C(
         c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
-        reward_scale=c.reward_scale, bootstrap="acted",  # V of the last row is that of acting, by the same weights
+        reward_scale=c.reward_scale, bootstrap="acted",  # V behind the rollout is known from acting
     )  # fmt: skip
-    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas, policy)
-    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    crew.add(learn, n=replicas, name="replica", learner=True, source=source, spec=spec)
-    # values: their unit is the scaled reward, reports show the environment's
+    crew.add(learn, n=replicas, name="replica", source=source, spec=spec)
+    # resolved: what --replicas 0 became; values: the network's are of scaled rewards, reports undo the scale
     return System(envs, policy, loss.metrics, resolved={"replicas": replicas}, values=value_units(c))

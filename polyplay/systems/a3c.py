@@ -1,8 +1,8 @@
 """A3C: asynchronous advantage actor-critic (Mnih et al. 2016, algorithm S3).
 
-replica × workers:  env ─► own copy of the weights ─► rows ─► loss ─► gradient ─► shared weights and statistics
-                                     ▲                                                     │  no lock
-                                     └───────────── copied before every rollout ◄──────────┘
+worker × workers:  env ─► own copy of the weights ─► rollout ─► loss ─► gradient ─► shared weights and statistics
+                                    ▲                                                        │  no lock
+                                    └─────────────── copied before every rollout ◄───────────┘
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from polyplay.envs.make import whole_matches
 from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, task_costs, value_units, with_auxiliary, worker_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, task_costs, value_units, worker_envs
 from polyplay.weights import Hogwild, OptimizerSpec
 from polyplay.workers.crew import Crew
 
@@ -47,26 +47,28 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    crew.placement.only_cpu("a3c")  # refuses GPUs: workers share weights in the machine's memory
+    crew.placement.only_cpu("a3c")  # refuses GPUs: workers share weights in main memory
     workers = c.workers or cores()
-    one = worker_envs(c, crew, life_loss=c.life_loss, lanes=1, workers=1, inline=True)  # the worker steps it itself
-    envs = whole_matches(one)  # of a game of several players, all of them
-    tasks = task_costs(c)  # what each costs, by name
-    more = {"core_size": c.core_size, "previous": c.previous, "auxiliary": tuple(tasks)}
-    # exact=False: a row's outputs may have other bits in a batch of another size, which is faster
-    policy = actor_critic(c, envs, c.init, exact=False, **more)
-    source = Inline(envs, c.unroll, episodes=True)  # a rollout also ends with its episode
+    one = worker_envs(c, crew, life_loss=c.life_loss, lanes=1, workers=1, inline=True)  # inline: steps it by itself
+    envs = whole_matches(one)  # in a game of several players a worker has a lane for each of them
+    tasks = task_costs(c)  # of --auxiliary, by name
+    # exact=False: faster; the last bits of an output may depend on the size of the batch
+    policy = actor_critic(
+        c, envs, init=c.init, exact=False, core_size=c.core_size, previous=c.previous, auxiliary=tuple(tasks)
+    )
+    source = Inline(envs, c.unroll, episodes=True)  # acts with its own copy; a rollout also ends with its episode
     loss = A2C(
         c.gamma, c.lam, value_cost=c.value_cost, reward=c.reward, reward_scale=c.reward_scale,
         normalize_advantage=c.normalize_advantage, reduction=c.reduction,
-        values="unrolled",  # targets are made of V as computed for the gradient, not as stored while acting
+        values="unrolled",  # V of targets comes with the gradient's pass, so acting needs none behind the last row
     )  # fmt: skip
-    loss = with_auxiliary(loss, c.core, tasks)  # a temporal core adds two KL divergences
+    loss = add_terms(loss, c.core, tasks)  # of tasks; with --core temporal: its two KL divergences
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
     update = Hogwild.of(optimizer, policy, workers=workers)
-    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    parts = (UnrealWindows(),) if tasks else ()  # recent rows, which the tasks draw from
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts)
-    crew.add(learn, n=workers, name="episodic_replica", learner=True, if_lost="replace", source=source, spec=spec)
-    # values: their unit is the scaled reward, reports show the environment's
+    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    parts = (UnrealWindows(),) if tasks else ()  # a memory of recent rows, which the tasks draw from
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=parts)
+    # name: of the role in reports; a lost worker is replaced: no other waits for it
+    crew.add(learn, n=workers, name="episodic_replica", if_lost="replace", source=source, spec=spec)
+    # resolved: what --workers 0 became; values: the network's are of scaled rewards, reports undo the scale
     return System(envs, policy, loss.metrics, resolved={"workers": workers}, values=value_units(c))

@@ -1,7 +1,7 @@
 """Accel RL, policy gradients (Stooke & Abbeel 2018): batched inference for two groups of lanes in turn, many replicas.
 
 replica:  envs, group 0 ─┐
-                         ├─► policy ─► rows ─► loss (A2C or PPO) ─► update     while one group is served the other steps
+                         ├─► policy ─► rollout ─► loss (A2C or PPO) ─► update   one group is served, the other steps
           envs, group 1 ─┘
           … × replicas, one per core or GPU: averaged gradients (allreduce), or a central vector in chunks (chunked)
 """
@@ -12,7 +12,7 @@ from typing import Any, Literal
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
 from polyplay.learning import A2C, PPO, Epochs, Hyperparameters, Inline, LearnerSpec, Passes, Source, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, check_minibatches, replica_envs, with_auxiliary
+from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, check_minibatches, replica_envs
 from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -23,7 +23,7 @@ class Config(PolicyOptions):
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal["a2c", "ppo"] = "a2c"  # the loss; a2c makes one pass over a rollout, ppo several
-    sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step (allreduce) or asynchronously
+    sync: Literal["allreduce", "chunked"] = "allreduce"  # replicas learn in step, or (chunked) asynchronously
     lanes: Count = 16  # parallel environments (num-envs), over all replicas
     replicas: Workers = 0  # copies of the loop, each with a share of lanes and a core or GPU (0: one per core or GPU)
     groups: Count = 2  # groups of a replica's lanes, stepped in turn
@@ -45,24 +45,27 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole_lanes = c.core != "none" and c.algo == "ppo"  # in a minibatch: lanes divide among them
-    # replicas: copies of the loop, each with its share of the lanes
+    whole_lanes = c.core != "none" and c.algo == "ppo"  # in minibatches, for a recurrent core
+    # envs: a replica's lanes, in --groups: one group steps while the policy acts for the other
+    # replicas: copies of the loop, each with its share of the lanes; with whole_lanes these divide among minibatches
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if whole_lanes else 1)
-    policy = actor_critic(c, envs)
-    source: Source = Inline(envs, c.unroll)
+    # policy: what makes a network in each replica
+    policy = actor_critic(c, envs, init="orthogonal")
+    source: Source = Inline(envs, c.unroll)  # acts with the weights that it learns
     common: Any = {"value_cost": c.value_cost, "reward": c.reward, "normalize_advantage": c.normalize_advantage}
-    loss: Any = A2C(c.gamma, c.lam, bootstrap="acted", **common)  # V of the last row is that of acting
+    loss: Any = A2C(c.gamma, c.lam, bootstrap="acted", **common)  # V behind the rollout is known from acting
     if c.algo == "ppo":
-        check_minibatches(c, envs)  # none may be empty
+        check_minibatches(c, envs)  # refuses so many that one could be empty
         source = Passes(source, Epochs(c.epochs, c.minibatches))
         loss = PPO(c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", **common)
-    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm)  # alpha: Lasagne's decay
-    chunked = c.sync == "chunked"
+    chunked = c.sync == "chunked"  # the paper's asynchronous variants
     update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas, policy)
-    # remaining: part of the run to come, by which the clip range falls
-    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
+    # remaining: the part of the run to come, from 1 to 0; PPO's clip range falls by it
+    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    lost: Any = "replace" if chunked else "fail"  # replicas in step can't do without one
-    crew.add(learn, n=replicas, name="replica", learner=True, if_lost=lost, source=source, spec=spec)
+    lost: Any = "replace" if chunked else "fail"  # fail: the run ends, as replicas in step need each other
+    crew.add(learn, n=replicas, name="replica", if_lost=lost, source=source, spec=spec)
+    # resolved: what --replicas 0 became
     return System(envs, policy, loss.metrics, resolved={"replicas": replicas})

@@ -2,7 +2,8 @@
 
 self_play × players:  games at once: search ─► visits, move ─► whole games ─► RolloutQueue ─► replay ─► learn × learners
                          ▲  asks the network, in batches                                        π, z under a symmetry │
-                         └── Params of the best, pulled every 32 evaluations ◄─ judge ◄─ Params ◄─────────────────────┘
+                         └── Params of the champion, pulled now and then ◄─ judge ◄─ Params of the candidate ◄────────┘
+judge (the paper's evaluator): a match of a candidate against the champion, which it becomes if it wins enough
 """
 
 from dataclasses import dataclass
@@ -60,7 +61,7 @@ class Config:
     anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
     drops: tuple[Count, ...] = (400_000, 600_000)  # updates from which on the learning rate is a tenth of what it was
     momentum: Fraction = 0.9  # of stochastic gradient descent
-    l2: NonNegative = 1e-4  # c of the loss's c‖θ‖²
+    l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss
     gate: Fraction = 0.55  # share of points that a candidate must exceed to become champion; 0: no gate
     gate_games: Count = 400  # of a match; the champion's policy draws their first plies, half of --temperature-plies
     gate_every: Count = 1_000  # updates from one match to the next
@@ -71,37 +72,38 @@ class Config:
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.games, **crew.env_defaults)  # the command line's options
     board, search = board_of(envs), search_options(c)
-    policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
-    # rows without recurrent state ({}), of one lane: several whole games in a slot
-    queue = RolloutQueue(game_rows(board), {}, 4 * (board.longest + 1), 1, slots=4 * c.players, producers=c.players)
-    params = best = Params.of(policy, readers=c.players)  # published weights: learnt, and those that play
-    game: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "if_lost": "replace"}
+    policy, rows = BoardNetworkFactory(envs.spec, c.blocks, c.filters), game_rows(board)
+    # T: so long that a slot has several whole games; state: there is no recurrent one
+    queue = RolloutQueue(rows, state={}, T=4 * (board.longest + 1), lanes=1, slots=4 * c.players, producers=c.players)
+    params = champion = Params.of(policy, readers=c.players)  # weights that are learnt, and those that play
+    shared: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "if_lost": "replace"}
     if c.gate:
-        params = Params.of(policy)  # the candidate's
+        params = Params.of(policy)  # candidates', which the judge may publish as the champion's
+        # plies: of openings that the champion draws; in the paper matches begin at the empty board
         gate = Gate(c.gate, c.gate_games, c.gate_every, plies=c.temperature_plies // 2, reign=c.champion_games)
-        crew.add(judge, gate=gate, params=params, publish=best, **game)
-    # backend: what evaluates self-play's network
+        crew.add(judge, gate=gate, params=params, publish=champion, **shared)
+    # backend: what computes the network in searches
     resign = ResignOptions.parse(c.resign)
-    crew.add(self_play, n=c.players, out=queue, params=best, backend=c.evaluator, resign=resign, **game)
+    crew.add(self_play, n=c.players, out=queue, params=champion, backend=c.evaluator, resign=resign, **shared)
     if c.capacity < c.batch:
         raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
-    # each learner draws its share of a batch
+    # lanes: one for each player; a row's agent is always the same; each learner draws its share of a batch
     replay = Replay(
-        {k: v for k, v in game_rows(board).items() if k != "agent"},
+        {k: v for k, v in rows.items() if k != "agent"},
         lanes=c.players, capacity=c.capacity, batch=divide_among(c, "learners", "batch").batch,
         gamma=0.0,  # nothing is summed: every row has its game's outcome z
         start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
     )  # fmt: skip
-    source: Source = Replayed(Rollouts(queue, n=1), replay)
+    source: Source = Replayed(Rollouts(queue, n=1), replay)  # the learner's own; of several: a worker's, for all
     if c.learners > 1:
         samples = SampleQueue(replay, queue, c.learners)
         crew.add(serve_replay, source=queue, out=samples)
         source = Samples(samples)
-    loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")  # under random symmetries
-    optimizer = OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)  # whose gradient is that of c‖θ‖²
-    update, drops = averaged(optimizer, c.learners, policy), RateDrops(c.drops)
-    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (drops,))
-    crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, publish=params)
+    loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")  # turned: by random symmetries
+    optimizer = OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)  # adds 2·l2·θ, the gradient of l2·‖θ‖²
+    update = averaged(optimizer, c.learners, policy)
+    hyper, drops = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate), RateDrops(c.drops)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(drops,))
+    crew.add(learn, n=c.learners, source=source, spec=spec, publish=params)
     metrics, player = (*loss.metrics, *REPLAY_METRICS, *SELF_PLAY_METRICS), partial(SearchPolicy, board, search, policy)
     return System(envs, policy, metrics, player=player)  # evaluations search, too

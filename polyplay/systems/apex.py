@@ -1,10 +1,10 @@
-"""Ape-X DQN (Horgan et al. 2018): many actors, each at its own ε, prioritized replays beside them, one learner.
+"""Ape-X DQN (Horgan et al. 2018): many actors, each at its own ε, prioritized replays beside them, one learner or more.
 
-act × actors:   envs ─► own copy of the weights, ε by lane ─► rows, with the policy's values ─► RolloutQueue
-                          ▲                                                                            ▼
-                 Params, one publication for all          serve_replay × replay_workers: replay, first priorities
-                          │                                                                            ▼
-learn:          update ◄── loss ◄── batches drawn ahead ◄── SampleQueue ◄─────── and priorities back ────────┘
+act × actors:      envs ─► own copy of the weights, ε by lane ─► rollouts, with Q as acted ─► RolloutQueue
+                             ▲ pulled once per rollout                                              ▼
+                           Params               serve_replay × replay_workers: Replay, first priorities by that Q
+                             ▲                                                      ▼ batches     ▲ new priorities
+learn × learners:          update ◄── loss ◄── batches drawn ahead ◄───────────── SampleQueue ────┘
 """
 
 from dataclasses import dataclass
@@ -51,38 +51,42 @@ class Config(ValueOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = worker_envs(c, crew, workers=1)  # workers: processes that step an actor's environments
+    envs = worker_envs(c, crew, workers=1)  # workers: environment processes of each actor
     policy = q_network(c, envs, dueling=True)
-    explore = EpsilonLadder(c.actors * c.lanes, base=c.epsilon)
+    explore = EpsilonLadder(lanes=c.actors * c.lanes, base=c.epsilon)  # a constant ε for each lane
     loss = QLoss("mean", clip=0.0, double=True)  # clip 0: the error is squared, not clipped to ±1
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95, clip=c.max_grad_norm)  # alpha: RMSProp's decay
     update, target = averaged(optimizer, c.learners, policy), TargetNetwork(every=c.target_update)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     return wire_apex(c, crew, envs, spec, explore, reward=c.reward)
 
 
 def wire_apex(
     c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration, reward: str, scale: float = 1.0
 ) -> System:
-    """The figure above, whatever is learnt; reward: clipped or not; scale: of rewards."""
-    policy, network = spec.policy, spec.policy()  # one network for its shapes
+    """Add the figure's actors, replays and learners, for any loss; reward: clipped or not; scale: of rewards."""
+    policy, network = spec.policy, spec.policy()  # one for its shapes: each worker makes its own
     each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # a replay worker's share
     each = divide_among(each, "learners", "batch")  # and a learner's
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, readers=c.replay_workers)
-    # capacity, batch, n_step, gamma, learning_starts: those of `each`
+    # each: its batch, capacity and learning_starts
     replay = replay_of(
         each, envs, network,
         Proportional(c.alpha, beta=0.4, first="td"),  # first priorities are TD errors by the acting network
-        lanes=each.actors * c.lanes, reward=reward, scale=scale, ratio=c.ratio or None,
+        gamma=c.gamma, n_step=c.n_step, lanes=each.actors * c.lanes, reward=reward, scale=scale,
+        ratio=c.ratio or None,  # None: neither side waits for the other
         soft=True,  # holds more than its capacity between two trims
     )  # fmt: skip
-    samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)  # depth: batches ready for each learner
+    # from workers that each read `queue` into such a replay, to learners; depth: batches ready for each
+    samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)
     params = Params.of(network, readers=c.actors)  # the published weights
+    # a lost actor or replay worker is replaced; without a learner the run ends
     crew.add(
-        act, n=c.actors, if_lost="replace", nice=niceness(c.actors, c.learners),  # nice: leaves each learner a core
+        act, n=c.actors, if_lost="replace", nice=niceness(c.actors, c.learners),  # nice: learners come first
         envs=envs, policy=policy, explore=explore, out=queue, params=params,
     )  # fmt: skip
     crew.add(serve_replay, n=c.replay_workers, if_lost="replace", source=queue, out=samples, trim=c.evict_every)
-    crew.add(learn, n=c.learners, learner=True, source=Samples(samples), spec=spec, publish=params)
+    crew.add(learn, n=c.learners, source=Samples(samples), spec=spec, publish=params)
+    # values: the network's are of scaled rewards, reports undo the scale
     return System(envs, policy, (*spec.loss.metrics, *REPLAY_METRICS), values=ValueUnits(reward_scale=scale))

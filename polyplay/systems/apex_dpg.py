@@ -1,11 +1,12 @@
-"""Ape-X DPG (Horgan et al. 2018, §4.2): Ape-X for real actions: many actors, each with noise of its own; an actor and a
-critic in one network.
+"""Ape-X DPG (Horgan et al. 2018, §4.2): Ape-X for real actions: many actors, which add noise; an actor and a critic.
 
-act × actors:   envs ─► own copy of μ, noise on actions ─► rows, with Q of both ends ─► RolloutQueue
-                          ▲                                                                     ▼
-                 Params, one publication for all       serve_replay × replay_workers: replay, first priorities
-                          │                                                                     ▼
-learn:          update ◄── loss of Q, and of μ along dQ/da ◄── SampleQueue ◄────────── and priorities back
+act × actors:      envs ─► own copy of μ, noise on actions ─► rollouts, with Q as acted ─► RolloutQueue
+                             ▲ pulled once per rollout                                           ▼
+                           Params            serve_replay × replay_workers: Replay, first priorities by that Q
+                             ▲                                                      ▼ batches  ▲ new priorities
+learn × learners:          update ◄── loss of Q, and of μ along dQ/da ◄────────── SampleQueue ─┘
+
+All but network, noise and loss is of apex.py.
 """
 
 from dataclasses import dataclass
@@ -40,7 +41,7 @@ class Config:
     batch: Count = 256  # transitions in one update, over all learners
     ratio: NonNegative = 0.0  # transitions drawn per agent step; 0: neither side waits for the other
     capacity: Count = 1_000_000  # transitions in all replays together; up to an eighth more between trims
-    evict_every: Count = 100  # updates between two trims of the replay to its capacity, oldest transitions first
+    evict_every: Count = 100  # updates between trims of the replay to its capacity, oldest first; paper: by priority
     learning_starts: Count = 50_000  # agent steps before the first update
     target_update: Count = 100  # updates between two updates of the target network
     prefetch: Count = 16  # batches that each replay holds ready for each learner
@@ -50,18 +51,19 @@ class Config:
     saturation_cost: NonNegative = 0.0  # weight of a penalty for actions at the ends of their range (DPGLoss), 0 is off
     learning_rate: Positive = 1e-4  # learning rate of actor and critic, constant
     optimizer: str = "adam"  # adam, or another of docs/reference/optimizers.md
-    frames: Count = 100_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
+    frames: Count = 100_000_000  # agent steps to train for, unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)  # the command line's options
-    # one line for the user where actions are others
+    envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)  # workers: environment processes of each actor
+    # refuses environments whose actions are no bounded real numbers
     check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
     widths = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}  # of their two layers
+    # actor and critic, two networks without common layers, as one module
     policy = NetworkFactory(c.network, envs.spec, widths, deterministic=True)
     loss = DPGLoss(clip=c.dqda_clip, saturation_cost=c.saturation_cost)
     update = averaged(OptimizerSpec(c.optimizer), c.learners, policy)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
-    # actors, replays and learners of Ape-X's page
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
+    # actors, replays and learners of apex.py; all actors have the same σ of noise
     return wire_apex(c, crew, envs, spec, explore=GaussianNoise(c.noise), reward="none", scale=c.reward_scale)

@@ -1,7 +1,8 @@
-"""Asynchronous PPO (Sample Factory, Petrenko et al. 2020): IMPALA's figure, PPO's surrogate, several passes.
+"""Asynchronous PPO (Sample Factory, Petrenko et al. 2020): IMPALA's figure (impala.py), PPO's loss, several passes.
+Here each actor has its own copy of the weights; Sample Factory's rollout workers ask policy workers.
 
 act × actors:  envs ─► own copy of the weights ─► rollouts ─► RolloutQueue ─► learn × learners: epochs × minibatches:
-                          ▲                                                clipped loss on V-trace ─► update
+                          ▲                              V-trace by the present weights ─► clipped loss ─► update
                           └─────────────── Params, pulled once per rollout ◄───┘
 """
 
@@ -12,7 +13,7 @@ from polyplay.buffers import slots_per_batch
 from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, UserError, Workers
 from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, with_auxiliary, worker_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, worker_envs
 from polyplay.systems.impala import wire_impala
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
@@ -33,7 +34,7 @@ class Config(PolicyOptions):
     batch: Count = 8  # trajectories for the passes of one batch, over all learners
     epochs: Count = 4  # passes over a batch
     minibatches: Count = 4  # minibatches per pass, of whole trajectories
-    clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε
+    clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε; Sample Factory: 1/(1 + ε) to 1 + ε
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
@@ -46,21 +47,22 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    actors = c.actors or fewest_actors(c.learners)  # two, or one for each of more learners
-    # a learner's share of a batch; a rollout has `lanes` trajectories. The rest says whether so many can come
-    rollouts = slots_per_batch(c.batch, c.lanes, actors, c.slots, c.learners, c.lag)
+    actors = c.actors or fewest_actors(c.learners)  # the fewest: two, or one for each of more learners
+    # rollouts, of `lanes` trajectories each, in a learner's share of a batch; refuses more than slots and lag let come
+    rollouts = slots_per_batch(c.batch, c.lanes, actors=actors, slots=c.slots, learners=c.learners, lag=c.lag)
     if (own := rollouts * c.lanes) < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {own} trajectories per learner: raise --batch")
-    # workers: threads or processes that step an actor's environments, its share of the cores
+    # workers: threads or processes that step an actor's environments: one, but more where a GPU acts
     envs = worker_envs(c, crew, workers=crew.placement.env_threads(actors))
-    policy = actor_critic(c, envs, previous=c.core != "none")  # the core also takes the previous action and reward
-    loss = APPO(
+    # previous: a core also takes the previous action and reward
+    policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
+    loss = APPO(  # V-trace's targets are made anew in every minibatch
         c.gamma, c.lam, c.clip_range, value_cost=c.value_cost,
         normalize_advantage=c.normalize_advantage, reward=c.reward,
     )  # fmt: skip
-    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy)
-    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    # actors, queue and learners of IMPALA's page, with several passes over each batch
-    return wire_impala(c, crew, envs, spec, rollouts, passes=Epochs(c.epochs, c.minibatches))
+    # actors, queue and learners of impala.py's figure, with several passes over each batch
+    return wire_impala(c, crew, envs, spec, actors, rollouts, passes=Epochs(c.epochs, c.minibatches))

@@ -1,9 +1,9 @@
-"""DQN (Mnih et al. 2015): one player, its memory, and a network that learns from what is drawn from it.
+"""DQN (Mnih et al. 2015): a network acts ε-greedily, and learns from batches drawn from a replay of transitions.
 
-replica:  envs ─► ε-greedy policy ─► rows ─► Replay ─► `ratio` draws per step: loss ─► update
-                        ▲                                 ▲ target network           │
-                        └────────────── same weights ─────┴── a copy now and then ◄──┘
-          … × replicas, whose gradients are averaged (all-reduce): together they are one batch and one memory
+replica:  envs ─► ε-greedy policy ─► transitions ─► Replay ─► `ratio` draws per step: loss ─► update
+                        ▲                                        ▲ target network           │
+                        └─────────────────── same weights ───────┴── a copy now and then ◄──┘
+          … × replicas, each with its share of lanes, replay and batch; their gradients are averaged (all-reduce)
 """
 
 from dataclasses import dataclass
@@ -53,20 +53,23 @@ HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": 
 
 def build(c: Config, crew: Crew) -> System:
     each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of them
-    # inline_single: a replica of one Atari game steps it itself
+    # workers: environment processes; but a single Atari game is stepped by the replica itself
     envs = worker_envs(each, crew, workers=1, inline_single=True)
     policy = q_network(c, envs, **HEADS[c.head])
+    network = policy()  # for its shapes: each worker makes its own
+    # ε from 1 to --epsilon, by the agent steps of all replicas' lanes together
     explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
     sampler = Proportional(c.alpha, c.beta, last=1.0) if c.alpha else Uniform()  # last: β at the end of the run
-    # a network is made for the shapes of its rows; capacity, batch, n_step, gamma, learning_starts: those of `each`
-    replay = replay_of(each, envs, policy(), sampler, reward=c.reward, ratio=c.ratio)
+    # each: its lanes, batch, capacity and learning_starts
+    replay = replay_of(each, envs, network, sampler, gamma=c.gamma, n_step=c.n_step, reward=c.reward, ratio=c.ratio)
+    # acts with the weights that it learns
     source = Replayed(Inline(envs, c.unroll, explore), replay)
     loss = QLoss(c.reduction, double=c.double, replicas=c.replicas)  # a sum is over all replicas' transitions
     clip = 10.0 if c.head == "dueling" else 0.0  # of the gradient's norm, as in Wang et al. 2016
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95, clip=clip)  # alpha: RMSProp's decay
     update, target = averaged(optimizer, c.replicas, policy), TargetNetwork(every=c.target_update)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
-    crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
+    crew.add(learn, n=c.replicas, name="replica", source=source, spec=spec)
     epsilon = 0.001 if c.double else 0.05  # of evaluations, as published for both
     return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), epsilon=epsilon)

@@ -2,20 +2,23 @@
 
 act × actors:  a table of two teams ─► forward pass ─► rollouts ─► RolloutQueue ─► learn × learners, each: buffer ─►
                  │    ▲          ▲                                                windows at random: PPO ─► AllReduce
-   matches ◄─────┘    │          └── Params, published every so many updates ◄───────────────┴─► past agents ─┐
-      └─► referee ────┴─► whether a past agent sits at the table, by quality ◄──────────────────────────────────┘
+   matches ◄─────┘    │          ├── Params, published every `publish` updates ◄──────────────────────────────┤
+      └─► referee ────┤          └── past agents, files of weights ◄── every `snapshot_every` updates ────────┘
+                      └── whether a past agent sits at the table: by quality, which falls when it is beaten
 rater:  newest Params against bots ─► TrueSkill
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import PPO, Hyperparameters, LearnerSpec, Windows, learn
 from polyplay.learning.agents import WINDOW_METRICS, discount_of
 from polyplay.population.judge import RATING_METRIC, rated_games, rater
+from polyplay.population.referee import Opponents, referee
 from polyplay.systems import System
 from polyplay.systems import _teams as teams
 from polyplay.weights import AgentParams, OptimizerSpec, averaged
@@ -41,7 +44,7 @@ class Config:
     opponents: str = "past:0.2"  # who plays against it: latest (itself), or past:P (past agents, probability P)
     games_per_matchup: Count = 32  # that a table plays before its opponent is drawn anew
     snapshot_every: Count = 320  # updates from one past agent to the next
-    rate_every: Whole = 640  # updates from one version that is rated against bots to the next (0: none is)
+    rate_every: Whole = 640  # updates between two ratings of the newest version, by matches against bots (0: none)
     team_spirit: Fraction = 0.3  # τ: how much of a hero's reward is the mean of its team's
     horizon: Positive = 180.0  # seconds H: the discount is 1 − --step-time / H
     step_time: Positive = 4 / 30  # seconds of an agent step
@@ -59,34 +62,43 @@ class Config:
 def build(c: Config, crew: Crew) -> System:
     teams.check_windows(c)  # refuses windows that can't be cut, drawn or waited for
     actors = c.actors * c.learners
-    # each of a table's two teams is a group of an actor's lanes
+    # a table: the two teams that meet in an actor's matches; each is a group of its lanes
     envs = teams.table_envs(c, crew, teams.TEAMS, actors)
-    policy = teams.five_network(c, envs)  # sets of units, an LSTM, rewards shared in a team by team_spirit
+    policy = teams.five_network(c, envs)  # sets of units, an LSTM; it mixes rewards by team_spirit
     loss = PPO(
         discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False, normalize_advantage=True,
         reward="scale",  # divided by the size of returns
     )  # fmt: skip
     update = averaged(OptimizerSpec("adam_clipped"), c.learners, policy)
+    # horizon and step_time are here too, so that --change can move the discount during a run
     hyper = Hyperparameters(
         learning_rate=c.learning_rate, entropy_cost=c.entropy_cost,
         team_spirit=c.team_spirit, horizon=c.horizon, step_time=c.step_time,
     )  # fmt: skip
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    network = policy()  # for its shapes
-    league = League(1, actors, teams=envs.spec.sides, seated=teams.TEAMS)  # of one agent and its past selves
-    params = AgentParams(network, 1, readers=actors)
+    network = policy()  # for its shapes: each worker makes its own
+    # one agent and its past ones; teams: of each seat in a match; seated: players at a table
+    league = League(1, actors, teams=envs.spec.sides, seated=teams.TEAMS)
+    params = AgentParams(network, 1, readers=actors)  # the published weights
+    # slots: of each actor and team: one is filled while another is learnt from
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=2, readers=c.learners, window=c.window)
-    # reuse: windows drawn for each that came; publish: updates between two versions that act; snapshots: of past agents
+    # reuse: windows drawn for each that came; publish: updates between two versions that act; stale: versions that
+    # those are behind; snapshots: updates between two past agents
     windows = Windows(
         queue, c.capacity, c.batch, reuse=c.sample_reuse, publish=c.publish, stale=c.staleness,
         league=league, snapshots=c.snapshot_every,
     )  # fmt: skip
-    # actors at tables, and the referee, which draws the other team by its quality
-    teams.add_actors(c, crew, actors, envs=envs, policy=policy, out=queue, params=params, league=league)
-    crew.add(learn, n=c.learners, learner=True, source=windows, spec=spec, publish=params)
-    teams.add_referee(c, crew, league)
+    # lag: None: an actor waits for no update; a lost actor or referee is replaced
+    crew.add(
+        act_at_table, n=actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
+        envs=envs, policy=policy, out=queue, params=params, league=league,
+    )  # fmt: skip
+    crew.add(learn, n=c.learners, source=windows, spec=spec, publish=params)
+    # rates players by their matches, and draws the other team of each table
+    opponents = Opponents.parse(c.opponents)
+    crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup)
     if c.rate_every:
-        # each version by 64 matches, against the game's scripted players
+        # each version by 64 matches against the game's scripted players; the paper has 83 agents for it
         rated: Any = {"games": rated_games(envs), "references": tuple(envs.spec.bots), "matches": 64}
         crew.add(rater, if_lost="replace", policy=policy, params=params, every=c.rate_every, **rated)
     return System(envs, policy, (*loss.metrics, *WINDOW_METRICS, RATING_METRIC))

@@ -4,17 +4,19 @@ by rewards of its own; who is beaten by another copies it.
 act × actors:  a table of four agents ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners: V-trace
                  │        ▲    ▲                                              on own rewards, auxiliary tasks ─► update
      matches ◄───┘ tables ┘    └── Params of each agent, pulled once per rollout ◄──────────────────────────────────┘
-        └─► referee: Elo ─┴─► who copies whom: weights, rewards, hyperparameters ─► learn
+        └─► referee: Elo ─► who meets whom at tables, and who copies whom ─► learn: weights, rewards, hyperparameters
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
+from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
 from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.learning.unreal import UnrealWindows
+from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import initial
 from polyplay.systems import System
 from polyplay.systems import _teams as teams
@@ -59,30 +61,41 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    # players at a table hold a group of an actor's lanes each
+    # a table: the players who meet in an actor's matches; each holds a group of its lanes
     envs = teams.table_envs(c, crew, c.players, c.actors)
+    # rollouts of a player's lanes in a batch; parts: cores, or GPUs
     rollouts, learners = teams.rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
     policy = teams.ftw_network(c, envs)  # figure 2a, with heads for the auxiliary tasks
-    # what agents begin with and learn by: rewards of events, costs, the slow clock's period; what of it varies
+    # values: an agent's hyperparameters: rewards of events, costs, the slow clock's period, …; priors: from which some
+    # are drawn; copies: a copied value is multiplied by 0.8 or 1.2 with probability 0.05, a period is drawn anew
     values, priors, copies = teams.agent_values(c, envs)
-    loss = VTrace(
+    loss: Any = VTrace(
         c.gamma, c.lam, reduction="mean" if c.normalize_advantage else "sum",
-        normalize_advantage=c.normalize_advantage, reward="none",  # an agent's network makes its own rewards of events
+        normalize_advantage=c.normalize_advantage, reward="none",  # a network makes the rewards, of events by `values`
     )  # fmt: skip
     update = Local(OptimizerSpec(c.optimizer, eps=1e-5, clip=c.max_grad_norm))
-    # with_tasks: adds the core's two KL divergences and the auxiliary tasks; all costs are hyperparameters
-    total, parts = crew.agent_steps(envs, c.frames), (UnrealWindows(),)  # recent rows, for the auxiliary tasks
-    spec = LearnerSpec(policy, teams.with_tasks(loss, c), update, Hyperparameters("constant", **values), total, parts)
-    varied = values if copies.every else ()  # hyperparameters that change where agents copy each other
+    # with the core's two KL divergences and the auxiliary tasks, whose costs are in `values`
+    loss, hyper = teams.add_tasks(loss, c), Hyperparameters(anneal="constant", **values)
+    parts = (UnrealWindows(),)  # a memory of recent rows, which the tasks draw from
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=parts)
+    varied = values if copies.every else ()  # copies.every: exploit_every, or 0 without --evolve
+    # teams: of each seat in a match; seated: players at a table; past: past agents, which FTW has none of
     league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=0, varied=varied)
-    network = policy()  # for its shapes
+    network = policy()  # for its shapes: each worker makes its own
+    # slots: of each actor and player: one is filled while another is learnt from
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
-    statistics = update.optim.statistics if copies.every else None  # are copied too
-    params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)
+    statistics = update.optim.statistics if copies.every else None  # the optimizer's, copied with the weights
+    params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
     drawn = initial(priors, c.agents, crew.seed) if c.evolve else ()  # each agent's first values
     source = AgentRollouts(queue, rollouts, league, initial=drawn)
-    # actors at tables, and the referee, which rates players, draws those of tables and says who copies whom
-    teams.add_actors(c, crew, c.actors, envs=envs, policy=policy, out=queue, params=params, league=league)
-    crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
-    teams.add_referee(c, crew, league, copies)
+    # lag: None: an actor waits for no update; a lost actor or referee is replaced
+    crew.add(
+        act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
+        envs=envs, policy=policy, out=queue, params=params, league=league,
+    )  # fmt: skip
+    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
+    # rates players by their matches, draws those of tables, and says who copies whom
+    opponents = Opponents.parse(c.opponents)
+    crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)
+    # resolved: what --learners 0 became
     return System(envs, policy, spec.loss.metrics, resolved={"learners": learners})

@@ -1,7 +1,7 @@
 """GA3C (Babaeizadeh et al. 2017, figure 1): one model; predictors serve all agents, trainers change it, lock-free.
 
 agents, a process each ─► prediction queue ─► act × predictors: whoever is ready, at most 128 ─► their actions
-                                                       │ chunks of at most T transitions
+                                                       │ write chunks of at most T transitions
 model ◄─ Hogwild ─ learn × trainers ◄─ training queue ◄┘      schedule: how many of each, while the run goes on
 """
 
@@ -16,7 +16,7 @@ from polyplay.envs import Greedy
 from polyplay.envs.make import whole_matches
 from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, with_auxiliary, worker_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, worker_envs
 from polyplay.weights import Hogwild, OptimizerSpec
 from polyplay.workers.autoscale import schedule
 from polyplay.workers.crew import Crew
@@ -53,32 +53,33 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # agents that there may be
+    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # most agents that there may be: ours
     batching = Greedy(min(c.predict_batch, room))  # a prediction takes all that are ready, at most so many
-    # pipeline: of Atari games, each in a process of its own
+    # pipeline: plain is the one for Atari games in a process each
     envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, batching=batching)
-    envs = whole_matches(envs)  # of a game of several players, all of them
-    # exact=False: a row's outputs may have other bits in a batch of another size, which is faster; guard: of log π
-    policy = actor_critic(c, envs, c.init, exact=False, guard=c.correction.replace("vtrace", "none"))
-    # the training queue; a network is made for the shapes of its rows
-    chunks = TrainingQueue.of(envs, policy(), c.unroll, capacity=c.queue)
+    envs = whole_matches(envs)  # in a game of several players there is a lane for each of them
+    guard = "none" if c.correction == "vtrace" else c.correction  # how log π is kept from −∞
+    # exact=False: faster; the last bits of an output may depend on the size of the batch
+    policy = actor_critic(c, envs, init=c.init, exact=False, guard=guard)
+    network = policy()  # for its shapes: the workers share another
+    chunks = TrainingQueue.of(envs, network, c.unroll, capacity=c.queue)
     common: Any = {"value_cost": 1.0, "value_half": True}  # ½(R − V)²
     common |= {"reduction": c.reduction, "normalize_advantage": c.normalize_advantage, "reward": c.reward}
     loss: A2C | VTrace = VTrace(c.gamma, **common)
     if c.correction != "vtrace":
         # as published: R from the values of acting, but the advantage is R − V of the present weights
         loss = A2C(c.gamma, baseline="present", bootstrap="acted", **common)
-    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
     model = Hogwild.of(optimizer, policy, workers=MOST, copy=False)  # threads compute with the shared weights
-    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, model, hyper, crew.agent_steps(envs, c.frames))
-    # agents: their lanes, which all predictors serve; source: as few chunks as have min_batch transitions
+    # agents: their lanes, which any predictor serves and writes; source: as few chunks as have min_batch transitions
     agents, source = LaneTable(envs, chunks), Chunks(chunks, c.min_batch)
-    # drain: one that has to leave finishes its work first
+    # name: predict is the crew's role act; drain: one that has to leave finishes its work first
     served: Any = {"agents": agents, "policy": policy, "out": chunks, "params": model}
     predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, **served)
-    trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, learner=True, source=source, spec=spec)
+    trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, source=source, spec=spec)
     if c.schedule != "off":
         # numbers that `schedule` changes by one now and then; kept if more is learnt per second
         dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]

@@ -1,12 +1,13 @@
 """Gorila (Nair et al. 2015): many DQNs that learn through a parameter server; bundled, or free with --actors.
 
-bundle × learners:  envs ─► ε-greedy policy ─► rows ─► Replay ─► draws: loss, unless an outlier ─► gradient, in slices
-                       ▲ pulled before each rollout               ▲ and gradient; target network now and then    ▼
-                       └──────────────────────────────────────────┴── serve_parameters × shards: its part, unless stale
-free:  act × actors: this half ─► RolloutQueue ─► serve_replay × replay_workers ─► SampleQueue ─► learn: that half
+bundle × learners:  envs ─► ε-greedy policy ─► transitions ─► Replay ─► draws: loss, unless an outlier ─► gradient
+                              ▲ weights, before each rollout and gradient; a target network now and then       │ slices
+                    serve_parameters × shards: each updates its part of the weights, unless the slice is stale ◄┘
+free:  act × actors: envs ─► policy ─► RolloutQueue ─► serve_replay × replay_workers: Replay ─► SampleQueue
+       learn × learners: SampleQueue ─► loss ─► gradient in slices ─► shards, where actors pull weights, too
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
 from polyplay.buffers import REPLAY_METRICS, RolloutQueue, SampleQueue, Uniform, serve_replay
@@ -48,41 +49,49 @@ class Config(ValueOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    learners = c.learners or crew.placement.parts
+    learners = c.learners or crew.placement.parts  # cores, or GPUs
     if c.replay_workers != Config.replay_workers and not c.actors:
         given = f"--replay-workers {c.replay_workers} says nothing without --actors"
         raise UserError(f"{given}: give both, or leave it out")
     actors, replays = (c.actors, c.replay_workers) if c.actors else (learners, learners)  # a bundle has one of each
-    ratio = c.ratio or None if c.actors else c.ratio  # None: acting and learning don't wait for each other
-    each = divide_among(replace(c, actors=actors, replay_workers=replays), "replay_workers", "actors")
-    # inline_single: an actor of one Atari game steps it itself
+    ratio = (c.ratio or None) if c.actors else c.ratio  # None: acting and learning don't wait for each other
+    feeding = divide_among(c, "replay_workers", "actors").actors if c.actors else 1  # actors for each replay
+    lanes = c.lanes * actors  # of all actors
+    # workers: environment processes of each actor; but a single Atari game is stepped by the actor itself
     envs = worker_envs(c, crew, workers=1, inline_single=True)
     policy = q_network(c, envs)
-    network = policy()  # for its shapes
-    # lanes: of the actors that send their rows to one replay; capacity, batch, learning_starts, n_step, gamma: c's
-    replay = replay_of(c, envs, network, Uniform(), lanes=each.actors * c.lanes, reward=c.reward, ratio=ratio)
-    after, over = c.learning_starts * replays, c.epsilon_decay_steps
-    schedule = LinearEpsilon(1.0, c.epsilon, over=over, after=after, lanes=c.lanes * actors)
+    network = policy()  # for its shapes: each worker makes its own
+    # of c: capacity, batch and learning_starts, for each replay
+    replay = replay_of(
+        c, envs, network, Uniform(), gamma=c.gamma, n_step=c.n_step, reward=c.reward, ratio=ratio,
+        lanes=feeding * c.lanes,
+    )  # fmt: skip
+    after, over = c.learning_starts * replays, c.epsilon_decay_steps  # of ε from 1 to --epsilon, in all agent steps
     stale = c.stale or 10 * learners  # updates of a shard, after which it drops a gradient
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95)  # alpha: RMSProp's decay
     server = ParameterServer.of(optimizer, network, workers=learners, shards=c.shards, stale=stale)
     hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.agent_steps(envs, c.frames)
     gates = (OutlierGate(c.outlier),) if c.outlier else ()
     loss, parts = QLoss("mean"), (*gates, TargetNetwork(every=c.target_update))
-    spec = LearnerSpec(policy, loss, server, hyper, steps, parts)
+    spec = LearnerSpec(policy, loss, server, hyper, steps, parts=parts)
     if c.actors:
         queue = RolloutQueue.of(envs, network, c.unroll, actors, readers=replays)
+        # from replay workers, which read `queue` into such a replay each, to learners
         samples = SampleQueue(replay, queue, learners)
-        explore = RunSchedule(**vars(schedule), weights=server)  # by all actors' steps: these do not keep step
+        # by the steps that the server counts: actors do not keep step
+        explore = RunSchedule(1.0, c.epsilon, over=over, after=after, lanes=lanes, weights=server)
         crew.add(
-            act, n=actors, if_lost="replace", nice=niceness(actors, learners),  # nice: leaves each learner a core
+            act, n=actors, if_lost="replace", nice=niceness(actors, learners),  # nice: learners come first
             envs=envs, policy=policy, explore=explore, out=queue, params=server,
         )  # fmt: skip
         crew.add(serve_replay, n=replays, if_lost="replace", source=queue, out=samples)
-        crew.add(learn, n=learners, learner=True, if_lost="replace", source=Samples(samples), spec=spec)
+        crew.add(learn, n=learners, if_lost="replace", source=Samples(samples), spec=spec)
     else:
-        source = Replayed(Inline(envs, c.unroll, schedule), replay)
-        crew.add(learn, n=learners, name="bundle", learner=True, if_lost="replace", source=source, spec=spec)
+        # by each bundle's own steps, times all lanes
+        schedule = LinearEpsilon(1.0, c.epsilon, over=over, after=after, lanes=lanes)
+        source = Replayed(Inline(envs, c.unroll, schedule), replay)  # acts with the weights that it learns
+        crew.add(learn, n=learners, name="bundle", if_lost="replace", source=source, spec=spec)
     crew.add(serve_parameters, n=c.shards, server=server)
-    # epsilon: of evaluations, as DQN's
-    return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), {"learners": learners, "stale": stale}, epsilon=0.05)
+    # resolved: what 0 became; epsilon: of evaluations, as DQN's
+    metrics, resolved = (*loss.metrics, *REPLAY_METRICS), {"learners": learners, "stale": stale}
+    return System(envs, policy, metrics, resolved=resolved, epsilon=0.05)

@@ -15,7 +15,7 @@ from polyplay.envs import Envs
 from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, Passes, Rollouts, Source, VTrace, learn
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, task_costs, with_auxiliary, worker_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, task_costs, worker_envs
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 from polyplay.workers.sizing import choose_actors, fewest_actors
@@ -49,43 +49,46 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    actors = c.actors or fewest_actors(c.learners)  # two, or one for each of more learners
-    # a learner's share of a batch; a rollout has `lanes` trajectories. The rest says whether so many can come
-    rollouts = slots_per_batch(c.batch, c.lanes, actors, c.slots, c.learners, c.lag)
-    # workers: threads or processes that step an actor's environments, its share of the cores
+    actors = c.actors or fewest_actors(c.learners)  # the fewest: two, or one for each of more learners
+    # rollouts, of `lanes` trajectories each, in a learner's share of a batch; refuses more than slots and lag let come
+    rollouts = slots_per_batch(c.batch, c.lanes, actors=actors, slots=c.slots, learners=c.learners, lag=c.lag)
+    # workers: threads or processes that step an actor's environments: one, but more where a GPU acts
     envs = worker_envs(c, crew, workers=crew.placement.env_threads(actors))
-    tasks = task_costs(c)  # what each costs, by name
+    tasks = task_costs(c)  # of --auxiliary, by name
     # previous: a core also takes the previous action and reward
-    policy = actor_critic(c, envs, c.init, previous=c.core != "none", auxiliary=tuple(tasks))
+    policy = actor_critic(c, envs, init=c.init, previous=c.core != "none", auxiliary=tuple(tasks))
     loss = VTrace(
         c.gamma, lam=1.0, rho=c.rho, c=min(1.0, c.rho),  # ρ̄ and c̄ ≤ ρ̄
         rho_pg=c.rho,  # bound of the policy gradient's own weights
         value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reduction=c.reduction, reward=c.reward,
     )  # fmt: skip
-    loss = with_auxiliary(loss, c.core, tasks)  # a temporal core adds two KL divergences
+    loss = add_terms(loss, c.core, tasks)  # of tasks; with --core temporal: its two KL divergences
+    # averaged: over learners, each of which sums over its own share of the batch
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy)
-    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    parts = (UnrealWindows(),) if tasks else ()  # recent rows, which the tasks draw from
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts)
-    return wire_impala(c, crew, envs, spec, rollouts)
+    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    parts = (UnrealWindows(),) if tasks else ()  # a memory of recent rows, which the tasks draw from
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=parts)
+    return wire_impala(c, crew, envs, spec, actors, rollouts)
 
 
 def wire_impala(
-    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, rollouts: int, passes: Epochs | None = None
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, actors: int, rollouts: int, passes: Epochs | None = None
 ) -> System:
-    """The figure above: what is learnt from batches of so many rollouts, in one update or several passes."""
+    """Add the figure's actors, queue and learners. An update takes so many rollouts; APPO makes several passes."""
     policy, free = spec.policy, c.lag < 0
-    actors = c.actors or fewest_actors(c.learners)
-    if not c.actors and free:  # measured: as many as keep the learners busy
+    if not c.actors and free:  # as many more, measured, as keep the learners busy
         actors = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners, passes)
-    network = policy()  # for its shapes
+    network = policy()  # for its shapes: each worker makes its own
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=c.slots, readers=c.learners)
     params = Params.of(network, readers=actors)  # the published weights
+    # a lost actor is replaced; without a learner the run ends. lag: None: an actor waits for no update, only for an
+    # empty slot; threads: that compute in each actor, 0: its share of the cores
     crew.add(
         act, n=actors, if_lost="replace", envs=envs, policy=policy, out=queue, params=params,
-        lag=None if free else c.lag, threads=1 if free else 0,  # 0: compute threads by its share of the cores
+        lag=None if free else c.lag, threads=1 if free else 0,
     )  # fmt: skip
-    source: Source = Rollouts(queue, rollouts, in_turn=not free)  # in turn: of one actor after the other
+    source: Source = Rollouts(queue, rollouts, in_turn=not free)  # with a lag one of each actor in turn
     source = source if passes is None else Passes(source, passes)
-    crew.add(learn, n=c.learners, learner=True, source=source, spec=spec, publish=params)
+    crew.add(learn, n=c.learners, source=source, spec=spec, publish=params)
+    # resolved: what --actors 0 became
     return System(envs, policy, spec.loss.metrics, resolved={} if c.actors else {"actors": actors})

@@ -1,22 +1,26 @@
-"""A league: agents that learn by playing each other and their past agents (Jaderberg et al. 2019, figure 1).
+"""A league: agents that learn by playing each other (Jaderberg et al. 2019, figure 1) and past agents: weights that
+were kept, as in AlphaStar's league (Vinyals et al. 2019).
 
 act × actors:  a table of players ─► own copies of weights ─► rollouts ─► RolloutQueue ─► learn × learners ─► update
-                 │        ▲    ▲                                              past agents ◄┘ of each agent       │
-     matches ◄───┘ tables ┘    └── Params of each agent, pulled once per rollout ◄───────────────────────────────┘
-        └─► referee ─┴─► who copies whom ─► learn
+                 │        ▲    ▲                                                                                 │
+     matches ◄───┘ tables ┘    ├── Params of each agent, pulled once per rollout ◄───────────────────────────────┤
+        └─► referee ─┤         └── past agents, files of weights ◄── every snapshot_every updates ───────────────┘
+                     └─► who copies whom ─► learn
 """
 
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
 from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, Source, VTrace, learn
+from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import Evolution, around
 from polyplay.systems import System
-from polyplay.systems._teams import add_actors, add_referee, rollouts_per_batch, table_envs
-from polyplay.systems._wiring import PolicyOptions, actor_critic, with_auxiliary
+from polyplay.systems._teams import rollouts_per_batch, table_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms
 from polyplay.weights import AgentParams, Local, OptimizerSpec
 from polyplay.workers.crew import Crew
 
@@ -50,31 +54,43 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    # players at a table hold a group of an actor's lanes each
+    # a table: the players who meet in an actor's matches; each holds a group of its lanes
     envs = table_envs(c, crew, c.players, c.actors)
+    # rollouts of a player's lanes in a batch; parts: cores, or GPUs
     rollouts, learners = rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
-    policy = actor_critic(c, envs, previous=c.core != "none")  # the core also takes the previous action and reward
+    # previous: a core also takes the previous action and reward
+    policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
     loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
     if c.loss == "ppo":
         loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
-    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     update = Local(OptimizerSpec("adam", eps=1e-5, clip=0.5))
-    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
+    given = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # of all agents at first
+    hyper = Hyperparameters(anneal=c.anneal, **given)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    # copies: an agent takes a better one's weights and hyperparameters; these then change, a tenth to ten times of c's
-    copies = Evolution(every=c.exploit_every, priors=around(hyper.configured))
-    varied = hyper.configured if copies.every else ()  # hyperparameters that change with copies
+    # copies: an agent takes weights and hyperparameters of one that beats it with probability 0.7, by Elo; each value
+    # is multiplied by 0.8 or 1.2 then, and stays between a tenth and ten times of its first
+    copies = Evolution(every=c.exploit_every, priors=around(given))
+    varied = given if copies.every else ()  # hyperparameters that change with copies
     bots = tuple(envs.spec.bots)  # scripted players
+    # teams: of each seat in a match; seated: players at a table
     league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, bots=bots, varied=varied)
-    network = policy()  # for its shapes
+    network = policy()  # for its shapes: each worker makes its own
+    # slots: of each actor and player: one is filled while another is learnt from
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
-    statistics = update.optim.statistics if copies.every else None  # are copied too
-    params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)
+    statistics = update.optim.statistics if copies.every else None  # the optimizer's, copied with the weights
+    params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
     source: Source = AgentRollouts(queue, rollouts, league, snapshots=c.snapshot_every)
     if c.loss == "ppo":
-        source = Passes(source, Epochs(c.epochs, minibatches=min(c.batch, 2)))
-    # actors at tables, and the referee, which rates players and draws those of tables
-    add_actors(c, crew, c.actors, envs=envs, policy=policy, out=queue, params=params, league=league)
-    crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
-    add_referee(c, crew, league, copies)
+        source = Passes(source, Epochs(c.epochs, minibatches=min(c.batch, 2)))  # of whole trajectories
+    # lag: None: an actor waits for no update; a lost actor or referee is replaced
+    crew.add(
+        act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
+        envs=envs, policy=policy, out=queue, params=params, league=league,
+    )  # fmt: skip
+    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
+    # rates players by their matches, draws those of tables, and says who copies whom
+    opponents = Opponents.parse(c.opponents)
+    crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)
+    # resolved: what --learners 0 became
     return System(envs, policy, loss.metrics, resolved={"learners": learners})

@@ -1,7 +1,7 @@
 """Population based training of any other system (Jaderberg et al. 2017).
 
-trainer:  takes the member with the fewest agent steps ─► trains it until it is ready ─► its score
-          ─► is it worse than others: copy one of the best, and change its hyperparameters ─► the next member
+trainer:  takes the member with the fewest agent steps ─► trains it for `every` of them ─► its score
+          ─► does the rule `exploit` name a better one: copy that, `explore` its hyperparameters ─► the next member
           … × at_once, each with its share of the cores; no trainer waits for another, and none decides for all
 members:  ordinary runs of the system that --over names, in RUN/members/00, 01, …
 """
@@ -25,18 +25,18 @@ class Config:
     population: Whole = 0  # members (0: 8; with --exploit none and lists alone one for each combination)
     every: Count = 1_000_000  # agent steps of a member between two decisions about it
     vary: tuple[str, ...] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
-    exploit: Literal["truncation", "tournament", "ttest", "none"] = "truncation"  # whom a member copies
-    explore: Literal["perturb", "resample", "both", "none"] = "perturb"  # how it changes what it copied
+    exploit: Literal["truncation", "tournament", "ttest", "none"] = "truncation"  # the rule: which better one it copies
+    explore: Literal["perturb", "resample", "both", "none"] = "perturb"
+    # how a copied value changes: perturb: times 0.8 or 1.2; resample: one in four is drawn anew; both: one in four is
+    # drawn anew, the others are perturbed
     score: Literal["games", "evaluations"] = "games"  # mean return of 10 games of training, or of --eval-every
     at_once: Workers = 0  # trainers, each with its share of the cores (0: one per core)
 
 
 def build(c: Any, crew: Crew) -> System:
-    plan = plan_of(c, crew)  # the members, their options, and who copies whom
+    # the members' options, and the rule that a trainer asks after each `every` steps of a member: exploit, explore
+    plan = plan_of(c, crew)
     n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
-    members = Members(plan.size)  # what each has reached, and which trainer has it
-    crew.add(
-        trainer, n=n, on="process", learner=True, if_lost="replace",
-        plan=plan, out=members,
-    )  # fmt: skip
+    # learner: trainers end the run; Members: what each member has reached, and which trainer has it
+    crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=Members(plan.size))
     return System(None, None, ())  # a member's run has environments, a policy and metrics

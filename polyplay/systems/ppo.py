@@ -1,6 +1,6 @@
 """PPO: clipped surrogate, several passes over each rollout (Schulman et al. 2017).
 
-replica:  envs ─► policy ─► rows ─► epochs × minibatches: loss ─► update      one loop, one set of weights
+replica:  envs ─► policy ─► rollout ─► epochs × minibatches: loss ─► update      one loop, one set of weights
           … × replicas, whose gradients are averaged (all-reduce), so together they are one batch of `lanes`
 """
 
@@ -10,7 +10,7 @@ from typing import Literal
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.learning import PPO, Epochs, Hyperparameters, Inline, LearnerSpec, Passes, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, check_minibatches, replica_envs, with_auxiliary
+from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, check_minibatches, replica_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
@@ -43,20 +43,24 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    # replicas: copies of the loop, each with its share of the lanes; with a recurrent core a minibatch has whole lanes
+    # replicas: copies of the loop, each with its share of the lanes; with a recurrent core minibatches have whole
+    # lanes, so that these have to divide among them
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if c.core != "none" else 1)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt leaves them to torch
-    policy = actor_critic(c, envs, init, core_size=c.core_size)
-    check_minibatches(c, envs)  # none may be empty
+    # policy: what makes a network in each replica
+    policy = actor_critic(c, envs, init=init, core_size=c.core_size)
+    check_minibatches(c, envs)  # refuses so many that one could be empty
+    # acts with the weights that it learns, then makes passes over the rollout
     source = Passes(Inline(envs, c.unroll), Epochs(c.epochs, c.minibatches, c.target_kl))
-    loss = PPO(
+    loss = PPO(  # advantages are computed once for a rollout, before its passes
         c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", value_clip=c.value_clip,
         value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
     )  # fmt: skip
-    loss = with_auxiliary(loss, c.core)  # a temporal core adds two KL divergences
+    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy)
-    # remaining: part of the run to come, by which the clip range falls
-    hyper = Hyperparameters(c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
+    # remaining: the part of the run to come, from 1 to 0; the clip range falls by it
+    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    crew.add(learn, n=replicas, name="replica", learner=True, source=source, spec=spec)
+    crew.add(learn, n=replicas, name="replica", source=source, spec=spec)
+    # resolved: what --replicas 0 became
     return System(envs, policy, loss.metrics, resolved={"replicas": replicas})

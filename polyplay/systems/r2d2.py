@@ -1,8 +1,10 @@
-"""R2D2 (Kapturowski et al. 2019): recurrent actors at every ε, one prioritized memory of sequences, one learner.
+"""R2D2 (Kapturowski et al. 2019): recurrent actors, a prioritized replay of sequences, one learner.
 
-act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts ─► RolloutQueue ─► Replay of sequences ┐
-                          ▲                                                                            ▼
-                          └────────── Params, pulled now and then ◄── update ◄── learn: burn in, then rows
+act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts, with states and Q as acted ─► RolloutQueue
+                          ▲ pulled every `pull` steps                                                     ▼
+                        Params                      learn: its Replay of sequences, each with the state before it
+                          ▲                                                ▼ batches      ▲ new priorities
+                          └─ update ◄── loss of the rows behind ◄── burn-in from that state ──┘
 """
 
 from dataclasses import dataclass
@@ -49,29 +51,31 @@ class Config(AgentOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    # workers: processes that step an actor's environments; lanes: of all actors
+    # workers: environment processes of each actor; lanes: of all actors
     envs, lanes = worker_envs(c, crew, workers=1), c.actors * c.lanes
     # previous: the core also takes the previous action and reward
     policy = q_network(c, envs, core="lstm", core_size=c.core_size, dueling=True, previous=True)
-    network = policy()  # for its shapes
-    explore = EpsilonLadder(lanes, base=c.epsilon)
+    network = policy()  # for its shapes: each worker makes its own
+    explore = EpsilonLadder(lanes=lanes, base=c.epsilon)  # a constant ε for each lane
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors)
-    loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale, burn_in=c.burn_in)
+    loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale, burn_in=c.burn_in, double=True)
     # first priorities are TD errors by the acting network, mixed as the loss mixes them
     sampler = Proportional(c.alpha, c.beta, first="td", eta=loss.eta, rescale=c.rescale)
-    # period: rows between the starts of two sequences; batch, capacity, learning_starts, n_step, gamma: c's
+    # of c: batch, capacity and learning_starts; period: rows between the starts of two sequences
     replay = replay_of(
-        c, envs, network, sampler, lanes=lanes, ratio=c.ratio, sequence=c.sequence, burn_in=c.burn_in, period=c.unroll
-    )
-    source = Replayed(Rollouts(queue, n=1), replay)  # n: rollouts inserted at once
+        c, envs, network, sampler, gamma=c.gamma, n_step=c.n_step, lanes=lanes, reward="none", ratio=c.ratio,
+        sequence=c.sequence, burn_in=c.burn_in, period=c.unroll,
+    )  # fmt: skip
+    source = Replayed(Rollouts(queue, n=1), replay)  # rollouts are inserted one by one
     update = Local(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm))
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     params = Params.of(network, readers=c.actors)  # the published weights
+    # a lost actor is replaced; without the learner the run ends
     crew.add(
         act, n=c.actors, if_lost="replace", envs=envs, policy=policy, explore=explore, out=queue, params=params,
         keep=max(c.pull // c.unroll, 1),  # rollouts between two pulls of the weights
     )  # fmt: skip
-    crew.add(learn, learner=True, source=source, spec=spec, publish=params)
+    crew.add(learn, source=source, spec=spec, publish=params)
     # values: the network learns h of values, reports show values
     return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), values=ValueUnits(rescale=c.rescale))

@@ -1,9 +1,9 @@
 """Rainbow (Hessel et al. 2018): DQN that is double, dueling, categorical, n-step, prioritized and noisy at once.
 
-replica:  envs ─► noisy policy ─► rows ─► Replay, by priority ─► draws: projected distribution, KL ─► update
-                       ▲                        ▲ priorities ◄──────────┘                              │
-                       └──────────────────────────── same weights ◄────────────────────────────────────┘
-          … × replicas, whose gradients are averaged (all-reduce): together they are one batch and one memory
+replica:  envs ─► noisy policy ─► transitions ─► Replay, by priority ─► draws: projected distribution, KL ─► update
+                       ▲                                ▲ priorities ◄─────────────────┤ target network        │
+                       └──────────────────────────── same weights ─────────────────────┴── a copy now and then ┘
+          … × replicas, each with its share of lanes, replay and batch; their gradients are averaged (all-reduce)
 """
 
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ class Config(ValueOptions):
     unroll: Count = 4  # agent steps per lane between updates
     n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
-    variant: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation to follow (CODES); dopamine: not double
+    variant: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation (CODES); dopamine: not double, not dueling
     v_max: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     sigma: NonNegative = 0.5  # initial σ of the noisy layers; 0: ε-greedy instead
     batch: Count = 32  # transitions in one update, over all replicas
@@ -47,7 +47,9 @@ class Config(ValueOptions):
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
-CODES: Any = {  # sampler (last: β at the end), priority (divergence, or cross-entropy, which is never 0), head
+CODES: Any = {  # by variant: settings of the sampler, what a priority is, settings of the network
+    # last: β at the end; mixture: share of uniform draws; stratified: a draw in each of `batch` equal parts of the sum
+    # kl: divergence from the target; ce: cross-entropy, which is never 0. bias: of the last layer. init: of the weights
     "paper": ({"last": 1.0}, "kl", {"dueling": True}),
     "zoo": ({"last": 1.0, "mixture": 1e-3}, "ce", {"dueling": True, "bias": "none"}),
     "dopamine": ({"stratified": True}, "ce", {"init": "dopamine"}),
@@ -56,20 +58,24 @@ CODES: Any = {  # sampler (last: β at the end), priority (divergence, or cross-
 
 def build(c: Config, crew: Crew) -> System:
     each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of them
-    # inline_single: a replica of one Atari game steps it itself
+    # workers: environment processes; but a single Atari game is stepped by the replica itself
     envs = worker_envs(each, crew, workers=1, inline_single=True)
-    # priority: of a transition, which becomes its chance to be drawn
     sampling, priority, head = CODES[c.variant]
+    # noisy layers by Fortunato et al. 2018, or dqn_zoo's, whose noise is cut off at ±2
     noise = {"noisy": "zoo" if c.variant == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
     policy = q_network(c, envs, **head, **noise, atoms=51, support=(-c.v_max, c.v_max))
-    greedy = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
-    # a network is made for the shapes of its rows; capacity, batch, n_step, gamma, learning_starts: those of `each`
-    replay = replay_of(each, envs, policy(), Proportional(c.alpha, c.beta, **sampling), reward=c.reward, ratio=c.ratio)
-    source = Replayed(Inline(envs, c.unroll, explore=None if c.sigma else greedy), replay)
+    network = policy()  # for its shapes: each worker makes its own
+    # where no noise explores: ε from 1 to --epsilon, by the agent steps of all replicas' lanes together
+    schedule = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
+    sampler = Proportional(c.alpha, c.beta, **sampling)
+    # each: its lanes, batch, capacity and learning_starts
+    replay = replay_of(each, envs, network, sampler, gamma=c.gamma, n_step=c.n_step, reward=c.reward, ratio=c.ratio)
+    # acts with the weights that it learns
+    source = Replayed(Inline(envs, c.unroll, explore=None if c.sigma else schedule), replay)
     loss = CategoricalLoss(-c.v_max, c.v_max, priority=priority, double=c.variant != "dopamine")
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, policy)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), (target,))
-    crew.add(learn, n=c.replicas, name="replica", learner=True, source=source, spec=spec)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
+    crew.add(learn, n=c.replicas, name="replica", source=source, spec=spec)
     epsilon = 0.0 if c.sigma else 0.001  # of evaluations, as published
     return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), epsilon=epsilon)

@@ -180,15 +180,16 @@ class Crew:
     ) -> Role:
         """`n` workers that run `work(ctx, **holds)`. `on`: what they are, if not what the crew's workers are otherwise.
 
-        `drain`: one that has to leave sees `ctx.leaving`, brings what it holds to its end and returns; without, it is
-        ended at its next turn, a process at once. threads: compute threads of each, 0: its share of the cores. Raises
-        UserError: arguments that `work` does not take, or a name that another role has.
+        `learner`: they decide when the run ends, and save, as all do that hold a `spec`. `drain`: one that has to leave
+        sees `ctx.leaving`, brings what it holds to its end and returns; without, it is ended at its next turn, a
+        process at once. threads: compute threads of each, 0: its share of the cores. Raises UserError: arguments that
+        `work` does not take, or a name that another role has.
         """
         title = name or work.__name__
         check_holds(title, work, holds)
         if title in self._seats:
             raise UserError(f"crew.add: a second role {title} given; allowed: another name")
-        role = Role(title, work, n, holds, if_lost, on or self.on, learner, drain)
+        role = Role(title, work, n, holds, if_lost, on or self.on, learner or "spec" in holds, drain)
         if role.agents and any(other.agents for other in self.roles):
             raise UserError(f"{title}: source of several agents given; allowed: in one role of a crew")
         self._check_room(role, n)

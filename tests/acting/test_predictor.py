@@ -63,7 +63,7 @@ def service(crew: Crew, envs: Envs, T: int = 5, capacity: int = 10, rows: int = 
     batches = Chunks(queue, rows)
     served: Any = {"agents": agents, "policy": policy, "out": queue, "params": weights}
     predictors = crew.add(predict, n=2, name="act", on="thread", drain=True, **served)
-    trainers = crew.add(learn, n=2, on="thread", drain=True, learner=True, source=batches, spec=spec)
+    trainers = crew.add(learn, n=2, on="thread", drain=True, source=batches, spec=spec)
     for role in (predictors, trainers):
         crew.dial(role, 1, 4)
     return agents, predictors, trainers, loss, batches

@@ -58,7 +58,7 @@ def _crew(
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
     source = AgentRollouts(queue, 1, tables if league else None, snapshots)
-    crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
+    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
     if league:
         crew.add(referee, rates=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
     return crew, tables

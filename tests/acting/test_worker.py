@@ -113,7 +113,7 @@ def test_at_lag_0_what_was_stored_is_what_the_learner_computes_to_the_bit(env, n
     envs = Envs(env, lanes=8, groups=groups)
     spec = _task(envs, steps=8 * 5 * 28, **net)
     crew = Crew(seed=3, serial=True)
-    crew.add(learn, learner=True, source=Inline(envs, 5), spec=spec)
+    crew.add(learn, source=Inline(envs, 5), spec=spec)
     _run(crew)
     assert max(spec.loss.seen) == crew.counters.column("lag_max").max() == 0.0
     assert crew.counters.column("lag_count").sum() > 0
@@ -140,7 +140,7 @@ def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on, learne
     crew = Crew(seed=1, on="thread" if on == "serial" else on, serial=on == "serial")
     crew.add(act, n=2, envs=envs, policy=policy, out=queue, params=params, lag=lag)
     source = Rollouts(queue, groups * 2 // learners, in_turn=lag is not None)
-    crew.add(learn, n=learners, learner=True, source=source, spec=spec, publish=params)
+    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
     _run(crew)
     updates = [n for n in crew.counters.column("updates") if n > 0]
     assert updates == updates[:1] * learners
@@ -171,7 +171,7 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
         spec = replace(_task(envs, 8 * 5 * 6, loss), policy=policy)
         spec.hyperparameters.set("learning_rate", 1e-3)
         crew = Crew(seed=3, serial=True, precision=precision, reuse=reuse)
-        crew.add(learn, learner=True, source=Inline(envs, 5), spec=spec)
+        crew.add(learn, source=Inline(envs, 5), spec=spec)
         used = []
         with monkeypatch.context() as patched:
             patched.setattr(actor, "join_tapes", lambda tapes, used=used: used.append(0) or layers.join_tapes(tapes))

@@ -81,7 +81,7 @@ def learners(
     spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
     source = AgentRollouts(queue, 1, league, 10**6, initial)
-    crew.add(learn, n=processes or 1, learner=True, source=source, spec=spec, publish=params)
+    crew.add(learn, n=processes or 1, source=source, spec=spec, publish=params)
     crew.start(("loss", "grad_norm", "delta"))
     run = Learners(crew, league, params, policy)
     try:

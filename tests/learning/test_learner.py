@@ -132,7 +132,7 @@ def test_a_loss_of_a_users_own_is_tried_before_anything_starts(source):
     fits = kind(lambda x: returns.LossOutput(x, {"loss": x.detach()}))
     for loss, wrong in ((kind(lambda x: x), True), (fits, False)):
         crew = Crew(seed=1, serial=True)
-        crew.add(learn, learner=True, source=made, spec=task(policy=policy, loss=loss))
+        crew.add(learn, source=made, spec=task(policy=policy, loss=loss))
         with pytest.raises(UserError, match="gave Tensor, it must give") if wrong else nullcontext():
             crew.start(("loss",))
         crew.stop()

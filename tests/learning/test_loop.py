@@ -112,7 +112,7 @@ def test_a_source_that_lacks_a_method_or_opens_something_else_is_named():
     def adds(source: Any) -> Role:
         policy, hyper = NetworkFactory("mlp", Envs("toy:catch", 1).spec), Hyperparameters(learning_rate=0.1)
         spec = LearnerSpec(policy, VTrace(), Local(OptimizerSpec("adam")), hyper, 1e9)
-        return Crew(0).add(learn, learner=True, source=source, spec=spec)
+        return Crew(0).add(learn, source=source, spec=spec)
 
     with pytest.raises(TypeError, match=r"Unshaped.*shape"):
         type("Unshaped", (Source,), {"open": Acted.open})()

@@ -260,7 +260,7 @@ def test_what_a_role_cannot_hold_is_a_line_that_names_role_argument_and_class(wo
 def test_a_role_finds_what_it_holds_by_class_and_its_edges_by_argument():
     crew, queue, params = Crew(), RolloutQueue.of(SOURCE.envs, NET(), 5, 1), Params.of(NET)
     acts = crew.add(act, envs=SOURCE.envs, policy=NET, out=queue, params=params)
-    learns = crew.add(learn, learner=True, source=Rollouts(queue, 1), spec=SPEC, publish=params)
+    learns = crew.add(learn, source=Rollouts(queue, 1), spec=SPEC, publish=params)
     assert acts.edges() == {"out": queue, "params": params}
     assert learns.edges() == {"publish": params, "source": queue, "update": SPEC.update}
     assert (acts.find(Envs), acts.find(LearnerSpec), acts.find(Params)) == (SOURCE.envs, None, params)
