@@ -115,7 +115,7 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
         if passes is not None and not spec.loss.whole:
             targets = spec.loss.prepare(batch)
             rows = {k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()} | targets
-        run(rows, before, (0, 0, 0))
+        run(rows, before, 0)
         clip_gradient(vector, spec.update.optim.clip)
         optimizer.step()
 

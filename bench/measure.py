@@ -259,7 +259,7 @@ class Profile(CostProfile):
         tape = join_tapes(tapes)
 
         def update() -> None:
-            deque(self.apply_gradient(self.run(batch, first, (0, 0, 0), tape)), 0)
+            deque(self.apply_gradient(self.run(batch, first, 0, tape)), 0)
 
         return cpu_cost(update, seconds, self.clock)
 

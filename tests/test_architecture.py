@@ -22,15 +22,15 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1739,
+    "core": 1734,
     "envs": 4417,
     "buffers": 1943,
     "games": 3778,
     "nets": 2974,
-    "weights": 1211,
+    "weights": 1199,
     "acting": 1042,
     "search": 1364,
-    "learning": 2558,
+    "learning": 2540,
     "workers": 3101,
     "population": 1555,
     "systems": 1700,
@@ -71,7 +71,7 @@ WITH_TORCH = {"runs/reproduce", "evaluation/matches", "cli/gtp", "cli/play_sessi
 # class declares that.
 ASKED = {
     "fields of a dataclass, or arrays of a class, by a list of their names": """
-        acting/actor 1 buffers/replay 1 core/worker 2 envs/atari 5 envs/pool 1 systems/_wiring 3""",
+        acting/actor 1 buffers/replay 1 core/worker 1 envs/atari 5 envs/pool 1 systems/_wiring 3""",
     "commands and names of a module of ours, by what was typed": "__init__ 1 cli/main 1 cli/gtp 1",
     "environments, spaces and wrappers of users and of other libraries": """
         envs/build 8 envs/inline_pool 1 envs/lane 2 envs/masks 1 envs/pettingzoo 9 envs/rules 14 envs/saved_state 6

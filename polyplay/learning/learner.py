@@ -22,7 +22,7 @@ from polyplay.core.tree import Batch
 from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, open_parts
-from polyplay.learning.returns import Key, Loss, LossOutput, check_loss
+from polyplay.learning.returns import Loss, LossOutput, check_loss
 from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
@@ -221,7 +221,7 @@ class Learner:
         self.version, self.learnt, self.done = 0, 0.0, False
         self.parts = open_parts(self)
         target = next((part.net for part in self.parts if part.net is not None), None)
-        self.run = Runner(self.policy, target, spec.loss, self.vector)
+        self.run = Runner(self.policy, target, spec.loss, self.vector, (ctx.seed, ctx.index))
         self.policy.apply_hyperparameters(spec.hyperparameters.all())  # initial weights are saved with them
         saved = self.checkpoints.load_or_begin()
         self.update.begin(self.version, self.learnt, saved)
@@ -260,13 +260,6 @@ class Learner:
         """The part of the run that is left."""
         return max(0.0, 1.0 - self.progress / self.spec.total)
 
-    def rate(self) -> float:
-        """The learning rate of the next update."""
-        rate: float = self.run.hyper["learning_rate"]
-        for part in self.parts:
-            rate = part.rate(rate)
-        return rate
-
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None, passes: Epochs | None = None) -> Iterator[None]:
         """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
         `passes` several. tape: of acting with the present weights, where nothing is to be computed twice.
@@ -274,13 +267,14 @@ class Learner:
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
         if passes is not None:
-            yield from run_epochs(self, passes, batch, state, rows["version"], self.key)
+            seed = (*self.run.seed, self.version)
+            yield from run_epochs(self, passes, batch, state, rows["version"], seed)
             return
 
         with self.ctx.counters.timed("learn"):
             for part in self.parts:
                 batch |= part.inputs(rows, batch, state)
-            scored = self.run(batch, state, self.key, tape)
+            scored = self.run(batch, state, self.version, tape)
         valid = ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
         yield from self.apply_gradient(scored, batch, versions, learnt, batch)
@@ -302,15 +296,10 @@ class Learner:
         self.run.refresh()
         return None if scored.priority is None else to_host(scored.priority)
 
-    @property
-    def key(self) -> Key:
-        """Of the random numbers of the next update."""
-        return self.ctx.seed, self.ctx.index, self.version
-
     def score(self, batch: Batch, state: Batch) -> LossOutput:
         """The loss of a batch by the present weights; its gradient is in the vector then."""
         with self.ctx.counters.timed("learn"):
-            return self.run(batch, state, self.key)
+            return self.run(batch, state, self.version)
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
@@ -340,7 +329,9 @@ class Learner:
         if observe is not None:
             with self.ctx.counters.timed("learn"):
                 self.policy.observe(observe)
-        rate = self.rate()
+        rate: float = self.run.hyper["learning_rate"]
+        for part in self.parts:
+            rate = part.rate(rate)
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update.apply(rate, self.sums(learnt, kl))

@@ -219,7 +219,7 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         if source.passes is not None:
             parts = Minibatches(batch, state, loss.prepare(batch), batch["version"].numpy(), loss.whole)
             batch, state, _ = parts.take(parts.places)
-        run(batch, state, (0, 0, 0))
+        run(batch, state, 0)
     except UserError:
         raise
     except Exception:
@@ -603,7 +603,7 @@ class ReplayFeed(Feed):
             self.updates = int(saved["updates"])
             if saved.get("ahead"):
                 self.ahead = tree.nest(found.arrays(f"{name}/ahead"))
-                learner.run.begin(to_device(self.ahead, learner.device), learner.key)
+                learner.run.begin(to_device(self.ahead, learner.device), learner.version)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
 
@@ -656,7 +656,7 @@ class ReplayFeed(Feed):
             return
         if buffer.owed() + self.steps * (replay.ratio or 0.0) >= replay.batch * buffer.each:
             self.ahead, learner = self._draw(), self.learner
-            learner.run.begin(to_device(self.ahead, learner.device), learner.key)
+            learner.run.begin(to_device(self.ahead, learner.device), learner.version)
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):

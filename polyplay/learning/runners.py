@@ -17,7 +17,7 @@ from torch.func import functional_call
 from polyplay.core import tree
 from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
-from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_output
+from polyplay.learning.returns import Hyper, Loss, LossOutput, check_output
 from polyplay.nets.device import to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
@@ -60,16 +60,20 @@ class Runner:
 
     hyper: Hyper  # hyperparameters as they are now
 
-    def __init__(self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams):
+    def __init__(
+        self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
+    ):
         self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
+        self.seed = seed  # the run's, and the learner's index
         self.checked, self.draws = False, type(loss).noise is not Loss.noise
 
-    def __call__(self, batch: Batch, state: Batch, key: Key, tape: Tape | None = None) -> LossOutput:
-        """Score a batch, and leave its gradient in the vector. key: of random numbers (Loss.noise); tape: of acting in
-        these rows with the present weights. Raises UserError: the loss gives something else than a LossOutput.
+    def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
+        """Score a batch, and leave its gradient in the vector. version: of the weights, which keys random numbers
+        (Loss.noise); tape: of acting in these rows with these weights. Raises UserError: the loss gives something else
+        than a LossOutput.
         """
         policy = self.policy if tape is None else Recalled(self.policy, tape)
-        batch = self.with_noise(batch, key) if self.draws else batch
+        batch = self.with_noise(batch, version) if self.draws else batch
         scored = self.loss(policy, self.target, batch, state, self.hyper)
         if not self.checked:
             check_output(self.loss, scored)
@@ -78,12 +82,12 @@ class Runner:
         scored.loss.backward()
         return scored
 
-    def with_noise(self, batch: Batch, key: Key) -> Batch:
+    def with_noise(self, batch: Batch, version: int) -> Batch:
         """The batch with the random numbers that the loss takes in this update."""
-        drawn = self.loss.noise(self.policy, batch, key)
+        drawn = self.loss.noise(self.policy, batch, (*self.seed, version))
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
 
-    def begin(self, batch: Batch, key: Key) -> None:
+    def begin(self, batch: Batch, version: int) -> None:
         """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
 
     def settle(self) -> None:
@@ -116,7 +120,7 @@ class ThreadedRunner(Runner):
     """
 
     def __init__(self, learner: Learner, n: int):
-        super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.vector)
+        super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.vector, learner.run.seed)
         self.learner, self.n, self.hyper = learner, n, learner.run.hyper
         self.nets = [self._copy(learner.policy, learner.vector) for _ in range(n)]
         torch.set_num_threads(1)  # of an operation
@@ -164,9 +168,9 @@ class ThreadedRunner(Runner):
         if self.halves:
             self.team.each(copy)
 
-    def begin(self, batch: Batch, key: Key) -> None:
+    def begin(self, batch: Batch, version: int) -> None:
         """See Runner: the others do their parts, and before that the target network's pass of all."""
-        batch, rows = self.with_noise(batch, key), len(batch["action"])
+        batch, rows = self.with_noise(batch, version), len(batch["action"])
         others = _split(batch, even(rows, self.n - 1))
         self.targets = [self.team.begin(partial(self.loss.ahead, self.target, part)) for part in others]
         parts = _split(batch, self._rows_beside_acting(rows))
@@ -176,11 +180,11 @@ class ThreadedRunner(Runner):
         wait(self.targets)
         wait(self.begun)
 
-    def __call__(self, batch: Batch, state: Batch, key: Key, tape: Tape | None = None) -> LossOutput:
+    def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
         """See Runner. A batch that was begun is the one that `begin` had."""
         whole = len(batch["action"])
         rows = self._rows_beside_acting(whole) if self.begun else even(whole, self.n)
-        parts = _split(self.with_noise(batch, key), rows)
+        parts = _split(self.with_noise(batch, version), rows)
         if self.begun:
             scored = [self._one(0, parts[0], whole, self.targets), *(other.result() for other in self.begun)]
             self.begun, self.targets = [], []

@@ -137,7 +137,7 @@ class UnrealWindows(LearnerPart):
         if heads is None or not (heads.reward is not None or heads.value):
             return {}
         recent = self._keep(rows, batch, state, heads.value)
-        rng, drawn = np.random.default_rng(learner.key), Batch()
+        rng, drawn = np.random.default_rng((*learner.run.seed, learner.version)), Batch()
         if heads.reward is not None:
             drawn["recent"], drawn["recent_reward"] = recent.sample_examples(lanes, rng)
             drawn["recent_weight"] = np.float32(any(recent.counts))

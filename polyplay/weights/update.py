@@ -12,6 +12,7 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -68,9 +69,9 @@ class Counts:
         """Whether the first weights are there."""
         return bool(self.head[READY])
 
-    @property
+    @cached_property
     def begun(self) -> int:
-        """The version that this run began with."""
+        """The version that this run began with; to be asked once the first weights are there."""
         return int(self.head[BEGUN])
 
     @property
@@ -101,7 +102,7 @@ class Counts:
         self.own[REFUSED] += 1
 
 
-class OpenUpdate(ABC):
+class OpenUpdate:
     """An update at work on one worker's vector. These defaults are of a worker that shares nothing.
 
     `apply` and `agree` are generators: where they yield, other workers of the same thread take their turns. Both may
@@ -127,11 +128,12 @@ class OpenUpdate(ABC):
         """Have the newest weights in the vector; their version."""
         return self.counts.version
 
-    @abstractmethod
     def apply(self, rate: float, sums: Sums) -> Apply:
         """Apply the vector's gradient at this learning rate: its norm before clipping, and the sums over all replicas.
         A gradient that is not finite changes nothing. It is counted by the caller.
         """
+        yield from ()
+        return clipped_step(self.vector, self.optimizer, self.clip, rate), sums
 
     def agree(self, sums: Sums) -> Agree:
         """The sums over all replicas, without an update."""
@@ -196,17 +198,9 @@ class Local(Update):
         return (2.0 + len(self.optim.statistics)) * module_nbytes(module)
 
     def open(self, ctx: WorkerContext, module: nn.Module) -> OpenUpdate:
-        return _Local(self, ctx, FlatParams(module))
-
-
-class _Local(OpenUpdate):
-    def __init__(self, local: Local, ctx: WorkerContext, vector: FlatParams):
-        super().__init__(local, ctx, vector)
-        self.optimizer = local.optim.make(vector.parameter)
-
-    def apply(self, rate: float, sums: Sums) -> Apply:
-        yield from ()
-        return clipped_step(self.vector, self.optimizer, self.clip, rate), sums
+        opened = OpenUpdate(self, ctx, FlatParams(module))
+        opened.optimizer = self.optim.make(opened.vector.parameter)
+        return opened
 
 
 # Replicas with a GPU each: gradients and floating buffers are averaged by NCCL, from GPU to GPU, in its own order.
@@ -572,8 +566,7 @@ class _Hogwild(CopiedUpdate):
     def apply(self, rate: float, sums: Sums) -> Apply:
         self._share_buffers()
         optimizers.set_step(self.optimizer, self.counts.version)  # Adam's, of all workers' updates
-        yield from ()
-        return clipped_step(self.vector, self.optimizer, self.clip, rate), sums
+        return super().apply(rate, sums)
 
 
 # Accel RL's asynchronous update (Stooke & Abbeel 2018): a central vector in chunks, each updated by who claims it.

@@ -130,7 +130,7 @@ class CostProfile:
 
     def score(self, rows: Batch, state: Batch) -> LossOutput:
         """See Learner.score."""
-        return self.run(rows, state, (0, 0, 0))
+        return self.run(rows, state, 0)
 
     def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
         """An update as `run_epochs` asks its learner for one, of nothing but what must be computed."""

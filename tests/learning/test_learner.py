@@ -41,15 +41,15 @@ def test_counts_lag_and_annealing():
     assert ctx.counters.get("lag_sum") == 22 + 22  # lags 0, 1, 1
     assert ctx.counters.get("lag_max") == 1
     learner.adjust()
-    assert learner.rate() == pytest.approx(1e-2 * (1 - 66 / 220))
+    assert learner.run.hyper["learning_rate"] == pytest.approx(1e-2 * (1 - 66 / 220))
     assert not learner.done
     for i in range(7):
         finish(learner.step(some_rows(i), {}))
     assert learner.done
     dropping = Learner(me(), task(parts=(RateDrops((1, 3)),)))
     for i, rate in enumerate((1e-2, 1e-3, 1e-3, 1e-4)):
-        assert dropping.rate() == pytest.approx(rate)
         finish(dropping.step(some_rows(i), {}))
+        assert dropping.update.optimizer.param_groups[0]["lr"] == pytest.approx(rate)
 
 
 @dataclass(frozen=True)

@@ -46,9 +46,9 @@ class Learner:
         self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
         self.checkpoints = SimpleNamespace(more=None)
-        self.run, self.device, self.key = self, torch.device("cpu"), (0, 0, 0)
+        self.run, self.device, self.version = self, torch.device("cpu"), 0
 
-    def begin(self, item, key) -> None:
+    def begin(self, item, version) -> None:
         self.begun.append(item["id"].tolist())
 
     def remaining(self) -> float:

@@ -85,7 +85,7 @@ def test_a_part_of_a_users_own_is_each_learners_own():
     one, two = Learner(ends.me(), spec), Learner(ends.me(), spec)
     ends.finish(one.step(ends.some_rows(1), {}))
     [own], [other], [given] = one.parts, two.parts, spec.parts
-    assert one.rate() == 0.5e-2
+    assert one.update.optimizer.param_groups[0]["lr"] == 0.5e-2
     assert (own.seen, other.seen, given.seen) == (22, 0, 0)
 
 

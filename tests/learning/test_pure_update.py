@@ -30,7 +30,7 @@ from polyplay.games.board_pool import board_of
 from polyplay.learning import policy_losses, value_losses
 from polyplay.learning.alphazero_loss import AlphaZeroLoss
 from polyplay.learning.learner import Minibatches
-from polyplay.learning.returns import ActorCriticLoss, Key, Loss, LossOutput
+from polyplay.learning.returns import ActorCriticLoss, Loss, LossOutput
 from polyplay.learning.runners import EAGER, Runner, make_act, make_loss, make_update
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import set_precision
@@ -106,10 +106,10 @@ def recorded(case: str) -> Recorded:
     found: list[tuple[Runner, Example]] = []
     run = Runner.__call__
 
-    def note(runner: Runner, batch: Batch, state: Batch, key: Key, tape: Any = None) -> LossOutput:
-        given, vector = (runner.with_noise(batch, key), state, runner.hyper), runner.vector
+    def note(runner: Runner, batch: Batch, state: Batch, version: int, tape: Any = None) -> LossOutput:
+        given, vector = (runner.with_noise(batch, version), state, runner.hyper), runner.vector
         kept = arguments(vector.flat, vector.weights, vector_of(runner.target), *given)
-        scored = run(runner, batch, state, key, tape)
+        scored = run(runner, batch, state, version, tape)
         found.append((runner, Example(kept, runner.vector.grad.clone(), tree_of(scored))))
         return scored
 
@@ -343,13 +343,13 @@ def check(policy: Policy, loss: Loss, target: Policy | None, batches: list[tuple
     runner.hyper = HYPER
     given = list[dict[str, Any]]()
     for k, (batch, state) in enumerate(batches):
-        noisy = runner.with_noise(batch, (0, 0, k))
+        noisy = runner.with_noise(batch, k)
         given.append(arguments(bound.flat, bound.weights, vector_of(target), noisy, state, HYPER))
     check_traced(policy, loss, target, given, rounded)
     update = make_update(fresh(policy), loss, fresh(target))
     for k, ((batch, state), each) in enumerate(zip(batches, given, strict=True)):
         bound.flat.copy_(torch.cat([each["weights"], each["buffers"]]))
-        scored = tree_of(runner(batch, state, (0, 0, k)))
+        scored = tree_of(runner(batch, state, k))
         check_same(results(called(update, each)), results((bound.grad, bound.flat[bound.weights :], scored)))
 
 

@@ -72,7 +72,7 @@ def end_of(steps: Generator[None, None, Any]) -> Any:
 
 
 def begin(who: Learner, given: Any) -> None:
-    who.run.begin(to_device(given, who.device), who.key)
+    who.run.begin(to_device(given, who.device), who.version)
 
 
 def learnt(who: Learner, updates: int = 4) -> tuple[torch.Tensor, list[np.ndarray]]:

@@ -337,7 +337,7 @@ def test_lag_annealing_and_the_end_follow_all_workers_together():
         learn(one, i, i)
     assert one.ctx.counters.get("lag_max") == 0
     one.adjust()
-    assert one.rate() == pytest.approx(1e-2 * (1 - 12 / 40))
+    assert one.run.hyper["learning_rate"] == pytest.approx(1e-2 * (1 - 12 / 40))
     learn(two, 9, 0)
     assert two.ctx.counters.get("lag_max") == 3, "three updates were made since its weights were copied"
     assert (two.version, two.learnt) == (4, 16.0)
@@ -347,7 +347,7 @@ def test_lag_annealing_and_the_end_follow_all_workers_together():
         learn(two, i, 4)
     assert two.done
     two.adjust()
-    assert two.rate() == 0.0
+    assert two.run.hyper["learning_rate"] == 0.0
     learn(one, 1, 3)
     assert one.done, "though it learnt from 16 of 44 steps itself"
 

@@ -123,9 +123,8 @@ class HyperparametersMirror(CellsMirror):
         self._remaining, self._first = np.ones(1), False
 
     def sit(self, seat: RemoteSeat) -> None:
-        set_here = {"remaining", *(schedule.name for schedule in self.thing.schedules)}
         for i, name in enumerate(self.thing.configured if seat.group else ()):
-            self._own[i] = name not in set_here
+            self._own[i] = name not in ("remaining", *(schedule.name for schedule in self.thing.schedules))
         self._first |= 0 in seat.group and "remaining" in self.thing.configured
 
     def changes(self, now: float) -> Iterator[Frame]:
