@@ -6,7 +6,6 @@ It ends, and with it all that it started, when the link ends: when the main proc
 from __future__ import annotations
 
 import contextlib
-import copyreg
 import io
 import json
 import os
@@ -109,7 +108,7 @@ class _TwinPickler(cloudpickle.Pickler):
         if isinstance(obj, SharedObject):
             self.found.append(obj)
         if isinstance(obj, RunControl):  # learner 0 and the evaluator are here, and alone use these weights
-            return copyreg.__newobj__, (RunControl,), obj.__getstate__() | {"show": None}
+            return RunControl.__new__, (RunControl,), obj.__getstate__() | {"show": None}
         return super().reducer_override(obj)
 
 
