@@ -491,6 +491,7 @@ class Collator:
         if n > 1:
             self._rows = tree.map(lambda x: np.empty((x.shape[1], n * lanes, *x.shape[3:]), x.dtype), rows)
             self._state = tree.map(lambda x: np.empty((n * lanes, *x.shape[2:]), x.dtype), state)
+            self.joined = self._rows, self._state  # the batch, once all its places were taken
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
         if self.n == 1:
@@ -504,11 +505,6 @@ class Collator:
         lanes = slice(i * self.lanes, (i + 1) * self.lanes)
         tree.write(self._rows, (slice(None), lanes), tree.at(self.rows, slot))
         tree.write(self._state, lanes, tree.at(self.state, slot))
-
-    @property
-    def joined(self) -> tuple[Batch, Batch]:
-        """The batch, once all its places were taken."""
-        return self._rows, self._state
 
     def save(self) -> Batch:
         """The slots of the next batch that are there; empty: none is."""

@@ -68,14 +68,9 @@ class DeviceCollator(Collator):
             self.obs = tree.map(
                 lambda x: torch.empty((x.shape[1], wide, *x.shape[3:]), dtype=x.dtype, device=self.device), self.source
             )
+            self.joined = {**self.joined[0], "obs": self.obs}, self.joined[1]
         at = slice(i * self.lanes, (i + 1) * self.lanes)
         tree.map(lambda into, x: into[:, at].copy_(x[slot], non_blocking=True), self.obs, self.source)
-
-    @property
-    def joined(self) -> tuple[Batch, Batch]:
-        """See Collator."""
-        rows, state = super().joined
-        return {**rows, "obs": self.obs}, state
 
     def done(self) -> None:
         synchronize(self.device)
