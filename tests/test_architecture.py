@@ -33,7 +33,7 @@ BUDGET = {
     "learning": 2572,
     "workers": 3104,
     "population": 1555,
-    "systems": 1711,
+    "systems": 1712,
     "runs": 3837,
     "evaluation": 1519,
     "cli": 2617,

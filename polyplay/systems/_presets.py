@@ -215,9 +215,9 @@ def _read(kind: Any, word: str) -> Any:
         raise UserError(f"'{word}' given, allowed: {kinds[kind]}") from None
 
 
-def plan_of(c: Any, crew: Crew) -> PopulationPlan:
+def plan_of(c: Any, crew: Crew, evolution: Evolution) -> PopulationPlan:
     """The choices of a population. Raises UserError: those that contradict each other."""
-    priors = priors_of(c)
+    priors = evolution.priors
     lists = bool(priors) and all(p.kind == "list" for p in priors.values())
     grid = c.exploit == "none" and lists and not c.population
     size = len(list(product(*(p.choices for p in priors.values())))) if grid else c.population or SIZE
@@ -227,5 +227,4 @@ def plan_of(c: Any, crew: Crew) -> PopulationPlan:
         raise UserError(f"--vary: nothing given for {size} members: name an option, as learning_rate=log:1e-5:1e-2")
     _, wired = wire_member(c, crew)
     total = int(crew.agent_steps(wired.envs, c.frames))
-    rules = Evolution(c.every, c.exploit, c.explore, priors)
-    return PopulationPlan(rules, c.over, size, total, c.score, crew.seed, grid)
+    return PopulationPlan(evolution, c.over, size, total, c.score, crew.seed, grid)

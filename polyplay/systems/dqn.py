@@ -71,5 +71,5 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     crew.add(learn, n=c.replicas, name="replica", source=source, spec=spec)
-    epsilon = 0.001 if c.double else 0.05  # of evaluations, as published for both
+    epsilon = 0.001 if c.double else 0.05  # of evaluations: tuned Double DQN's, and DQN's
     return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), epsilon=epsilon)

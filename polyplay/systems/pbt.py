@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 from polyplay.core.errors import Count, Whole, Workers
 from polyplay.core.machine import cores
+from polyplay.population.rules import Evolution
 from polyplay.population.trainer import Members, trainer
 from polyplay.systems import System
-from polyplay.systems._presets import plan_of
+from polyplay.systems._presets import plan_of, priors_of
 from polyplay.workers.crew import Crew
 
 
@@ -34,8 +35,9 @@ class Config:
 
 
 def build(c: Any, crew: Crew) -> System:
-    # the members' options, and the rule that a trainer asks after each `every` steps of a member: exploit, explore
-    plan = plan_of(c, crew)
+    # what a trainer asks after each `every` steps of a member: whom it copies, and what then changes of --vary
+    evolution = Evolution(c.every, exploit=c.exploit, explore=c.explore, priors=priors_of(c))
+    plan = plan_of(c, crew, evolution)  # the members, with their options, and how long each is trained
     n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
     # learner: trainers end the run; Members: what each member has reached, and which trainer has it
     crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=Members(plan.size))

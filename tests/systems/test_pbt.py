@@ -13,13 +13,14 @@ import polyplay
 from polyplay import systems
 from polyplay.core import checkpoint
 from polyplay.core.files import Row, read_object
+from polyplay.population.rules import Evolution
 from polyplay.population.store import DONE, FAILED, Segment, Store, ancestry, read_lineage
 from polyplay.runs import flags
 from polyplay.runs.directory import read_config
 from polyplay.runs.load import crew_of
 from polyplay.runs.options import RunOptions, resolve
 from polyplay.runs.population import anew_of
-from polyplay.systems._presets import plan_of
+from polyplay.systems import _presets
 from polyplay.workers.crew import Crew
 from tests.reports import rows
 
@@ -31,6 +32,11 @@ SMALL = {
 OF = {"impala": {"batch": 8}, "dqn": {"lanes": 1, "batch": 16}}
 EXACT = {"serial": True, "at_once": 1}
 NET = {"network": "mlp", "hidden": (16,), "tensorboard": False, "quiet": True}
+
+
+def plan_of(c, crew):
+    """As the page has it."""
+    return _presets.plan_of(c, crew, Evolution(c.every, c.exploit, c.explore, _presets.priors_of(c)))
 
 
 def train(over: str, path: Path, **more: Any) -> polyplay.Run:
