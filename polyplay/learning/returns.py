@@ -13,6 +13,7 @@ Rewards and values share one unit (that of the reward given); time is counted in
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from functools import cache
@@ -279,7 +280,7 @@ Reduction = Literal["mean", "sum"]
 
 
 @dataclass(frozen=True)
-class ActorCriticLoss(Loss):
+class ActorCriticLoss(Loss, ABC):
     """Settings and terms that losses of actor-critics share."""
 
     gamma: Fraction = 0.99
@@ -301,9 +302,9 @@ class ActorCriticLoss(Loss):
         out: Batch = policy.unroll(batch, state)
         return out
 
+    @abstractmethod
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
         """Score the outputs of a network for rows [T+1, B]."""
-        raise NotImplementedError
 
     def transitions(self, out: Batch, batch: Batch) -> Transitions:
         """Transitions [T, B] with squashed rewards, after a check that all rows used are one [T+1, B] shape."""

@@ -15,6 +15,7 @@ Each pass through a noisy network has noise of its own, the whole batch the same
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -156,7 +157,7 @@ def _keys(self: Loss, policy: QNetwork, batch: Batch, key: Key) -> Batch:
 
 
 @dataclass(frozen=True)
-class TransitionLoss(Loss):
+class TransitionLoss(Loss, ABC):
     """Q-learning from transitions: batch["obs"] [2, B, …] holds s_t and s_{t+n}. double: `policy` chooses the action in
     s_{t+n} that the target network values.
     """
@@ -179,9 +180,9 @@ class TransitionLoss(Loss):
         """ "target" of `score`. target.cache_weights() saves each pass the conversion of its weights."""
         return {"target": _scores(target, batch, 1, cached=True)}
 
+    @abstractmethod
     def score(self, out: Batch, batch: Batch) -> LossOutput:
         """Score "q", "target" and, if double, "online", [B, A] or [B, A, K]."""
-        raise NotImplementedError
 
 
 def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor:

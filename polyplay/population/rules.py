@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NoReturn
@@ -174,18 +175,18 @@ class Standing:
     values: Values = field(default_factory=dict)  # hyperparameters
 
 
-class Population:
+class Population(ABC):
     """Members that are trained apart, and copy each other. Nothing else changes while `evolve` calls these methods."""
 
+    @abstractmethod
     def standings(self) -> Sequence[Standing]:
         """Return a Standing for each member, in the order of their numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def copy(self, receiver: int, donor: int, values: Values) -> None:
         """Have member `receiver` go on with what member `donor` has learnt, and with these hyperparameters. Raises
         UserError: the donor has nothing that is whole; then nothing has changed.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
