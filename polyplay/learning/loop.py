@@ -233,6 +233,12 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         run(batch, state, 0)
     except UserError:
         raise
+    except KeyError as error:
+        if isinstance(name := error.args[0], str) and name not in {**run.hyper, **batch, **state}:
+            kind, known = type(spec.loss).__name__, ", ".join(run.hyper)
+            raise UserError(
+                f"LearnerSpec.loss: class {kind}: no hyperparameter or row {name!r}; there are {known}"
+            ) from None
     except Exception:
         return
 

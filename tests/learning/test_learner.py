@@ -132,10 +132,22 @@ def test_a_loss_of_a_users_own_is_tried_before_anything_starts(source):
     fits = kind(lambda x: returns.LossOutput(x, {"loss": x.detach()}))
     for loss, wrong in ((kind(lambda x: x), True), (fits, False)):
         crew = Crew(seed=1, serial=True)
-        crew.add(learn, source=made, spec=task(policy=policy, loss=loss))
         with pytest.raises(UserError, match="gave Tensor, it must give") if wrong else nullcontext():
-            crew.start(("loss",))
-        crew.stop()
+            crew.add(learn, source=made, spec=task(policy=policy, loss=loss))
+
+
+def test_a_loss_that_asks_for_a_hyperparameter_that_is_not_there_is_refused_before_anything_starts():
+    envs = Envs("toy:catch", 4)
+    policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (8,)})
+
+    class Asks(Gives):
+        def __call__(self, policy, target, batch, state, hyper):
+            return super().__call__(policy, target, batch, state, hyper)._replace(loss=hyper["temperature"])
+
+    with pytest.raises(UserError, match=r"class Asks: no hyperparameter or row 'temperature'; there are learning_rate"):
+        Crew(seed=1, serial=True).add(
+            learn, source=Inline(envs, 5), spec=task(policy=policy, loss=Asks(lambda x: returns.LossOutput(x, {})))
+        )
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])

@@ -151,6 +151,11 @@ class Timeless:
     env: str = "toy:catch"
 
 
+@dataclass(frozen=True)
+class Twice(Small):
+    steps: int = 3
+
+
 def no_system(c: Any, crew: Any) -> Any:
     return None
 
@@ -171,6 +176,11 @@ OWN = Page(Small, no_system)
 def test_a_page_of_ones_own_is_checked(given: Any, says: str):
     with pytest.raises(UserError, match=says):
         Page(*given)
+
+
+def test_an_option_of_every_run_is_none_of_a_page():
+    with pytest.raises(UserError, match="Twice: steps is an option of every run too: rename it"):
+        options.resolve(Page(Twice, no_system), None, env="toy:catch")
 
 
 @pytest.mark.parametrize(
