@@ -340,11 +340,10 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
     """What the moves lead to, int8 [n]. Raises ValueError: one is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
-    if (bad := board.first_illegal(records, made, chosen)) >= 0:
-        position = board.line(records[made[bad]])
-        raise ValueError(
-            f"game:{board.name}: the {side} made the illegal move {chosen[bad]} in game {made[bad]}: {position}"
-        )
+    for game, action in zip(made.tolist(), chosen.tolist(), strict=True):
+        if action not in board.legal(records[game]):
+            given = f"the {side} made the illegal move {action} in game {game}"
+            raise ValueError(f"game:{board.name}: {given}: {board.line(records[game])}")
     results[moves] = board.play_all(records, made, chosen)
     return results
 

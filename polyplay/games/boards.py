@@ -112,10 +112,6 @@ class Game(ABC):
         """Make a legal move in each of the records `at`; int8 [n] what they lead to."""
         return board_rules.play_all(self.numbers, records, at, actions)
 
-    def first_illegal(self, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> int:
-        """The index of the first of these moves that is illegal; -1: all are legal."""
-        return board_rules.first_illegal(self.numbers, records, at, actions, self.actions)
-
     def shown(self, records: np.ndarray) -> np.ndarray:
         """float32 [n, C, rows, columns]: what movers see of positions int8 [n, record]."""
         planes = np.zeros((len(records), *self.planes), np.float32)

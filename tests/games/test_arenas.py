@@ -21,7 +21,7 @@ from polyplay.envs.spaces import action_width, random_actions
 from polyplay.games import ctf, ctf_rules, moba
 from polyplay.games.ctf_views import FRAME, SIDE, VIEW, draw_match
 from polyplay.games.moba_views import REWARDS, SHARES, draw_lanes
-from polyplay.games.toys import TOYS
+from tests.toys import MADE
 
 CTF, LANES = "arena:ctf+size=9+length=40", "arena:moba+team=2+lanes=1+length=80"
 
@@ -113,7 +113,7 @@ TITLES = (CTF, CTF + "+team=1+kind=open", LANES, "arena:moba+team=1+lanes=2+leng
 @pytest.mark.parametrize(
     "title",
     [
-        *(*TITLES, "toy:cartpole", "game:tic_tac_toe"),
+        *(*TITLES, "toy:tests.toys:CartPole", "game:tic_tac_toe"),
         pytest.param(CTF + "+view=pixels", marks=pytest.mark.long),
     ],
 )
@@ -129,8 +129,8 @@ def test_lanes_play_alike_however_many_there_are(title):
     [
         (CTF, 8, {}),
         (LANES + "+randomise=0.5", 8, {}),
-        *((f"toy:{name}", 6, {}) for name in TOYS if name not in ("rps", "skirmish")),
-        ("toy:cartpole", 6, {"groups": 2}),
+        *((f"toy:{name}", 6, {}) for name in ("catch", "memory", *MADE)),
+        ("toy:tests.toys:CartPole", 6, {"groups": 2}),
         ("toy:catch", 6, {"batching": Greedy(2)}),
         ("toy:skirmish+health=3+late=1", 16, {}),
         ("toy:skirmish+health=3", 16, {"groups": 2}),
@@ -151,7 +151,7 @@ def test_a_state_goes_on_to_the_bit(title, lanes, more):
         one.send(ids, action)
         ends.append(go_on(one, range(38, 128)))
     assert all(equal(a, b) for a, b in zip(*ends, strict=True))
-    assert any(row["over"].any() for row in ends[0]) or "pendulum" in title or "still" in title
+    assert any(row["over"].any() for row in ends[0]) or "Pendulum" in title or "Still" in title
 
 
 @pytest.mark.parametrize(
