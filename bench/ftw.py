@@ -165,7 +165,7 @@ def elo_of(found: Row, points: np.ndarray, matches_of: int) -> list[Row]:
     whom = [names.index(other) for other in OPPONENTS]
     scored[m:, whom] = matches_of * points
     scored[np.ix_(whom, range(m, len(all_names)))] = matches_of * (1 - points.T)
-    return [{"elo": r.elo, "low": r.low, "high": r.high} for r in rate(all_names, scored, "random")[m:]]
+    return [{name: r[name] for name in ("elo", "low", "high")} for r in rate(all_names, scored, "random")[m:]]
 
 
 def draw(curves: dict[str, list[Row]], found: Row, out: Path) -> None:

@@ -146,14 +146,20 @@ def choose_with_value(
     out, after = act_rows(policy, step, state, noise)
     action = tree.map(lambda x: x.numpy(), out["action"])
     value = out["value"].numpy() if "value" in out else None
-    if not how.epsilon:
-        return action, value, after
+    if how.epsilon:
+        action = some_random(spec, how, numbers, step, action, acts)
+        if "action" in after:  # a core whose inputs include the action before
+            after["action"] = tree.map(torch.from_numpy, action)
+    return action, value, after
+
+
+def some_random(
+    spec: EnvSpec, how: PlayOptions, numbers: np.ndarray, step: Batch, action: Tree, acts: np.ndarray
+) -> Tree:
+    """The actions, each with the chance of ε another one. acts: int64 [B], how often lanes acted before."""
     luck = uniform(how.seed + CHANCE, numbers, acts, 1 + spaces.action_width(spec.action))
     other = spaces.random_actions(spec.action, luck[:, 1:], step.get("mask"))
-    action = spaces.mix_random(action, other, luck[:, 0] < how.epsilon)
-    if "action" in after:  # a core whose inputs include the action before
-        after["action"] = tree.map(torch.from_numpy, action)
-    return action, value, after
+    return spaces.mix_random(action, other, luck[:, 0] < how.epsilon)
 
 
 def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
