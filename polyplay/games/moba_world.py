@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -108,6 +109,8 @@ class LaneWorld:
 
     seats = property(lambda self: 2 * self.team)
     teams = property(lambda self: (0,) * self.team + (1,) * self.team)
+    # of offset and delay all are legal: they have no mask
+    legality = property(lambda self: {"primary": Field((8,), "bool"), "unit": Field((8, sum(self.sets)), "bool")})
 
     @property
     def sets(self) -> tuple[int, int, int, int]:
@@ -119,12 +122,7 @@ class LaneWorld:
         sizes = (8, sum(self.sets), OFFSETS**2, DELAYS)
         return {name: Discrete(n) for name, n in zip(PARTS, sizes, strict=True)}
 
-    @property
-    def legality(self) -> Spec:
-        """Of offset and delay all are legal: they have no mask."""
-        return {"primary": Field((8,), "bool"), "unit": Field((8, sum(self.sets)), "bool")}
-
-    @property
+    @cached_property
     def obs(self) -> Spec:
         allies, enemies, creeps, towers = self.sets
         shapes = {"own": (len(OWN),), "allies": (allies, len(HERO)), "enemies": (enemies, len(HERO))}

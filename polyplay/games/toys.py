@@ -288,13 +288,13 @@ def toy(envs: Envs) -> Toy:
     kind, _, rest = envs.title.partition(":")
     name, *switches = rest.split("+")
     given, title = {**dict(map(switch, switches)), **envs.options}, f"{kind}:{name}"
-    if title in ARENAS:
-        game: Any = build.imported(ARENAS[title])
-        return game(options(game.options, given, title))
-    if kind == "arena":
+    if kind == "arena" and title not in ARENAS:
         allowed = f"{', '.join(ARENAS)}, with options after a +: arena:ctf+size=21"
         raise UserError(f"--env: {envs.title} given, allowed: {allowed}")
-    made = TOYS.get(name) or (own_class(name) if ":" in name else None)
+    if kind == "arena":
+        made: Any = build.imported(ARENAS[title])
+    else:
+        made = TOYS.get(name) or (own_class(name) if ":" in name else None)
     if made is None:
         known = [f"toy:{k}" for k in TOYS]
         near = closest_names(envs.title, known)
