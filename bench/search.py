@@ -98,7 +98,7 @@ def alone(name: str, games: int, leaves: int, asked: argparse.Namespace) -> Row:
         SPEED: n / times.min(0).sum(),
         "median": n / np.median(times, 0).sum(),
         "µs/round": 1e6 * times.min(0).mean(),
-        "self-play": plays(Search(board, games, replace(options, noise=0.25, inherited="added"), uniform)),
+        "self-play": plays(Search(board, games, replace(options, noise=0.25, reuse=False), uniform)),
     }
 
 
