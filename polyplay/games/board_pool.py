@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
-
 import numpy as np
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.base_pool import FLAGS
-from polyplay.envs.pool import Envs, EnvSpec, options
+from polyplay.envs.pool import Envs, EnvSpec, check_options
 from polyplay.envs.spaces import Discrete, describe_actions, describe_fields
 from polyplay.games.board_rules import show_all
 from polyplay.games.boards import GAMES, OPTIONS, Game, game
@@ -18,26 +16,23 @@ from polyplay.games.mcts import Opponent, opponent
 from polyplay.games.records import GOES_ON, WORTH
 from polyplay.games.toys import ArrayPool, game_streams
 
-PREFIX = "game:"
+PREFIX, RANDOM = "game:", "random"
 
 
-@dataclass(frozen=True)
-class BoardOptions:
-    opponent: str = "random"  # or mcts:SIMULATIONS, in connect four perfect
-
-
-def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:
-    """What `envs` names: game:NAME, game:NAME+opponent=WHO. Raises UserError."""
+def of(envs: Envs) -> tuple[Game, str, Opponent]:
+    """What `envs` names: game:NAME, game:NAME+opponent=WHO; and the opponent's name. Raises UserError."""
     words = envs.title.removeprefix(PREFIX).split("+")
     own = [word for word in words if word.startswith("opponent")]
     board = game("+".join([word for word in words if word not in own]))
     named = dict(word.partition("=")[::2] for word in own)
-    rules = {f.name for f in fields(OPTIONS.get(board.name.partition("+")[0], BoardOptions))} - {"opponent"}
+    rules = OPTIONS.get(board.name.partition("+")[0], {})
     if wrong := {k: v for k, v in envs.options.items() if k in rules}:
         name = "+".join([f"{PREFIX}{board.name}", *(f"{k}={v}" for k, v in wrong.items())])
         raise UserError(f"--env-kwargs: {', '.join(wrong)} given, but rules are part of a game's name: --env {name}")
-    given = options(BoardOptions, {**named, **envs.options}, f"{PREFIX}{board.name}")
-    return board, given, opponent(given.opponent, board)
+    given = {**named, **envs.options}
+    check_options(given, {"opponent": RANDOM}, f"{PREFIX}{board.name}")
+    who = given.get("opponent", RANDOM)  # or mcts:SIMULATIONS, in connect four perfect
+    return board, who, opponent(who, board)
 
 
 def board_of(envs: Envs) -> Game:
@@ -50,10 +45,10 @@ def board_of(envs: Envs) -> Game:
 
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a board game. Raises UserError."""
-    board, given, _ = of(envs)
+    board, who, _ = of(envs)
     obs, action = Field(board.planes, "float32"), Discrete(board.actions)
     text = {"environment": envs.title, "observation": describe_fields(obs), "actions": describe_actions(action)}
-    text |= {"action mask": "the legal moves", "opponent": given.opponent}
+    text |= {"action mask": "the legal moves", "opponent": who}
     return EnvSpec(obs, action, describe=text, mask=Field((board.actions,), "bool"))
 
 
