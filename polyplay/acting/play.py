@@ -25,8 +25,8 @@ from polyplay.envs.lane import Bot, seat_bot
 from polyplay.envs.pool import All, Envs, EnvSpec, Pool, lane_seeds
 from polyplay.envs.spaces import action_sampler, fields
 from polyplay.games import records as kernels
+from polyplay.games.board_pool import Opponent
 from polyplay.games.boards import Game
-from polyplay.games.mcts import Opponent
 from polyplay.nets.policy import Player, Policy
 
 Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool

@@ -20,9 +20,8 @@ from polyplay.evaluation.agent import RunAgent, find_agent, is_run
 from polyplay.evaluation.gtp import PREFIX, GtpPlayer, programs_running
 from polyplay.evaluation.tournament import Entrant, TournamentOptions
 from polyplay.games import board_rules, records
-from polyplay.games.board_pool import board_of
+from polyplay.games.board_pool import Opponent, board_of, opponent
 from polyplay.games.boards import Game, Go
-from polyplay.games.mcts import Opponent, opponent
 from polyplay.nets import device
 from polyplay.nets.policy import Player
 from polyplay.systems import System

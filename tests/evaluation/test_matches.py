@@ -20,8 +20,8 @@ from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch
 from polyplay.evaluation.matches import both_colors, openings, policy_moves
 from polyplay.games import board_rules
 from polyplay.games import records as kernels
+from polyplay.games.board_pool import Opponent, opponent
 from polyplay.games.boards import GAMES, Game
-from polyplay.games.mcts import Opponent, opponent
 from polyplay.search import SearchOptions
 from tests import made
 from tests.search.test_policy import GO, OLD, after, legal, policy_of, positions, preferring, shown

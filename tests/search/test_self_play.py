@@ -26,7 +26,6 @@ from polyplay.search.self_play import (
     ENOUGH,
     GRID,
     Resignation,
-    SearchMetrics,
     SelfPlay,
     game_rows,
     is_sampled,
@@ -97,7 +96,7 @@ def test_slots_hold_whole_games_as_the_rules_have_them(name):
 def test_moves_of_capped_searches_have_no_rows(monkeypatch):
     """What the others would learn from stays: the game's outcome, for who was to move."""
     whole = list[dict[str, np.ndarray]]()
-    monkeypatch.setattr(SearchMetrics, "ended", lambda self, game, rows: whole.append(tree.map(np.copy, rows)))
+    monkeypatch.setattr(self_play, "tally_game", lambda counters, rows, raw: whole.append(tree.map(np.copy, rows)))
     made = player(options=replace(OPTIONS, simulations=20, fast_simulations=2, full=0.4))
     found = [game for slot in take(made, 6) for game in games_in(slot)]
     expected = [[t for t in range(len(game["first"])) if game["visits"][t].any()] for game in whole]
