@@ -62,9 +62,8 @@ class LaneGame(LaneWorld, Toy):
         events[:, :, moba_views.EVENTS.index("win")] = won > 0
         own = won if self.reward == "win" else self.shaped(events, s["age"])
         shared = np.repeat(own.reshape(n, 2, -1).mean(2), self.team, 1)
-        reward = (1.0 - self.spirit) * own + self.spirit * shared
         events = np.concatenate([events, np.stack([own, shared], -1)], -1)
-        row = {"reward": reward, "team_reward": won, "events": events}
+        row = {"reward": own, "team_reward": won, "events": events}
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:

@@ -97,10 +97,9 @@ class GameNotes:
 # less than a share were not lost by who would have done so first. As long as too little is known, nobody resigns.
 
 
-RESIGN_METRICS = ("resigned", "resign_value", "resign_false_rate", "resign_false_rate_high")
+RESIGN_METRICS = ("resigned", "resign_value", "resign_false_rate")
 GRID = np.linspace(records.NEVER, 0.0, 101).astype(np.float32)  # what v may be
 NEWEST, ENOUGH = 1000, 100  # games played on that count, and that have to be known before anybody resigns
-SURE = 1.96  # standard deviations of the interval's upper end: 97.5 %
 
 
 class Resignation:
@@ -149,14 +148,10 @@ class Resignation:
         return float(GRID[np.flatnonzero(fine)[-1]]) if self.known >= ENOUGH and fine.any() else records.NEVER
 
     @property
-    def rate(self) -> tuple[float, float]:
-        """The share of wrong resignations with v, of games played on, and the upper end of its interval (Wilson)."""
+    def rate(self) -> float:
+        """The share of wrong resignations with v, of games played on."""
         at = int(np.searchsorted(GRID, self.v, side="right")) - 1
-        n, k = int(self.would[:, at].sum()), int(self.wrong[:, at].sum())
-        if not n:
-            return 0.0, 1.0
-        share, z = k / n, SURE**2 / n
-        return share, (share + z / 2 + SURE * math.sqrt(share * (1 - share) / n + z / 4 / n)) / (1 + z)
+        return int(self.wrong[:, at].sum()) / max(int(self.would[:, at].sum()), 1)
 
 
 def learned_value(found: Path) -> float:
@@ -393,10 +388,8 @@ class SelfPlay:
             self.finished.append(rows if self.recorded[game] == moves else recorded_rows(rows))
         self.resignation.begin(np.array([game]))
         self.games.length[game] = self.recorded[game] = 0
-        tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
-        tally("resigned", 0, 1)
-        for name, value in zip(RESIGN_METRICS[1:], (float(self.resignation.v), wrong, high), strict=True):
-            tally(name, value, 1)
+        for name, value in zip(RESIGN_METRICS, (0, float(self.resignation.v), self.resignation.rate), strict=True):
+            self.ctx.counters.tally(name, value, 1)
 
     def _fill(self, slot: int) -> None:
         """Write the games that fit, the oldest first."""
