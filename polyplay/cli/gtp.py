@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
 import math
 import queue
 import sys
@@ -23,7 +22,7 @@ from polyplay.acting.play import GIVES_UP
 from polyplay.cli.games import sgf_point, sgf_root, sgf_text
 from polyplay.cli.play_session import simulate
 from polyplay.games import go, records
-from polyplay.games.boards import KO, Go
+from polyplay.games.boards import Go
 from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
@@ -341,11 +340,7 @@ class GtpEngine:
             ),
             "reg_genmove": lambda words: self._name(self._choose(*_read_words(words, _colour))),
             "showboard": lambda words: f"\n{self.game.board.draw(self.game.record)}",
-            **{
-                name.removeprefix("do_").replace("__", "-"): getattr(self, name)
-                for name in vars(type(self))
-                if name.startswith("do_")
-            },
+            **{name.removeprefix("do_"): getattr(self, name) for name in vars(type(self)) if name.startswith("do_")},
         }
         for name, form in (("lz", LEELA), ("kata", KATA)):
             for what, plays in (("analyze", False), ("genmove_analyze", True)):
@@ -422,12 +417,6 @@ class GtpEngine:
         except OSError as e:
             raise GtpError(f"cannot write file: {e.strerror}") from None
         return ""
-
-    def do_kata__get__rules(self, words: list[str]) -> str:
-        board = self.game.board
-        rules = {"friendlyPassOk": False, "hasButton": False, "ko": KO[board.ko].upper(), "scoring": "AREA"}
-        rules |= {"suicide": board.suicide, "tax": "NONE", "whiteHandicapBonus": "0"}
-        return json.dumps(rules, separators=(",", ":"))
 
     def do_time_settings(self, words: list[str]) -> None:
         main, byo, stones = _read_words(words, _number, _number, _integer)

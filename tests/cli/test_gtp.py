@@ -45,11 +45,7 @@ def said(engine: GtpEngine, *lines: str) -> list[str]:
 COMMANDS = "protocol_version name version known_command list_commands quit boardsize clear_board komi play genmove "
 COMMANDS += "undo time_settings time_left final_score final_status_list fixed_handicap place_free_handicap clear_cache "
 COMMANDS += "set_free_handicap loadsgf printsgf reg_genmove showboard lz-analyze kata-analyze lz-genmove_analyze "
-COMMANDS += "kata-genmove_analyze kata-get-rules"
-RULES = (
-    '{"friendlyPassOk":false,"hasButton":false,"ko":"POSITIONAL","scoring":"AREA","suicide":false,"tax":"NONE",'
-    '"whiteHandicapBonus":"0"}'
-)
+COMMANDS += "kata-genmove_analyze"
 LONG = "9" * 5_000  # too long for int()
 HUGE = "9" * 400  # too large for a float
 
@@ -64,7 +60,6 @@ def test_it_has_every_command_and_says_so():
         "protocol_version": "= 2",
         "version": "= 1.0",
         "clear_cache": "=",
-        "kata-get-rules": f"= {RULES}",
         "7 name # who?": "=7 Polyplay",
         "12\tprotocol_version\r": "=12 2",
         "3 foo": "?3 unknown command",
