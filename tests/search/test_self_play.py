@@ -276,8 +276,8 @@ def noted(board: Game = BOARD, **more: Any) -> tuple[SelfPlay, list[Row], list[F
     told, searches, ctx = list[Row](), list[Finished](), context()
     ctx.log = lambda kind, text: told.append({"said": kind, **json.loads(text)})
     made = player(board, ctx=ctx, **more)
-    moved = made.metrics.moved
-    made.metrics.moved = lambda done: (searches.append(done), moved(done))[1]  # type: ignore[method-assign]
+    add = made.notes.add
+    made.notes.add = lambda games, actions, done: (searches.append(done), add(games, actions, done))[1]  # type: ignore[method-assign]
     return made, told, searches
 
 
