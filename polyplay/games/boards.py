@@ -299,7 +299,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "go": {"size": 19, "komi": 7.5, "ko": "positional", "suicide": False},
     "othello": {"size": 8},
 }
-NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)")
 
 
 def game(name: str) -> Game:
@@ -312,7 +311,7 @@ def game(name: str) -> Game:
         return SpielGame.of(name)
     known, *words = name.split("+")
     if known in OPTIONS:
-        given = dict(_option(word, name) for word in words)
+        given = dict(map(switch, words))
         check_options(given, OPTIONS[known], f"game:{known}")
         return (go_board if known == "go" else othello_board)(name, **OPTIONS[known] | given)
     if name in GAMES:
@@ -324,13 +323,3 @@ def game(name: str) -> Game:
     hint = f"; did you mean {near[0]}?" if near else ""
     every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)"))
     raise UserError(f"game:{name} given, allowed: {every}{hint}")
-
-
-def _option(word: str, game: str) -> tuple[str, bool | int | float | str]:
-    """NAME=VALUE of a game's name; komi is any number, as 7, 6.5 or -0.5. Raises UserError."""
-    name, _, value = word.partition("=")
-    if name != "komi":
-        return switch(word)
-    allowed = "whole and half points, as komi=7 or komi=-0.5"
-    need(bool(NUMBER.fullmatch(value)), f"game:{game}: komi={value} given; allowed: {allowed}")
-    return name, float(value)

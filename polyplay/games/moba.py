@@ -63,7 +63,7 @@ class LaneGame(LaneWorld, Toy):
         own = won if self.reward == "win" else self.shaped(events, s["age"])
         shared = np.repeat(own.reshape(n, 2, -1).mean(2), self.team, 1)
         events = np.concatenate([events, np.stack([own, shared], -1)], -1)
-        row = {"reward": own, "team_reward": won, "events": events}
+        row = {"reward": own + 0.0, "team_reward": won, "events": events}
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:

@@ -13,6 +13,7 @@ the name: toy:memory+cues=4, toy:module:Class+mask.
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
@@ -200,7 +201,7 @@ class Skirmish(Toy):
         return ((second > 0) & ((first == 0) | (second < first))).astype(np.int64)
 
 
-DIGITS = 300  # of a number in a name, which int() and float() take
+NUMBER, DIGITS = re.compile(r"-?(\d+\.?\d*|\.\d+)"), 300  # in a name; those that int() and float() take
 
 
 @dataclass(frozen=True)
@@ -367,9 +368,8 @@ def switch(word: str) -> tuple[str, bool | int | float | str]:
     name, equals, value = word.partition("=")
     if not equals:
         return name, True
-    whole, point, parts = value.partition(".")
-    if whole.isdecimal() and (parts.isdecimal() or not point) and len(value) < DIGITS:
-        return name, float(value) if point else int(value)
+    if NUMBER.fullmatch(value) and len(value) < DIGITS:
+        return name, float(value) if "." in value else int(value)
     return name, value
 
 
