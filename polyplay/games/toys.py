@@ -289,11 +289,11 @@ def toy(envs: Envs) -> Toy:
     kind, _, rest = envs.title.partition(":")
     name, *switches = rest.split("+")
     given, title = {**dict(map(switch, switches)), **envs.options}, f"{kind}:{name}"
-    if kind == "arena" and title not in ARENAS:
+    if title in ARENAS:
+        made: Any = build.imported(ARENAS[title])
+    elif kind == "arena":
         allowed = f"{', '.join(ARENAS)}, with options after a +: arena:ctf+size=21"
         raise UserError(f"--env: {envs.title} given, allowed: {allowed}")
-    if kind == "arena":
-        made: Any = build.imported(ARENAS[title])
     else:
         made = TOYS.get(name) or (own_class(name) if ":" in name else None)
     if made is None:
