@@ -165,7 +165,7 @@ def elo_of(found: Row, points: np.ndarray, matches_of: int) -> list[Row]:
     whom = [names.index(other) for other in OPPONENTS]
     scored[m:, whom] = matches_of * points
     scored[np.ix_(whom, range(m, len(all_names)))] = matches_of * (1 - points.T)
-    return [{"elo": r.elo, "low": r.low, "high": r.high} for r in rate(all_names, scored, "random")[m:]]
+    return [{name: r[name] for name in ("elo", "low", "high")} for r in rate(all_names, scored, "random")[m:]]
 
 
 def draw(curves: dict[str, list[Row]], found: Row, out: Path) -> None:
@@ -410,7 +410,7 @@ def collect(envs: Envs, policy: Any, untrained: Any, matches: int, seed: int) ->
     states = [net.initial(matches * P) for net in (policy, untrained)]
     rng, rows, since = np.random.default_rng(seed), list[Batch](), np.full((matches, P, len(EVENTS)), 10**6)
     with closing(opened.open(seed)) as pool, torch.no_grad():
-        length, repeat = pool.game.world.length, pool.game.world.repeat
+        length, repeat = pool.game.length, pool.game.repeat
         for t in range(length // repeat):
             which, step = pool.recv()
             since = np.where(step["events"].reshape(since.shape) > 0, 0, since + 1)

@@ -33,9 +33,9 @@ from polyplay.envs import Discrete, Envs, Greedy
 from polyplay.envs.pettingzoo import parallel_of
 from polyplay.envs.spaces import action_sampler
 from polyplay.evaluation.matches import both_colors
+from polyplay.games.board_pool import Opponent, opponent
 from polyplay.games.board_rules import show_all
 from polyplay.games.boards import GAMES
-from polyplay.games.mcts import Opponent, opponent
 
 SMALL = ["--lanes", "8", "--replicas", "1", "--network", "mlp", "--no-tensorboard"]
 MLP = [*SMALL, "--optimizer", "adam", "--learning-rate", "1e-3", "--reward", "scale"]

@@ -13,8 +13,8 @@ from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.lane import load_bot, seat_bot
 from polyplay.envs.spaces import action_sampler
+from polyplay.games.board_pool import opponent
 from polyplay.games.boards import GAMES, game
-from polyplay.games.mcts import opponent
 from polyplay.search import Search, SearchOptions
 from tests.search.twins import UniformEvaluator
 

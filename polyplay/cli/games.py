@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 
 from rich import box
 from rich.table import Column, Table
@@ -93,7 +94,6 @@ def table_of_games(games: Sequence[Row]) -> Table:
 
 
 RESULTS = {1: "the first player wins", 0: "a draw", -1: "the second player wins"}
-Properties = dict[str, list[str]]  # of a node, by name
 ESCAPED = str.maketrans({"\\": r"\\", "]": r"\]"})
 
 
@@ -120,40 +120,21 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
 
 
 def sgf_of(board: Go, row: Row, run: str) -> str:
-    """Raises ValueError: a move is no point of the board."""
-    about = {"CA": "UTF-8", "GN": row["name"], "RE": result_of(row)}
-    about |= {"PB": f"{run}, update {row['black']}", "PW": f"{run}, update {row['white']}"}
-    nodes = [sgf_root(board, f"polyplay:{__version__}") | {name: [value] for name, value in about.items()}]
+    """A game in one line. Raises ValueError: a move is no point of the board."""
+    ko = "simple ko" if KO[board.ko] == "simple" else f"{KO[board.ko]} superko"
+    rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"  # SGF names other ones only
+    about = {"GM": "1", "FF": "4", "AP": f"polyplay:{__version__}", "SZ": str(board.rows)}
+    about |= {"KM": f"{board.halves / 2:g}", "RU": rules, "CA": "UTF-8", "GN": row["name"], "RE": result_of(row)}
+    nodes = [{**about, "PB": f"{run}, update {row['black']}", "PW": f"{run}, update {row['white']}"}]
     for i, move in enumerate(row["moves"]):
         if (action := board.action_of(str(move))) is None:
             raise ValueError(f"{move} is no point of the board")
-        nodes.append({"BW"[i % 2]: [sgf_point(board, action)]})
+        y, x = divmod(action, board.rows)
+        nodes.append({"BW"[i % 2]: "" if action == board.cells else ascii_lowercase[x] + ascii_lowercase[y]})
         if row["values"][i] is not None:
-            nodes[-1]["C"] = [f"value {row['values'][i]:+.3f}, {row['visits'][i]} of {row['searched'][i]} visits"]
-    return f"{sgf_text(nodes)}\n"
-
-
-def sgf_root(board: Go, program: str) -> Properties:
-    """The rules are in words: SGF has names for other ones only."""
-    ko = "simple ko" if KO[board.ko] == "simple" else f"{KO[board.ko]} superko"
-    rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"
-    about = {"GM": "1", "FF": "4", "AP": program, "SZ": str(board.rows), "KM": f"{board.halves / 2:g}", "RU": rules}
-    return {name: [value] for name, value in about.items()}
-
-
-def sgf_point(board: Go, action: int) -> str:
-    """By its column and its row from the top; nothing: a pass."""
-    row, column = divmod(action, board.rows)
-    return "" if action == board.cells else f"{chr(ord('a') + column)}{chr(ord('a') + row)}"
-
-
-def sgf_text(nodes: Iterable[Properties]) -> str:
-    """A game in one line. A property without values is left out."""
-    text = ""
-    for node in nodes:
-        shown = (name + "".join(f"[{v.translate(ESCAPED)}]" for v in values) for name, values in node.items() if values)
-        text += ";" + "".join(shown)
-    return f"({text})"
+            nodes[-1]["C"] = f"value {row['values'][i]:+.3f}, {row['visits'][i]} of {row['searched'][i]} visits"
+    text = ("".join(f"{name}[{value.translate(ESCAPED)}]" for name, value in node.items()) for node in nodes)
+    return f"({''.join(f';{node}' for node in text)})\n"
 
 
 def text_of(row: Row, run: str) -> str:

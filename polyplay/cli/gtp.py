@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
 import math
 import queue
 import sys
@@ -20,10 +19,9 @@ from typing import Any, TextIO
 import numpy as np
 
 from polyplay.acting.play import GIVES_UP
-from polyplay.cli.games import sgf_point, sgf_root, sgf_text
 from polyplay.cli.play_session import simulate
 from polyplay.games import go, records
-from polyplay.games.boards import KO, Go
+from polyplay.games.boards import Go
 from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
@@ -154,7 +152,7 @@ class GtpBoard:
         return found
 
 
-# Games of Go in SGF files: read by the package sgfmill, and written.
+# Games of Go in SGF files, read by the package sgfmill.
 
 
 def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, bool]:
@@ -194,17 +192,6 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
         except GtpError as e:
             raise GtpError(f"move {number} {colour.upper()} {game.name(action(point))}: {e}") from None
     return game, known
-
-
-def sgf_of_game(game: GtpBoard, version: str) -> str:
-    """The game in one line: stones that were set up, and moves."""
-    board, root, stones = game.board, sgf_root(game.board, f"Polyplay:{version.partition(',')[0]}"), game.stones(0)
-    for name, colour in (("AB", BLACK), ("AW", WHITE)):
-        root[name] = [sgf_point(board, cell) for cell in np.flatnonzero(stones == colour).tolist()]
-    first = records.mover(game.records[0]) + 1 if game.moves else game.to_move
-    if stones.any() or first != (game.moves[0][0] if game.moves else BLACK):
-        root["PL"] = ["-BW"[first]]
-    return sgf_text([root, *({"-BW"[colour]: [sgf_point(board, action)]} for colour, action in game.moves)])
 
 
 # How an extension writes a mean value from -1 to 1 as a win rate, and a prior.
@@ -320,7 +307,7 @@ class GtpEngine:
 
     def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = records.NEVER):
         assert isinstance(policy.board, Go)
-        self.policy, self.simulations, self.version, self.resign = policy, simulations, version, resign
+        self.policy, self.simulations, self.resign = policy, simulations, resign
         self.game = GtpBoard(policy.board)
         self.clock: Clock | None = None  # None: no limit
         self.over = False
@@ -341,11 +328,7 @@ class GtpEngine:
             ),
             "reg_genmove": lambda words: self._name(self._choose(*_read_words(words, _colour))),
             "showboard": lambda words: f"\n{self.game.board.draw(self.game.record)}",
-            **{
-                name.removeprefix("do_").replace("__", "-"): getattr(self, name)
-                for name in vars(type(self))
-                if name.startswith("do_")
-            },
+            **{name.removeprefix("do_"): getattr(self, name) for name in vars(type(self)) if name.startswith("do_")},
         }
         for name, form in (("lz", LEELA), ("kata", KATA)):
             for what, plays in (("analyze", False), ("genmove_analyze", True)):
@@ -410,24 +393,6 @@ class GtpEngine:
         if not known:
             print(f"{path}: the komi is none of this board; it stays {self.game.komi:g}", file=sys.stderr)
         self.policy.use(self.game.board)
-
-    def do_printsgf(self, words: list[str]) -> str:
-        """The game, or nothing where it goes into a file of that name, which must not exist."""
-        text = sgf_of_game(self.game, self.version)
-        if not words:
-            return text
-        try:
-            with Path(" ".join(words)).open("x", encoding="utf-8") as file:
-                file.write(f"{text}\n")
-        except OSError as e:
-            raise GtpError(f"cannot write file: {e.strerror}") from None
-        return ""
-
-    def do_kata__get__rules(self, words: list[str]) -> str:
-        board = self.game.board
-        rules = {"friendlyPassOk": False, "hasButton": False, "ko": KO[board.ko].upper(), "scoring": "AREA"}
-        rules |= {"suicide": board.suicide, "tax": "NONE", "whiteHandicapBonus": "0"}
-        return json.dumps(rules, separators=(",", ":"))
 
     def do_time_settings(self, words: list[str]) -> None:
         main, byo, stones = _read_words(words, _number, _number, _integer)

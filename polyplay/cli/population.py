@@ -150,7 +150,7 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
     for agent, colour in enumerate(colours):
         top.plot(history.matches, history.elo[:, agent], color=colour, label=f"agent {agent}")
     for copy in history.copies:
-        ends = [copy["before"]["elo"], copy["donor_elo"]]
+        ends = [copy["elo"], copy["donor_elo"]]
         top.plot([copy["match"]] * 2, ends, color=INK, linewidth=THIN, linestyle=":")
     if agents <= FEW:
         top.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)

@@ -24,9 +24,7 @@ def made_result(n: int, matches: int = 40) -> Row:
     for i, j in combinations(range(n), 2):
         points[i, j] = np.round(2 * matches * (i + 1) / (i + j + 2)) / 2
         points[j, i] = matches - points[i, j]
-    players = [
-        {**vars(r), "points": float(p)} for r, p in zip(rate(names, points, names[0]), points.sum(1), strict=True)
-    ]
+    players = [{**r, "points": float(p)} for r, p in zip(rate(names, points, names[0]), points.sum(1), strict=True)]
     payoff = [[None if i == j else points[i, j] / matches for j in range(n)] for i in range(n)]
     told = {"game": "toy:skirmish", "anchor": names[0], "matches": matches, "opening_plies": None}
     return {**told, "players": players, "payoff": payoff}

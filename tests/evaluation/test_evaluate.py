@@ -108,7 +108,7 @@ def test_pong_by_the_null_op_protocol(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_film_that_fails_does_not_lose_the_score(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = made.run(tmp_path / "run", "toy:cartpole", network="mlp")
+    run = made.run(tmp_path / "run", "toy:memory", network="mlp")
     result = evaluate.evaluate(run, EvaluateOptions(episodes=3, video=True))
     assert (result["episodes"], result["video"]) == (3, None)
     assert capsys.readouterr().err.startswith("polyplay: --video: needs image observations")

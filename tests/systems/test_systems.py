@@ -127,7 +127,7 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
         assert set(page.presets) >= {"paper", "quick"}
         assert page.presets["paper"]() == page.Config()
     others = {"alphago_zero": "game:connect_four", "five": "arena:moba", "ftw": "arena:ctf", "league": "toy:rps"}
-    env = "toy:pendulum" if name in REAL else others.get(name, "toy:catch")
+    env = "toy:tests.toys:Pendulum" if name in REAL else others.get(name, "toy:catch")
     network = {} if name in ("alphago_zero", "ftw") else {"network": "mlp"}
     figure = diagram(page, page.Config(env=env, **network), options.RunOptions())
     assert env in figure

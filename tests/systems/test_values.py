@@ -172,9 +172,8 @@ def test_it_learns_to_aim(how, tmp_path):
 @pytest.mark.long
 def test_quick_learns_to_swing_a_pendulum_up(tmp_path):
     """Torque of one sign for ever, where it ended without a rein, has about -1400, -1500 or -700."""
-    run = polyplay.train(
-        "apex_dpg", preset="quick", env="toy:pendulum", steps=20_000, run=str(tmp_path / "run"), tensorboard=False
-    )
+    given = {"env": "toy:tests.toys:Pendulum", "steps": 20_000, "tensorboard": False}
+    run = polyplay.train("apex_dpg", preset="quick", run=str(tmp_path / "run"), **given)
     assert run.exit_code == 0
     assert run.evaluate(episodes=30)["episodic_return_mean"] >= -300.0
 
