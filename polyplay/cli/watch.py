@@ -20,7 +20,7 @@ from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_row, parse_json, read_object
 from polyplay.core.machine import cores
-from polyplay.evaluation.scores import read_scores
+from polyplay.evaluation.scores import read_evaluations
 from polyplay.runs import directory as run_files
 from polyplay.runs.reporter import KINDS
 
@@ -178,8 +178,7 @@ class RunReader:
         """
         played: list[Row] = []
         with contextlib.suppress(UserError):
-            scores = read_scores(self.directory)
-            played = [score for place in ("final", "best", "snapshots") for score in scores[place].values()]
+            played = read_evaluations(self.directory)
         against = [score for score in played if score.get("against") == "random"]
         newest = max(against, key=lambda score: str(score.get("finished", "")), default=None)
         points = None if newest is None else newest["episodic_return_mean"] * newest["episodes"]

@@ -102,18 +102,15 @@ def normalise(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
     return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
 
-# The scores of runs, as their scores.json has them.
+# The scores of runs: their evaluations, each a file of its own, and the returns of their training.
 
 
-SCHEMA = 1
-FILE = "scores.json"
-PLACES = ("final", "best", "training", "snapshots")
 WINDOW = 100  # games of training that its score is over, as in reports
 
 
 def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Row]:
-    """One entry of scores.json per run, with `run`, `env`, `label` and `game` (the ROM's name, of an Atari game): of
-    several evaluations the newest. Raises UserError: none, or of several protocols.
+    """One score per run, with `run`, `env`, `label` and `game` (the ROM's name, of an Atari game): of several
+    evaluations the newest. Raises UserError: none, or of several protocols.
     """
     found = list[Row]()
     for run in runs:
@@ -138,38 +135,42 @@ def training_score(directory: Path) -> Row:
     """The score of the games that the run learnt from: the last 100, with the exploration of then."""
     if not (games := list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return"))[-WINDOW:]):
         return {}
-    returns = np.array([g["episodic_return"] for g in games])
+    returns = [float(game["episodic_return"]) for game in games]
     return {
         "protocol": "training",
         **run_files.origin(directory),
         "episodes": len(games),
-        "frames": games[-1]["frames"],
-        "episodic_return_mean": float(returns.mean()),
-        "episodic_return_std": float(returns.std()),
-        "interval": mean_interval(returns.tolist()),
+        "episodic_return_mean": float(np.mean(returns)),
+        "interval": mean_interval(returns),
     }
 
 
 def _entries(run: Path, place: str) -> list[Row]:
-    if place != "training":
-        return list(read_scores(run)[place].values())
-    score = training_score(run)
-    return [score] if score else []
+    if place == "training":
+        score = training_score(run)
+        return [score] if score else []
+    summary = run_files.read_summary(run)
+    last = summary.get("checkpoint") if summary.get("exit_code") == 0 else None  # it goes on, or failed
+
+    def fits(score: Row) -> bool:
+        final, best = score.get("checkpoint") == last, bool(score.get("chosen_by"))
+        return {"final": final, "best": best}.get(place, not (final or best))
+
+    return list(filter(fits, read_evaluations(run)))
 
 
-def read_scores(run: Path) -> Row:
-    """{"final", "best", "snapshots": {evaluation: …}, "training": {…}}; empty places where nothing was measured."""
-    try:
-        scores = read_object(run / FILE)
-        for place in ("final", "best", "snapshots"):
-            for entry in scores.get(place, {}).values():
-                if not is_row(entry, ("episodic_return_mean", "episodes")) or not isinstance(entry["protocol"], str):
-                    raise ValueError(f"not all in {place} are scores")
-    except OSError:
-        scores = {}
-    except (ValueError, AttributeError, KeyError) as e:
-        raise UserError(f"{run / FILE} is damaged: {e}; remove it and evaluate again") from None
-    return {"schema": SCHEMA, **{place: scores.get(place, {}) for place in PLACES}}
+def read_evaluations(run: Path) -> list[Row]:
+    """Read what `polyplay evaluate` wrote into a run's directory. Raises UserError: one is damaged."""
+    found = list[Row]()
+    for path in sorted(run.glob("evaluation-*.json")):
+        try:
+            score = read_object(path)
+            if not is_row(score, ("episodic_return_mean", "episodes")) or not isinstance(score.get("protocol"), str):
+                raise ValueError("it is no score")
+        except (OSError, ValueError) as e:
+            raise UserError(f"{path} is damaged: {e}; remove it and evaluate again") from None
+        found.append(score)
+    return found
 
 
 BESIDE = {  # the published columns that stand beside a protocol's scores unless --published names others

@@ -152,14 +152,14 @@ def test_the_curve_is_of_every_game(tmp_path: Path):
     assert watched.state()["curve"] == [(5, 0.5, 7.0)]
 
 
-def self_play(root: Path, **scores: Any) -> Path:
+def self_play(root: Path, *scores: dict[str, Any]) -> Path:
     run = make_run(root)
     config = {"env": "game:othello+size=6", "simulations": 16}
     (run / "config.json").write_text(json.dumps({"schema": 1, "system": "alphago_zero", "config": config}))
     write_lines(run / "metrics.jsonl", [report(100 * i, value_accuracy=0.5 + i / 10) for i in (1, 2, 3)])
     write_lines(run / "episodes.jsonl", [game(i, -1.0) for i in range(9)])
-    if scores:
-        (run / "scores.json").write_text(json.dumps({"schema": 1, **scores}))
+    for i, score in enumerate(scores):
+        (run / f"evaluation-{i}.json").write_text(json.dumps(score))
     return run
 
 
@@ -169,14 +169,14 @@ def score(points: float, games: int, finished: str, against: str = "random") -> 
 
 
 def test_self_play_has_value_accuracy_and_points_against_random_or_how_to_measure_them(tmp_path: Path):
-    final = {"a": score(90.0, 100, "2026-01-01"), "b": score(47.5, 50, "2026-01-02")}
-    run = self_play(tmp_path, final=final, best={"c": score(9.0, 10, "2026-01-03", "mcts:50")})
+    played = score(90.0, 100, "2026-01-01"), score(47.5, 50, "2026-01-02"), score(9.0, 10, "2026-01-03", "mcts:50")
+    run = self_play(tmp_path, *played)
     found = RunReader(run).state()
     assert [point[2] for point in found["curve"]] == pytest.approx([0.6, 0.7, 0.8])
     measure = f"polyplay evaluate {run} --protocol versus --against random"
     known = {"value_accuracy": pytest.approx(0.8), "measure": measure}
     assert found["self_play"] == {**known, "points": 47.5, "games": 50}
-    (run / "scores.json").write_text("{")
+    (run / "evaluation-1.json").write_text("{")
     assert RunReader(run).state()["self_play"] == {**known, "points": None, "games": None}
     assert RunReader(make_run(tmp_path, "plain")).state()["self_play"] is None
 
