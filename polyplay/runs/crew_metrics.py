@@ -154,19 +154,19 @@ class CrewMetrics:
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
         """Pass on the games that workers have finished since the last time, in the order in which they ended."""
-        counts, games = self.counters.column("episodes").astype(np.int64), list[tuple[np.ndarray, int]]()
+        counts, games = self.counters.column("episodes").astype(np.int64), list[np.ndarray]()
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
             first = max(self.reported.get(row, 0), count - EPISODES)
             if first > self.reported.get(row, 0):
                 warn("games ended faster than they could be counted: reports lack some")
-            games += [(self.counters.games[row, i % EPISODES], row) for i in range(first, count)]
+            games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count
         several = any(role.agents for role in self.crew.roles)
-        for (return_, length, lane, agent, _), row in sorted(games, key=lambda game: float(game[0][-1])):
+        for return_, length, lane, agent, _ in sorted(games, key=lambda game: float(game[-1])):
             game = {"frames": self.frames, "steps": self.steps, "episodic_return": float(return_)}
             game |= {"episodic_length": int(length), "lane": int(lane), **({"agent": int(agent)} if several else {})}
-            reporter.episode(game, row)
+            reporter.episode(game)
 
     def read(self) -> tuple[Row, dict[str, float]]:
         """A report's numbers; and what learners report, means since the last time."""

@@ -324,7 +324,6 @@ WIRING = "wiring.json"  # roles and arrows, as `polyplay diagram` draws them
 # the numbers that a line has at least
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
-STANDS_FOR = "games"  # in a line of episodes.jsonl: games that it stands for, itself included; left out: 1
 Shape = Mapping[str, Callable[[Any], bool]]  # name in a file → whether a value is as a run writes it
 
 
@@ -361,8 +360,8 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     """Cut what came after a checkpoint out of a run's lines, because it is done again, and what is damaged, with a line
     about that. Each file stays whole.
 
-    A game that ended before the checkpoint and was written down after it stays, with the checkpoint's counters. For
-    those that have no line of their own, the line before them stands. Raises OSError.
+    A game that ended before the checkpoint and was written down after it stays, with the checkpoint's counters. Raises
+    OSError.
     """
     steps, updates = counters["steps"], counters["updates"]
     learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's own match is played again
@@ -394,40 +393,21 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
 
 
 def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    games, found, kept = counters.get("games", {}), Counter[str](), Counter[str]()
+    games, found = counters.get("games", {}), Counter[str]()
     owner = {lane: worker for worker in games for lane in worker_lanes(worker)}
 
     def bounded(row: Row) -> Row | None:
         worker = owner.get(row["lane"])
         if worker is not None:
-            found[worker] += games_of(row)
+            found[worker] += 1
             if found[worker] > games[worker]:
                 return None
-            kept[worker] = found[worker]
         elif row["frames"] > counters["frames"]:
             return None
         most = {k: min(row[k], counters[k]) for k in ("frames", "steps")}
         return row if most.items() <= row.items() else row | most
 
     _cut(path, lambda row: is_row(row, GAME), bounded, say)
-    if path.is_file() and (missing := +(Counter(games) - kept)):
-        _let_stand(path, owner, missing)
-
-
-def _let_stand(path: Path, owner: Mapping[int, str], missing: Counter[str]) -> None:
-    """Add games that have no line to the last line of their worker."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    for i in reversed(range(len(lines))):
-        row = parse_json(lines[i])
-        if more := missing.pop(owner.get(row["lane"], ""), 0):
-            lines[i] = (json.dumps(row | {STANDS_FOR: games_of(row) + more}) + "\n").encode()
-    write_bytes(path, b"".join(lines))
-
-
-def games_of(row: Row) -> int:
-    """How many games a line of episodes.jsonl stands for."""
-    games = row.get(STANDS_FOR, 1)
-    return max(1, int(games)) if is_number(games) else 1
 
 
 def worker_lanes(name: str) -> range:

@@ -55,7 +55,7 @@ class Callback:
         """A line of metrics.jsonl was written."""
 
     def on_episode(self, run: CurrentRun, row: Row) -> object:
-        """A full game has ended: its line of episodes.jsonl, also where --log-games leaves it out."""
+        """A full game has ended: its line of episodes.jsonl, also with --no-log-games."""
 
     def on_checkpoint(self, run: CurrentRun, path: Path) -> object:
         """A checkpoint is complete: its directory."""
@@ -186,7 +186,7 @@ class CheckpointCompleter:
         self.listen: Callable[[Path], None] = lambda path: None  # called with every complete one
         self.games_before = Counter[int]()  # by lane
         for game in read_lines(directory / "episodes.jsonl", *run_files.GAME):
-            self.games_before[game["lane"]] += run_files.games_of(game)
+            self.games_before[game["lane"]] += 1
         for worker, n in (games or {}).items():
             lanes = run_files.worker_lanes(worker)
             self.games_before[lanes[0]] += max(0, n - sum(self.games_before[lane] for lane in lanes))
