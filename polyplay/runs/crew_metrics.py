@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -78,37 +77,6 @@ def _total(root: psutil.Process | None, of: Callable[[psutil.Process], float]) -
         with contextlib.suppress(psutil.Error):  # it has ended, or another user owns it
             total += of(process)
     return total
-
-
-# Warnings that the network of a run of self-play overfits the games of its replay. Imports no torch.
-
-
-REUSE = 4.0  # how often a position may be drawn, in the mean
-# Of the value loss in the replay, divided by that of fresh games. Silver et al. 2016 give 0.19 / 0.37 = 0.51 for a
-# value network that had memorized its games, and 0.226 / 0.234 = 0.97 for one that had not: this lies between.
-OVERFITTED = 0.7
-REPORTS = 10  # that the losses are averaged over: right after the start, fresh games are of older weights
-REUSED = f"each position is drawn more than {REUSE:g} times in the mean: the network may overfit: lower --ratio"
-OVERFITS = f"the value loss on the replay is below {OVERFITTED:g} times that on fresh games: the network"
-OVERFITS += " overfits the games in its replay: lower --ratio or raise --capacity"
-
-
-class SelfPlayAlarms:
-    """Looks at each report, and gives warnings."""
-
-    def __init__(self) -> None:
-        self.losses: deque[tuple[float, float]] = deque(maxlen=REPORTS)  # in the replay, of fresh games
-
-    def look(self, row: Mapping[str, float | None]) -> list[str]:
-        """At a line of metrics.jsonl."""
-        fresh, learnt, reuse = (row.get(name) for name in ("fresh_value_loss", "value_loss", "replay_ratio"))
-        if fresh is None:
-            return []
-        if learnt is not None:
-            self.losses.append((learnt, fresh))
-        sums = [sum(column) for column in zip(*self.losses, strict=True)]
-        overfits = len(self.losses) == REPORTS and sums[0] < OVERFITTED * sums[1]
-        return [REUSED] * (reuse is not None and reuse > REUSE) + [OVERFITS] * overfits
 
 
 Metrics = dict[str, float | None]

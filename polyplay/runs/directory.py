@@ -72,7 +72,7 @@ class DirectoryLock:
     """Held from here to `close`. Raises UserError: another process holds it."""
 
     def __init__(self, directory: Path):
-        self.path, self.fd, self.place = directory / LOCK_FILE, -1, -1
+        self.path, self.fd = directory / LOCK_FILE, -1
         self.take()
 
     def take(self) -> None:
@@ -86,7 +86,6 @@ class DirectoryLock:
             raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd
-        self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
         if not self.held:  # deleted between open and lock
             return self.take()
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": machine.now()}
@@ -97,28 +96,16 @@ class DirectoryLock:
     @property
     def held(self) -> bool:
         """Whether what is at our path is what we locked, and not another directory or none."""
-        return _same(self.path, self.fd)
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the directory at our path is the one that we locked, even if the lock in it was deleted."""
-        return _same(self.path.parent, self.place)
-
-    @property
-    def moved_to(self) -> Path | None:
-        """Where the directory that we locked is, if it has another path now and the system says it."""
         try:
-            there = Path(os.readlink(f"/proc/self/fd/{self.place}"))
+            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
         except OSError:
-            return None
-        return there if _same(there, self.place) and not self.in_place else None
+            return False
 
     def close(self) -> None:
         """May be called again."""
-        for fd in (self.fd, self.place):
-            if fd >= 0:
-                os.close(fd)
-        self.fd = self.place = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
 
 def is_locked(directory: Path) -> bool:
@@ -141,13 +128,6 @@ def _lock(fd: int, how: int, after: float = 0.0) -> bool:
         if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks: it goes on
             raise
     return True
-
-
-def _same(path: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except OSError:
-        return False
 
 
 # What another program may ask of a run that goes on: to save a checkpoint, or to end.

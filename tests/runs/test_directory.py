@@ -154,7 +154,6 @@ CUTS: list[tuple[str, list[Any], dict[str, Any], list[Any]]] = [
     ("games.jsonl", MATCHES, {}, MATCHES[:3]),
     # lanes 0 and 1 had ended two games by then, the second of which was noted later; or three, one of which has no line
     ("episodes.jsonl", GAMES, {"games": {"0+2": 2}}, [*GAMES[:2], GAMES[2] | {"frames": 100, "steps": 100}, GAMES[4]]),
-    ("episodes.jsonl", GAMES[:1], {"games": {"0+2": 3}}, [GAMES[0] | {"games": 3}]),
 ]
 
 
