@@ -1,12 +1,8 @@
-"""games: a run's games as a table or as files.
-
-`polyplay games`: the games of a run of a board game, as a table or as files.
-"""
+"""games: the games of a run of a board game, as a table or as files."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,15 +25,14 @@ NUMBERS = ("steps", "black", "white", "outcome")  # that a line has at least
 class GamesOptions:
     """Lists the games that a run of a board game wrote down: a sample of self-play, and all of its gate's matches."""
 
-    numbers: str | None = None  # games to take, by their numbers in the table: 3..7, or 3 (none: all)
-    export: str | None = None  # directory for a file of each game: .sgf for Go, .txt for others (none: no files)
+    export: str | None = None  # directory for an SGF file of each game of Go (none: no files)
     json: bool = False  # print a JSON list instead of a table
 
 
 def command(words: list[str]) -> None:
     """Prints the table, or writes the files."""
     directory, options, _ = run_and_options(GamesOptions, words, "games")
-    games = choose_games(read_games(directory), options.numbers)
+    games = read_games(directory)
     if options.export is not None:
         export_games(games, directory.resolve().name, Path(options.export))
         if not options.json:
@@ -55,17 +50,6 @@ def read_games(directory: Path) -> list[Row]:
     if not (games := [{"number": i, **row} for i, row in rows]):
         raise UserError(f"RUN: {directory} has no games: runs of alphago_zero write them down as they end")
     return games
-
-
-def choose_games(games: list[Row], numbers: str | None) -> list[Row]:
-    """Those from FIRST..LAST. Raises UserError: there is none of that number."""
-    if numbers is None:
-        return games
-    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", numbers)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= first <= last <= len(games):
-        raise UserError(f"--numbers: {numbers} given; allowed: numbers from 1 to {len(games)}, as 3..7 or 3")
-    return games[first - 1 : last]
 
 
 def result_of(row: Row) -> str:
@@ -89,17 +73,16 @@ def table_of_games(games: Sequence[Row]) -> Table:
     return table
 
 
-# Games of a run as files: Go as SGF (FF[4]), others as lists of moves.
+# Games of Go as files: SGF (FF[4]).
 
 
-RESULTS = {1: "the first player wins", 0: "a draw", -1: "the second player wins"}
 Properties = dict[str, list[str]]  # of a node, by name
 ESCAPED = str.maketrans({"\\": r"\\", "]": r"\]"})
 
 
 def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
     """A file of each game in a directory, which is made or empty. run: what players are called. Raises UserError, with
-    nothing written: there are files, or a game is damaged.
+    nothing written: there are files, a game is damaged, or no Go.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"--export: {directory} is there and not empty; allowed: a new or an empty directory")
@@ -108,12 +91,11 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
         name = f"{row['number']:05d}-{Path(row['name']).name}"
         try:
             board = game_of(row["game"])
-            if isinstance(board, Go):
-                files[f"{name}.sgf"] = sgf_of(board, row, run)
-            else:
-                files[f"{name}.txt"] = text_of(row, run)
+            files[f"{name}.sgf"] = sgf_of(board, row, run) if isinstance(board, Go) else ""
         except (UserError, ValueError, TypeError, LookupError) as e:
             raise UserError(f"RUN: game {row['number']} of games.jsonl is damaged: {e}") from None
+    if not all(files.values()):
+        raise UserError(f"--export: {directory} given, but {board.title} has no SGF; --json has its moves")
     directory.mkdir(parents=True, exist_ok=True)
     for file, contents in files.items():
         write_bytes(directory / file, contents.encode())
@@ -154,12 +136,3 @@ def sgf_text(nodes: Iterable[Properties]) -> str:
         shown = (name + "".join(f"[{v.translate(ESCAPED)}]" for v in values) for name, values in node.items() if values)
         text += ";" + "".join(shown)
     return f"({text})"
-
-
-def text_of(row: Row, run: str) -> str:
-    """Lines about a game, and its moves."""
-    about = {"game": row["game"], "name": row["name"]}
-    about |= {"first": f"{run}, update {row['black']}", "second": f"{run}, update {row['white']}"}
-    ended = RESULTS[int(row["outcome"])] + " by resignation" * bool(row.get("resigned"))
-    about |= {"result": ended, "moves": " ".join(row["moves"])}
-    return "".join(f"{name}: {value}\n" for name, value in about.items())

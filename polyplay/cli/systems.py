@@ -1,9 +1,8 @@
-"""systems, diagram, runs, check, new: what there is."""
+"""systems, diagram, runs, check: what there is."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -144,40 +143,3 @@ def command_check(words: list[str]) -> int:
         verdict = " and ".join(found) or "keeps to every rule that was checked"
         print_findings(f"{report.environment}: {verdict}", report.findings, report.card, "rule")
     return report.status
-
-
-# `polyplay new`.
-
-
-SCRIPT = '''\
-"""Train an agent, play full games with it, draw its learning curve."""
-
-import polyplay
-
-STEPS = 150_000
-
-if __name__ == "__main__":
-    run = polyplay.train("ppo", env="CartPole-v1", steps=STEPS)
-    print(run.directory, run.evaluate(episodes=20)["episodic_return_mean"])
-    run.plot("curve.png")  # needs matplotlib: pip install 'polyplay[plots]'
-'''
-
-
-@dataclass(frozen=True)
-class NewOptions:
-    """Writes a short example script."""
-
-
-def command_new(words: list[str]) -> None:
-    """Writes the file, and prints how to run it."""
-    first, _, _ = parse_words(NewOptions, words, "polyplay new FILE.py", "FILE.py: the file to write.")
-    if not first or not first[0].endswith(".py"):
-        given = f"'{first[0]}' given" if first else "nothing given"
-        raise UserError(f"new takes the file to write, {given}: polyplay new FILE.py")
-    path = Path(first[0])
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(SCRIPT)
-    except OSError as e:  # what is there already stays as it is
-        raise UserError(f"FILE: {path} cannot be written: {e.strerror}; name another") from None
-    print(f"{path}: run it with `python {shlex.quote(str(path))}`")
