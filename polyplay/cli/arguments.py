@@ -149,12 +149,6 @@ def print_result(result: Row) -> None:
 # The port of a local page, and its server until Ctrl-C. The server needs polyplay[watch].
 
 
-def check_port(port: int) -> None:
-    """Raises UserError: no port has this number."""
-    if not 1 <= port <= 65535:
-        raise UserError(f"--port: {port} given, allowed: 1 to 65535")
-
-
 def check_extra(verb: str) -> None:
     """Raises UserError: what serves pages is not installed."""
     if missing := [name for name in ("starlette", "uvicorn") if importlib.util.find_spec(name) is None]:

@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from polyplay.cli import bench
-from polyplay.cli.arguments import check_extra, check_port, listen, parse_words, serve_page
+from polyplay.cli.arguments import check_extra, listen, parse_words, serve_page
 from polyplay.core import checkpoint
-from polyplay.core.errors import UserError
+from polyplay.core.errors import Port, UserError
 from polyplay.core.files import Row, is_row, parse_json, read_object
 from polyplay.core.machine import cores
 from polyplay.evaluation.scores import read_evaluations
@@ -228,10 +228,7 @@ def _text(value: object) -> str:
 class WatchOptions:
     """Serves a live page of runs to this machine only. It reads the runs' directories. Needs polyplay[watch]."""
 
-    port: int = 8765  # port of the page, http://127.0.0.1:PORT
-
-    def __post_init__(self) -> None:
-        check_port(self.port)
+    port: Port = 8765  # port of the page, http://127.0.0.1:PORT
 
 
 def command(words: list[str]) -> None:
@@ -249,4 +246,4 @@ def command(words: list[str]) -> None:
         token, n = secrets.token_urlsafe(24), len(directories)
         print(f"watching {n} run{'s' * (n != 1)}: http://127.0.0.1:{options.port}/#token={token}")
         print("Ctrl-C stops the page; the runs continue", flush=True)
-        serve_page(listener, watch_application(directories, token, options.port))
+        serve_page(listener, watch_application(directories, token))

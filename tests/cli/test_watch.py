@@ -186,7 +186,7 @@ def test_a_mistake_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     for words, line in (
         ([], "error: watch takes the directory of a run first"),
         (["nowhere"], "error: no run at nowhere"),
-        ([run, "--port", "70000"], "error: --port: 70000 given, allowed: 1 to 65535"),
+        ([run, "--port", "70000"], "error: --port: '70000' given, allowed: a whole number from 1 to 65535"),
         ([run], "watch needs starlette and uvicorn: pip install 'polyplay[watch]'"),
     ):
         monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
@@ -223,7 +223,7 @@ time.sleep(60)
 
 
 def client(*runs: Path):
-    return testclient.TestClient(server.watch_application(list(runs), "secret", 8765), base_url="http://127.0.0.1:8765")
+    return testclient.TestClient(server.watch_application(list(runs), "secret"), base_url="http://127.0.0.1:8765")
 
 
 @pytest.mark.parametrize(
@@ -251,17 +251,17 @@ def test_the_numbers_come_again_only_when_they_have_changed(tmp_path: Path):
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        *((host, 403) for host in ("example.com:8765", "example.com", "127.0.0.1:80", "127.0.0.1")),
-        *((host, 403) for host in ("127.0.0.1.example.com:8765", "")),
-        *((host, 200) for host in ("localhost:8765", "127.0.0.1:8765", "[::1]:8765")),
+        *((host, 400) for host in ("example.com:8765", "example.com", "127.0.0.2:8765")),
+        *((host, 400) for host in ("127.0.0.1.example.com:8765", "")),
+        *((host, 200) for host in ("localhost:8765", "127.0.0.1:8765")),
     ],
 )
 def test_a_foreign_host_is_refused(tmp_path: Path, host: str, status: int):
     page, headers = client(make_run(tmp_path)), {"Host": host}
     assert page.get("/", headers=headers).status_code == page.get("/state", headers=headers).status_code == status
-    if status == 403:
-        assert page.get("/nothing", headers=headers).status_code == 403
-        assert page.post("/runs/0/stop", headers=TOKEN | headers).status_code == 403
+    if status == 400:
+        assert page.get("/nothing", headers=headers).status_code == 400
+        assert page.post("/runs/0/stop", headers=TOKEN | headers).status_code == 400
 
 
 def test_with_the_token_a_checkpoint_is_asked_for_once_and_stop_interrupts_who_holds_the_lock(tmp_path: Path):
