@@ -67,17 +67,6 @@ class Callback:
         """The run has ended, and has not failed."""
 
 
-class FunctionCallback(Callback):
-    """A function that is called with reports."""
-
-    def __init__(self, function: Callable[..., object]):
-        self.on_report = function  # type: ignore[method-assign]
-
-    @property
-    def title(self) -> str:
-        return _name(self.on_report)
-
-
 EVENTS = {  # by file of lines, and what else happens
     **{"metrics": "on_report", "episodes": "on_episode", "checkpoint": "on_checkpoint"},
     **{"evaluations": "on_evaluation", "end": "on_end"},
@@ -101,7 +90,7 @@ def _checked(callback: object) -> Callback:
         and not isinstance(callback, type | Callback)
         and not set(EVENTS.values()) & set(dir(callback))
     ):
-        callback = FunctionCallback(callback)
+        callback = type(_name(callback), (Callback,), {"on_report": staticmethod(callback)})()
     if not isinstance(callback, Callback):
         given = f"the class {_name(callback)}" if isinstance(callback, type) else _name(callback)
         allowed = f"a function, or an object whose class inherits polyplay.Callback ({', '.join(EVENTS.values())})"
