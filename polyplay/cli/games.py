@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich import box
 from rich.table import Column, Table
 
 from polyplay import __version__
@@ -16,7 +15,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row, read_lines, write_bytes
 from polyplay.games.boards import KO, Go
 from polyplay.games.boards import game as game_of
-from polyplay.runs.terminal import default_console, short_count
+from polyplay.runs.terminal import default_console, ruled_table, short_count
 
 NUMBERS = ("steps", "black", "white", "outcome")  # that a line has at least
 
@@ -63,9 +62,9 @@ def result_of(row: Row) -> str:
 
 def table_of_games(games: Sequence[Row]) -> Table:
     """black, white: the updates of the weights."""
-    right = [Column(name, justify="right", no_wrap=True) for name in ("steps", "black", "white", "moves")]
-    first = [Column("game", justify="right", no_wrap=True), Column("name", overflow="fold")]
-    table = Table(*first, *right, "result", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    first = Column("game", justify="right", no_wrap=True), Column("name", overflow="fold")
+    table = ruled_table(*first, numbers=("steps", "black", "white", "moves"))
+    table.add_column("result")
     for row in games:
         sides = (f"{row[name]:,}" for name in ("black", "white"))
         moves = str(len(row["moves"]))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -19,7 +18,7 @@ from polyplay.core.files import Row
 from polyplay.envs import check as env_check
 from polyplay.runs import directory as run_files
 from polyplay.runs import options as run_options
-from polyplay.runs.terminal import default_console, short_count
+from polyplay.runs.terminal import default_console, ruled_table, short_count
 
 
 def command(words: list[str]) -> None:
@@ -32,7 +31,7 @@ def command(words: list[str]) -> None:
     if words:
         print("usage: polyplay systems\n\nWhat each system is good for.")
         return
-    table = Table("system", "good for", "source", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = ruled_table("system", "good for", "source")
     for name in systems.names():
         row = systems.load(name).row
         table.add_row(Text(name, style="bold"), row.get("good for", ""), row["source"])
@@ -87,8 +86,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     """Names are folded where a line is too long for the terminal, numbers are not."""
     names = [Column("run", overflow="fold"), Column("system", no_wrap=True), Column("env", overflow="fold")]
     marks = [Column("seed", justify="right", no_wrap=True), Column("state", no_wrap=True)]
-    numbers = [Column(name, justify="right", no_wrap=True) for name in ("frames/steps", "min", "return", "best")]
-    table = Table(*names, *marks, *numbers, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = ruled_table(*names, *marks, numbers=("frames/steps", "min", "return", "best"))
     for row in rows:
         path = Path(row["run"])
         shown = f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name

@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import sys
 
-from rich import box
-from rich.table import Column, Table
+from rich.table import Column
 from rich.text import Text
 
 from polyplay.cli.arguments import parse_words
 from polyplay.core.files import Row, to_plain
 from polyplay.evaluation.gtp import program_line
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
-from polyplay.runs.terminal import default_console
+from polyplay.runs.terminal import default_console, ruled_table
 
 ABOUT = """RUN: directories of runs or of their checkpoints (every agent of theirs; RUN:N is agent N, RUN:best the
 best), files of past agents in RUN/past_agents, and opponents: random, bot:NAME, in board games also mcts:N, in connect
@@ -43,11 +42,9 @@ def played_text(result: Row) -> str:
 
 def _print_report(result: Row) -> None:
     console, players = default_console(), ranked(result)
-    numbers = [Column(name, justify="right", no_wrap=True) for name in ("Elo", "95 % interval", "points")]
     name = Column("player", overflow="fold", min_width=8)
-    table = Table(Column("", no_wrap=True), name, *numbers, box=box.SIMPLE_HEAD, pad_edge=False)
-    places = [Column(str(place), justify="right", no_wrap=True) for place in range(1, len(players) + 1)]
-    payoffs = Table("", *places, box=box.SIMPLE_HEAD, pad_edge=False)
+    table = ruled_table(Column("", no_wrap=True), name, numbers=("Elo", "95 % interval", "points"))
+    payoffs = ruled_table("", numbers=map(str, range(1, len(players) + 1)))
     for place, row in enumerate(players, 1):
         interval = "anchor" if row["name"] == result["anchor"] else f"{row['low']:.0f} to {row['high']:.0f}"
         table.add_row(str(place), Text(row["name"]), f"{row['elo']:.0f}", interval, f"{row['points']:g}")

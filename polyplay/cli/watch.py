@@ -18,7 +18,7 @@ from polyplay.cli import bench
 from polyplay.cli.arguments import check_extra, listen, parse_words, serve_page
 from polyplay.core import checkpoint
 from polyplay.core.errors import Port, UserError
-from polyplay.core.files import Row, is_row, parse_json, read_object
+from polyplay.core.files import Row, is_row, parse_json
 from polyplay.core.machine import cores
 from polyplay.evaluation.scores import read_evaluations
 from polyplay.runs import directory as run_files
@@ -129,10 +129,14 @@ class RunReader:
         self.games.read()
         with contextlib.suppress(UserError):  # it was deleted: the last one stands
             self.config = run_files.read_config(self.directory)
-        summary, wiring = self._object("summary.json"), self._object(run_files.WIRING)
+        summary = run_files.read_part(self.directory, "summary.json")
+        wiring, state = (
+            run_files.read_part(self.directory, run_files.WIRING),
+            run_files.state_of(self.directory, summary),
+        )
         values = self.config["config"]
-        standing, shares = self._standing(summary), bench.weighted_means(self.recent, SHARES)
-        limit = limit_sentence(shares, values, wiring) if standing["running"] else ""
+        shares, running = bench.weighted_means(self.recent, SHARES), state == "running"
+        limit = limit_sentence(shares, values, wiring) if running else ""
         plays_itself = is_self_play(values)
         curve = self.of_games if self.of_games.rows and not plays_itself else self.of_reports
         return {
@@ -140,7 +144,7 @@ class RunReader:
             "directory": str(self.directory),
             "system": self.config["system"],
             "env": str(values.get("env", "")),
-            **standing,
+            **{"standing": state, "running": running, "reason": str(summary.get("reason", ""))},
             "wiring": wiring,
             "now": self.row,
             "best": summary.get("episodic_return_mean_best"),
@@ -188,21 +192,6 @@ class RunReader:
             "games": newest and newest["episodes"],
             "measure": f"polyplay evaluate {self.directory} --protocol versus --against random",
         }
-
-    def _standing(self, summary: Row) -> Row:
-        """Whether it goes on, and why it ended."""
-        if run_files.lock_holder(self.directory) is not None:
-            return {"standing": "running" if self.row else "starting", "running": True, "reason": ""}
-        if summary:
-            kind = "finished" if summary.get("exit_code") == 0 else "ended"
-            return {"standing": kind, "running": False, "reason": str(summary.get("reason", ""))}
-        return {"standing": "not running", "running": False, "reason": "no process of this machine writes there"}
-
-    def _object(self, name: str) -> Row:
-        try:
-            return read_object(self.directory / name)
-        except (OSError, ValueError):
-            return {}
 
     def _checkpoints(self) -> list[Row]:
         found = []

@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Column
 
 from polyplay.core.errors import Seed, UserError
 from polyplay.core.files import Row, is_row, read_lines, read_object
@@ -20,7 +19,7 @@ from polyplay.core.numbers import STATISTICS, aggregate, mean_interval
 from polyplay.envs import atari
 from polyplay.envs.pool import closest_names
 from polyplay.runs import directory as run_files
-from polyplay.runs.terminal import default_console
+from polyplay.runs.terminal import default_console, ruled_table
 
 Published = Mapping[str, Mapping[str, float]]  # by column and game
 Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play and of a human
@@ -314,9 +313,7 @@ def _print_table(
 ) -> None:
     if not rows:
         return
-    heads = [Column(heading, no_wrap=True) for heading in words]
-    heads += [Column(heading, justify="right", no_wrap=True) for heading in numbers]
-    table = Table(*heads, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = ruled_table(*(Column(heading, no_wrap=True) for heading in words), numbers=numbers)
     for row in rows:
         table.add_row(*map(_cell, row))
     console.print(title, style="bold", soft_wrap=True)

@@ -578,8 +578,13 @@ def state_of(directory: Path, summary: Row) -> str:
 
 def read_summary(directory: Path) -> Row:
     """summary.json; empty where the run has not ended, or that is damaged."""
+    return read_part(directory, "summary.json")
+
+
+def read_part(directory: Path, name: str) -> Row:
+    """Read a file of a run; empty where it is not there, or damaged."""
     try:
-        return read_object(directory / "summary.json")
+        return read_object(directory / name)
     except (OSError, ValueError):
         return {}
 

@@ -91,14 +91,14 @@ def test_a_run_that_has_not_begun_and_one_that_has_ended(tmp_path: Path):
     run = make_run(tmp_path, rows=0)
     found = RunReader(run).state()
     assert (found["curve"], found["now"], found["episodes"], found["checkpoints"]) == ([], {}, [], [])
-    assert (found["standing"], found["limit"], found["wiring"]) == ("not running", "", {})
+    assert (found["standing"], found["limit"], found["wiring"]) == ("stopped", "", {})
     (run / "summary.json").write_text(json.dumps({"exit_code": 0, "reason": "done"}))
     games = [{"wall_seconds": 1.0, "steps": i, "episodic_return": 1.0, "episodic_length": 9} for i in range(500)]
     write_lines(run / "episodes.jsonl", games)
     for name in ("000000000007", "000000000020", ".partial-000000000030"):
         (run / "checkpoints" / name).mkdir(parents=True)
     found = RunReader(run).state()
-    assert (found["standing"], found["reason"], found["running"], found["limit"]) == ("finished", "done", False, "")
+    assert (found["standing"], found["reason"], found["running"], found["limit"]) == ("done", "done", False, "")
     assert [e["steps"] for e in found["episodes"]] == list(range(499, 489, -1))
     assert [c["update"] for c in found["checkpoints"]] == [20, 7]
     assert {"name": "actors", "value": "2", "source": "command"} in found["settings"]
@@ -125,7 +125,7 @@ def test_what_limits_a_run_is_what_its_cores_do(monkeypatch: pytest.MonkeyPatch,
 
 def test_shares_are_weighted_by_what_reports_are_over_and_advise_a_run_that_goes_on(tmp_path: Path, monkeypatch):
     """A run's last report is over what is left, in which workers may only have waited; one may lack a number."""
-    monkeypatch.setattr(watch.run_files, "lock_holder", lambda directory: 1)
+    monkeypatch.setattr(watch.run_files, "is_locked", lambda directory: True)
     run = make_run(tmp_path, rows=6)
     idle = {"time_env": 0.0, "time_infer": 0.0, "time_learn": 0.01, "time_wait": 0.99, "cpu": None}
     write_lines(run / "metrics.jsonl", [report(612, **idle)], "a")
