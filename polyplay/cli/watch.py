@@ -130,10 +130,8 @@ class RunReader:
         with contextlib.suppress(UserError):  # it was deleted: the last one stands
             self.config = run_files.read_config(self.directory)
         summary = run_files.read_part(self.directory, "summary.json")
-        wiring, state = (
-            run_files.read_part(self.directory, run_files.WIRING),
-            run_files.state_of(self.directory, summary),
-        )
+        wiring = run_files.read_part(self.directory, run_files.WIRING)
+        state = run_files.state_of(self.directory, summary)
         values = self.config["config"]
         shares, running = bench.weighted_means(self.recent, SHARES), state == "running"
         limit = limit_sentence(shares, values, wiring) if running else ""

@@ -13,7 +13,6 @@ import errno
 import fcntl
 import hashlib
 import hmac
-import importlib.util
 import json
 import os
 import re
@@ -50,16 +49,11 @@ def current_rows(file: Path, *numbers: str) -> list[Row]:
     return rows
 
 
-def read_table(file: Path) -> Any:
-    """A pandas DataFrame if pandas is installed, else {column: list}. What a line lacks is None, in pandas NaN."""
+def read_table(file: Path) -> dict[str, list[Any]]:
+    """{column: list}, as pandas.DataFrame takes it. What a line lacks is None."""
     rows = current_rows(file)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    if importlib.util.find_spec("pandas") is None:
-        return columns
-    import pandas
-
-    return pandas.DataFrame(columns)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 # The lock on a run's directory: one process writes there. The system releases it when its holder ends, however.

@@ -17,16 +17,7 @@ from rich.text import Text
 
 from polyplay.core.files import Row
 from polyplay.population import store
-from polyplay.runs.terminal import (
-    Fact,
-    Screen,
-    clock_text,
-    fact_lines,
-    progress_line,
-    ruled_table,
-    short_count,
-    value_text,
-)
+from polyplay.runs.terminal import Screen, clock_text, fact_lines, progress_line, ruled_table, short_count, value_text
 
 # Tables and lines: members, best first, their decisions, and the winner's ancestors.
 
@@ -133,7 +124,7 @@ class PopulationPanel:
         self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then
         self.reported_at, self.last = self.begun, ""
 
-    def begin(self, lines: Iterable[Fact]) -> None:
+    def begin(self, lines: Iterable[tuple[str, str]]) -> None:
         """The first lines."""
         for line in () if self.quiet else fact_lines(lines, self.screen.console):
             self.screen.print(line)

@@ -59,8 +59,7 @@ def test_runs_of_a_game_are_averaged_and_have_an_interval(tmp_path: Path):
     assert (pong["actions"], pinball["actions"]) == (["greedy", "sampled"], ["greedy"])
     assert result["notes"][0].startswith("video_pinball: the raw tables say")
     assert result["aggregates"][0]["games"] == 2
-    table = compare_runs(runs, ScoresOptions(pinball="table", published=("apex_noop",)))
-    assert table["games"][1]["random"] == 16256.9
+    table = compare_runs(runs, ScoresOptions(published=("apex_noop",)))
     assert [a["agent"] for a in table["aggregates"]] == ["these runs", "apex_noop"]
 
 
@@ -164,7 +163,10 @@ def test_all_published_columns_are_listed_with_their_aggregates(capsys: pytest.C
     ],
 )
 def test_published_aggregates_reproduce(name, baselines, pinball, games, mean, median):
-    scores = normalise(column(name), baseline_scores(baselines, pinball))
+    ends = baseline_scores(baselines)
+    if pinball == "table":  # random play's score as the raw tables have it
+        ends["video_pinball"] = {"noop57": 16256.9, "human-starts": 20452.0}[baselines], ends["video_pinball"][1]
+    scores = normalise(column(name), ends)
     found = aggregate({game: [score] for game, score in scores.items()})
     assert len(scores) == games
     assert found["median"].value == pytest.approx(median, abs=0.51)
