@@ -84,8 +84,6 @@ class TournamentOptions:
     seed: Seed = 0  # seed of environments, openings and players
     greedy: bool = False  # runs without a search take the most probable action instead of a sampled one
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where networks compute (auto: on CUDA if there is a GPU)
-    picture: str | None = None
-    # file of a picture of payoffs and ratings: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]
     json: bool = False  # print one JSON object
     trust: bool = False
     # open runs that were made by another user or machine and import a module for their environment or network

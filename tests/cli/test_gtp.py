@@ -18,7 +18,7 @@ import torch
 
 import polyplay
 from polyplay.cli import gtp
-from polyplay.cli.gtp import BLACK, KATA, WHITE, Clock, GtpEngine, analysis_line, answer_lines, by_choice
+from polyplay.cli.gtp import BLACK, WHITE, Clock, GtpEngine, analysis_line, answer_lines, by_choice
 from polyplay.envs.pool import Envs
 from polyplay.games import board_rules, records
 from polyplay.games.boards import game
@@ -44,8 +44,7 @@ def said(engine: GtpEngine, *lines: str) -> list[str]:
 
 COMMANDS = "protocol_version name version known_command list_commands quit boardsize clear_board komi play genmove "
 COMMANDS += "undo time_settings time_left final_score final_status_list fixed_handicap place_free_handicap clear_cache "
-COMMANDS += "set_free_handicap loadsgf reg_genmove showboard lz-analyze kata-analyze lz-genmove_analyze "
-COMMANDS += "kata-genmove_analyze"
+COMMANDS += "set_free_handicap loadsgf reg_genmove showboard kata-analyze kata-genmove_analyze"
 LONG = "9" * 5_000  # too long for int()
 HUGE = "9" * 400  # too large for a float
 
@@ -73,9 +72,10 @@ def test_it_has_every_command_and_says_so():
 MISTAKES = {
     "syntax error": "boardsize;boardsize nine;komi;komi six;komi 1e9;play b;genmove;reg_genmove;fixed_handicap x;"
     "time_settings 1;time_settings -1 0 0;time_left b 1;time_left b soon 0;time_left b nan 0;time_left b 4.5 0.5;"
-    "final_status_list;final_status_list sleeping;kata-analyze interval;lz-analyze 9999999999;boardsize 9999999999;"
-    f"boardsize {LONG};komi {LONG};loadsgf /x {LONG};time_settings 0 0 {HUGE};time_left b 0 {HUGE};lz-analyze b {HUGE};"
-    f"lz-genmove_analyze b {HUGE}",
+    "final_status_list;final_status_list sleeping;kata-analyze interval;boardsize 9999999999;"
+    f"boardsize {LONG};komi {LONG};loadsgf /x {LONG};time_settings 0 0 {HUGE};time_left b 0 {HUGE};"
+    f"kata-analyze 9999999999;kata-analyze b {HUGE};"
+    f"kata-genmove_analyze b {HUGE}",
     "unacceptable size": "boardsize 19",
     "komi must be whole or half": "komi 6.25;komi 100",
     "invalid color": "play purple D4;genmove green",
@@ -382,7 +382,7 @@ def order_of(line: str) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("line", "form"),
     [
-        ("lz-analyze b 5", r"info move \S+ visits \d+ winrate \d+ prior \d+ lcb \d+ order 0 pv \S+.*\n"),
+        ("kata-analyze b 5", r"info move \S+ visits \d+ winrate 0\.\d+ prior 0\.\d+ lcb 0\.\d+ order 0 pv \S+.*\n"),
         ("kata-analyze 5", r"info move \S+ visits \d+ winrate 0\.\d+ prior 0\.\d+ lcb 0.*\n"),
     ],
 )
@@ -425,9 +425,9 @@ def test_an_analysis_begins_with_the_move_that_the_search_chooses(root: str):
         for search in policy.grow(board.new()[None]):
             found = search.look(np.array([0]))
             if not found.visits.any():
-                assert analysis_line(search, str, KATA) == "", "an empty line would end the answer"
+                assert analysis_line(search, str) == "", "an empty line would end the answer"
                 continue
-            order, line = by_choice(search, found), analysis_line(search, board.move_name, KATA)
+            order, line = by_choice(search, found), analysis_line(search, board.move_name)
             assert order_of(line) == [(board.move_name(a), int(found.visits[0, a])) for a in order]
             assert order[0] == search.choose(found)[0]
             assert sorted(found.visits[0, order[1:]], reverse=True) == found.visits[0, order[1:]].tolist()
@@ -438,9 +438,9 @@ def test_an_analysis_begins_with_the_move_that_the_search_chooses(root: str):
 
 def test_a_move_with_its_analysis():
     engine, plain = engine_of(5, 24), engine_of(5, 24)
-    first, *lines, played, end, rest = "".join(engine.answer("4 lz-genmove_analyze b 5")).split("\n")
+    first, *lines, played, end, rest = "".join(engine.answer("4 kata-genmove_analyze b 5")).split("\n")
     assert (first, end, rest) == ("=4", "", "")
-    assert all(re.match(r"info move \S+ visits \d+ winrate \d+ prior ", line) for line in lines)
+    assert all(re.match(r"info move \S+ visits \d+ winrate 0\.\d+ prior ", line) for line in lines)
     assert [played] == [move.replace("=", "play") for move in said(plain, "genmove b")]
     assert np.array_equal(engine.game.record, plain.game.record), "it is played"
     assert order_of(lines[-1])[0][0] == played.removeprefix("play ")
@@ -459,7 +459,7 @@ def answers_to(source: TextIO) -> str:
 
 
 def test_from_stdin_to_stdout():
-    answers = answers_to(io.StringIO("1 name\n\n2 lz-analyze b 1\n3 play b C3\n4 quit\n5 name\n"))
+    answers = answers_to(io.StringIO("1 name\n\n2 kata-analyze b 1\n3 play b C3\n4 quit\n5 name\n"))
     assert answers.startswith("=1 Polyplay\n\n=2\n")
     assert answers.endswith("\n=3\n\n=4\n\n"), "the analysis has ended, and nothing follows quit"
     assert answers_to(io.StringIO("play b C3")) == "=\n\n", "the end of stdin is the end"
