@@ -173,7 +173,7 @@ class Replay:
             stacked = self.stacked(path, leaf)
             total += 0 if path in FLAGS else slots * leaf.nbytes // (self.stack if stacked else 1)
             total += self.lanes * leaf.nbytes * stacked
-        total += slots * (2 + 4 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
+        total += slots * (2 + 8 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
         total += slots * 10 * isinstance(self.sampler, Proportional)
         return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
@@ -222,7 +222,7 @@ def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float
 # Only slots that hold rows are written. A tree is saved by its leaves, since its sums follow from them to the bit.
 
 
-SCHEMA = 3
+SCHEMA = 4
 INDEX = "replay.json"
 PIECE = 64 * 2**20  # bytes that are saved or loaded at once
 # of a description, what may differ: nothing that is saved depends on it
@@ -241,7 +241,7 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
         write_bytes(directory / name, data)
         files.append({"name": name, "part": part, "key": key, "crc32": zlib.crc32(data)})
         del data
-    numbers = {"rng": buffer.rng.save(), "steps": buffer.steps}
+    numbers = {"rng": buffer.rng.tolist(), "steps": buffer.steps}
     numbers |= {"max_priority": buffer.max_priority, "first_priority": buffer.first_priority, "beta": buffer.beta}
     head = {"schema": SCHEMA, "replay": _description(buffer.replay), "numbers": numbers, "files": files}
     checkpoint.write_json(directory / INDEX, head)
@@ -254,9 +254,10 @@ def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
         piece = _read(directory / file["name"], file["crc32"])
         begin, rows = int(piece["at"][0]), piece["rows"]
         parts[file["part"]][file["key"]][begin : begin + len(rows)] = rows
-    buffer.sampler.restored()
+    if buffer.sampler is not None:
+        buffer.tree.load(buffer.tree.leaves.copy())
     numbers = head["numbers"]
-    buffer.rng.load(numbers["rng"])
+    buffer.rng[:] = np.array(numbers["rng"], np.uint64)
     buffer.steps = numbers["steps"]
     buffer.max_priority, buffer.first_priority = numbers["max_priority"], numbers["first_priority"]
     buffer.beta = numbers["beta"]
@@ -308,17 +309,17 @@ def layout(replay: Replay) -> dict[str, Any]:
 def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
     """All arrays that are saved; they are the buffer's own, to be filled in place."""
     return {
-        "index": buffer.index.rows._asdict(),
+        "index": buffer.index._asdict(),
         "last": buffer.columns.last,
         "states": buffer.states.arrays,
-        "sampler": buffer.sampler.arrays,
+        "sampler": {"leaves": buffer.tree.leaves},
         "rows": buffer.columns.arrays,
     }
 
 
 def _pieces(buffer: ReplayBuffer) -> Iterator[tuple[str, str, int, np.ndarray]]:
     """Part, key, first row, and the rows of each file."""
-    R, heads = buffer.index.R, buffer.index.lane[0].tolist()
+    R, heads = buffer.replay.rows, buffer.index.lane[0].tolist()
     used = [(lane * R, lane * R + min(head, R)) for lane, head in enumerate(heads)]  # slots that hold rows
     for part, arrays in _parts(buffer).items():
         for key, array in arrays.items():

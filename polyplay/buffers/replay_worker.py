@@ -258,14 +258,15 @@ class ReplayShard:
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due():
-                beta = self.buffer.importance_exponent(self.samples.left)
-                self.writer.fill(lambda slot: self.buffer.sample(beta, slot))
+                self.writer.fill(lambda slot: self.buffer.sample(self.samples.left, slot))
                 busy, self.drawn = True, self.drawn + 1
                 if self.drawn % REPORT == 0:
                     report_replay(self.ctx, self.buffer)
             taken = next(self.rollouts) if self.buffer.room else None
             if taken is not None:
-                self.writer.inserted(self.buffer.add_rollout(*taken, lane=self.lane))
+                rows, state = taken
+                lanes = slice(self.lane, self.lane + self.queue.lanes)
+                self.writer.inserted(self.buffer.add(rows, lanes, state, ahead=True))
             return busy or taken is not None
 
     def update_priorities(self) -> bool:
@@ -300,7 +301,7 @@ class ReplayShard:
         self.writer.answer(version, failed)
 
     def _write(self, part: checkpoint.CheckpointPart, lost: list[int]) -> None:
-        from polyplay.buffers.replay_kernels import SAMPLED
+        from polyplay.buffers.replay_buffer import SAMPLED
 
         counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch
         counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again

@@ -624,7 +624,7 @@ class ReplayFeed(Feed):
     def items(self) -> Iterator[Rollout | Nothing | None]:
         rollouts = self.feed.items()
         while True:
-            if self.buffer.due(self.ahead is not None):
+            if self.buffer.due(int(self.ahead is None)):
                 yield ()
                 continue
             if self.divided and not self.blocking:
@@ -638,10 +638,10 @@ class ReplayFeed(Feed):
         buffer, learner, counters = self.buffer, self.learner, self.ctx.counters
         if item:
             rows, state = item
-            before = buffer.steps
+            before, lanes = buffer.steps, slice(self.feed.lane, self.feed.lane + rows["first"].shape[1])
             with counters.timed("replay"):
                 learner.observe({"obs": rows["obs"]})
-                steps = buffer.add_rollout(rows, state, self.feed.lane)
+                steps = buffer.add(rows, lanes, state, ahead=True)
             buffer.steps = before + (yield from learner.count_only(steps))
         else:
             sample = self._draw() if self.ahead is None else self.ahead
@@ -653,7 +653,7 @@ class ReplayFeed(Feed):
             self.updates += 1
             if self.updates % replay_worker.REPORT == 0:
                 replay_worker.report_replay(self.ctx, buffer)
-        self.between = self.blocking or not buffer.due(self.ahead is not None)
+        self.between = self.blocking or not buffer.due(int(self.ahead is None))
 
     def finish(self, item: Rollout | Nothing) -> None:
         if item:
@@ -665,16 +665,13 @@ class ReplayFeed(Feed):
         """Draw the next sample and begin with it, if the next rollout makes an update due: other threads pass it
         through the target network while this one acts.
         """
-        buffer, replay = self.buffer, self.replay
-        if self.ahead is not None or not buffer.ready:
-            return
-        if buffer.owed() + self.steps * (replay.ratio or 0.0) >= replay.batch * buffer.each:
+        if self.ahead is None and self.buffer.due(coming=self.steps):
             self.ahead, learner = self._draw(), self.learner
             learner.run.begin(to_device(self.ahead, learner.device), learner.version)
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):
-            return self.buffer.sample(self.buffer.importance_exponent(self.learner.remaining()))
+            return self.buffer.sample(self.learner.remaining())
 
     def late(self) -> bool:
         return self.feed.late()
