@@ -492,11 +492,10 @@ class ReplayBuffer:
         self.each = max(r.sequence, 1)  # rows of an item that are learnt from
         self.steps = 0.0  # agent steps so far; of replicas whose gradients are averaged their mean: all owe the same
         # priorities, by slot: raw ones come and go, p^α is in the tree
-        self.sampler = r.sampler if isinstance(r.sampler, Proportional) else None
-        self.tree = SumTree(slots if self.sampler else 0)
+        self.sampler, self.tree = r.sampler, SumTree(slots if r.sampler is not None else 0)
         self.max_priority = 1.0  # the greatest ever given
         self.first_priority = 1.0  # of those added last, their mean
-        self.beta = self.sampler.beta if self.sampler else 0.0  # of the last sample
+        self.beta = 0.0 if r.sampler is None else r.sampler.beta  # of the last sample
         own = [tree.map(np.copy, tree.zeros(r.drawn())) for _ in range(r.buffers * batches)]  # pages touched
         self._own_nbytes, self._turn = sum(a.nbytes for b in own for _, a in tree.leaves(b)), cycle(own)
         drawn = dict(tree.leaves(r.drawn()))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import refusal_text
@@ -104,7 +104,7 @@ class SampleQueue(SharedQueue):
         return [f"batch   {self.replay.items}, {self.share} ready from each"]
 
     def label(self) -> str:
-        back = ", and priorities back" if isinstance(self.replay.sampler, Proportional) else ""
+        back = ", and priorities back" if self.replay.sampler is not None else ""
         return f"SampleQueue: {self.slots} batches of {self.replay.batch}{back}"
 
     def writer_bell(self, i: int) -> Semaphore:

@@ -23,7 +23,7 @@ from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
 from polyplay.acting.worker import open_pool
 from polyplay.buffers import TrainingQueue, actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.league import League
-from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import (
     UNWRITTEN,
@@ -647,7 +647,7 @@ class ReplayFeed(Feed):
             sample = self._draw() if self.ahead is None else self.ahead
             self.ahead = None
             priority = yield from learner.step_on_sample(sample)
-            if priority is not None and isinstance(self.replay.sampler, Proportional):
+            if priority is not None and self.replay.sampler is not None:
                 with counters.timed("replay"):
                     buffer.update_priorities(sample["id"], priority)
             self.updates += 1

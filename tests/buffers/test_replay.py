@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers import replay as files
-from polyplay.buffers.replay import Proportional, Replay, Uniform
+from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_buffer import ReplayBuffer
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.core import tree
@@ -60,7 +60,7 @@ def test_rows_of_a_sequence_count_each():
 
 # A buffer that was saved and loaded draws the same, to the bit, from then on.
 
-SAMPLERS = [Uniform(), Proportional(mixture=0.1), Proportional(stratified=True)]
+SAMPLERS = [None, Proportional(mixture=0.1), Proportional(stratified=True)]
 STATE = {"h": Field((3,), "float32")}
 
 

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers.replay import Proportional, Replay, Uniform
+from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_buffer import GENERATION, STEPS, BadPriority, ReplayBuffer, n_step_windows
 from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Field
@@ -41,7 +41,7 @@ def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, scale, c
     world = World(rng, lanes=3, stack=stack, fill=fill)
     replay = Replay(
         world.spec(), 3, capacity, batch=16, n_step=n_step, gamma=0.9, reward=reward, scale=scale, stack=stack,
-        sampler=Proportional() if seed % 2 else Uniform()
+        sampler=Proportional() if seed % 2 else None
     )  # fmt: skip
     buffer, plain = replay.open(seed), Plain(replay)
     for _ in range(6):
@@ -62,7 +62,7 @@ def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, scale, c
 
 def small(sampler=None, lanes=2, capacity=40, **options):
     world = World(np.random.default_rng(3), lanes, 2, "any")
-    replay = Replay(world.spec(), lanes, capacity, 8, stack=2, sampler=sampler or Uniform(), **options)
+    replay = Replay(world.spec(), lanes, capacity, 8, stack=2, sampler=sampler, **options)
     return world, replay.open(5)
 
 
@@ -79,7 +79,7 @@ def test_uniform_draws_every_item_equally_often_and_nothing_else():
     assert ((counts - expected) ** 2 / expected).sum() < 2 * len(there)  # χ², mean len - 1
 
 
-@pytest.mark.parametrize("sampler", [Uniform(), Proportional()])
+@pytest.mark.parametrize("sampler", [None, Proportional()])
 def test_a_late_priority_is_counted_and_changes_nothing(sampler):
     world, buffer = small(sampler)
     lanes = np.arange(2)
