@@ -520,19 +520,19 @@ class ReplayBuffer:
     # ------------------------------------------------------------------------------------------ adding
 
     def add(
-        self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None, ahead: bool = False
+        self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None, overlap: bool = False
     ) -> float:
         """Rows [T, B, …] of B `lanes` (int array or slice), each lane's in order; the next call continues them. Returns
         their agent steps.
 
-        state [B, …]: recurrent state before row 0. ahead: the last row is counted, but only stored by the next call,
+        state [B, …]: recurrent state before row 0. overlap: the last row is counted, but only stored by the next call,
         which begins with it. Raises ValueError: a lane given twice, stacks that do not continue; NotFinite: first
         priorities that are made of the rows.
         """
-        T = len(batch["first"]) - ahead
+        T = len(batch["first"]) - overlap
         if self.most < T:
-            parts = (slice(begin, begin + self.most + ahead) for begin in range(0, T, self.most))
-            return sum(self.add(tree.at(batch, x), lanes, None if x.start else state, ahead) for x in parts)
+            parts = (slice(begin, begin + self.most + overlap) for begin in range(0, T, self.most))
+            return sum(self.add(tree.at(batch, x), lanes, None if x.start else state, overlap) for x in parts)
         at = np.arange(self.replay.lanes)[lanes]
         rows = {path: np.asarray(leaf)[:T] for path, leaf in tree.leaves(batch)}
         flags = tuple(np.ascontiguousarray(rows[name], bool) for name in FLAGS)
@@ -557,7 +557,7 @@ class ReplayBuffer:
                 self._put(added, first)
         if self.replay.grows_from:
             self.trim()
-        came = batch["first"][ahead:]
+        came = batch["first"][overlap:]
         steps = float(np.size(came) - np.count_nonzero(came))
         self.steps += steps
         return steps
@@ -611,8 +611,8 @@ class ReplayBuffer:
     # any time, whatever the size of what is added at once. An item counts as the rows that are learnt from.
 
     def due(self, batches: int = 1, coming: float = 0.0) -> bool:
-        """Whether so many batches may be sampled now, or once `coming` agent steps have come too; 0: whether no more
-        were than may be.
+        """Whether so many batches more may be sampled now, or once `coming` agent steps have come too. 0: whether the
+        last one, which was sampled ahead of its time, may have been by now.
         """
         r, counts = self.replay, self.index.counts
         if self.steps < r.start or not counts[SIZE]:
@@ -691,7 +691,7 @@ class ReplayBuffer:
             raise ValueError(f"ids {ids.shape} and priorities {given.shape}: allowed is one of each, [B]")
         if wrong := wrong_priority(ids, given):
             raise BadPriority(wrong)
-        slots = ids % GENERATION
+        slots = ids & (GENERATION - 1)
         live = (self.index.id[slots] == ids) & (self.index.flags[slots] & LIVE > 0)
         late = len(ids) - int(live.sum())
         self.index.counts[LATE] += late

@@ -266,7 +266,7 @@ class ReplayShard:
             if taken is not None:
                 rows, state = taken
                 lanes = slice(self.lane, self.lane + self.queue.lanes)
-                self.writer.inserted(self.buffer.add(rows, lanes, state, ahead=True))
+                self.writer.inserted(self.buffer.add(rows, lanes, state, overlap=True))
             return busy or taken is not None
 
     def update_priorities(self) -> bool:

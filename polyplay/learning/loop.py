@@ -641,7 +641,7 @@ class ReplayFeed(Feed):
             before, lanes = buffer.steps, slice(self.feed.lane, self.feed.lane + rows["first"].shape[1])
             with counters.timed("replay"):
                 learner.observe({"obs": rows["obs"]})
-                steps = buffer.add(rows, lanes, state, ahead=True)
+                steps = buffer.add(rows, lanes, state, overlap=True)
             buffer.steps = before + (yield from learner.count_only(steps))
         else:
             sample = self._draw() if self.ahead is None else self.ahead
