@@ -357,19 +357,18 @@ class Columns:
     """Arrays by path; of stacks the newest plane by slot, one empty plane behind all, and each lane's last row."""
 
     def __init__(self, replay: Replay):
-        leaves = dict(tree.leaves(replay.spec))
-        n = self.empty = replay.lanes * replay.rows
         self.k, self.R = replay.stack, replay.rows
-        self.stacks = {p: f for p, f in leaves.items() if replay.stacked(p, f)}
-        self.whole = {p: f for p, f in leaves.items() if p not in self.stacks and p not in FLAGS}
-        self.arrays: Leaves = {p: np.zeros((n + 1, *f.shape[1:]), f.dtype) for p, f in self.stacks.items()}
-        self.arrays |= {p: np.zeros((n, *f.shape), f.dtype) for p, f in self.whole.items()}
-        self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in self.stacks.items()}
+        n = self.empty = replay.lanes * replay.rows
+        fields = {p: f for p, f in tree.leaves(replay.spec) if p not in FLAGS}
+        stacks = {p: f for p, f in fields.items() if replay.stacked(p, f)}
+        shapes = {p: (n, *f.shape) for p, f in fields.items()} | {p: (n + 1, *f.shape[1:]) for p, f in stacks.items()}
+        self.arrays: Leaves = {p: np.zeros(shapes[p], f.dtype) for p, f in fields.items()}
+        self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in stacks.items()}
 
     def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
         """Rows [T, B, …] into slots [T, B], and the planes that need rows of their own (extra, see append_rows)."""
         for path, array in self.arrays.items():
-            array[slots] = rows[path][:, :, -1] if path in self.stacks else rows[path]
+            array[slots] = rows[path][:, :, -1] if path in self.last else rows[path]
         for path, last in self.last.items():
             last[lanes] = rows[path][-1]
             if len(extra):
@@ -379,12 +378,12 @@ class Columns:
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
         """Rows in `slots` [T, B] into a batch: by path all of them, or only the first."""
         planes = slots
-        if self.stacks:
+        if self.last:
             planes = plane_slots(slots.reshape(-1), self.R, self.k, older, self.empty)
             planes = planes.reshape(*slots.shape, self.k)
         leaves = dict(tree.leaves(batch))
         for path, part in parts.items():
-            at = planes if path in self.stacks else slots[part]
+            at = planes if path in self.last else slots[part]
             np.take(self.arrays[path], at, axis=0, out=leaves[path], mode="clip")  # clip: without a copy of its own
 
 

@@ -70,10 +70,9 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
 #
 # A slot is one drawn batch. A memory fills it, a learner learns from it where it lies, writes the priorities that its
 # items have now beside them and gives it back; so they come to the memory that drew it, and there is never more under
-# way
-# than there are slots. Every pair of a memory and a learner has `depth` of them and two rings of their numbers, each
-# with one writer and one reader, so that whoever is killed leaves no lock: a number goes into a ring only when its slot
-# is whole, and what a dead one held is in no ring and bears its mark. Imports no torch.
+# way than there are slots. Every pair of a memory and a learner has `depth` of them and two rings of their numbers,
+# each with one writer and one reader, so that whoever is killed leaves no lock: a number goes into a ring only when its
+# slot is whole, and what a dead one held is in no ring and bears its mark.
 
 
 # marks of a slot: which incarnation of its memory drew it, + 1, and whether a learner has scored it
