@@ -692,11 +692,12 @@ class ReplayBuffer:
             raise BadPriority(wrong)
         slots = ids & (GENERATION - 1)
         live = (self.index.id[slots] == ids) & (self.index.flags[slots] & LIVE > 0)
-        late = len(ids) - int(live.sum())
+        slots, given = slots[live], given[live]
+        late = len(ids) - len(slots)
         self.index.counts[LATE] += late
-        if late < len(ids):
-            self.max_priority = max(self.max_priority, float(given[live].max()))
-            self._put(slots[live], given[live])
+        if len(slots):
+            self.max_priority = max(self.max_priority, float(given.max()))
+            self._put(slots, given)
         return late
 
     def priorities(self, slots: np.ndarray) -> np.ndarray:
