@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from polyplay.buffers.replay import Replay, Sampler
+from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.rollout_queue import PolicyLike, rows_of
 from polyplay.core.errors import Fraction, NonNegative, UserError
 from polyplay.core.machine import cores
@@ -223,13 +223,13 @@ def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     return NetworkFactory(c.network, envs.spec, {**given, **options}, values=True)
 
 
-def replay_of(c: Any, envs: Envs, network: PolicyLike, sampler: Sampler, **options: Any) -> Replay:
+def replay_of(c: Any, envs: Envs, network: PolicyLike, sampler: Proportional | None, **options: Any) -> Replay:
     """A replay of c.capacity rows of c.lanes such environments; batch and learning_starts are also c's. Of stacked
     images only the newest plane is stored, and the network's values where first priorities are made of them. options:
     of Replay, gamma and n_step among them.
     """
     spec = envs.spec
-    left = {"agent"} if sampler.first == "td" else {"agent", "value", "chosen"}
+    left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
     stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
     rows = {k: v for k, v in rows_of(spec, network.spec()).items() if k not in left}
     given = {"lanes": c.lanes, "start": c.learning_starts, "stack": stack, **options}

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import REPLAY_METRICS, Proportional, Uniform
+from polyplay.buffers import REPLAY_METRICS, Proportional
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn
@@ -62,7 +62,7 @@ def build(c: Config, crew: Crew) -> System:
     network = policy()  # for its shapes: each worker makes its own
     # ε from 1 to --epsilon, by the agent steps of all replicas' lanes together
     explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
-    sampler = Proportional(alpha=0.5, beta=0.4, last=1.0) if rainbow else Uniform()  # β rises to 1 over the run
+    sampler = Proportional(alpha=0.5, beta=0.4, last=1.0) if rainbow else None  # β rises to 1 over the run
     reward = "sign" if plays_atari(c) else "none"
     # each: its lanes, batch, capacity and learning_starts
     replay = replay_of(each, envs, network, sampler, gamma=c.gamma, n_step=c.n_step, reward=reward, ratio=c.ratio)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import REPLAY_METRICS, Proportional, Uniform
+from polyplay.buffers import REPLAY_METRICS, Proportional
 from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, TargetNetwork, learn
 from polyplay.systems import System
@@ -59,7 +59,7 @@ def build(c: Config, crew: Crew) -> System:
     network = policy()  # for its shapes: each worker makes its own
     # ε from 1 to --epsilon, by the agent steps of all replicas' lanes together
     explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
-    sampler = Proportional(c.alpha, c.beta, last=1.0) if c.alpha else Uniform()  # last: β at the end of the run
+    sampler = Proportional(c.alpha, c.beta, last=1.0) if c.alpha else None  # last: β at the end of the run
     # each: its lanes, batch, capacity and learning_starts
     replay = replay_of(each, envs, network, sampler, gamma=c.gamma, n_step=c.n_step, reward=c.reward, ratio=c.ratio)
     # acts with the weights that it learns

@@ -10,7 +10,7 @@ free:  act × actors: envs ─► policy ─► RolloutQueue ─► serve_replay
 from dataclasses import dataclass
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
-from polyplay.buffers import REPLAY_METRICS, RolloutQueue, SampleQueue, Uniform, serve_replay
+from polyplay.buffers import REPLAY_METRICS, RolloutQueue, SampleQueue, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, Samples, learn
 from polyplay.learning.parts import OutlierGate, TargetNetwork
@@ -63,7 +63,7 @@ def build(c: Config, crew: Crew) -> System:
     network = policy()  # for its shapes: each worker makes its own
     # of c: capacity, batch and learning_starts, for each replay
     replay = replay_of(
-        c, envs, network, Uniform(), gamma=c.gamma, n_step=c.n_step, reward=c.reward, ratio=ratio,
+        c, envs, network, None, gamma=c.gamma, n_step=c.n_step, reward=c.reward, ratio=ratio,
         lanes=feeding * c.lanes,
     )  # fmt: skip
     after, over = c.learning_starts * replays, c.epsilon_decay_steps  # of ε from 1 to --epsilon, in all agent steps
