@@ -24,8 +24,8 @@ from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
 from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source
+from polyplay.learning.losses import PPO
 from polyplay.learning.parts import LearnerPart
-from polyplay.learning.policy_losses import PPO
 from polyplay.learning.unreal import UnrealReplay, UnrealWindows, specs_of
 from polyplay.nets.device import to_device, to_host
 from polyplay.weights.params import AgentParams, AgentSnapshot

@@ -21,8 +21,8 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
+from polyplay.learning.losses import Loss, LossOutput, check_loss
 from polyplay.learning.parts import LearnerPart, open_parts
-from polyplay.learning.returns import Loss, LossOutput, check_loss
 from polyplay.learning.runners import Runner
 from polyplay.learning.unreal import DRAWN, UnrealWindows
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host

@@ -20,7 +20,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, LogWrites, Row
 from polyplay.core.tree import Batch
 from polyplay.core.worker import SchedulePoint
-from polyplay.learning.returns import LossOutput
+from polyplay.learning.losses import LossOutput
 from polyplay.nets.device import to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy

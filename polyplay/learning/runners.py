@@ -17,7 +17,7 @@ from torch.func import functional_call
 from polyplay.core import tree
 from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
-from polyplay.learning.returns import Hyper, Loss, LossOutput, check_output
+from polyplay.learning.losses import Hyper, Loss, LossOutput, check_output
 from polyplay.nets.device import to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape

@@ -27,8 +27,8 @@ from polyplay.core import tree
 from polyplay.core.errors import Count, Fraction, NonNegative, UserError
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
-from polyplay.learning import returns
-from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight
+from polyplay.learning import losses
+from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight, masked_mean
 from polyplay.nets import q_network
 from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
@@ -130,8 +130,8 @@ def sequence_targets(
         first = first | torch.cat([torch.zeros_like(first[:1]), ~batch["valid"][:-1]])
     value = take_action(target, greedy_action(target if online is None else online, mask))
     value = torch.where(batch["terminated"], 0.0, value)
-    steps = returns.transitions({"reward": reward, "terminated": batch["terminated"], "first": first}, gamma)
-    goal = returns.n_step(steps, value if eps is None else unscale(value, eps), n)
+    steps = losses.transitions({"reward": reward, "terminated": batch["terminated"], "first": first}, gamma)
+    goal = losses.n_step(steps, value if eps is None else unscale(value, eps), n)
     valid = steps.valid.clone()
     valid[len(reward) - n :] = False
     return goal if eps is None else rescale(goal, eps), valid
@@ -200,7 +200,7 @@ class QLoss(TransitionLoss):
     together.
     """
 
-    reduction: returns.Reduction = "mean"
+    reduction: losses.Reduction = "mean"
     clip: NonNegative = 1.0
     replicas: int = 1
 
@@ -210,7 +210,7 @@ class QLoss(TransitionLoss):
         mask = batch["mask"][1] if "mask" in batch else None
         goal = scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
         q = q_network.take_action(out["q"], batch["action"])
-        error, weight = goal - q, returns.importance_weight(batch, goal)
+        error, weight = goal - q, losses.importance_weight(batch, goal)
         size, bound = error.abs(), self.clip or torch.inf
         inner = size.clamp(max=bound)
         each = weight * (inner * (size - 0.5 * inner))
@@ -245,7 +245,7 @@ class CategoricalLoss(TransitionLoss):
         where = self.low, self.high
         goal = categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
         logits = q_network.take_action(out["q"], batch["action"])
-        each, weight = -(goal * logits.log_softmax(-1)).sum(-1), returns.importance_weight(batch, goal[:, 0])
+        each, weight = -(goal * logits.log_softmax(-1)).sum(-1), losses.importance_weight(batch, goal[:, 0])
         floor = -torch.special.xlogy(goal, goal).sum(-1)  # the least that it can be: the target's entropy
         kl = (each.detach() - floor).clamp(min=0.0)
         loss = (weight * each).mean()
@@ -294,15 +294,14 @@ class SequenceLoss(Loss):
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         eps = self.rescale or None
         target, valid = sequence_targets(rows, out["target"], self.gamma, self.n, out.get("online"), eps)
-        over, action = returns.MaskedMean(valid), rows["action"][:-1]
-        q = over.only(q_network.take_action(out["q"][:-1], action))
-        goal = over.only(target)
-        error, weight = goal - q, returns.importance_weight(batch, goal[0])
+        q = torch.where(valid, q_network.take_action(out["q"][:-1], rows["action"][:-1]), 0.0)
+        goal = torch.where(valid, target, 0.0)
+        error, weight = goal - q, losses.importance_weight(batch, goal[0])
         loss = (weight * (0.5 * error.square().sum(0))).mean()
         size = error.detach().abs()
 
         values = (unscale(x.detach(), self.rescale) if self.rescale else x.detach() for x in (q, goal))
-        means = (loss.detach(), *map(over.mean, values), over.mean(size), weight.mean())
+        means = (loss.detach(), *(masked_mean(x, valid) for x in (*values, size)), weight.mean())
         metrics = {**dict(zip(COMMON, means, strict=True)), "rows_mean": valid.sum(0).to(size.dtype).mean()}
         return LossOutput(loss, metrics, sequence_priority(size, valid, self.eta))
 

@@ -53,7 +53,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = actor_critic(c, envs, init="orthogonal")
     source: Source = Inline(envs, c.unroll)  # acts with the weights that it learns
     common: Any = {"value_cost": c.value_cost, "reward": c.reward, "normalize_advantage": c.normalize_advantage}
-    loss: Any = A2C(c.gamma, c.lam, bootstrap="acted", **common)  # V behind the rollout is known from acting
+    loss: Any = A2C(c.gamma, c.lam, recalls=True, **common)  # V behind the rollout is known from acting
     if c.algo == "ppo":
         check_minibatches(c, envs)  # refuses so many that one could be empty
         source = Passes(source, Epochs(c.epochs, c.minibatches))

@@ -23,7 +23,7 @@ from polyplay.core.tree import Batch
 from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import action_sampler
 from polyplay.learning.learner import Epochs, LearnerSpec, run_epochs
-from polyplay.learning.returns import LossOutput
+from polyplay.learning.losses import LossOutput
 from polyplay.learning.runners import Runner
 from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams

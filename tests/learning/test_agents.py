@@ -22,11 +22,11 @@ from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning import agents, policy_losses
+from polyplay.learning import agents, losses
 from polyplay.learning.agents import WINDOW_METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
 from polyplay.learning.learner import Learner, LearnerSpec
 from polyplay.learning.loop import learn
-from polyplay.learning.policy_losses import PPO
+from polyplay.learning.losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy
@@ -78,7 +78,7 @@ def learners(
     league = League(2, 1, envs.spec.sides, varied=tuple(hyper.configured))
     params = AgentParams(policy(), 2, statistics=update.optim.statistics)
     queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, per_agent=True)
-    spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9)
+    spec = LearnerSpec(policy, losses.VTrace(reduction="mean"), update, hyper, 1e9)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
     source = AgentRollouts(queue, 1, league, 10**6, initial)
     crew.add(learn, n=processes or 1, source=source, spec=spec, publish=params)

@@ -20,7 +20,7 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, Envs, EnvSpec
-from polyplay.learning import Inline, Passes, Replayed, Rollouts, learn, policy_losses, returns, value_losses
+from polyplay.learning import Inline, Passes, Replayed, Rollouts, learn, losses, value_losses
 from polyplay.learning.checkpoints import SaveMarks
 from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
@@ -53,12 +53,12 @@ def test_counts_lag_and_annealing():
 
 
 @dataclass(frozen=True)
-class Broken(returns.Loss):
+class Broken(losses.Loss):
     metrics = ()
 
     def __call__(self, policy, target, batch, state, hyper):
         value = policy.unroll(batch, state)["value"]
-        return returns.LossOutput((value * batch["reward"]).sum() * torch.tensor(float("nan")), {})
+        return losses.LossOutput((value * batch["reward"]).sum() * torch.tensor(float("nan")), {})
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path):
@@ -73,7 +73,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_un
     assert np.array_equal(kept["reward"], some_rows(1)["reward"])
 
 
-class Gives(returns.Loss):
+class Gives(losses.Loss):
     """A loss of a user's own that gives what a test wants of it."""
 
     def __init__(self, made: Any):
@@ -83,7 +83,7 @@ class Gives(returns.Loss):
         return self.made(policy.unroll(batch, state)["value"].sum())
 
 
-class Lacks(returns.Loss):
+class Lacks(losses.Loss):
     pass
 
 
@@ -99,11 +99,11 @@ class Unnamed(Gives):
         (Unnamed(None), r"class Unnamed: metrics is 'loss', it must be a tuple of names, as \('loss',\)"),
         (Gives(lambda x: x), r"class Gives: __call__ gave Tensor, it must give LossOutput\(loss, metrics, priority\)"),
         (
-            Gives(lambda x: returns.LossOutput(x.view(1), {})),
+            Gives(lambda x: losses.LossOutput(x.view(1), {})),
             r"__call__ gave a loss Tensor \[1\], it must be a tensor \[\]",
         ),
-        (Gives(lambda x: returns.LossOutput(x.detach(), {})), r"it must be a tensor \[\] with a gradient"),
-        (Gives(lambda x: returns.LossOutput(x, {})), r"gave no tensor \[\] as metric 'loss', which `metrics` names"),
+        (Gives(lambda x: losses.LossOutput(x.detach(), {})), r"it must be a tensor \[\] with a gradient"),
+        (Gives(lambda x: losses.LossOutput(x, {})), r"gave no tensor \[\] as metric 'loss', which `metrics` names"),
     ],
 )
 def test_a_loss_of_a_users_own_that_does_not_fit_is_one_line(loss, said):
@@ -129,7 +129,7 @@ def test_a_loss_of_a_users_own_is_tried_before_anything_starts(source):
         "replay": lambda: Replayed(Inline(envs, 5), Replay(rows, 4, 400, 8)),
     }[source]()
     kind = GivesOfItems if source == "replay" else Gives
-    fits = kind(lambda x: returns.LossOutput(x, {"loss": x.detach()}))
+    fits = kind(lambda x: losses.LossOutput(x, {"loss": x.detach()}))
     for loss, wrong in ((kind(lambda x: x), True), (fits, False)):
         crew = Crew(seed=1, serial=True)
         crew.add(learn, source=made, spec=task(policy=policy, loss=loss))
@@ -156,14 +156,11 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
                 rows[k][t] = out[k].numpy()
             state = state if t == 5 else after  # row 5 is the next rollout's row 0: its state is the one before it
         batch = {k: torch.from_numpy(v) for k, v in rows.items()}
-        losses = [policy_losses.A2C(reduction="sum", bootstrap=how) for how in ("unrolled", "acted")]
-        whole, short = (loss.outputs(policy, batch, before) for loss in losses)
-        assert torch.allclose(short["value"], whole["value"], atol=1e-6)
-        for k in ("logp", "entropy"):
-            assert torch.allclose(short[k][:-1], whole[k][:-1], atol=1e-6)
+        assert torch.allclose(batch["value"], policy.unroll(batch, before)["value"], atol=1e-6)
         gradients = []
-        for loss in losses:
+        for recalls in (False, True):
             policy.zero_grad()
+            loss = losses.A2C(reduction="sum", recalls=recalls)
             loss(policy, None, batch, before, {"entropy_cost": 0.01}).loss.backward()
             gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
         assert gradients[0].abs().max() > 0.01
@@ -288,7 +285,7 @@ def _parts(loss: Any, state: Any = None) -> tuple[dict, Minibatches]:
 
 
 def test_single_transitions_are_those_of_the_rollout_and_all_valid():
-    rows, parts = _parts(policy_losses.PPO())
+    rows, parts = _parts(losses.PPO())
     assert len(parts.places) == 22  # 24 transitions, 2 of them void
     at = parts.places[[0, 7, 21]]
     taken, state, version = parts.take(at)
@@ -301,7 +298,7 @@ def test_single_transitions_are_those_of_the_rollout_and_all_valid():
         assert version[k] == rows["version"][t, b]
 
 
-@pytest.mark.parametrize(("loss", "length"), [(policy_losses.PPO(), 4), (policy_losses.APPO(), 5)], ids=["PPO", "APPO"])
+@pytest.mark.parametrize(("loss", "length"), [(losses.PPO(), 4), (losses.APPO(), 5)], ids=["PPO", "APPO"])
 def test_whole_lanes_are_taken_with_the_state_before_them(loss, length):
     """With a memory; for a loss that makes its own targets, with the last row too. All are no copy."""
     rows, parts = _parts(loss, {"h": torch.arange(6.0)})
@@ -320,7 +317,7 @@ def test_whole_lanes_are_taken_with_the_state_before_them(loss, length):
 
 
 def _learner(ctx):
-    return Learner(ctx, task(loss=policy_losses.PPO(anneal_clip=False), total=1e6))
+    return Learner(ctx, task(loss=losses.PPO(anneal_clip=False), total=1e6))
 
 
 def test_steps_count_once_and_every_update_has_its_own_lag():

@@ -27,10 +27,9 @@ from polyplay.core.tree import Batch, Field
 from polyplay.envs import Envs
 from polyplay.envs.pool import EnvSpec
 from polyplay.games.board_pool import board_of
-from polyplay.learning import policy_losses, value_losses
-from polyplay.learning.alphazero_loss import AlphaZeroLoss
+from polyplay.learning import losses, value_losses
 from polyplay.learning.learner import Minibatches
-from polyplay.learning.returns import ActorCriticLoss, Loss, LossOutput
+from polyplay.learning.losses import ActorCriticLoss, AlphaZeroLoss, Loss, LossOutput
 from polyplay.learning.runners import EAGER, Runner, make_act, make_loss, make_update
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import set_precision
@@ -296,11 +295,11 @@ HEADS: dict[str, tuple[str, EnvSpec]] = {
 }
 CORES = ("none", "lstm", "gru", "temporal")
 POLICY_LOSSES: dict[str, ActorCriticLoss | WithAuxiliary] = {
-    "V-trace": policy_losses.VTrace(),
-    "A2C": policy_losses.A2C(bootstrap="acted"),
-    "A2C, unrolled": policy_losses.A2C(values="unrolled", baseline="present", reduction="sum", reward="scale"),
-    "PPO": policy_losses.PPO(normalize_advantage=True, value_clip=True),
-    "APPO": policy_losses.APPO(),
+    "V-trace": losses.VTrace(),
+    "A2C": losses.A2C(recalls=True),
+    "A2C, unrolled": losses.A2C(values="unrolled", baseline="present", reduction="sum", reward="scale"),
+    "PPO": losses.PPO(normalize_advantage=True, value_clip=True),
+    "APPO": losses.APPO(),
 }
 HYPER = {"entropy_cost": 0.02, "remaining": 0.7}
 
@@ -329,7 +328,7 @@ def rollout(policy: Policy, spec: EnvSpec, lanes: int = LANES) -> tuple[Batch, B
 
 def prepared(policy: Policy, loss: Loss, rows: Batch, state: Batch) -> tuple[Batch, Batch]:
     """What the loss takes of a rollout: of several passes one of whole lanes."""
-    if not isinstance(loss, policy_losses.PPO | policy_losses.APPO):
+    if not isinstance(loss, losses.PPO | losses.APPO):
         return rows, state
     targets = loss.prepare(rows, policy.reward_scale())
     parts = Minibatches(rows, {"lanes": torch.zeros(LANES)}, targets, np.zeros((ROWS, LANES)), loss.whole)
@@ -388,7 +387,7 @@ def test_auxiliary_tasks_are_traced_whole(core):
         drawn = {"recent": rows["obs"][:3].flip(1), "recent_reward": torch.tensor([0.0, 1.0, -2.0])}
         drawn |= {"recent_weight": torch.tensor(weight), "replayed": {**others, "state": before}}
         batches.append(({**rows, **drawn}, state))
-    check(policy, WithAuxiliary(policy_losses.VTrace(), terms), None, batches, True)
+    check(policy, WithAuxiliary(losses.VTrace(), terms), None, batches, True)
 
 
 VALUES: dict[str, tuple[Loss, dict[str, Any]]] = {
