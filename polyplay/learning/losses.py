@@ -349,13 +349,13 @@ class ActorCriticLoss(Loss, ABC):
         many of them are beyond `bound`.
         """
         (advantage, target), count, length = made, valid.sum().clamp(min=1), len(valid)
-        if self.normalize_advantage:
-            centred = advantage - masked_mean(advantage, valid)
-            advantage = centred / (masked_mean(centred.square(), valid).sqrt() + 1e-8)
         # 0 where it is not valid, and at least of the targets' precision: outputs in bfloat16 are summed in float32
         zero, heads = torch.zeros_like(target), [out[k][:length] for k in ("logp", "value", "entropy")]
         masked = [torch.where(valid, x, zero) for x in (advantage, target, *heads, acted["logp"][:length])]
         advantage, target, logp, value, entropy, acted_logp = masked
+        if self.normalize_advantage:
+            centred = torch.where(valid, advantage - advantage.sum() / count, zero)
+            advantage = centred / ((centred.square().sum() / count).sqrt() + 1e-8)
         squared = (target - value).square()
         if reach is None:
             policy_loss = (-advantage * logp).sum() / count
