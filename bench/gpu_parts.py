@@ -35,9 +35,8 @@ from polyplay.core.machine import cores
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Envs
-from polyplay.learning.learner import Learner
+from polyplay.learning.learner import Learner, Runner
 from polyplay.learning.loop import learn
-from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, is_half, synchronize, to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory

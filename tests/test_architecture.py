@@ -49,7 +49,7 @@ ALONE = {
     "the entry of a program": "__main__ api cli/main",
     "loaded late, for it needs torch, Numba or a package of an extra": """
         envs/envpool games/board_pool games/open_spiel games/records nets/onnx
-        weights/kernels nets/kernels search/tree_kernels buffers/sum_tree
+        nets/kernels search/tree_kernels buffers/sum_tree
         workers/row_costs""",
     "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
     "a noun that many files use": """

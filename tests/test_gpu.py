@@ -15,13 +15,13 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import learner, losses
-from polyplay.learning.runners import Recalled
+from polyplay.learning.learner import Recalled
 from polyplay.nets import device, factory
 from polyplay.nets.device import is_half, set_precision
 from polyplay.nets.layers import join_tapes
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, Params
-from polyplay.weights.update import OptimizerSpec, clipped_step
+from polyplay.weights.update import OptimizerSpec, clip_gradient
 from tests.reports import rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -151,10 +151,11 @@ def test_optimizers_step_as_on_a_cpu(name):
     for where in (CPU, GPU):
         torch.manual_seed(2)
         vector = FlatParams(torch.nn.Linear(100, 100).to(where))
-        optimizer = OptimizerSpec(name, eps=1e-3).make(vector.parameter)
+        optimizer = OptimizerSpec(name, eps=1e-3).make(vector.parameter, 1e-2)
         for k in range(5):
             vector.grad.copy_(torch.sin(torch.arange(vector.weights) * (k + 1.0)))
-            clipped_step(vector, optimizer, 0.5, 1e-2)
+            clip_gradient(vector, 0.5)
+            optimizer.step()
         found.append(vector.read().copy())
     assert np.allclose(*found, rtol=1e-4, atol=1e-6)
 

@@ -1,7 +1,7 @@
 """The learning loop: where batches come from, losses, updates."""
 
 from polyplay.core.worker import Hyperparameters
-from polyplay.learning.agents import AgentRollouts, Windows
+from polyplay.learning.agents import AgentRollouts, Windows, learn_agents
 from polyplay.learning.learner import Epochs, LearnerSpec
 from polyplay.learning.loop import Chunks, Feed, Inline, Passes, Replayed, Rollouts, Samples, Source, learn, try_loss
 from polyplay.learning.losses import A2C, APPO, PPO, Loss, LossOutput, VTrace

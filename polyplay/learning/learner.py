@@ -1,4 +1,4 @@
-"""One update: spec, batch, passes, learner.
+"""One update: batch, passes, what computes its gradient, spec, learner.
 
 What a learner is to do, one update of it, what it counts and saves.
 """
@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,14 +21,15 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
-from polyplay.learning.losses import Loss, LossOutput, check_loss
+from polyplay.learning.losses import Hyper, Loss, LossOutput, check_loss, check_output
 from polyplay.learning.parts import LearnerPart, open_parts
-from polyplay.learning.runners import Runner
 from polyplay.learning.unreal import DRAWN, UnrealWindows
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
-from polyplay.nets.policy import PolicyFactory
+from polyplay.nets.policy import Policy, PolicyFactory
+from polyplay.weights.params import FlatParams
 from polyplay.weights.update import Sums, Update
 
 # Slots side by side as one batch on a device.
@@ -163,6 +164,62 @@ def run_epochs(
             return
 
 
+# What computes an update's loss and gradient: here one thread. It leaves the gradient in the learner's vector.
+
+
+class Recalled:
+    """A policy that unrolls the rows in which it recorded a tape while acting with the present weights."""
+
+    def __init__(self, policy: Policy, tape: Tape):
+        self.policy, self.tape = policy, tape
+
+    def unroll(self, batch: Batch, state: Batch) -> Batch:
+        """See ActorCritic.unroll."""
+        return cast("ActorCritic", self.policy).unroll(batch, state, self.tape)
+
+
+class Runner:
+    """One thread, by the module that is bound to the vector."""
+
+    hyper: Hyper  # hyperparameters as they are now
+
+    def __init__(
+        self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
+    ):
+        self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
+        self.seed = seed  # the run's, and the learner's index
+        self.checked, self.draws = False, type(loss).noise is not Loss.noise
+
+    def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
+        """Score a batch, and leave its gradient in the vector. version: of the weights, which keys random numbers
+        (Loss.noise); tape: of acting in these rows with these weights. Raises UserError: the loss gives something else
+        than a LossOutput.
+        """
+        policy = self.policy if tape is None else Recalled(self.policy, tape)
+        batch = self.with_noise(batch, version) if self.draws else batch
+        scored = self.loss(policy, self.target, batch, state, self.hyper)
+        if not self.checked:
+            check_output(self.loss, scored)
+            self.checked = True
+        self.vector.grad.zero_()
+        scored.loss.backward()
+        return scored
+
+    def with_noise(self, batch: Batch, version: int) -> Batch:
+        """The batch with the random numbers that the loss takes in this update."""
+        drawn = self.loss.noise(self.policy, batch, (*self.seed, version))
+        return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
+
+    def begin(self, batch: Batch, version: int) -> None:
+        """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
+
+    def settle(self) -> None:
+        """Wait for what was begun: what the networks compute with is about to change."""
+
+    def refresh(self) -> None:
+        """Take over new weights, after an update."""
+
+
 # What a learner is to do: network, loss, update, hyperparameters, how long.
 
 
@@ -190,7 +247,7 @@ class LearnerSpec(Holder):
         drawn = [name for name in DRAWN if name in self.loss.terms]
         if drawn and not any(isinstance(part, UnrealWindows) for part in self.parts):
             raise UserError(f"LearnerSpec.parts: the loss has {drawn[0]}, which needs the part UnrealWindows()")
-        if self.update.replicas > 1 and any(part.refuses for part in self.parts):
+        if self.update.replicas > 1 and any(part.admit for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
 
@@ -221,7 +278,8 @@ class Learner:
         self.parts = open_parts(self)
         target = next((part.net for part in self.parts if part.net is not None), None)
         self.run = Runner(self.policy, target, spec.loss, self.vector, (ctx.seed, ctx.index))
-        self.policy.apply_hyperparameters(spec.hyperparameters.all())  # initial weights are saved with them
+        for tuned in self.policy.tuned:
+            tuned.apply_hyperparameters(spec.hyperparameters.all())  # initial weights are saved with them
         saved = self.checkpoints.load_or_begin()
         self.update.begin(self.version, self.learnt, saved)
         while not self.update.counts.ready:
@@ -239,25 +297,24 @@ class Learner:
         """Take over what changes as the run goes on: before an update, the same for all its passes. The network and the
         runner get the hyperparameters as they are now, the learning rate as far as it fell.
         """
+        self._measure()
         for part in self.parts:
-            part.adjust()
+            if part.adjust:
+                part.adjust()
         hyper = self.spec.hyperparameters.all()
         if self.spec.hyperparameters.falls:
-            hyper["learning_rate"] *= self.remaining()
+            hyper["learning_rate"] *= self.remaining
         self.run.hyper = hyper
-        self.policy.apply_hyperparameters(hyper)
+        for tuned in self.policy.tuned:
+            tuned.apply_hyperparameters(hyper)
 
-    @property
-    def progress(self) -> float:
-        """Agent steps learnt from, by all learners of the run that have one end."""
-        steps = self.learnt
+    def _measure(self) -> None:
+        """Measure the progress of all learners of the run that have one end."""
+        self.progress = self.learnt  # agent steps learnt from
         for part in self.parts:
-            steps = part.progress(steps)
-        return steps
-
-    def remaining(self) -> float:
-        """The part of the run that is left."""
-        return max(0.0, 1.0 - self.progress / self.spec.total)
+            if part.progress:
+                self.progress = part.progress(self.progress)
+        self.remaining = max(0.0, 1.0 - self.progress / self.spec.total)  # the part of the run that is left
 
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None, passes: Epochs | None = None) -> Iterator[None]:
         """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
@@ -272,7 +329,8 @@ class Learner:
 
         with self.ctx.counters.timed("learn"):
             for part in self.parts:
-                batch |= part.inputs(rows, batch, state)
+                if part.inputs:
+                    batch |= part.inputs(rows, batch, state)
             scored = self.run(batch, state, self.version, tape)
         valid = ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
@@ -290,7 +348,8 @@ class Learner:
         if observe:
             self.observe({"obs": batch["obs"]})
         self.adjust()
-        scored = self.score(batch, batch.get("state", {}))
+        with self.ctx.counters.timed("learn"):
+            scored = self.run(batch, batch.get("state", {}), self.version)
         yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh, None)
         self.run.refresh()
         return None if scored.priority is None else to_host(scored.priority)
@@ -306,7 +365,8 @@ class Learner:
             self.run.settle()
             self.policy.observe(to_device(rows, self.device))
             for part in self.parts:
-                part.observed()
+                if part.observed:
+                    part.observed()
 
     def apply_gradient(
         self,
@@ -321,7 +381,7 @@ class Learner:
         learnt: agent steps to count; observe: rows to learn running statistics from; rows: saved if it is not finite.
         watch: gives the approximate KL divergence from the policy that acted, a mean over replicas; else 0.
         """
-        if not all(part.admit(scored) for part in self.parts):
+        if not all(part.admit(scored) for part in self.parts if part.admit):
             self.update.counts.refuse()
             yield from self.count_only(learnt)
             return 0.0
@@ -330,7 +390,8 @@ class Learner:
                 self.policy.observe(observe)
         rate: float = self.run.hyper["learning_rate"]
         for part in self.parts:
-            rate = part.rate(rate)
+            if part.rate:
+                rate = part.rate(rate)
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update.apply(rate, self.sums(learnt, kl))
@@ -361,6 +422,7 @@ class Learner:
     def read_control(self, sums: Sums) -> None:
         """Look whether to save or to end, by what all replicas say."""
         self.ctx.counters.set("learnt", self.learnt)
+        self._measure()
         self.checkpoints.agreed = int(sums[1])
         self.done = bool(sums[2]) or self.progress >= min(self.spec.total, self.ctx.control.until)
 
@@ -377,5 +439,6 @@ class Learner:
             scheduled = {s.name: self.run.hyper[s.name] for s in self.spec.hyperparameters.schedules}
             counters.losses({**to_floats(metrics), **scheduled, "grad_norm": norm, "learning_rate": rate})
         for part in self.parts:
-            part.updated(loss, norm, lags)
+            if part.updated:
+                part.updated(loss, norm, lags)
         self.read_control(sums)

@@ -40,8 +40,8 @@ from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Epochs, Learner, LearnerSpec, Minibatches, collator_for
-from polyplay.learning.runners import Runner, divide
+from polyplay.learning.learner import Epochs, Learner, LearnerSpec, Minibatches, Runner, collator_for
+from polyplay.learning.runners import divide
 from polyplay.learning.unreal import specs_of
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_device
@@ -73,6 +73,7 @@ class Source(ABC, Holder):
     passes: Epochs | None = None  # over each batch, where they are several
     league: League | None = None  # that knows the past agents which are made of the weights
     agents: int = 0  # whose rollouts it takes, each with a learner and counters of its own; 0: of one, the worker's
+    initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; (): nowhere
 
     @property
     @abstractmethod
@@ -84,10 +85,6 @@ class Source(ABC, Holder):
         """The end of it in one worker. params: where the weights are published, None: nowhere. replayed: its rollouts
         are only stored in a replay.
         """
-
-    def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
-        """The ends of it in one worker, each with a learner of its own: several where it learns for several agents."""
-        return [self.open(ctx, Learner(ctx, spec), params)]
 
     def holds(self) -> Mapping[str, Any]:
         """See Holder."""
@@ -115,11 +112,6 @@ class Feed(ABC):
 
     def __init__(self, ctx: WorkerContext, learner: Learner):
         self.ctx, self.learner = ctx, learner
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there is something to do; asked where several take turns in one worker."""
-        return True
 
     @abstractmethod
     def items(self) -> Iterator[Any]:
@@ -153,28 +145,14 @@ class Feed(ABC):
 
 
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
-    """Take batches from a source, update, and publish the weights where others have copies. From a source of several
-    agents' rollouts, learn for one of them at a turn.
+    """Take batches from a source, update, and publish the weights where others have copies. Weights are saved as of the
+    last update where the run ends and rollouts take too long.
     """
-    feeds = source.feeds(ctx, spec, publish)
-    for feed in feeds:
-        if not isinstance(feed, Feed):
-            given = f"{type(source).__name__}.open gave {type(feed).__name__}"
-            raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
-    if not source.agents:
-        yield from learn_from(feeds[0])
-        return
-    turns = [(feed, learn_from(feed)) for feed in feeds]
-    while turns:
-        turns = [(feed, turn) for feed, turn in turns if next(turn, turn) is not turn]
-        if len(feeds) > 1 and not any(feed.waiting for feed, _ in turns):
-            time.sleep(min(ctx.patience, REST))
-        yield
-
-
-def learn_from(feed: Feed) -> Iterator[None]:
-    """The loop. Weights are saved as of the last update where the run ends and rollouts take too long."""
-    ctx, learner = feed.ctx, feed.learner
+    learner = Learner(ctx, spec)
+    feed = source.open(ctx, learner, publish)
+    if not isinstance(feed, Feed):
+        given = f"{type(source).__name__}.open gave {type(feed).__name__}"
+        raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
     try:
         if feed.blocking:
             yield  # actors begin with these weights, also where all take turns
@@ -526,8 +504,8 @@ class Over(Source):
     """A source that takes the rollouts of another."""
 
     def __init__(self, source: Source):
-        self.source, self.edge, self.league, self.agents = source, source.edge, source.league, source.agents
-        self.envs, self.steps, self.n = source.envs, source.steps, source.n
+        self.source, self.edge, self.envs, self.steps, self.n = source, source.edge, source.envs, source.steps, source.n
+        self.league, self.agents, self.initial = source.league, source.agents, source.initial
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -553,13 +531,8 @@ class Passes(Over):
         super().__init__(source)
         self.passes = passes
 
-    def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
-        return [self._over(feed) for feed in self.source.feeds(ctx, spec, params)]
-
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
-        return self._over(self.source.open(ctx, learner, params, replayed))
-
-    def _over(self, feed: Feed) -> Feed:
+        feed = self.source.open(ctx, learner, params, replayed)
         feed.passes = self.passes
         return feed
 
@@ -674,7 +647,7 @@ class ReplayFeed(Feed):
 
     def _draw(self) -> Batch:
         with self.ctx.counters.timed("replay"):
-            return self.buffer.sample(self.buffer.importance_exponent(self.learner.remaining()))
+            return self.buffer.sample(self.buffer.importance_exponent(self.learner.remaining))
 
     def late(self) -> bool:
         return self.feed.late()
@@ -738,7 +711,7 @@ class SampleFeed(Feed):
 
     def publish(self) -> None:
         learner = self.learner
-        self.samples.learnt(learner.remaining(), learner.version)
+        self.samples.learnt(learner.remaining, learner.version)
         if self.params is not None:
             self.params.publish(learner.vector, learner.version, learner.version)
 

@@ -15,7 +15,8 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
-from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, Source, VTrace, learn
+from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec, Passes, Source, VTrace
+from polyplay.learning.agents import AgentRollouts, learn_agents
 from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import Evolution, around
 from polyplay.systems import System
@@ -88,7 +89,7 @@ def build(c: Config, crew: Crew) -> System:
         act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
         envs=envs, policy=policy, out=queue, params=params, league=league,
     )  # fmt: skip
-    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
+    crew.add(learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
     # rates players by their matches, draws those of tables, and says who copies whom
     opponents = Opponents.parse(c.opponents)
     crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)

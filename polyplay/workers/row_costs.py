@@ -22,9 +22,8 @@ from polyplay.core.errors import EnvFailure
 from polyplay.core.tree import Batch
 from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import action_sampler
-from polyplay.learning.learner import Epochs, LearnerSpec, run_epochs
+from polyplay.learning.learner import Epochs, LearnerSpec, Runner, run_epochs
 from polyplay.learning.losses import LossOutput
-from polyplay.learning.runners import Runner
 from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams
 from polyplay.workers.sizing import LANES, ROWS, SECONDS, RowCosts

@@ -19,7 +19,6 @@ from polyplay.learning import agents as learning
 from polyplay.learning import losses
 from polyplay.learning.agents import AgentRollouts
 from polyplay.learning.learner import LearnerSpec
-from polyplay.learning.loop import learn
 from polyplay.nets import factory
 from polyplay.population import rules
 from polyplay.population.referee import NO_COPIES, Opponents, referee
@@ -58,7 +57,7 @@ def _crew(
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
     source = AgentRollouts(queue, 1, tables if league else None, snapshots)
-    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
+    crew.add(learning.learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
     if league:
         crew.add(referee, rates=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
     return crew, tables

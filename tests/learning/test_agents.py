@@ -23,9 +23,16 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import agents, losses
-from polyplay.learning.agents import WINDOW_METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
+from polyplay.learning.agents import (
+    WINDOW_METRICS,
+    AgentRollouts,
+    PastAgents,
+    WindowFeed,
+    Windows,
+    discount_of,
+    learn_agents,
+)
 from polyplay.learning.learner import Learner, LearnerSpec
-from polyplay.learning.loop import learn
 from polyplay.learning.losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
@@ -81,7 +88,7 @@ def learners(
     spec = LearnerSpec(policy, losses.VTrace(reduction="mean"), update, hyper, 1e9)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
     source = AgentRollouts(queue, 1, league, 10**6, initial)
-    crew.add(learn, n=processes or 1, source=source, spec=spec, publish=params)
+    crew.add(learn_agents, n=processes or 1, name="learn", source=source, spec=spec, publish=params)
     crew.start(("loss", "grad_norm", "delta"))
     run = Learners(crew, league, params, policy)
     try:

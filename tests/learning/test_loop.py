@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -42,7 +43,7 @@ class Learner:
         self.items: list[Any] = []
         self.seen: list[Any] = []
         self.mean: float | None = None  # agent steps of all replicas, where there are others
-        self._left = left
+        self.remaining = left
         self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
         self.checkpoints = SimpleNamespace(more=None)
@@ -50,9 +51,6 @@ class Learner:
 
     def begin(self, item, version) -> None:
         self.begun.append(item["id"].tolist())
-
-    def remaining(self) -> float:
-        return self._left
 
     def observe(self, rows):
         self.seen.append(rows["obs"])
@@ -104,10 +102,10 @@ class ActedFeed(Feed):
         return iter(())
 
 
-def test_a_source_that_lacks_a_method_or_opens_something_else_is_named():
+def test_a_source_that_lacks_a_method_or_opens_something_else_is_named(monkeypatch):
     class Wrong(Acted):
-        def feeds(self, *given: Any) -> Any:
-            return [7]
+        def open(self, *given: Any) -> Any:
+            return 7
 
     def adds(source: Any) -> Role:
         policy, hyper = NetworkFactory("mlp", Envs("toy:catch", 1).spec), Hyperparameters(learning_rate=0.1)
@@ -119,6 +117,7 @@ def test_a_source_that_lacks_a_method_or_opens_something_else_is_named():
     with pytest.raises(UserError, match=r"learn: source RolloutBatches given, allowed: .*Source, with shape"):
         adds(object.__new__(RolloutBatches))
     assert adds(Acted(4)).source.shape == (2, 4)
+    monkeypatch.setattr(loop, "Learner", Mock())
     with pytest.raises(UserError, match=r"Wrong.open gave int, allowed: a polyplay.learning.Feed"):
         next(learn(SimpleNamespace(), source=Wrong(4), spec=None))  # type: ignore[arg-type]
 

@@ -28,9 +28,9 @@ from polyplay.envs import Envs
 from polyplay.envs.pool import EnvSpec
 from polyplay.games.board_pool import board_of
 from polyplay.learning import losses, value_losses
-from polyplay.learning.learner import Minibatches
+from polyplay.learning.learner import Minibatches, Runner
 from polyplay.learning.losses import ActorCriticLoss, AlphaZeroLoss, Loss, LossOutput
-from polyplay.learning.runners import EAGER, Runner, make_act, make_loss, make_update
+from polyplay.learning.runners import EAGER, make_act, make_loss, make_update
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import set_precision
 from polyplay.nets.factory import NetworkFactory, build_network
@@ -254,7 +254,8 @@ def other(x: Tensor) -> Tensor:
 def following(run: Recorded, given: dict[str, Any]) -> dict[str, Any]:
     """The same with buffers that have the network's hyperparameters, as a learner puts them there."""
     vector = FlatParams(copy.deepcopy(run.policy), torch.cat([given["weights"], given["buffers"]]), write=False)
-    vector.module.apply_hyperparameters({k: float(v) for k, v in given["hyper"].items()})
+    for tuned in vector.module.tuned:
+        tuned.apply_hyperparameters({k: float(v) for k, v in given["hyper"].items()})
     return {**given, "buffers": vector.flat[vector.weights :].clone()}
 
 
@@ -371,7 +372,7 @@ def test_every_loss_of_a_policy_is_traced_whole_with_every_head_and_core(name, h
     policy.observe(rollout(policy, spec)[0])
     if core == "temporal":
         loss = WithAuxiliary(loss, {"kl_posterior": 0.1, "kl_prior": 0.1})
-        policy.apply_hyperparameters({"period": 2.0, "gradient_scale": 0.5})
+        policy.core.apply_hyperparameters({"period": 2.0, "gradient_scale": 0.5})
     batches = [prepared(policy, POLICY_LOSSES[name], *rollout(policy, spec)) for _ in range(2)]
     check(policy, loss, None, batches, core == "temporal")
 
@@ -486,7 +487,7 @@ def test_networks_in_bfloat16_are_traced_whole(kind):
 def memory(seed: int = 0) -> tuple[Policy, Batch, Batch]:
     """A network with two clocks and a memory, rows, and the state before them."""
     policy = made(policy_of("mlp", Q_SPEC, "temporal"), seed)
-    policy.apply_hyperparameters({"period": 2.0})
+    policy.core.apply_hyperparameters({"period": 2.0})
     return policy, *rollout(policy, Q_SPEC)
 
 
