@@ -98,6 +98,10 @@ class Epochs:
         """From one batch, if nothing stops them."""
         return self.epochs * self.minibatches
 
+    def describe(self) -> str:
+        """A line for the diagram."""
+        return f"passes  {self.epochs} of {self.minibatches} minibatches"
+
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[np.ndarray]:
     """The places (transitions, or whole lanes) of each minibatch: every epoch has its own random order, in parts as
@@ -144,13 +148,11 @@ class Minibatches:
         return rows, {}, self.version.reshape(-1)[at]
 
 
-def run_epochs(
-    learner: Any, passes: Epochs, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
-) -> Iterator[None]:
+def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]) -> Iterator[None]:
     """All updates of a Learner, or of what stands in for one, from one rollout. Its agent steps count once, with the
     first pass; every update's lag is its own.
     """
-    policy, loss = learner.policy, learner.spec.loss
+    policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     parts = Minibatches(batch, state, loss.prepare(batch, policy.reward_scale()), version, loss.whole)
     learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
     for k, at in enumerate(order):
@@ -233,6 +235,7 @@ class LearnerSpec(Holder):
     hyperparameters: Hyperparameters
     total: float  # agent steps; learning ends there
     parts: tuple[LearnerPart, ...] = ()  # what else it has: a target network, how the rate falls, …
+    passes: Epochs | None = None  # over each batch of rollouts, where they are several
     agent: int = 0
 
     def __post_init__(self) -> None:
@@ -257,8 +260,9 @@ class LearnerSpec(Holder):
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
+        made = [] if self.passes is None else [self.passes.describe()]
         parts = filter(None, (part.describe() for part in self.parts))
-        return [f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
+        return [*made, f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 
 FEW = 64  # rows of an update: of fewer, reading the metrics costs as much as the loss, and a tenth of updates report
@@ -316,15 +320,14 @@ class Learner:
                 self.progress = part.progress(self.progress)
         self.remaining = max(0.0, 1.0 - self.progress / self.spec.total)  # the part of the run that is left
 
-    def step(self, rows: Batch, state: Batch, tape: Tape | None = None, passes: Epochs | None = None) -> Iterator[None]:
-        """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
-        `passes` several. tape: of acting with the present weights, where nothing is to be computed twice.
+    def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
+        """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors), or
+        several, as the spec has it. tape: of acting with the present weights, where nothing is to be computed twice.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
-        if passes is not None:
-            seed = (*self.run.seed, self.version)
-            yield from run_epochs(self, passes, batch, state, rows["version"], seed)
+        if self.spec.passes is not None:
+            yield from run_epochs(self, batch, state, rows["version"], (*self.run.seed, self.version))
             return
 
         with self.ctx.counters.timed("learn"):

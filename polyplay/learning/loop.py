@@ -40,7 +40,7 @@ from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Epochs, Learner, LearnerSpec, Minibatches, Runner, collator_for
+from polyplay.learning.learner import Learner, LearnerSpec, Minibatches, Runner, collator_for
 from polyplay.learning.runners import divide
 from polyplay.learning.unreal import specs_of
 from polyplay.nets.actor_critic import ActorCritic
@@ -70,7 +70,6 @@ class Source(ABC, Holder):
     replay: Replay | None = None  # that its batches are drawn from, in whatever worker it is
     replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
     holds_replay: bool = False  # in the learner's own memory
-    passes: Epochs | None = None  # over each batch, where they are several
     league: League | None = None  # that knows the past agents which are made of the weights
     agents: int = 0  # whose rollouts it takes, each with a learner and counters of its own; 0: of one, the worker's
     initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; (): nowhere
@@ -106,7 +105,6 @@ class Feed(ABC):
 
     alone: bool = True  # no other learner has to agree that the run ends
     blocking: bool = True  # it waits for what other workers do; they begin first
-    passes: Epochs | None = None  # over each rollout, where they are several
     between: bool = True  # whether the run may be saved, or end, after the last item
     lane: int = 0  # in a replay, the first one of the rollout that came last
 
@@ -120,7 +118,7 @@ class Feed(ABC):
     def learn(self, item: Any) -> Iterator[None]:
         """Make the update of an item, or count its agent steps. An item is a Rollout where this is not overridden."""
         rows, state = item
-        return self.learner.step(rows, state, passes=self.passes)
+        return self.learner.step(rows, state)
 
     def finish(self, item: Any) -> None:  # noqa: B027
         """Give back what the item was read from, and publish the weights where others have copies."""
@@ -193,6 +191,8 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
     """Score rows of two lanes, or two items of a replay. Raises UserError. What the loss itself raises, of zeros, is no
     misfit: a worker tells of it.
     """
+    if spec.passes is not None and source.replay is not None:
+        raise UserError("LearnerSpec: passes given with a replay, allowed: with a source of rollouts, as Inline")
     if type(spec.loss).__module__.startswith("polyplay."):
         return
     policy = build_network(spec.policy, 0)
@@ -205,7 +205,7 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         batch = tree.map(torch.from_numpy, zeros)
         batch |= {"mask": tree.map(torch.ones_like, batch["mask"])} if "mask" in batch else {}
         state = batch.get("state", policy.initial(2))
-        if source.passes is not None:
+        if spec.passes is not None:
             parts = Minibatches(batch, state, loss.prepare(batch), batch["version"].numpy(), loss.whole)
             batch, state, _ = parts.take(parts.places)
         run(batch, state, 0)
@@ -324,7 +324,7 @@ class InlineFeed(ActingFeed):
 
     def learn(self, item: Rollout) -> Iterator[None]:
         tape = self.recorder.take() if self.recorder else None
-        return self.learner.step(*item, tape, self.passes)
+        return self.learner.step(*item, tape)
 
     def finish(self, item: Rollout) -> None:
         self.collate.done()
@@ -408,7 +408,7 @@ class RolloutFeed(Feed):
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
         if self.replayed:
             return self.source.consumer(ctx.index, self._note_lane)
-        length, each = spec.total * spec.hyperparameters.falls, self.passes.updates if self.passes else 1
+        length, each = spec.total * spec.hyperparameters.falls, spec.passes.updates if spec.passes else 1
         log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, each)
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
@@ -418,7 +418,7 @@ class RolloutFeed(Feed):
 
     def learn(self, item: Rollout) -> Iterator[None]:
         self.learner.update.refresh()  # where others change the weights too
-        yield from self.learner.step(*item, passes=self.passes)
+        yield from self.learner.step(*item)
         assert UNWRITTEN not in item[0]["version"]
 
     def finish(self, item: Rollout) -> None:
@@ -497,50 +497,10 @@ class ChunkFeed(Feed):
         self.ctx.counters.depth(self.source.queue.depth)
 
 
-# What is made of another source's rollouts: several passes over each, or draws from a replay.
+# What is drawn from a replay of another source's rollouts.
 
 
-class Over(Source):
-    """A source that takes the rollouts of another."""
-
-    def __init__(self, source: Source):
-        self.source, self.edge, self.envs, self.steps, self.n = source, source.edge, source.envs, source.steps, source.n
-        self.league, self.agents, self.initial = source.league, source.agents, source.initial
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.source.shape
-
-    def nbytes(self, policy: PolicyLike) -> float:
-        return self.source.nbytes(policy)
-
-    def describe(self) -> list[str]:
-        return self.source.describe()
-
-
-class Passes(Over):
-    """Several passes over each rollout, in minibatches, as PPO makes them; its loss has a `prepare`. Raises UserError:
-    the source gives no rollouts.
-    """
-
-    passes: Epochs
-
-    def __init__(self, source: Source, passes: Epochs):
-        if isinstance(source, Over) or source.replay is not None:
-            raise UserError(f"Passes: {type(source).__name__} given, allowed: a source of rollouts, as Inline")
-        super().__init__(source)
-        self.passes = passes
-
-    def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
-        feed = self.source.open(ctx, learner, params, replayed)
-        feed.passes = self.passes
-        return feed
-
-    def describe(self) -> list[str]:
-        return [*super().describe(), f"passes  {self.passes.epochs} of {self.passes.minibatches} minibatches"]
-
-
-class Replayed(Over):
+class Replayed(Source):
     """Rollouts of another source go into a replay of the learner's own; it makes as many updates as the replay's ratio
     asks for (ReplayBuffer.due), before it inserts more. Raises UserError: the source has no such rollouts.
     """
@@ -552,8 +512,8 @@ class Replayed(Over):
         if not source.replayable:
             allowed = "Inline without episodes, or Rollouts of one slot for one learner"
             raise UserError(f"Replayed: {type(source).__name__} given, allowed: {allowed}")
-        super().__init__(source)
-        self.replay = replay
+        self.source, self.edge, self.envs, self.steps, self.n = source, source.edge, source.envs, source.steps, source.n
+        self.replay, self.league = replay, source.league
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -562,8 +522,11 @@ class Replayed(Over):
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         return ReplayFeed(self, ctx, learner, params)
 
+    def nbytes(self, policy: PolicyLike) -> float:
+        return self.source.nbytes(policy)
+
     def describe(self) -> list[str]:
-        return super().describe() if self.edge is None else []  # what others act is no batch here
+        return self.source.describe() if self.edge is None else []  # what others act is no batch here
 
 
 class ReplayFeed(Feed):

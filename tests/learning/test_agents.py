@@ -198,7 +198,7 @@ def test_rows_from_before_the_copy_count_as_learnt_but_are_not_learnt_from(saved
             feeds.append(self)
             super().__init__(*args)
 
-    def step(learner: Learner, rows: Any, state: Any, passes: Any) -> Iterator[None]:
+    def step(learner: Learner, rows: Any, state: Any) -> Iterator[None]:
         learnt.append(int(rows["version"].max()))
         yield
 

@@ -20,7 +20,7 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, Envs, EnvSpec
-from polyplay.learning import Inline, Passes, Replayed, Rollouts, learn, losses, value_losses
+from polyplay.learning import Inline, Replayed, Rollouts, learn, losses, value_losses
 from polyplay.learning.checkpoints import SaveMarks
 from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
@@ -124,7 +124,7 @@ def test_a_loss_of_a_users_own_is_tried_before_anything_starts(source):
     rows = {k: v for k, v in rows_of(envs.spec, policy().spec()).items() if k != "agent"}
     made = {
         "inline": lambda: Inline(envs, 5),
-        "passes": lambda: Passes(Inline(envs, 5), Epochs(2, 2)),
+        "passes": lambda: Inline(envs, 5),
         "queue": lambda: Rollouts(RolloutQueue.of(envs, policy(), 5, 1), 1),
         "replay": lambda: Replayed(Inline(envs, 5), Replay(rows, 4, 400, 8)),
     }[source]()
@@ -132,7 +132,8 @@ def test_a_loss_of_a_users_own_is_tried_before_anything_starts(source):
     fits = kind(lambda x: losses.LossOutput(x, {"loss": x.detach()}))
     for loss, wrong in ((kind(lambda x: x), True), (fits, False)):
         crew = Crew(seed=1, serial=True)
-        crew.add(learn, source=made, spec=task(policy=policy, loss=loss))
+        spec = replace(task(policy=policy, loss=loss), passes=Epochs(2, 2) if source == "passes" else None)
+        crew.add(learn, source=made, spec=spec)
         with pytest.raises(UserError, match="gave Tensor, it must give") if wrong else nullcontext():
             crew.start(("loss",))
         crew.stop()
@@ -316,16 +317,16 @@ def test_whole_lanes_are_taken_with_the_state_before_them(loss, length):
     assert len(version) == 22
 
 
-def _learner(ctx):
-    return Learner(ctx, task(loss=losses.PPO(anneal_clip=False), total=1e6))
+def _learner(ctx, passes):
+    return Learner(ctx, replace(task(loss=losses.PPO(anneal_clip=False), total=1e6), passes=passes))
 
 
 def test_steps_count_once_and_every_update_has_its_own_lag():
     ctx = me()
-    learner, passes = _learner(ctx), Epochs(3, 2)
-    assert passes.updates == 6
+    learner = _learner(ctx, Epochs(3, 2))
+    assert learner.spec.passes.updates == 6
     for i in range(2):
-        finish(learner.step(some_rows(i, version=6 * i), {}, passes=passes))
+        finish(learner.step(some_rows(i, version=6 * i), {}))
     assert learner.version == 12
     assert learner.learnt == 2 * 22
     assert ctx.counters.get("lag_count") == 2 * 3 * 22
@@ -334,9 +335,9 @@ def test_steps_count_once_and_every_update_has_its_own_lag():
 
 
 def test_too_far_from_the_policy_that_acted_ends_the_passes():
-    near, far = _learner(me()), _learner(me())
-    for learner, target_kl in ((near, 1e9), (far, 1e-9)):
-        finish(learner.step(some_rows(0), {}, passes=Epochs(5, 2, target_kl)))
+    near, far = (_learner(me(), Epochs(5, 2, target_kl)) for target_kl in (1e9, 1e-9))
+    for learner in (near, far):
+        finish(learner.step(some_rows(0), {}))
     assert near.version == 10
     assert far.version == 1, "rows that another policy acted on"
     assert near.learnt == far.learnt == 22

@@ -19,7 +19,7 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import LearnerSpec, VTrace, loop
-from polyplay.learning.loop import Epochs, Feed, Inline, Passes, Replayed, ReplayFeed, Rollouts, Source, learn
+from polyplay.learning.loop import Feed, Inline, Replayed, ReplayFeed, Rollouts, Source, learn
 from polyplay.nets import NetworkFactory
 from polyplay.weights import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -242,7 +242,6 @@ def test_who_takes_a_lost_ones_place_draws_others():
     ("make", "says"),
     [
         (lambda rollouts: Replayed(rollouts, rollouts), "Replayed: Rollouts given, allowed: Inline"),
-        (lambda rollouts: Passes(Passes(rollouts, Epochs(2, 2)), Epochs(2, 2)), "Passes: Passes given"),
         (lambda rollouts: Inline(rollouts, 5, rollouts, episodes=True), "Inline: explore given with episodes=True"),
     ],
 )
