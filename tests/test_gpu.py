@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -15,7 +18,6 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Discrete, EnvSpec
 from polyplay.learning import learner, losses
-from polyplay.learning.learner import Recalled
 from polyplay.nets import device, factory
 from polyplay.nets.device import is_half, set_precision
 from polyplay.nets.layers import join_tapes
@@ -111,7 +113,7 @@ def test_tapes_give_the_gradients_that_autograd_gives(precision):
         with torch.no_grad():
             for t, tape in enumerate(tapes):
                 policy.act({k: batch[k][t] for k in ("obs", "reward", "first")}, {}, tape)
-        given = Recalled(policy, join_tapes(tapes)) if kept else policy
+        given = SimpleNamespace(unroll=partial(policy.unroll, tape=join_tapes(tapes))) if kept else policy
         vector.zero_grad()
         losses.A2C(recalls=True)(given, None, batch, {}, {"entropy_cost": 0.01}).loss.backward()
         found.append(vector.grad.clone())

@@ -515,7 +515,7 @@ class WindowFeed(Feed):
         learner.adjust()
         versions = drawn["version"][drawn["valid"]]
         lags = learner.update.refresh() - versions
-        yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh, None)
+        yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh)
         self.fresh = 0.0
         self.ctx.counters.tally("reuse", source.batch, self.since)
         self.ctx.counters.tally("staleness", lags.sum() / source.publish, lags.size)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +26,6 @@ from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.losses import Hyper, Loss, LossOutput, check_loss, check_output
 from polyplay.learning.parts import LearnerPart, open_parts
 from polyplay.learning.unreal import DRAWN, UnrealWindows
-from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
@@ -158,8 +159,8 @@ def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, se
     for k, at in enumerate(order):
         rows, before, versions = parts.take(at)
         scored, last = learner.score(rows, before), k == len(order) - 1
-        seen, watch = batch if last else None, passes.target_kl > 0.0
-        kl = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, seen, watch)
+        watch = passes.target_kl > 0.0
+        kl = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, last, watch)
         if watch and kl > passes.target_kl:
             if not last:
                 policy.observe(batch)  # replicas agree on it at their next update
@@ -169,21 +170,14 @@ def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, se
 # What computes an update's loss and gradient: here one thread. It leaves the gradient in the learner's vector.
 
 
-class Recalled:
-    """A policy that unrolls the rows in which it recorded a tape while acting with the present weights."""
-
-    def __init__(self, policy: Policy, tape: Tape):
-        self.policy, self.tape = policy, tape
-
-    def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """See ActorCritic.unroll."""
-        return cast("ActorCritic", self.policy).unroll(batch, state, self.tape)
-
-
 class Runner:
     """One thread, by the module that is bound to the vector."""
 
     hyper: Hyper  # hyperparameters as they are now
+    # of several threads: wait for what was begun, as what the networks compute with is about to change; and take over
+    # new weights, after an update
+    settle: Callable[[], None] | None = None
+    refresh: Callable[[], None] | None = None
 
     def __init__(
         self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
@@ -197,7 +191,9 @@ class Runner:
         (Loss.noise); tape: of acting in these rows with these weights. Raises UserError: the loss gives something else
         than a LossOutput.
         """
-        policy = self.policy if tape is None else Recalled(self.policy, tape)
+        policy: Any = self.policy
+        if tape is not None:
+            policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape))
         batch = self.with_noise(batch, version) if self.draws else batch
         scored = self.loss(policy, self.target, batch, state, self.hyper)
         if not self.checked:
@@ -214,12 +210,6 @@ class Runner:
 
     def begin(self, batch: Batch, version: int) -> None:
         """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
-
-    def settle(self) -> None:
-        """Wait for what was begun: what the networks compute with is about to change."""
-
-    def refresh(self) -> None:
-        """Take over new weights, after an update."""
 
 
 # What a learner is to do: network, loss, update, hyperparameters, how long.
@@ -337,11 +327,11 @@ class Learner:
             scored = self.run(batch, state, self.version, tape)
         valid = ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
-        yield from self.apply_gradient(scored, batch, versions, learnt, batch)
+        yield from self.apply_gradient(scored, batch, versions, learnt, observe=True)
 
     def step_on_sample(
         self, item: Batch, fresh: float = 0.0, observe: bool = False
-    ) -> Generator[None, None, np.ndarray | None]:
+    ) -> Generator[None, None, Tensor | None]:
         """One update from a sample of a replay; gives how surprising each item was, where its loss has that. fresh:
         agent steps acted since the last update, which are counted as learnt: how often they are drawn is the replay's
         ratio. observe: running statistics learn from it first, where they didn't from what was acted.
@@ -353,9 +343,10 @@ class Learner:
         self.adjust()
         with self.ctx.counters.timed("learn"):
             scored = self.run(batch, batch.get("state", {}), self.version)
-        yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh, None)
-        self.run.refresh()
-        return None if scored.priority is None else to_host(scored.priority)
+        yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh)
+        if self.run.refresh:
+            self.run.refresh()
+        return scored.priority
 
     def score(self, batch: Batch, state: Batch) -> LossOutput:
         """The loss of a batch by the present weights; its gradient is in the vector then."""
@@ -365,7 +356,8 @@ class Learner:
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
         if self.policy.observes:
-            self.run.settle()
+            if self.run.settle:
+                self.run.settle()
             self.policy.observe(to_device(rows, self.device))
             for part in self.parts:
                 if part.observed:
@@ -377,20 +369,20 @@ class Learner:
         rows: Batch,
         versions: np.ndarray,
         learnt: float,
-        observe: Batch | None,
+        observe: bool = False,
         watch: bool = False,
     ) -> Generator[None, None, float]:
-        """One update along the gradient of a loss, and its count. versions: of the weights that acted, a row each;
-        learnt: agent steps to count; observe: rows to learn running statistics from; rows: saved if it is not finite.
+        """One update along the gradient of a loss, and its count. rows: saved if it is not finite; versions: of the
+        weights that acted, a row each; learnt: agent steps to count; observe: running statistics learn from the rows.
         watch: gives the approximate KL divergence from the policy that acted, a mean over replicas; else 0.
         """
         if not all(part.admit(scored) for part in self.parts if part.admit):
             self.update.counts.refuse()
             yield from self.count_only(learnt)
             return 0.0
-        if observe is not None:
+        if observe:
             with self.ctx.counters.timed("learn"):
-                self.policy.observe(observe)
+                self.policy.observe(rows)
         rate: float = self.run.hyper["learning_rate"]
         for part in self.parts:
             if part.rate:

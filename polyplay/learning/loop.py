@@ -44,7 +44,7 @@ from polyplay.learning.learner import Learner, LearnerSpec, Minibatches, Runner,
 from polyplay.learning.runners import divide
 from polyplay.learning.unreal import specs_of
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import page_lock, to_device
+from polyplay.nets.device import page_lock, to_device, to_host
 from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams, Params
 
@@ -434,7 +434,7 @@ class RolloutFeed(Feed):
         """
         if self.learner.checkpoints.last == self.learner.version:
             return
-        self.learner.checkpoints.marks.wait(self.learner.version)
+        self.learner.checkpoints.wait_taken(self.learner.version)
         lost = yield from actor_checkpoint.wait_for_actors(
             self.ctx, self.queue, self.learner.version, self.learner.done
         )
@@ -585,7 +585,7 @@ class ReplayFeed(Feed):
             priority = yield from learner.step_on_sample(sample)
             if priority is not None and isinstance(self.replay.sampler, Proportional):
                 with counters.timed("replay"):
-                    buffer.update_priorities(sample["id"], priority)
+                    buffer.update_priorities(sample["id"], to_host(priority))
             self.updates += 1
             if self.updates % replay_worker.REPORT == 0:
                 replay_worker.report_replay(self.ctx, buffer)
@@ -689,7 +689,8 @@ class SampleFeed(Feed):
         if isinstance(item, tuple):
             yield from learner.count_only(steps)
         else:  # replay workers have no network
-            self.priority = yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
+            priority = yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
+            self.priority = None if priority is None else to_host(priority)
 
     def finish(self, item: int | Nothing) -> None:
         if isinstance(item, tuple):
@@ -712,7 +713,7 @@ class SampleFeed(Feed):
             if failed := self.samples.failed(0):
                 raise OSError(f"replay workers {', '.join(map(str, failed))} could not write their parts")
 
-        learner.checkpoints.marks.wait(learner.update.refresh())
+        learner.checkpoints.wait_taken(learner.update.refresh())
         with learner.checkpoints.writers_paused():  # what replays write fits the weights, whoever else learns
             version = learner.update.refresh()
             yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)

@@ -17,7 +17,7 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -143,22 +143,13 @@ def _update_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group) -> 
     clipped_adam(*arrays, rule)
 
 
-@dataclass(frozen=True)
-class Flavour:
-    """What papers and frameworks do differently, see RMSProp."""
-
-    eps_inside: bool
-    g0: float = 0.0
-    centred: bool = False
-    sums: bool = False
-
-
-FLAVOURS = {
-    "rmsprop_tf": Flavour(eps_inside=True, g0=1.0),
-    "rmsprop_a3c": Flavour(eps_inside=True),
-    "rmsprop_torch": Flavour(eps_inside=False),
-    "rmsprop_dqn": Flavour(eps_inside=True, centred=True),
-    "adagrad": Flavour(eps_inside=False, sums=True),
+PLAIN: Group = {"eps_inside": True, "g0": 0.0, "centred": False, "sums": False}
+FLAVOURS: dict[str, Group] = {  # what papers and frameworks do differently, see RMSProp
+    "rmsprop_tf": {**PLAIN, "g0": 1.0},
+    "rmsprop_a3c": PLAIN,
+    "rmsprop_torch": {**PLAIN, "eps_inside": False},
+    "rmsprop_dqn": {**PLAIN, "centred": True},
+    "adagrad": {**PLAIN, "eps_inside": False, "sums": True},
 }
 NAMES = (*FLAVOURS, "adam", "adam_clipped", "sgd")
 
@@ -191,9 +182,9 @@ class RMSProp(OwnOptimizer):
     team: ThreadPool | None = None  # threads that share that pass
 
     def __init__(
-        self, params: Iterable[Tensor], flavour: Flavour, lr: float, alpha: float = 0.99, eps: float = 0.1
+        self, params: Iterable[Tensor], flavour: Group, lr: float, alpha: float = 0.99, eps: float = 0.1
     ) -> None:
-        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, **asdict(flavour)})
+        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, **flavour})
 
     def begin(self, p: Tensor, group: Group) -> State:
         mean = {"mean": torch.zeros_like(p, requires_grad=False)} if group["centred"] else {}
@@ -280,7 +271,7 @@ class OptimizerSpec:
     def statistics(self) -> tuple[str, ...]:
         """What it keeps per weight."""
         own = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
-        return own.get(self.name) or (("mean", "square") if FLAVOURS[self.name].centred else ("square",))
+        return own.get(self.name) or (("mean", "square") if FLAVOURS[self.name]["centred"] else ("square",))
 
     def make(self, parameter: Tensor, lr: float = 0.0) -> torch.optim.Optimizer:
         """The optimizer of one parameter."""

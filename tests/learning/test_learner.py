@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, Envs, EnvSpec
 from polyplay.learning import Inline, Replayed, Rollouts, learn, losses, value_losses
-from polyplay.learning.checkpoints import SaveMarks
+from polyplay.learning.checkpoints import LearnerCheckpoints
 from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
 from polyplay.learning.unreal import UnrealWindows
@@ -346,20 +347,20 @@ def test_too_far_from_the_policy_that_acted_ends_the_passes():
 # Saves of one update: each has a mark of its own, and waits until the parts of the one before were taken.
 
 
-def learner(serial: bool = False) -> Any:
-    """The context of one, with a counter `saved`."""
+def checkpoints(serial: bool = False) -> Any:
+    """Those of a learner with a counter `saved`."""
     values = {"saved": 0.0}
     counters = SimpleNamespace(get=values.__getitem__, set=values.__setitem__)
     control = RunControl()
-    return SimpleNamespace(counters=counters, control=control, serial=serial, turn=control.check)
+    ctx: Any = SimpleNamespace(counters=counters, control=control, serial=serial, turn=control.check, index=0)
+    return LearnerCheckpoints(Mock(), ctx, task())
 
 
 def test_marks_grow_and_tell_repeated_saves_apart():
-    ctx = learner()
-    marks, told = SaveMarks(ctx), list[float]()
+    marks, told = checkpoints(), list[float]()
     for number, failed in ((None, False), (0, False), (0, False), (0, True), (4, False), (4, False)):
         marks.tell(number, failed)
-        told.append(ctx.counters.get("saved"))
+        told.append(marks.ctx.counters.get("saved"))
     assert [abs(m) for m in told] == sorted({abs(m) for m in told})
     assert [int(abs(m)) for m in told] == [0, 1, 1, 1, 5, 5]
     assert [m < 0 for m in told] == [False, False, False, True, False, False]
@@ -367,13 +368,12 @@ def test_marks_grow_and_tell_repeated_saves_apart():
 
 @pytest.mark.parametrize(("first", "then"), [(None, 0), (0, 0), (6, 6)])
 def test_a_save_of_the_same_update_waits_until_the_one_before_was_taken(first, then):
-    ctx = learner()
-    marks = SaveMarks(ctx)
+    marks = checkpoints()
     marks.tell(first)
-    waiting = threading.Thread(target=marks.wait, args=(then,), daemon=True)
+    waiting = threading.Thread(target=marks.wait_taken, args=(then,), daemon=True)
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()
-    ctx.control.take(abs(ctx.counters.get("saved")))
+    marks.ctx.control.take(abs(marks.ctx.counters.get("saved")))
     waiting.join(30.0)
     assert not waiting.is_alive()
