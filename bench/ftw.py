@@ -39,7 +39,7 @@ from polyplay.envs.spaces import fields
 from polyplay.evaluation.agent import RunAgent, find_agents
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament, rate
 from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, RANGE, TURN, clear
-from polyplay.learning.returns import LossOutput
+from polyplay.learning.losses import LossOutput
 from polyplay.nets.factory import build_network
 from polyplay.systems import ftw
 from polyplay.workers.crew import Crew

@@ -35,9 +35,8 @@ from polyplay.core.machine import cores
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Envs
-from polyplay.learning.learner import Learner
+from polyplay.learning.learner import Learner, Runner
 from polyplay.learning.loop import learn
-from polyplay.learning.runners import Runner
 from polyplay.nets.device import enter_device, is_half, synchronize, to_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory
@@ -93,7 +92,7 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
     """Acting for `lanes` at once, and updates of T·B rows, one pass, all of it on the device: samples/s (infer, learn),
     and what `busy` finds of each. extras: for learners of windows without a last row.
     """
-    device, spec, passes = wired.device, wired.learns, wired.learner["source"].passes
+    device, spec, passes = wired.device, wired.learns, wired.learns.passes
     policy = build_network(spec.policy, 0, wired.options.precision, device)
     vector = FlatParams(policy)
     optimizer, run = spec.update.optim.make(vector.parameter), Runner(policy, None, spec.loss, vector)
@@ -403,7 +402,7 @@ def limits(system: str, keywords: Row, seconds: float) -> Row:
     """Samples/s of the device alone with this system's loss and batch sizes, and what of a turn is launch cost."""
     wired = Wired(system, keywords)
     source = wired.learner["source"]
-    (T, B), passes = source.shape, source.passes
+    (T, B), passes = source.shape, wired.learns.passes
     lanes = wired.system.envs.lanes // wired.system.envs.groups
     taken = B // passes.minibatches if passes else B
     found: Row = {"lanes": lanes, "rows": T * taken, **alone(wired, lanes, T, taken, seconds)}

@@ -61,7 +61,7 @@ BESIDE = (
     "RolloutQueue.give_back",  # the slot's way back
     "Learner.apply_gradient",  # behind the loss
 )
-LEARNT = ("learning/policy_losses", "learning/value_losses", "learning/returns")  # the loss: the way's end
+LEARNT = ("learning/losses", "learning/value_losses")  # the loss: the way's end
 SHOWN = ("files", "code", "classes", "protocols", "asked", "cross")
 DEFINED = ["Counted as in `bench/hops.py` and `bench/code_size.py`: what each column is stands there."]
 

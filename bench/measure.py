@@ -49,7 +49,7 @@ from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Epochs, LearnerSpec
+from polyplay.learning.learner import LearnerSpec
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.layers import Tape, join_tapes
 from polyplay.runs import options
@@ -194,7 +194,6 @@ class WiredSystem:
     reuse: bool  # learning takes from acting what that computed
     envs: Envs
     spec: LearnerSpec
-    passes: Epochs | None
 
 
 def wire(system: str, given: Row) -> WiredSystem:
@@ -211,13 +210,13 @@ def wire(system: str, given: Row) -> WiredSystem:
     assert learner.source is not None
     T, B = (learner.source.steps, learner.envs.lanes) if learner.envs else learner.source.shape
     lanes = 1 if table else envs.lanes // envs.groups
-    return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec, learner.source.passes)
+    return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec)
 
 
 def updates_per_turn(crew: Crew) -> int:
     """Updates that follow one another while nobody acts; 1 where others act, or where they aren't always as many."""
     role = learner_of(crew)
-    passes = role.source.passes
+    passes = role.spec.passes
     return passes.updates if passes and role.envs and not role.asynchronous and not passes.target_kl else 1
 
 
@@ -241,10 +240,10 @@ Microseconds = dict[str, float]  # of CPU per agent step: env, infer, learn, tho
 class Profile(CostProfile):
     """reuse: what was computed while acting is not computed again while learning (nets.layers.Tape)."""
 
-    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str, passes: Epochs | None, reuse: bool):
-        super().__init__(envs, spec, precision, passes)
+    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str, reuse: bool):
+        super().__init__(envs, spec, precision)
         recalls = isinstance(self.policy, ActorCritic) and self.policy.recalls
-        self.reuse = reuse and spec.loss.recalls and passes is None and recalls
+        self.reuse = reuse and spec.loss.recalls and spec.passes is None and recalls
 
     def learn(self, T: int, B: int, seconds: float) -> float:
         if not self.reuse:
@@ -280,7 +279,7 @@ def measure_parts(request: MeasureRequest) -> Microseconds:
     """In this process. Raises UserError."""
     wired = wire(request.system, request.keywords)
     precision = request.keywords.get("precision", "float32")
-    parts = Profile(wired.envs, wired.spec, precision, wired.passes, wired.reuse)
+    parts = Profile(wired.envs, wired.spec, precision, wired.reuse)
     found: Microseconds = {}
     if request.lanes:
         found["env"] = parts.env(request.seconds, request.lanes) / request.lanes
@@ -436,7 +435,7 @@ def parts_of(run: Path) -> CostProfile:
     crew = crew_of(chosen)
     system = page.build(settings, crew)
     spec: Any = next(r.spec for r in crew.roles if r.spec)
-    return Profile(system.envs, spec, chosen.precision, learner_of(crew).source.passes, reuses(crew))
+    return Profile(system.envs, spec, chosen.precision, reuses(crew))
 
 
 def learn(parts: CostProfile, m: int, seconds: float) -> float:

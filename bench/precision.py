@@ -30,7 +30,7 @@ from polyplay.core import tree
 from polyplay.core.tree import Field
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete
-from polyplay.learning import policy_losses
+from polyplay.learning import losses
 from polyplay.nets import actor_critic, device, factory
 from polyplay.nets.onnx import export_onnx
 from polyplay.weights.params import FlatParams
@@ -58,7 +58,7 @@ def acting(policy: actor_critic.ActorCritic, n: int) -> Callable[[], object]:
 
 
 def learning(policy: actor_critic.ActorCritic, n: int) -> Callable[[], object]:
-    vector, loss, batch = FlatParams(policy), policy_losses.VTrace(), rows(policy, (5, n // 5))
+    vector, loss, batch = FlatParams(policy), losses.VTrace(), rows(policy, (5, n // 5))
 
     def update() -> None:
         vector.zero_grad()

@@ -153,14 +153,14 @@ def _rollouts(options: dict[str, Any], seconds: float, core: int, pipe: Any) -> 
     os.sched_setaffinity(0, {core})
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115 - the panel of the run
     at: list[float] = []
-    step = update.clipped_step
+    clip = update.clip_gradient
 
     def stamped(*given: Any) -> float:
-        norm = step(*given)
+        norm = clip(*given)
         at.append(time.perf_counter())
         return norm
 
-    update.clipped_step = stamped
+    update.clip_gradient = stamped
     with tempfile.TemporaryDirectory() as place:
         quiet = {"serial": True, "tensorboard": False, "report_every": 1e4, "checkpoint_every": 1e4}
         polyplay.train("a2c", minutes=seconds / 60.0, run=f"{place}/run", **quiet, **options)

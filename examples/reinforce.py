@@ -9,7 +9,7 @@ from typing import Any
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive
 from polyplay.core.tree import Batch
 from polyplay.envs import Envs
-from polyplay.learning import Hyperparameters, Inline, LearnerSpec, Loss, LossOutput, learn, returns
+from polyplay.learning import Hyperparameters, Inline, LearnerSpec, Loss, LossOutput, learn, losses
 from polyplay.nets import NetworkFactory
 from polyplay.systems import Page, System
 from polyplay.weights import Local, OptimizerSpec
@@ -37,12 +37,12 @@ class Reinforce(Loss):
     gamma: Fraction
     metrics = ("loss", "policy_loss", "value_loss", "entropy")
 
-    def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: returns.Hyper) -> LossOutput:
-        out, steps = policy.unroll(batch, state), returns.transitions(batch, self.gamma)
-        over = returns.MaskedMean(steps.valid)  # means of [T, B] over transitions within an episode
-        error = returns.n_step(steps, out["value"].detach()) - out["value"][:-1]
-        policy_loss, value_loss = -over.mean(error.detach() * out["logp"][:-1]), 0.5 * over.mean(error.square())
-        entropy = over.mean(out["entropy"][:-1])
+    def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: losses.Hyper) -> LossOutput:
+        out, steps = policy.unroll(batch, state), losses.transitions(batch, self.gamma)
+        error = losses.n_step(steps, out["value"].detach()) - out["value"][:-1]
+        each = -error.detach() * out["logp"][:-1], 0.5 * error.square(), out["entropy"][:-1]
+        # means of [T, B] over transitions within an episode
+        policy_loss, value_loss, entropy = (losses.masked_mean(x, steps.valid) for x in each)
         loss = policy_loss + value_loss - hyper["entropy_cost"] * entropy
         found = zip(self.metrics, (loss, policy_loss, value_loss, entropy), strict=True)
         return LossOutput(loss, {name: x.detach() for name, x in found})

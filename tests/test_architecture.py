@@ -48,8 +48,8 @@ ALONE = {
         cli/gtp cli/pages cli/play_session""",
     "the entry of a program": "__main__ api cli/main",
     "loaded late, for it needs torch, Numba or a package of an extra": """
-        envs/envpool games/board_pool games/open_spiel games/records learning/alphazero_loss nets/onnx
-        weights/kernels search/tree_kernels buffers/sum_tree
+        envs/envpool games/board_pool games/open_spiel games/records nets/onnx
+        search/tree_kernels buffers/sum_tree
         workers/row_costs""",
     "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
     "a noun that many files use": """

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -14,14 +17,13 @@ from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import learner, policy_losses, returns
-from polyplay.learning.runners import Recalled
+from polyplay.learning import learner, losses
 from polyplay.nets import device, factory
 from polyplay.nets.device import is_half, set_precision
 from polyplay.nets.layers import join_tapes
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, Params
-from polyplay.weights.update import OptimizerSpec, clipped_step
+from polyplay.weights.update import OptimizerSpec, clip_gradient
 from tests.reports import rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -83,7 +85,7 @@ def test_networks_say_what_they_say_on_a_cpu(network, precision):
     for policy, where in ((near, CPU), (far, GPU)):
         vector, rollout = FlatParams(policy), device.to_device(batch, where)
         out = policy.unroll(rollout, policy.initial(3))
-        policy_losses.VTrace()(out, rollout, Hyperparameters(entropy_cost=0.01)).loss.backward()
+        losses.VTrace()(out, rollout, Hyperparameters(entropy_cost=0.01)).loss.backward()
         vectors.append(vector.grad.cpu())
         outs.append({k: v.detach().cpu() for k, v in out.items()})
     for k in ("logp", "value", "entropy"):
@@ -111,9 +113,9 @@ def test_tapes_give_the_gradients_that_autograd_gives(precision):
         with torch.no_grad():
             for t, tape in enumerate(tapes):
                 policy.act({k: batch[k][t] for k in ("obs", "reward", "first")}, {}, tape)
-        given = Recalled(policy, join_tapes(tapes)) if kept else policy
+        given = SimpleNamespace(unroll=partial(policy.unroll, tape=join_tapes(tapes))) if kept else policy
         vector.zero_grad()
-        policy_losses.A2C(bootstrap="acted")(given, None, batch, {}, {"entropy_cost": 0.01}).loss.backward()
+        losses.A2C(recalls=True)(given, None, batch, {}, {"entropy_cost": 0.01}).loss.backward()
         found.append(vector.grad.clone())
     assert torch.cosine_similarity(*found, dim=0) > (0.9999 if precision == "float32" else 0.99)
     assert found[0].norm() > 1e-4
@@ -126,9 +128,9 @@ def test_an_update_waits_for_two_numbers_alone():
     optimizer = OptimizerSpec("adam").make(vector.parameter)
     state, hyper = policy.initial(4), {"entropy_cost": 0.01}
 
-    def update() -> returns.LossOutput:
+    def update() -> losses.LossOutput:
         vector.zero_grad()
-        scored = policy_losses.VTrace()(policy, None, batch, state, hyper)
+        scored = losses.VTrace()(policy, None, batch, state, hyper)
         scored.loss.backward()
         optimizer.step()
         return scored
@@ -151,10 +153,11 @@ def test_optimizers_step_as_on_a_cpu(name):
     for where in (CPU, GPU):
         torch.manual_seed(2)
         vector = FlatParams(torch.nn.Linear(100, 100).to(where))
-        optimizer = OptimizerSpec(name, eps=1e-3).make(vector.parameter)
+        optimizer = OptimizerSpec(name, eps=1e-3).make(vector.parameter, 1e-2)
         for k in range(5):
             vector.grad.copy_(torch.sin(torch.arange(vector.weights) * (k + 1.0)))
-            clipped_step(vector, optimizer, 0.5, 1e-2)
+            clip_gradient(vector, 0.5)
+            optimizer.step()
         found.append(vector.read().copy())
     assert np.allclose(*found, rtol=1e-4, atol=1e-6)
 

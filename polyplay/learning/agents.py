@@ -23,9 +23,9 @@ from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
 from polyplay.learning.learner import COLUMNS, Learner, LearnerSpec, collator_for
-from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source
+from polyplay.learning.loop import REST, Feed, Nothing, Rollout, Rollouts, Source, learn
+from polyplay.learning.losses import PPO
 from polyplay.learning.parts import LearnerPart
-from polyplay.learning.policy_losses import PPO
 from polyplay.learning.unreal import UnrealReplay, UnrealWindows, specs_of
 from polyplay.nets.device import to_device, to_host
 from polyplay.weights.params import AgentParams, AgentSnapshot
@@ -156,9 +156,8 @@ class JointProgress(LearnerPart):
 
 
 class AgentRollouts(Rollouts):
-    """Rollouts that several agents act, each in a part of the queue of its own. A worker learns for every ctx.n-th
-    agent. league: that knows past agents and who copies whom; snapshots: updates of an agent from one past agent to the
-    next; initial: hyperparameters of each agent where they differ, empty: nowhere.
+    """Rollouts that several agents act, each in a part of the queue of its own. league: that knows past agents and who
+    copies whom; snapshots: updates of an agent from one past agent to the next; initial: see Source.
     """
 
     replayable = False
@@ -174,31 +173,46 @@ class AgentRollouts(Rollouts):
         super().__init__(queue, n)
         self.league, self.snapshots, self.agents, self.initial = league, snapshots, queue.consumers, initial
 
-    def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: AgentParams) -> Sequence[AgentFeed]:
-        """spec: of all; each gets hyperparameters of its own."""
-        feeds = {agent: AgentFeed(ctx, agent, self, spec, params) for agent in range(ctx.index, params.agents, ctx.n)}
+    def open(self, ctx: WorkerContext, learner: Learner, params: AgentParams, replayed: bool = False) -> Feed:
+        return AgentFeed(self, ctx, learner, params)
 
-        def write_part(number: int) -> None:
-            for feed in feeds.values():
-                feed.write_part(number)
 
-        if self.league is not None and ctx.directory is not None:
-            ctx.hooks.write_part, ctx.hooks.number = write_part, lambda: feeds[ctx.index].number + 1
-        return list(feeds.values())
+def learn_agents(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: AgentParams) -> Iterator[None]:
+    """Learn for every ctx.n-th agent, one of them at a turn, each from its own rollouts to its own weights."""
+    edge, agents = cast("RolloutQueue", source.edge), range(ctx.index, publish.agents, ctx.n)
+    row = ctx.all_counters.workers - publish.agents  # the last ones are the agents'
+    own = {agent: replace(ctx, index=0, row=row + agent, seed=ctx.seed + APART * agent) for agent in agents}
+    specs = {agent: agent_spec(spec, agent, source, publish) for agent in agents}
+    turns = {agent: learn(own[agent], source=source, spec=specs[agent], publish=publish) for agent in agents}
+
+    def write_part(number: int) -> None:
+        for each in own.values():
+            cast("Callable[[int], None]", each.hooks.write_part)(number)
+
+    while turns:
+        turns = {agent: turn for agent, turn in turns.items() if next(turn, turn) is not turn}
+        if own[ctx.index].hooks.write_part is not None:
+            ctx.hooks.write_part, ctx.hooks.number = write_part, own[ctx.index].hooks.number
+        if len(agents) > 1 and not any(edge.waiting(agent).any() for agent in turns):
+            time.sleep(min(ctx.patience, REST))
+        yield
+
+
+def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParams) -> LearnerSpec:
+    """An agent's own, with hyperparameters of its own."""
+    hyper, own = spec.hyperparameters, source.initial[agent] if source.initial else {}
+    made = Hyperparameters(hyper.anneal, **{**hyper.configured, **own})
+    made.schedules = hyper.schedules
+    return replace(spec, agent=agent, parts=(*spec.parts, JointProgress(params)), hyperparameters=made)
 
 
 class AgentFeed(Feed):
     """The end of a queue at which one agent learns, with its learner, which is alone with it."""
 
-    def __init__(self, ctx: WorkerContext, agent: int, source: AgentRollouts, spec: LearnerSpec, params: AgentParams):
-        self.wait = ctx.index + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
-        row = ctx.all_counters.workers - params.agents + agent  # the last ones are the agents'
-        ctx = replace(ctx, index=0, n=1, row=row, seed=ctx.seed + APART * agent)
-        own = source.initial[agent] if source.initial else {}
-        hyper = Hyperparameters(spec.hyperparameters.anneal, **{**spec.hyperparameters.configured, **own})
-        hyper.schedules = spec.hyperparameters.schedules
-        parts = (*spec.parts, JointProgress(params))
-        super().__init__(ctx, Learner(ctx, replace(spec, agent=agent, parts=parts, hyperparameters=hyper)))
+    def __init__(self, source: AgentRollouts, ctx: WorkerContext, learner: Learner, params: AgentParams):
+        super().__init__(ctx, learner)
+        agent = learner.spec.agent
+        self.wait = agent < ctx.n and agent + ctx.n >= params.agents  # for a rollout: no other agent has a turn here
         self.learner.checkpoints.more = None  # one agent alone makes no checkpoint
         self.unreal = next((part for part in self.learner.parts if isinstance(part, UnrealWindows)), None)
         self.source, self.queue, self.agent = source, source.queue, agent
@@ -212,12 +226,10 @@ class AgentFeed(Feed):
         self.publish()
         if source.league is not None and params.snapshot is not None:
             self.copies = AgentCopies(self.learner, source.league, params.snapshot, self.publish)
+        if source.league is not None and ctx.directory is not None:
+            ctx.hooks.write_part, ctx.hooks.number = self.write_part, lambda: self.number + 1
         if (found := actor_checkpoint.between_rounds(ctx)) is not None:
             self.take_up(found)
-
-    @property
-    def waiting(self) -> bool:
-        return bool(self.queue.waiting(self.agent).any())
 
     @property
     def _name(self) -> str:
@@ -503,7 +515,7 @@ class WindowFeed(Feed):
         learner.adjust()
         versions = drawn["version"][drawn["valid"]]
         lags = learner.update.refresh() - versions
-        yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh, None)
+        yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh)
         self.fresh = 0.0
         self.ctx.counters.tally("reuse", source.batch, self.since)
         self.ctx.counters.tally("staleness", lags.sum() / source.publish, lags.size)

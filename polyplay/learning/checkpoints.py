@@ -34,11 +34,20 @@ if TYPE_CHECKING:
 TAKE_TIMEOUT = 10.0  # seconds that the main process has to take the parts of a save
 
 
-class SaveMarks:
-    """The marks of one learner."""
+WritePart = Callable[[CheckpointPart], None]  # what else belongs into a worker's part of a checkpoint
 
-    def __init__(self, ctx: WorkerContext):
-        self.ctx = ctx
+
+class LearnerCheckpoints:
+    """What one learner writes into checkpoints, and loads."""
+
+    def __init__(self, learner: Learner, ctx: WorkerContext, spec: LearnerSpec):
+        self.learner, self.ctx = learner, ctx
+        self.folder = f"agents/{spec.agent}"
+        self.writes = ctx.index == 0 or not spec.update.asynchronous  # else worker 0 writes for all
+        self.last = -1  # the update that was saved last
+        self.more: WritePart | None = lambda part: None  # always written too; None: nothing is saved where a run failed
+        # saves so far, and those that all replicas know to be asked for: one is due where these are more
+        self.made = self.agreed = ctx.control.saves
 
     def tell(self, number: int | None, failed: bool = False) -> None:
         """Say that the parts of checkpoint `number` are written; None: those of the initial weights."""
@@ -48,7 +57,7 @@ class SaveMarks:
             mark = last + 1 / RunControl.REPEATS
         self.ctx.counters.set("saved", -mark if failed else mark)
 
-    def wait(self, number: int) -> None:
+    def wait_taken(self, number: int) -> None:
         """Wait until the main process has taken the parts of an earlier save of `number`: both have one directory.
         Where all workers take turns, the main process takes none while this one writes, and the later save counts.
         """
@@ -58,22 +67,6 @@ class SaveMarks:
         while self.ctx.control.taken < last and time.monotonic() < until:
             self.ctx.turn()
             time.sleep(0.005)
-
-
-WritePart = Callable[[CheckpointPart], None]  # what else belongs into a worker's part of a checkpoint
-
-
-class LearnerCheckpoints:
-    """What one learner writes into checkpoints, and loads."""
-
-    def __init__(self, learner: Learner, ctx: WorkerContext, spec: LearnerSpec):
-        self.learner, self.ctx, self.marks = learner, ctx, SaveMarks(ctx)
-        self.folder = f"agents/{spec.agent}"
-        self.writes = ctx.index == 0 or not spec.update.asynchronous  # else worker 0 writes for all
-        self.last = -1  # the update that was saved last
-        self.more: WritePart | None = lambda part: None  # always written too; None: nothing is saved where a run failed
-        # saves so far, and those that all replicas know to be asked for: one is due where these are more
-        self.made = self.agreed = ctx.control.saves
 
     def writers_paused(self) -> AbstractContextManager[None]:
         """While in it, nobody changes the weights that this learner saves, where others do otherwise (server)."""
@@ -85,7 +78,7 @@ class LearnerCheckpoints:
         checkpoint of several agents, each at an update of its own.
         """
         learner = self.learner
-        self.marks.wait(number if number is not None else at if at is not None else learner.update.refresh())
+        self.wait_taken(number if number is not None else at if at is not None else learner.update.refresh())
         with self.writers_paused():
             version = learner.update.refresh()
             learner.version, learner.learnt = version if at is None else at, learner.update.counts.learnt
@@ -106,7 +99,7 @@ class LearnerCheckpoints:
             self._write(part)
             self.more(part)
             self.last = version
-            self.marks.tell(version)
+            self.tell(version)
 
     def _attempt(self, number: int, mark: int | None, more: WritePart | None = None) -> None:
         """Write the parts of checkpoint `number`, and tell by a mark whether they are there."""
@@ -120,9 +113,9 @@ class LearnerCheckpoints:
             for write in (self.more, more):
                 if write is not None:
                     write(part)
-            self.marks.tell(mark)
+            self.tell(mark)
         except OSError as e:
-            self.marks.tell(mark, failed=True)
+            self.tell(mark, failed=True)
             ctx.log("unsaved", f"checkpoint of update {number}: {refusal_text(e)}")
 
     def _write(self, part: CheckpointPart) -> None:

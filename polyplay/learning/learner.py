@@ -1,4 +1,4 @@
-"""One update: spec, batch, passes, learner.
+"""One update: batch, passes, what computes its gradient, spec, learner.
 
 What a learner is to do, one update of it, what it counts and saves.
 """
@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,14 +23,14 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
+from polyplay.learning.losses import Hyper, Loss, LossOutput, check_loss, check_output
 from polyplay.learning.parts import LearnerPart, open_parts
-from polyplay.learning.returns import Loss, LossOutput, check_loss
-from polyplay.learning.runners import Runner
 from polyplay.learning.unreal import DRAWN, UnrealWindows
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
-from polyplay.nets.policy import PolicyFactory
+from polyplay.nets.policy import Policy, PolicyFactory
+from polyplay.weights.params import FlatParams
 from polyplay.weights.update import Sums, Update
 
 # Slots side by side as one batch on a device.
@@ -97,6 +99,10 @@ class Epochs:
         """From one batch, if nothing stops them."""
         return self.epochs * self.minibatches
 
+    def describe(self) -> str:
+        """A line for the diagram."""
+        return f"passes  {self.epochs} of {self.minibatches} minibatches"
+
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[np.ndarray]:
     """The places (transitions, or whole lanes) of each minibatch: every epoch has its own random order, in parts as
@@ -143,24 +149,67 @@ class Minibatches:
         return rows, {}, self.version.reshape(-1)[at]
 
 
-def run_epochs(
-    learner: Any, passes: Epochs, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
-) -> Iterator[None]:
+def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]) -> Iterator[None]:
     """All updates of a Learner, or of what stands in for one, from one rollout. Its agent steps count once, with the
     first pass; every update's lag is its own.
     """
-    policy, loss = learner.policy, learner.spec.loss
+    policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     parts = Minibatches(batch, state, loss.prepare(batch, policy.reward_scale()), version, loss.whole)
     learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
     for k, at in enumerate(order):
         rows, before, versions = parts.take(at)
         scored, last = learner.score(rows, before), k == len(order) - 1
-        seen, watch = batch if last else None, passes.target_kl > 0.0
-        kl = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, seen, watch)
+        watch = passes.target_kl > 0.0
+        kl = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, last, watch)
         if watch and kl > passes.target_kl:
             if not last:
                 policy.observe(batch)  # replicas agree on it at their next update
             return
+
+
+# What computes an update's loss and gradient: here one thread. It leaves the gradient in the learner's vector.
+
+
+class Runner:
+    """One thread, by the module that is bound to the vector."""
+
+    hyper: Hyper  # hyperparameters as they are now
+    # of several threads: wait for what was begun, as what the networks compute with is about to change; and take over
+    # new weights, after an update
+    settle: Callable[[], None] | None = None
+    refresh: Callable[[], None] | None = None
+
+    def __init__(
+        self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
+    ):
+        self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
+        self.seed = seed  # the run's, and the learner's index
+        self.checked, self.draws = False, type(loss).noise is not Loss.noise
+
+    def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
+        """Score a batch, and leave its gradient in the vector. version: of the weights, which keys random numbers
+        (Loss.noise); tape: of acting in these rows with these weights. Raises UserError: the loss gives something else
+        than a LossOutput.
+        """
+        policy: Any = self.policy
+        if tape is not None:
+            policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape))
+        batch = self.with_noise(batch, version) if self.draws else batch
+        scored = self.loss(policy, self.target, batch, state, self.hyper)
+        if not self.checked:
+            check_output(self.loss, scored)
+            self.checked = True
+        self.vector.grad.zero_()
+        scored.loss.backward()
+        return scored
+
+    def with_noise(self, batch: Batch, version: int) -> Batch:
+        """The batch with the random numbers that the loss takes in this update."""
+        drawn = self.loss.noise(self.policy, batch, (*self.seed, version))
+        return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
+
+    def begin(self, batch: Batch, version: int) -> None:
+        """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
 
 
 # What a learner is to do: network, loss, update, hyperparameters, how long.
@@ -176,6 +225,7 @@ class LearnerSpec(Holder):
     hyperparameters: Hyperparameters
     total: float  # agent steps; learning ends there
     parts: tuple[LearnerPart, ...] = ()  # what else it has: a target network, how the rate falls, …
+    passes: Epochs | None = None  # over each batch of rollouts, where they are several
     agent: int = 0
 
     def __post_init__(self) -> None:
@@ -190,7 +240,7 @@ class LearnerSpec(Holder):
         drawn = [name for name in DRAWN if name in self.loss.terms]
         if drawn and not any(isinstance(part, UnrealWindows) for part in self.parts):
             raise UserError(f"LearnerSpec.parts: the loss has {drawn[0]}, which needs the part UnrealWindows()")
-        if self.update.replicas > 1 and any(part.refuses for part in self.parts):
+        if self.update.replicas > 1 and any(part.admit for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
 
@@ -200,8 +250,9 @@ class LearnerSpec(Holder):
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
+        made = [] if self.passes is None else [self.passes.describe()]
         parts = filter(None, (part.describe() for part in self.parts))
-        return [f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
+        return [*made, f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 
 FEW = 64  # rows of an update: of fewer, reading the metrics costs as much as the loss, and a tenth of updates report
@@ -221,7 +272,8 @@ class Learner:
         self.parts = open_parts(self)
         target = next((part.net for part in self.parts if part.net is not None), None)
         self.run = Runner(self.policy, target, spec.loss, self.vector, (ctx.seed, ctx.index))
-        self.policy.apply_hyperparameters(spec.hyperparameters.all())  # initial weights are saved with them
+        for tuned in self.policy.tuned:
+            tuned.apply_hyperparameters(spec.hyperparameters.all())  # initial weights are saved with them
         saved = self.checkpoints.load_or_begin()
         self.update.begin(self.version, self.learnt, saved)
         while not self.update.counts.ready:
@@ -239,48 +291,47 @@ class Learner:
         """Take over what changes as the run goes on: before an update, the same for all its passes. The network and the
         runner get the hyperparameters as they are now, the learning rate as far as it fell.
         """
+        self._measure()
         for part in self.parts:
-            part.adjust()
+            if part.adjust:
+                part.adjust()
         hyper = self.spec.hyperparameters.all()
         if self.spec.hyperparameters.falls:
-            hyper["learning_rate"] *= self.remaining()
+            hyper["learning_rate"] *= self.remaining
         self.run.hyper = hyper
-        self.policy.apply_hyperparameters(hyper)
+        for tuned in self.policy.tuned:
+            tuned.apply_hyperparameters(hyper)
 
-    @property
-    def progress(self) -> float:
-        """Agent steps learnt from, by all learners of the run that have one end."""
-        steps = self.learnt
+    def _measure(self) -> None:
+        """Measure the progress of all learners of the run that have one end."""
+        self.progress = self.learnt  # agent steps learnt from
         for part in self.parts:
-            steps = part.progress(steps)
-        return steps
+            if part.progress:
+                self.progress = part.progress(self.progress)
+        self.remaining = max(0.0, 1.0 - self.progress / self.spec.total)  # the part of the run that is left
 
-    def remaining(self) -> float:
-        """The part of the run that is left."""
-        return max(0.0, 1.0 - self.progress / self.spec.total)
-
-    def step(self, rows: Batch, state: Batch, tape: Tape | None = None, passes: Epochs | None = None) -> Iterator[None]:
-        """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors); with
-        `passes` several. tape: of acting with the present weights, where nothing is to be computed twice.
+    def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
+        """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors), or
+        several, as the spec has it. tape: of acting with the present weights, where nothing is to be computed twice.
         """
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
-        if passes is not None:
-            seed = (*self.run.seed, self.version)
-            yield from run_epochs(self, passes, batch, state, rows["version"], seed)
+        if self.spec.passes is not None:
+            yield from run_epochs(self, batch, state, rows["version"], (*self.run.seed, self.version))
             return
 
         with self.ctx.counters.timed("learn"):
             for part in self.parts:
-                batch |= part.inputs(rows, batch, state)
+                if part.inputs:
+                    batch |= part.inputs(rows, batch, state)
             scored = self.run(batch, state, self.version, tape)
         valid = ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
-        yield from self.apply_gradient(scored, batch, versions, learnt, batch)
+        yield from self.apply_gradient(scored, batch, versions, learnt, observe=True)
 
     def step_on_sample(
         self, item: Batch, fresh: float = 0.0, observe: bool = False
-    ) -> Generator[None, None, np.ndarray | None]:
+    ) -> Generator[None, None, Tensor | None]:
         """One update from a sample of a replay; gives how surprising each item was, where its loss has that. fresh:
         agent steps acted since the last update, which are counted as learnt: how often they are drawn is the replay's
         ratio. observe: running statistics learn from it first, where they didn't from what was acted.
@@ -290,10 +341,12 @@ class Learner:
         if observe:
             self.observe({"obs": batch["obs"]})
         self.adjust()
-        scored = self.score(batch, batch.get("state", {}))
-        yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh, None)
-        self.run.refresh()
-        return None if scored.priority is None else to_host(scored.priority)
+        with self.ctx.counters.timed("learn"):
+            scored = self.run(batch, batch.get("state", {}), self.version)
+        yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh)
+        if self.run.refresh:
+            self.run.refresh()
+        return scored.priority
 
     def score(self, batch: Batch, state: Batch) -> LossOutput:
         """The loss of a batch by the present weights; its gradient is in the vector then."""
@@ -303,10 +356,12 @@ class Learner:
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
         if self.policy.observes:
-            self.run.settle()
+            if self.run.settle:
+                self.run.settle()
             self.policy.observe(to_device(rows, self.device))
             for part in self.parts:
-                part.observed()
+                if part.observed:
+                    part.observed()
 
     def apply_gradient(
         self,
@@ -314,23 +369,24 @@ class Learner:
         rows: Batch,
         versions: np.ndarray,
         learnt: float,
-        observe: Batch | None,
+        observe: bool = False,
         watch: bool = False,
     ) -> Generator[None, None, float]:
-        """One update along the gradient of a loss, and its count. versions: of the weights that acted, a row each;
-        learnt: agent steps to count; observe: rows to learn running statistics from; rows: saved if it is not finite.
+        """One update along the gradient of a loss, and its count. rows: saved if it is not finite; versions: of the
+        weights that acted, a row each; learnt: agent steps to count; observe: running statistics learn from the rows.
         watch: gives the approximate KL divergence from the policy that acted, a mean over replicas; else 0.
         """
-        if not all(part.admit(scored) for part in self.parts):
+        if not all(part.admit(scored) for part in self.parts if part.admit):
             self.update.counts.refuse()
             yield from self.count_only(learnt)
             return 0.0
-        if observe is not None:
+        if observe:
             with self.ctx.counters.timed("learn"):
-                self.policy.observe(observe)
+                self.policy.observe(rows)
         rate: float = self.run.hyper["learning_rate"]
         for part in self.parts:
-            rate = part.rate(rate)
+            if part.rate:
+                rate = part.rate(rate)
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
         before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update.apply(rate, self.sums(learnt, kl))
@@ -361,6 +417,7 @@ class Learner:
     def read_control(self, sums: Sums) -> None:
         """Look whether to save or to end, by what all replicas say."""
         self.ctx.counters.set("learnt", self.learnt)
+        self._measure()
         self.checkpoints.agreed = int(sums[1])
         self.done = bool(sums[2]) or self.progress >= min(self.spec.total, self.ctx.control.until)
 
@@ -377,5 +434,6 @@ class Learner:
             scheduled = {s.name: self.run.hyper[s.name] for s in self.spec.hyperparameters.schedules}
             counters.losses({**to_floats(metrics), **scheduled, "grad_norm": norm, "learning_rate": rate})
         for part in self.parts:
-            part.updated(loss, norm, lags)
+            if part.updated:
+                part.updated(loss, norm, lags)
         self.read_control(sums)

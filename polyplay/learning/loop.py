@@ -40,11 +40,11 @@ from polyplay.core.errors import Leaving, UserError
 from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
-from polyplay.learning.learner import Epochs, Learner, LearnerSpec, Minibatches, collator_for
-from polyplay.learning.runners import Runner, divide
+from polyplay.learning.learner import Learner, LearnerSpec, Minibatches, Runner, collator_for
+from polyplay.learning.runners import divide
 from polyplay.learning.unreal import specs_of
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import page_lock, to_device
+from polyplay.nets.device import page_lock, to_device, to_host
 from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams, Params
 
@@ -70,9 +70,9 @@ class Source(ABC, Holder):
     replay: Replay | None = None  # that its batches are drawn from, in whatever worker it is
     replayable: bool = False  # `open` knows `replayed`: rollouts of the lanes of one learner, one at a time
     holds_replay: bool = False  # in the learner's own memory
-    passes: Epochs | None = None  # over each batch, where they are several
     league: League | None = None  # that knows the past agents which are made of the weights
     agents: int = 0  # whose rollouts it takes, each with a learner and counters of its own; 0: of one, the worker's
+    initial: Sequence[Mapping[str, float]] = ()  # hyperparameters of each agent where they differ; (): nowhere
 
     @property
     @abstractmethod
@@ -84,10 +84,6 @@ class Source(ABC, Holder):
         """The end of it in one worker. params: where the weights are published, None: nowhere. replayed: its rollouts
         are only stored in a replay.
         """
-
-    def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
-        """The ends of it in one worker, each with a learner of its own: several where it learns for several agents."""
-        return [self.open(ctx, Learner(ctx, spec), params)]
 
     def holds(self) -> Mapping[str, Any]:
         """See Holder."""
@@ -109,17 +105,11 @@ class Feed(ABC):
 
     alone: bool = True  # no other learner has to agree that the run ends
     blocking: bool = True  # it waits for what other workers do; they begin first
-    passes: Epochs | None = None  # over each rollout, where they are several
     between: bool = True  # whether the run may be saved, or end, after the last item
     lane: int = 0  # in a replay, the first one of the rollout that came last
 
     def __init__(self, ctx: WorkerContext, learner: Learner):
         self.ctx, self.learner = ctx, learner
-
-    @property
-    def waiting(self) -> bool:
-        """Whether there is something to do; asked where several take turns in one worker."""
-        return True
 
     @abstractmethod
     def items(self) -> Iterator[Any]:
@@ -128,7 +118,7 @@ class Feed(ABC):
     def learn(self, item: Any) -> Iterator[None]:
         """Make the update of an item, or count its agent steps. An item is a Rollout where this is not overridden."""
         rows, state = item
-        return self.learner.step(rows, state, passes=self.passes)
+        return self.learner.step(rows, state)
 
     def finish(self, item: Any) -> None:  # noqa: B027
         """Give back what the item was read from, and publish the weights where others have copies."""
@@ -153,28 +143,14 @@ class Feed(ABC):
 
 
 def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any = None) -> Iterator[None]:
-    """Take batches from a source, update, and publish the weights where others have copies. From a source of several
-    agents' rollouts, learn for one of them at a turn.
+    """Take batches from a source, update, and publish the weights where others have copies. Weights are saved as of the
+    last update where the run ends and rollouts take too long.
     """
-    feeds = source.feeds(ctx, spec, publish)
-    for feed in feeds:
-        if not isinstance(feed, Feed):
-            given = f"{type(source).__name__}.open gave {type(feed).__name__}"
-            raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
-    if not source.agents:
-        yield from learn_from(feeds[0])
-        return
-    turns = [(feed, learn_from(feed)) for feed in feeds]
-    while turns:
-        turns = [(feed, turn) for feed, turn in turns if next(turn, turn) is not turn]
-        if len(feeds) > 1 and not any(feed.waiting for feed, _ in turns):
-            time.sleep(min(ctx.patience, REST))
-        yield
-
-
-def learn_from(feed: Feed) -> Iterator[None]:
-    """The loop. Weights are saved as of the last update where the run ends and rollouts take too long."""
-    ctx, learner = feed.ctx, feed.learner
+    learner = Learner(ctx, spec)
+    feed = source.open(ctx, learner, publish)
+    if not isinstance(feed, Feed):
+        given = f"{type(source).__name__}.open gave {type(feed).__name__}"
+        raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
     try:
         if feed.blocking:
             yield  # actors begin with these weights, also where all take turns
@@ -215,6 +191,8 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
     """Score rows of two lanes, or two items of a replay. Raises UserError. What the loss itself raises, of zeros, is no
     misfit: a worker tells of it.
     """
+    if spec.passes is not None and source.replay is not None:
+        raise UserError("LearnerSpec: passes given with a replay, allowed: with a source of rollouts, as Inline")
     if type(spec.loss).__module__.startswith("polyplay."):
         return
     policy = build_network(spec.policy, 0)
@@ -227,7 +205,7 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         batch = tree.map(torch.from_numpy, zeros)
         batch |= {"mask": tree.map(torch.ones_like, batch["mask"])} if "mask" in batch else {}
         state = batch.get("state", policy.initial(2))
-        if source.passes is not None:
+        if spec.passes is not None:
             parts = Minibatches(batch, state, loss.prepare(batch), batch["version"].numpy(), loss.whole)
             batch, state, _ = parts.take(parts.places)
         run(batch, state, 0)
@@ -352,7 +330,7 @@ class InlineFeed(ActingFeed):
 
     def learn(self, item: Rollout) -> Iterator[None]:
         tape = self.recorder.take() if self.recorder else None
-        return self.learner.step(*item, tape, self.passes)
+        return self.learner.step(*item, tape)
 
     def finish(self, item: Rollout) -> None:
         self.collate.done()
@@ -436,7 +414,7 @@ class RolloutFeed(Feed):
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
         if self.replayed:
             return self.source.consumer(ctx.index, self._note_lane)
-        length, each = spec.total * spec.hyperparameters.falls, self.passes.updates if self.passes else 1
+        length, each = spec.total * spec.hyperparameters.falls, spec.passes.updates if spec.passes else 1
         log = delivery_log.log_writer(ctx, queue, self.learner.version, torch.get_num_threads(), length, each)
         return self.source.consumer(ctx.index, log, collator_for(queue, self.source.n, self.learner.device))
 
@@ -446,7 +424,7 @@ class RolloutFeed(Feed):
 
     def learn(self, item: Rollout) -> Iterator[None]:
         self.learner.update.refresh()  # where others change the weights too
-        yield from self.learner.step(*item, passes=self.passes)
+        yield from self.learner.step(*item)
         assert UNWRITTEN not in item[0]["version"]
 
     def finish(self, item: Rollout) -> None:
@@ -462,7 +440,7 @@ class RolloutFeed(Feed):
         """
         if self.learner.checkpoints.last == self.learner.version:
             return
-        self.learner.checkpoints.marks.wait(self.learner.version)
+        self.learner.checkpoints.wait_taken(self.learner.version)
         lost = yield from actor_checkpoint.wait_for_actors(
             self.ctx, self.queue, self.learner.version, self.learner.done
         )
@@ -525,55 +503,10 @@ class ChunkFeed(Feed):
         self.ctx.counters.depth(self.source.queue.depth)
 
 
-# What is made of another source's rollouts: several passes over each, or draws from a replay.
+# What is drawn from a replay of another source's rollouts.
 
 
-class Over(Source):
-    """A source that takes the rollouts of another."""
-
-    def __init__(self, source: Source):
-        self.source, self.edge, self.league, self.agents = source, source.edge, source.league, source.agents
-        self.envs, self.steps, self.n = source.envs, source.steps, source.n
-
-    @property
-    def shape(self) -> tuple[int, int]:
-        return self.source.shape
-
-    def nbytes(self, policy: PolicyLike) -> float:
-        return self.source.nbytes(policy)
-
-    def describe(self) -> list[str]:
-        return self.source.describe()
-
-
-class Passes(Over):
-    """Several passes over each rollout, in minibatches, as PPO makes them; its loss has a `prepare`. Raises UserError:
-    the source gives no rollouts.
-    """
-
-    passes: Epochs
-
-    def __init__(self, source: Source, passes: Epochs):
-        if isinstance(source, Over) or source.replay is not None:
-            raise UserError(f"Passes: {type(source).__name__} given, allowed: a source of rollouts, as Inline")
-        super().__init__(source)
-        self.passes = passes
-
-    def feeds(self, ctx: WorkerContext, spec: LearnerSpec, params: Any) -> Sequence[Feed]:
-        return [self._over(feed) for feed in self.source.feeds(ctx, spec, params)]
-
-    def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
-        return self._over(self.source.open(ctx, learner, params, replayed))
-
-    def _over(self, feed: Feed) -> Feed:
-        feed.passes = self.passes
-        return feed
-
-    def describe(self) -> list[str]:
-        return [*super().describe(), f"passes  {self.passes.epochs} of {self.passes.minibatches} minibatches"]
-
-
-class Replayed(Over):
+class Replayed(Source):
     """Rollouts of another source go into a replay of the learner's own; it makes as many updates as the replay's ratio
     asks for (ReplayBuffer.due), before it inserts more. Raises UserError: the source has no such rollouts.
     """
@@ -585,8 +518,8 @@ class Replayed(Over):
         if not source.replayable:
             allowed = "Inline without episodes, or Rollouts of one slot for one learner"
             raise UserError(f"Replayed: {type(source).__name__} given, allowed: {allowed}")
-        super().__init__(source)
-        self.replay = replay
+        self.source, self.edge, self.envs, self.steps, self.n = source, source.edge, source.envs, source.steps, source.n
+        self.replay, self.league = replay, source.league
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -595,8 +528,11 @@ class Replayed(Over):
     def open(self, ctx: WorkerContext, learner: Learner, params: Any, replayed: bool = False) -> Feed:
         return ReplayFeed(self, ctx, learner, params)
 
+    def nbytes(self, policy: PolicyLike) -> float:
+        return self.source.nbytes(policy)
+
     def describe(self) -> list[str]:
-        return super().describe() if self.edge is None else []  # what others act is no batch here
+        return self.source.describe() if self.edge is None else []  # what others act is no batch here
 
 
 class ReplayFeed(Feed):
@@ -639,7 +575,7 @@ class ReplayFeed(Feed):
                 continue
             if self.divided and self.ahead is None and self.buffer.due(coming=self.steps):
                 with self.ctx.counters.timed("replay"):
-                    self.ahead = self.buffer.sample(learner.remaining())
+                    self.ahead = self.buffer.sample(learner.remaining)
                 learner.run.begin(to_device(self.ahead, learner.device), learner.version)
             yield next(rollouts)
 
@@ -657,12 +593,12 @@ class ReplayFeed(Feed):
             buffer.steps = before + (yield from learner.count_only(steps))
         else:
             with counters.timed("replay"):
-                sample = buffer.sample(learner.remaining()) if self.ahead is None else self.ahead
+                sample = buffer.sample(learner.remaining) if self.ahead is None else self.ahead
             self.ahead = None
             priority = yield from learner.step_on_sample(sample)
             if priority is not None and self.replay.sampler is not None:
                 with counters.timed("replay"):
-                    buffer.update_priorities(sample["id"], priority)
+                    buffer.update_priorities(sample["id"], to_host(priority))
             self.updates += 1
             if self.updates % replay_worker.REPORT == 0:
                 replay_worker.report_replay(self.ctx, buffer)
@@ -736,7 +672,7 @@ class SampleFeed(Feed):
 
     def publish(self) -> None:
         learner = self.learner
-        self.samples.learnt(learner.remaining(), learner.version)
+        self.samples.learnt(learner.remaining, learner.version)
         if self.params is not None:
             self.params.publish(learner.vector, learner.version, learner.version)
 
@@ -751,7 +687,8 @@ class SampleFeed(Feed):
         if isinstance(item, tuple):
             yield from learner.count_only(steps)
         else:  # replay workers have no network
-            self.priority = yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
+            priority = yield from learner.step_on_sample(self.samples.item(item), steps, observe=True)
+            self.priority = None if priority is None else to_host(priority)
 
     def finish(self, item: int | Nothing) -> None:
         if isinstance(item, tuple):
@@ -774,7 +711,7 @@ class SampleFeed(Feed):
             if failed := self.samples.failed(0):
                 raise OSError(f"replay workers {', '.join(map(str, failed))} could not write their parts")
 
-        learner.checkpoints.marks.wait(learner.update.refresh())
+        learner.checkpoints.wait_taken(learner.update.refresh())
         with learner.checkpoints.writers_paused():  # what replays write fits the weights, whoever else learns
             version = learner.update.refresh()
             yield from self.reader.gather(version, min(self.ctx.patience, 0.005), learner.done)

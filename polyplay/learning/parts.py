@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Self, cast
@@ -20,7 +20,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, LogWrites, Row
 from polyplay.core.tree import Batch
 from polyplay.core.worker import SchedulePoint
-from polyplay.learning.returns import LossOutput
+from polyplay.learning.losses import LossOutput
 from polyplay.nets.device import to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy
@@ -31,15 +31,31 @@ if TYPE_CHECKING:
 
 
 class LearnerPart:
-    """Something that a learner has besides its source, loss and update. These defaults do nothing.
+    """Something that a learner has besides its source, loss and update.
 
     What a page names is a description, which workers share that are threads; `open` makes a learner's own. A learner
-    calls its parts in their order.
+    calls its parts in their order, each by those hooks that it defines.
     """
 
     learner: Learner  # whose it is, once it is open
     net: Policy | None = None  # a second network, once it is open: losses get it as the target network
     vectors: ClassVar[int] = 0  # of all weights that it holds, for estimates of memory and checkpoints
+
+    # Before an update, of all its passes: take over what changes as the run goes on.
+    adjust: Callable[[], None] | None = None
+    # (rows, batch, state) → more tensors for an update from a rollout. rows: [T+1, B], as it came; batch: the same on
+    # the device; state: before row 0.
+    inputs: Callable[[Batch, Batch, Batch], Batch] | None = None
+    # (steps) → agent steps that count for the end of the run and for what falls over it; steps: by the parts before.
+    progress: Callable[[float], float] | None = None
+    # (scored) → whether an update is to be made of this loss. Its agent steps are counted in any case.
+    admit: Callable[[LossOutput], bool] | None = None
+    # (rate) → the learning rate, from that of the parts before; at first the hyperparameter, as far as it has fallen.
+    rate: Callable[[float], float] | None = None
+    # Running statistics of the network have learnt from rows, without an update.
+    observed: Callable[[], None] | None = None
+    # (loss, norm, lags): an update was made and counted, learner.version. norm: of its gradient; lags: in updates.
+    updated: Callable[[float, float, np.ndarray], None] | None = None
 
     def describe(self) -> str:
         """Its line in a learner's box of the diagram; empty: it has none."""
@@ -56,43 +72,11 @@ class LearnerPart:
         who takes a lost one's place.
         """
 
-    def adjust(self) -> None:
-        """Before an update, of all its passes: take over what changes as the run goes on."""
-
-    def inputs(self, rows: Batch, batch: Batch, state: Batch) -> Batch:
-        """More tensors for an update from a rollout. rows: [T+1, B], as it came; batch: the same on the device; state:
-        before row 0.
-        """
-        return {}
-
-    def progress(self, steps: float) -> float:
-        """Agent steps that count for the end of the run and for what falls over it; steps: by the parts before."""
-        return steps
-
-    def admit(self, scored: LossOutput) -> bool:
-        """Whether an update is to be made of this loss. Its agent steps are counted in any case."""
-        return True
-
-    def rate(self, rate: float) -> float:
-        """The learning rate, from that of the parts before; at first the hyperparameter, as far as it has fallen."""
-        return rate
-
-    def observed(self) -> None:
-        """Running statistics of the network have learnt from rows, without an update."""
-
-    def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
-        """An update was made and counted: learner.version. norm: of its gradient; lags [rows], in updates."""
-
     def save(self, part: CheckpointPart) -> Row:
         """Write what is its own into a checkpoint, and give what it adds to the learner's counts. Raises OSError. Only
         learner 0 writes; all learners begin with it.
         """
         return {}
-
-    @property
-    def refuses(self) -> bool:
-        """Whether `admit` may be False."""
-        return type(self).admit is not LearnerPart.admit
 
 
 @dataclass
@@ -238,7 +222,7 @@ class Schedules(LearnerPart):
     def adjust(self) -> None:
         learner, hyper, total = self.learner, self.learner.spec.hyperparameters, self.learner.spec.total
         if "remaining" in hyper.configured:
-            hyper.set("remaining", learner.remaining())
+            hyper.set("remaining", learner.remaining)
         before, self.held = self.held, hyper.keep_to_schedules(learner.progress, total)
         for name, point in self.held.items():
             if before.get(name) != point and learner.ctx.index == 0:

@@ -1,6 +1,6 @@
-"""Who computes an update's loss and gradient: one thread, or several of a learner, each of its part of the batch.
+"""What else computes an update's loss and gradient: several threads of a learner, each of its part of the batch.
 
-Every runner leaves the gradient in the learner's vector, where its Update looks.
+And the update as one pure function, for whatever traces it.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,17 +17,13 @@ from torch.func import functional_call
 from polyplay.core import tree
 from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
-from polyplay.learning.returns import Hyper, Loss, LossOutput, check_output
-from polyplay.nets.device import to_device
+from polyplay.learning.learner import Learner, Runner
+from polyplay.learning.losses import Hyper, Loss, LossOutput
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy
 from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams, named_views
-
-if TYPE_CHECKING:
-    from polyplay.learning.learner import Learner
-    from polyplay.nets.actor_critic import ActorCritic
 
 Factors = list[tuple[Tensor, Tensor]]
 BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
@@ -44,64 +40,11 @@ def split_size(rows: int, threads: int, weights: int) -> int:
     return next((n for n in range(min(threads, rows // LEAST), 1, -1) if rows % n == 0), 1)
 
 
-class Recalled:
-    """A policy that unrolls the rows in which it recorded a tape while acting with the present weights."""
-
-    def __init__(self, policy: Policy, tape: Tape):
-        self.policy, self.tape = policy, tape
-
-    def unroll(self, batch: Batch, state: Batch) -> Batch:
-        """See ActorCritic.unroll."""
-        return cast("ActorCritic", self.policy).unroll(batch, state, self.tape)
-
-
-class Runner:
-    """One thread, by the module that is bound to the vector."""
-
-    hyper: Hyper  # hyperparameters as they are now
-
-    def __init__(
-        self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
-    ):
-        self.policy, self.target, self.loss, self.vector = policy, target, loss, vector
-        self.seed = seed  # the run's, and the learner's index
-        self.checked, self.draws = False, type(loss).noise is not Loss.noise
-
-    def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        """Score a batch, and leave its gradient in the vector. version: of the weights, which keys random numbers
-        (Loss.noise); tape: of acting in these rows with these weights. Raises UserError: the loss gives something else
-        than a LossOutput.
-        """
-        policy = self.policy if tape is None else Recalled(self.policy, tape)
-        batch = self.with_noise(batch, version) if self.draws else batch
-        scored = self.loss(policy, self.target, batch, state, self.hyper)
-        if not self.checked:
-            check_output(self.loss, scored)
-            self.checked = True
-        self.vector.grad.zero_()
-        scored.loss.backward()
-        return scored
-
-    def with_noise(self, batch: Batch, version: int) -> Batch:
-        """The batch with the random numbers that the loss takes in this update."""
-        drawn = self.loss.noise(self.policy, batch, (*self.seed, version))
-        return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
-
-    def begin(self, batch: Batch, version: int) -> None:
-        """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
-
-    def settle(self) -> None:
-        """Wait for what was begun: what the networks compute with is about to change."""
-
-    def refresh(self) -> None:
-        """Take over new weights, after an update."""
-
-
 def divide(learner: Learner, rows: int) -> bool:
     """Have several threads run the updates from samples of so many transitions, where they may. One thread does where
     it shall be able to repeat the run to the bit.
     """
-    ctx, refuses = learner.ctx, any(part.refuses for part in learner.parts)
+    ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
     if not (whole or refuses or ctx.control.trace or learner.device.type != "cpu"):
         n = split_size(rows, torch.get_num_threads(), learner.vector.weights)

@@ -1,10 +1,10 @@
 """UNREAL's auxiliary tasks: recent rows, losses.
 
 UNREAL's auxiliary tasks (Jaderberg et al. 2016): pixel control, reward prediction, value replay. Pure functions of
-rows, by the convention of returns.py.
+rows, by the convention of losses.py.
 
 Published costs belong to losses that are summed over examples, as the policy's is over time. These functions give
-means, over transitions or examples; losses.auxiliary makes sums of them.
+means, over transitions or examples; WithAuxiliary makes sums of them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from torch import Tensor
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.learning import returns
+from polyplay.learning import losses
+from polyplay.learning.losses import Hyper, Loss, LossOutput, Transitions, masked_mean
 from polyplay.learning.parts import LearnerPart
-from polyplay.learning.returns import Hyper, Loss, LossOutput
 from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, ActorCritic, control_cells
 from polyplay.nets.device import to_device, to_host
 
@@ -172,7 +172,7 @@ def pixel_change(view: Tensor) -> Tensor:
     number marks them. Across the begin of an episode it means nothing. ValueError for what is not such rows.
     """
     fit = view.ndim == 5 and len(view) >= 2 and view.dtype == torch.uint8
-    returns.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
+    losses.check_shapes(fit, f"view must be uint8 [T+1, B, C, H, W] with T >= 1, it is {view.dtype}", view)
     pixels = control_cells(tuple(view.shape[2:])) != tuple(view.shape[3:])
     change = _picture_change if pixels else lambda before, after: (before != after).float().mean(1)
     return torch.stack([change(*pair) for pair in pairwise(view.unbind())])  # row by row: it fits caches
@@ -200,19 +200,19 @@ def pixel_control_loss(chosen: Tensor, best: Tensor, change: Tensor, batch: Batc
     to 0.1 in Lab and capture the flag) hold beside losses that are means over transitions; beside sums this is to be
     multiplied with their number. ValueError for shapes that do not fit.
     """
-    steps, cells = returns.transitions(batch, gamma), chosen.shape[2:]
+    steps, cells = losses.transitions(batch, gamma), chosen.shape[2:]
     lead = steps.reward.shape
     fit = chosen.ndim == 4 and chosen.shape[:2] == lead and best.shape == (lead[0] + 1, lead[1], *cells)
     names = f"chosen and change must be [T, B, h, w] with [T, B] = {list(lead)}, best [T+1, B, h, w]"
-    returns.check_shapes(fit and chosen.shape == change.shape, names, chosen, change, best)
+    losses.check_shapes(fit and chosen.shape == change.shape, names, chosen, change, best)
 
     def each(x: Tensor) -> Tensor:
         return x.repeat_interleave(cells.numel(), 1)
 
-    lanes = returns.Transitions(change.flatten(1), each(steps.discount.to(change.dtype)), each(steps.valid))
-    target = returns.n_step(lanes, best.flatten(1)).view(change.shape)
+    lanes = losses.Transitions(change.flatten(1), each(steps.discount.to(change.dtype)), each(steps.valid))
+    target = losses.n_step(lanes, best.flatten(1)).view(change.shape)
     error = torch.where(steps.valid[..., None, None], target - chosen, 0.0)
-    return 0.5 * error.square().sum() / returns.MaskedMean(steps.valid).count
+    return 0.5 * error.square().sum() / steps.valid.sum().clamp(min=1)
 
 
 def reward_classes(reward: Tensor) -> Tensor:
@@ -223,21 +223,18 @@ def reward_classes(reward: Tensor) -> Tensor:
 def reward_prediction_loss(logits: Tensor, reward: Tensor) -> Tensor:
     """Cross-entropy of the next reward's class, the mean over examples: logits [N, 3], reward [N] (§3.2)."""
     fit = reward.ndim == 1 and logits.shape == (len(reward), 3)
-    returns.check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
-    return F.cross_entropy(returns.at_least_float32(logits, reward), reward_classes(reward))
+    losses.check_shapes(fit, "logits must be [N, 3] and reward [N]", logits, reward)
+    return F.cross_entropy(logits, reward_classes(reward))
 
 
-def value_replay_loss(value: Tensor, batch: Batch, gamma: float) -> Tensor:
+def value_replay_loss(value: Tensor, steps: Transitions) -> Tensor:
     """½ (R_t − V_t)² of replayed rows, the mean over valid transitions (§3.3; the ½ is miyosuda/unreal's).
 
-    value: V [T+1, B] of the present weights; R: the n-step return of all rows (returns.n_step), from these values,
-    without gradient; batch: rows "reward", "terminated", "first" [T+1, B].
+    value: V [T+1, B] of the present weights; R: the n-step return of all rows (losses.n_step), from these values,
+    without gradient; steps: of the rows, [T, B].
     """
-    steps = returns.transitions(batch, gamma)
-    target = returns.n_step(steps, value)
-    over = returns.MaskedMean(steps.valid)
-    error = over.only(target - returns.at_least_float32(value[:-1], target))
-    return 0.5 * over.mean(error.square())
+    error = torch.where(steps.valid, losses.n_step(steps, value) - value[:-1], 0.0)
+    return 0.5 * masked_mean(error.square(), steps.valid)
 
 
 # What a temporal core and auxiliary tasks add to the loss of a policy gradient (Jaderberg et al. 2019, supplement).
@@ -262,11 +259,11 @@ class WithAuxiliary(Loss):
     and its rewards.
     """
 
-    loss: returns.ActorCriticLoss
+    loss: losses.ActorCriticLoss
     terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.loss, returns.ActorCriticLoss):
+        if not isinstance(self.loss, losses.ActorCriticLoss):
             given = type(self.loss).__name__
             raise UserError(
                 f"WithAuxiliary: loss of class {given} given, allowed: A2C, VTrace, PPO, APPO, or a subclass"
@@ -296,45 +293,46 @@ class WithAuxiliary(Loss):
         return self.loss.prepare(rows, scale)
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
-        return self.score(self.loss.outputs(policy, batch, state), batch, hyper)
+        rows = tree.at(batch, slice(-1)) if self.recalls else batch
+        return self.score(policy.unroll(rows, state), batch, hyper)
 
     def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
         """Score the outputs of a network for rows [T+1, B]."""
         if "reward" in out:
             batch = {**batch, "reward": out["reward"]}
         scored = self.loss.score(out, batch, hyper)
-        over = returns.MaskedMean(batch["valid"] if "valid" in batch else ~batch["first"][1:])
-        found = {name: self._term(name, over, out, batch) for name in self.terms}
+        valid = batch["valid"] if "valid" in batch else ~batch["first"][1:]
+        count = valid.sum().clamp(min=1)
+        found = {name: self._term(name, valid, out, batch) for name in self.terms}
         summed = self.reduction == "sum"
         weights = {name: hyper.get(f"{name}_cost", self.terms[name]) for name in found}
-        total = sum(weights[name] * x * self._share(name, over, batch, summed) for name, x in found.items())
+        total = sum(weights[name] * x * self._share(name, count, batch, summed) for name, x in found.items())
         if summed:
-            total = total * over.count
+            total = total * count
         loss = scored.loss + total
         metrics = {**scored.metrics, **{name: x.detach() for name, x in found.items()}, "loss": loss.detach()}
         return LossOutput(loss, metrics, scored.priority)
 
-    def _share(self, name: str, over: returns.MaskedMean, batch: Batch, summed: bool) -> Tensor | float:
+    def _share(self, name: str, count: Tensor, batch: Batch, summed: bool) -> Tensor | float:
         """Examples of a term for each transition, so often its mean counts."""
         if name == "reward_prediction" and "recent_reward" in batch:
-            return len(batch["recent_reward"]) / over.count
+            return len(batch["recent_reward"]) / count
         if name == "value_replay" and summed and "replayed" in batch:
-            return returns.transitions(batch["replayed"], 1.0).valid.sum() / over.count
+            return losses.transitions(batch["replayed"], 1.0).valid.sum() / count
         return 1.0
 
-    def _term(self, name: str, over: returns.MaskedMean, out: Batch, batch: Batch) -> Tensor:
+    def _term(self, name: str, valid: Tensor, out: Batch, batch: Batch) -> Tensor:
         if name == "pixel_control":
             change = pixel_change(_view(batch["obs"]))
             return pixel_control_loss(out["pixel_chosen"], out["pixel_best"], change, batch)
         if name in DRAWN and DRAWN[name] not in out:  # rows alone, to measure what they cost
-            return over.valid.new_zeros((), dtype=torch.float32)
+            return valid.new_zeros((), dtype=torch.float32)
         if name == "reward_prediction":
             return batch["recent_weight"] * reward_prediction_loss(out["reward_logits"], batch["recent_reward"])
         if name == "value_replay":
-            rows = batch["replayed"]
-            rows = {**rows, "reward": self.loss.squashed(rows["reward"], out)}
-            return value_replay_loss(out["replayed_value"], rows, self.loss.gamma)
-        return over.mean(out[name][: len(over.valid)])
+            said = {"reward_scale": out["reward_scale"]} if "reward_scale" in out else {}
+            return value_replay_loss(out["replayed_value"], self.loss.transitions(batch["replayed"], said))
+        return masked_mean(out[name][: len(valid)], valid)
 
 
 def _view(obs: Tree) -> Tensor:

@@ -27,8 +27,8 @@ from polyplay.core import tree
 from polyplay.core.errors import Count, Fraction, NonNegative, UserError
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
-from polyplay.learning import returns
-from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight
+from polyplay.learning import losses
+from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight, masked_mean
 from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
 # Targets of action values, and priorities: pure, without gradient; inputs are never written to.
@@ -126,8 +126,8 @@ def sequence_targets(
         first = first | torch.cat([torch.zeros_like(first[:1]), ~batch["valid"][:-1]])
     value = take_action(target, greedy_action(target if online is None else online, mask))
     value = torch.where(batch["terminated"], 0.0, value)
-    steps = returns.transitions({"reward": reward, "terminated": batch["terminated"], "first": first}, gamma)
-    goal = returns.n_step(steps, value if eps is None else unscale(value, eps), n)
+    steps = losses.transitions({"reward": reward, "terminated": batch["terminated"], "first": first}, gamma)
+    goal = losses.n_step(steps, value if eps is None else unscale(value, eps), n)
     valid = steps.valid.clone()
     valid[len(reward) - n :] = False
     return goal if eps is None else rescale(goal, eps), valid
@@ -198,7 +198,7 @@ class QLoss(TransitionLoss):
     together.
     """
 
-    reduction: returns.Reduction = "mean"
+    reduction: losses.Reduction = "mean"
     clip: NonNegative = 1.0
     replicas: int = 1
 
@@ -294,16 +294,15 @@ class SequenceLoss(Loss):
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         eps = self.rescale or None
         target, valid = sequence_targets(rows, out["target"], self.gamma, self.n, out.get("online"), eps)
-        over, action = returns.MaskedMean(valid), rows["action"][:-1]
-        q = over.only(take_action(out["q"][:-1], action))
-        goal = over.only(target)
+        action = rows["action"][:-1]
+        q, goal = (torch.where(valid, x, 0.0) for x in (take_action(out["q"][:-1], action), target))
         error, weight = goal - q, importance_weight(batch, goal[0])
         loss = (weight * (0.5 * error.square().sum(0))).mean()
         size = error.detach().abs()
 
         values = (unscale(x.detach(), self.rescale) if self.rescale else x.detach() for x in (q, goal))
         learnt = valid.sum(0).to(size.dtype).mean()
-        means = (loss.detach(), *map(over.mean, values), over.mean(size), weight.mean(), learnt)
+        means = (loss.detach(), *(masked_mean(x, valid) for x in (*values, size)), weight.mean(), learnt)
         return LossOutput(loss, dict(zip(self.metrics, means, strict=True)), sequence_priority(size, valid, self.eta))
 
 

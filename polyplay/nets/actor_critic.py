@@ -361,6 +361,7 @@ class ActorCritic(TorsoPolicy):
         super().__init__()
         self.inputs, self.returns, self.rewards, self.auxiliary = inputs, returns, rewards, auxiliary
         self.observes = inputs is not None
+        self.tuned = tuple(part for part in (core, rewards) if isinstance(part, Temporal | EventRewards))
         self.torso, self.head, self.core, self.previous = torso, head, core, previous
         self.latents = core.noise if isinstance(core, Temporal) else 0
         self.noise, self.action = head.noise + self.latents, head.action
@@ -393,12 +394,6 @@ class ActorCritic(TorsoPolicy):
         noise = {"latent_noise": Field((self.latents,), "float32")} if self.latents else {}
         return {**super().spec(), **noise}
 
-    def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """See Policy.apply_hyperparameters."""
-        for part in (self.core, self.rewards):
-            if isinstance(part, Temporal | EventRewards):
-                part.apply_hyperparameters(values)
-
     def cache_weights(self) -> None:
         """See Policy.cache_weights: the torso's."""
         if self.bf16:
@@ -423,11 +418,11 @@ class ActorCritic(TorsoPolicy):
             drawn, noise = normal(noise[:, : self.latents]), noise[:, self.latents :]
         features = self._features(torso, step["obs"])
         x, after, _ = self._behind_core(features, rows, state, drawn)
-        params = self._params(x, step.get("mask"), features)
+        params, value = self._heads(x, step.get("mask"), features)
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
-        out = {"action": action, "logp": self.head.logp(params, action), "value": self._value(x)}
+        out = {"action": action, "logp": self.head.logp(params, action), "value": value}
         if self.latents:
             out["latent_noise"] = x.new_zeros(x.shape) if drawn is None else drawn
         return out, after
@@ -444,9 +439,9 @@ class ActorCritic(TorsoPolicy):
         torso = self.torso if tape is None else partial(self.torso.recall, tape=tape)
         features = self._features(torso, rows["obs"])
         x, _, latent = self._behind_core(features, batch, state, batch.get("latent_noise"))
-        params = self._params(x, rows.get("mask"), features)
+        params, value = self._heads(x, rows.get("mask"), features)
         logp, entropy = self.head.logp(params, rows["action"]), self.head.entropy(params)
-        out = {"logp": logp, "value": self._value(x), "entropy": entropy}
+        out = {"logp": logp, "value": value, "entropy": entropy}
         out = {k: v.unflatten(0, batch["first"].shape) for k, v in out.items()}
         out |= {} if latent is None else kl_terms(latent)
         out |= {} if self.auxiliary is None else self._auxiliary_outputs(self.auxiliary, x, batch)
@@ -481,24 +476,22 @@ class ActorCritic(TorsoPolicy):
             replayed = batch["replayed"]
             features = self._features(self.torso, tree.map(lambda x: x.flatten(0, 1), replayed["obs"]))
             y, _, _ = self._behind_core(features, replayed, replayed["state"], replayed.get("latent_noise"))
-            out["replayed_value"] = self._value(y).unflatten(0, replayed["first"].shape)
+            _, value = self._heads(y, None, features)
+            out["replayed_value"] = value.unflatten(0, replayed["first"].shape)
         return out
 
     def rewarded(self, rows: Batch) -> Batch:
         """See Policy.rewarded: its own reward is of events."""
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
-    def _params(self, x: Tensor, mask: Tree, features: Tensor) -> Tensor:
-        """The head's numbers, those of illegal actions out of the game. features: with those of units."""
-        x = x if self.split is None else x[:, : self.split]
-        units = (features[:, -self.units :],) if self.units else ()
-        params: Tensor = self.actions(F.relu(self.hidden[0](x)) if self.hidden else x, *units)
-        return params if mask is None else self.head.masked(params, mask)
-
-    def _value(self, x: Tensor) -> Tensor:
-        x = x if self.split is None else x[:, self.split :]
-        value: Tensor = self.value(F.relu(self.hidden[1](x)) if self.hidden else x)
-        return value.squeeze(1)
+    def _heads(self, x: Tensor, mask: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
+        """The head's numbers, those of illegal actions out of the game, and values [N]. features: with the units'."""
+        acting, valued = (x, x) if self.split is None else (x[:, : self.split], x[:, self.split :])
+        if self.hidden:
+            acting, valued = F.relu(self.hidden[0](acting)), F.relu(self.hidden[1](valued))
+        params = self.actions(acting, features[:, -self.units :]) if self.units else self.actions(acting)
+        value: Tensor = self.value(valued)
+        return params if mask is None else self.head.masked(params, mask), value.squeeze(1)
 
 
 def _embedded_axis(head: ActionHead, torso: Torso) -> Axis:

@@ -6,7 +6,8 @@ People inherit `Policy`, a whole network, or `Torso`, its features. `Player` is 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,6 +63,8 @@ class Policy(nn.Module, Player):
     """
 
     bf16: bool | None = None  # whether its torso computes in bfloat16; None: its precision cannot be chosen
+    # parts with a method apply_hyperparameters(values), which takes over what a run's hyperparameters, by name, say
+    tuned: tuple[Any, ...] = ()
     observes: bool = False  # whether `observe` learns from observations: it is then called before a replay has them
 
     def spec(self) -> Spec:
@@ -94,9 +97,6 @@ class Policy(nn.Module, Player):
     def rewarded(self, rows: Batch) -> Batch:
         """The rows with the agent's own reward, where it is made of what happens in them."""
         return rows
-
-    def apply_hyperparameters(self, values: Mapping[str, float]) -> None:
-        """Take over what a run's hyperparameters, by name, say of parts of the network."""
 
 
 class PolicyFactory:

@@ -260,7 +260,7 @@ def _length(options: Any, total: float, done: int, skip: int) -> str:
 
 def _updates(crew: Any, total: float) -> str:
     rows, n = max(1, round(_steps_per_update(crew))), updates_of(crew, total)
-    replay, passes = crew.learner.replay, crew.learner.source.passes
+    replay, passes = crew.learner.replay, crew.learner.spec.passes
     if replay and replay.ratio is None:
         return f"batches of {rows:,}, as many as there is time for"
     if replay:

@@ -23,7 +23,7 @@ from polyplay.core import checkpoint
 from polyplay.core.errors import Diverged, UserError
 from polyplay.core.files import read_lines
 from polyplay.core.worker import Counters, RunControl, WorkerContext
-from polyplay.learning.loop import Passes, Rollouts, learn
+from polyplay.learning.loop import Rollouts, learn
 from polyplay.runs import load
 from polyplay.systems import System
 from polyplay.weights.params import FlatParams
@@ -125,8 +125,8 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     wired = page.build(settings, crew)
     acting, learning = _asynchronous_roles(crew, config["system"])
     assert learning.spec is not None
-    assert learning.source is not None
-    agent, source, passes = learning.spec.agent, _rollouts_of(learning.source), learning.source.passes
+    assert isinstance(learning.source, Rollouts)
+    agent, source, passes = learning.spec.agent, learning.source, learning.spec.passes
     queue, per_batch = source.queue, 1 if passes is None else passes.updates
     logs = _read_logs(directory, source, learning.n, per_batch, updates)
     queue.patience = 0.0
@@ -180,15 +180,10 @@ def _read_logs(
     return [replace(log, batches=log.batches[:count]) for log in logs]
 
 
-def _rollouts_of(source: Any) -> Any:
-    """What the passes of a source are over, where it makes several."""
-    return source.source if isinstance(source, Passes) else source
-
-
 def _asynchronous_roles(crew: Crew, system: str) -> tuple[Role, Role]:
     """The actors and learners of a system whose rollouts are logged. Raises UserError: it has no log."""
     acting, learning = ([role for role in crew.roles if role.work is work] for work in (act, learn))
-    logged = len(acting) == len(learning) == 1 and isinstance(_rollouts_of(learning[0].source), Rollouts)
+    logged = len(acting) == len(learning) == 1 and isinstance(learning[0].source, Rollouts)
     if not logged or any(role.asynchronous for role in crew.roles):
         why = "has no log of what one role of learners got from one role of actors, as impala and appo have"
         raise UserError(f"RUN: {system} {why}; a run with --serial repeats itself exactly with the same seed")

@@ -12,7 +12,7 @@ from typing import Any
 from polyplay.core.errors import UserError
 from polyplay.envs.pool import OWN_REWARD, Envs
 from polyplay.learning.agents import discount_of
-from polyplay.learning.policy_losses import VTrace
+from polyplay.learning.losses import VTrace
 from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets.actor_critic import PREFIX
 from polyplay.nets.factory import NetworkFactory

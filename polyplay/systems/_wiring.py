@@ -14,7 +14,7 @@ from polyplay.core.machine import cores
 from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari import atari_preset
-from polyplay.learning.returns import ActorCriticLoss
+from polyplay.learning.losses import ActorCriticLoss
 from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
 from polyplay.nets import NetworkFactory
 from polyplay.nets.actor_critic import FRAMES

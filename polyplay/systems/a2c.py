@@ -49,7 +49,7 @@ def build(c: Config, crew: Crew) -> System:
     source = Inline(envs, c.unroll)  # acts with the weights that it learns
     loss = A2C(
         c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
-        reward_scale=c.reward_scale, bootstrap="acted",  # V behind the rollout is known from acting
+        reward_scale=c.reward_scale, recalls=True,  # V behind the rollout is known from acting
     )  # fmt: skip
     loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas, policy)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
-from polyplay.learning import A2C, PPO, Epochs, Hyperparameters, Inline, LearnerSpec, Passes, Source, learn
+from polyplay.learning import A2C, PPO, Epochs, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System
 from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, check_minibatches, replica_envs
 from polyplay.weights import Chunked, OptimizerSpec, averaged
@@ -51,12 +51,12 @@ def build(c: Config, crew: Crew) -> System:
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if whole_lanes else 1)
     # policy: what makes a network in each replica
     policy = actor_critic(c, envs, init="orthogonal")
-    source: Source = Inline(envs, c.unroll)  # acts with the weights that it learns
+    source = Inline(envs, c.unroll)  # acts with the weights that it learns
     common: Any = {"value_cost": c.value_cost, "reward": c.reward, "normalize_advantage": c.normalize_advantage}
-    loss: Any = A2C(c.gamma, c.lam, bootstrap="acted", **common)  # V behind the rollout is known from acting
+    loss: Any = A2C(c.gamma, c.lam, recalls=True, **common)  # V behind the rollout is known from acting
+    passes = Epochs(c.epochs, c.minibatches) if c.algo == "ppo" else None  # over each rollout
     if c.algo == "ppo":
         check_minibatches(c, envs)  # refuses so many that one could be empty
-        source = Passes(source, Epochs(c.epochs, c.minibatches))
         loss = PPO(c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", **common)
     loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm)  # alpha: Lasagne's decay
@@ -64,7 +64,7 @@ def build(c: Config, crew: Crew) -> System:
     update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas, policy)
     # remaining: the part of the run to come, from 1 to 0; PPO's clip range falls by it
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
     lost: Any = "replace" if chunked else "fail"  # fail: the run ends, as replicas in step need each other
     crew.add(learn, n=replicas, name="replica", if_lost=lost, source=source, spec=spec)
     # resolved: what --replicas 0 became

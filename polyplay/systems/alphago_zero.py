@@ -16,7 +16,7 @@ from polyplay.envs import Envs
 from polyplay.games.board_pool import board_of
 from polyplay.games.records import ResignOptions
 from polyplay.learning import Hyperparameters, LearnerSpec, RateDrops, Replayed, Rollouts, Samples, Source, learn
-from polyplay.learning.alphazero_loss import AlphaZeroLoss
+from polyplay.learning.losses import AlphaZeroLoss
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import Gate, judge
 from polyplay.search.search import SearchPolicy

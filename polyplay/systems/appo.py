@@ -63,6 +63,6 @@ def build(c: Config, crew: Crew) -> System:
     loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy)
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    # actors, queue and learners of impala.py's figure, with several passes over each batch
-    return wire_impala(c, crew, envs, spec, actors, rollouts, passes=Epochs(c.epochs, c.minibatches))
+    passes = Epochs(c.epochs, c.minibatches)  # over each batch
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
+    return wire_impala(c, crew, envs, spec, actors, rollouts)  # actors, queue and learners of impala.py's figure

@@ -14,7 +14,7 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
-from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, VTrace, learn
+from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, VTrace, learn_agents
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import initial
@@ -93,7 +93,7 @@ def build(c: Config, crew: Crew) -> System:
         act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
         envs=envs, policy=policy, out=queue, params=params, league=league,
     )  # fmt: skip
-    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
+    crew.add(learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
     # rates players by their matches, draws those of tables, and says who copies whom
     opponents = Opponents.parse(c.opponents)
     crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)

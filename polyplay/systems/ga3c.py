@@ -68,7 +68,7 @@ def build(c: Config, crew: Crew) -> System:
     loss: A2C | VTrace = VTrace(c.gamma, **common)
     if c.correction != "vtrace":
         # as published: R from the values of acting, but the advantage is R − V of the present weights
-        loss = A2C(c.gamma, baseline="present", bootstrap="acted", **common)
+        loss = A2C(c.gamma, baseline="present", recalls=True, **common)
     loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
     model = Hogwild.of(optimizer, policy, workers=MOST, copy=False)  # threads compute with the shared weights

@@ -12,7 +12,7 @@ from polyplay.acting import act
 from polyplay.buffers import RolloutQueue, slots_per_batch
 from polyplay.core.errors import Count, Lag, NonNegative, Positive, SomeWorkers, Workers
 from polyplay.envs import Envs
-from polyplay.learning import Epochs, Hyperparameters, LearnerSpec, Passes, Rollouts, Source, VTrace, learn
+from polyplay.learning import Hyperparameters, LearnerSpec, Rollouts, VTrace, learn
 from polyplay.learning.unreal import UnrealWindows
 from polyplay.systems import System
 from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, task_costs, worker_envs
@@ -71,13 +71,11 @@ def build(c: Config, crew: Crew) -> System:
     return wire_impala(c, crew, envs, spec, actors, rollouts)
 
 
-def wire_impala(
-    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, actors: int, rollouts: int, passes: Epochs | None = None
-) -> System:
-    """Add the figure's actors, queue and learners. An update takes so many rollouts; APPO makes several passes."""
+def wire_impala(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, actors: int, rollouts: int) -> System:
+    """Add the figure's actors, queue and learners. An update takes so many rollouts."""
     policy, free = spec.policy, c.lag < 0
     if not c.actors and free:  # as many more, measured, as keep the learners busy
-        actors = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners, passes)
+        actors = choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners)
     network = policy()  # for its shapes: each worker makes its own
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=c.slots, readers=c.learners)
     params = Params.of(network, readers=actors)  # the published weights
@@ -87,8 +85,7 @@ def wire_impala(
         act, n=actors, if_lost="replace", envs=envs, policy=policy, out=queue, params=params,
         lag=None if free else c.lag, threads=1 if free else 0,
     )  # fmt: skip
-    source: Source = Rollouts(queue, rollouts, in_turn=not free)  # with a lag one of each actor in turn
-    source = source if passes is None else Passes(source, passes)
+    source = Rollouts(queue, rollouts, in_turn=not free)  # with a lag one of each actor in turn
     crew.add(learn, n=c.learners, source=source, spec=spec, publish=params)
     # resolved: what --actors 0 became
     return System(envs, policy, spec.loss.metrics, resolved={} if c.actors else {"actors": actors})

@@ -15,7 +15,8 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
-from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, Source, VTrace, learn
+from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec, VTrace
+from polyplay.learning.agents import AgentRollouts, learn_agents
 from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import Evolution, around
 from polyplay.systems import System
@@ -67,7 +68,9 @@ def build(c: Config, crew: Crew) -> System:
     update = Local(OptimizerSpec("adam", eps=1e-5, clip=0.5))
     given = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # of all agents at first
     hyper = Hyperparameters(anneal=c.anneal, **given)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    # over each batch, of whole trajectories
+    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
     # copies: an agent takes weights and hyperparameters of one that beats it with probability 0.7, by Elo; each value
     # is multiplied by 0.8 or 1.2 then, and stays between a tenth and ten times of its first
     copies = Evolution(every=c.exploit_every, priors=around(given))
@@ -80,15 +83,13 @@ def build(c: Config, crew: Crew) -> System:
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
     statistics = update.optim.statistics if copies.every else None  # the optimizer's, copied with the weights
     params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
-    source: Source = AgentRollouts(queue, rollouts, league, snapshots=c.snapshot_every)
-    if c.loss == "ppo":
-        source = Passes(source, Epochs(c.epochs, minibatches=min(c.batch, 2)))  # of whole trajectories
+    source = AgentRollouts(queue, rollouts, league, snapshots=c.snapshot_every)
     # lag: None: an actor waits for no update; a lost actor or referee is replaced
     crew.add(
         act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
         envs=envs, policy=policy, out=queue, params=params, league=league,
     )  # fmt: skip
-    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
+    crew.add(learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
     # rates players by their matches, draws those of tables, and says who copies whom
     opponents = Opponents.parse(c.opponents)
     crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
-from polyplay.learning import PPO, Epochs, Hyperparameters, Inline, LearnerSpec, Passes, learn
+from polyplay.learning import PPO, Epochs, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System
 from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, check_minibatches, replica_envs
 from polyplay.weights import OptimizerSpec, averaged
@@ -50,8 +50,8 @@ def build(c: Config, crew: Crew) -> System:
     # policy: what makes a network in each replica
     policy = actor_critic(c, envs, init=init, core_size=c.core_size)
     check_minibatches(c, envs)  # refuses so many that one could be empty
-    # acts with the weights that it learns, then makes passes over the rollout
-    source = Passes(Inline(envs, c.unroll), Epochs(c.epochs, c.minibatches, c.target_kl))
+    source = Inline(envs, c.unroll)  # acts with the weights that it learns
+    passes = Epochs(c.epochs, c.minibatches, c.target_kl)  # over each rollout
     loss = PPO(  # advantages are computed once for a rollout, before its passes
         c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", value_clip=c.value_clip,
         value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
@@ -60,7 +60,7 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy)
     # remaining: the part of the run to come, from 1 to 0; the clip range falls by it
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
     crew.add(learn, n=replicas, name="replica", source=source, spec=spec)
     # resolved: what --replicas 0 became
     return System(envs, policy, loss.metrics, resolved={"replicas": replicas})

@@ -17,13 +17,14 @@ import inspect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from polyplay.core.compiled import compiled
 from polyplay.core.machine import ThreadPool
 from polyplay.envs.pool import closest_names, need
 
@@ -33,6 +34,8 @@ from polyplay.envs.pool import closest_names, need
 FEW = 4096  # weights of which several passes are as fast as one, and need no compiler
 State = dict[str, Tensor]  # of one parameter, by name
 Group = dict[str, Any]  # settings of some parameters, as torch has them
+Array = np.ndarray
+Number = np.float32
 
 
 class WithoutCompiler(torch.optim.Optimizer):
@@ -89,7 +92,7 @@ class ClippedAdam(OwnOptimizer):
 
     v has the newest gradient already: with β₂ = 0.999 none is clipped in the first 25 steps, and none to less than
     0.158 of itself. All exist from the start (state "step", "exp_avg", "exp_avg_sq", as Adam's in torch) and are
-    updated in place. On a CPU it is one pass over memory (weights.kernels).
+    updated in place. On a CPU it is one pass over memory.
     """
 
     def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):
@@ -112,9 +115,27 @@ class ClippedAdam(OwnOptimizer):
         p.sub_(mean * (group["lr"] / (1.0 - beta1**t)) / deviation.add_(group["eps"]))
 
 
-def _update_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group) -> None:
-    from polyplay.weights.kernels import clipped_adam
+ClippedAdamRule = tuple[Number, Number, Number, Number, Number, Number, Number]
 
+
+@compiled
+def clipped_adam(p: Array, grad: Array, mean: Array, square: Array, rule: ClippedAdamRule) -> None:
+    """θ, Δ, m, v [n] float32, in place. rule: the learning rate by m's correction, β₁, 1 − β₁, β₂, 1 − β₂, the root of
+    v's correction, ε.
+    """
+    rate, beta1, rest1, beta2, rest2, correction, eps = rule
+    for i in range(p.size):
+        delta = grad[i]
+        second = beta2 * square[i] + rest2 * (delta * delta)
+        deviation = np.sqrt(second) * correction
+        bound = np.float32(5.0) * deviation
+        first = beta1 * mean[i] + rest1 * max(min(delta, bound), -bound)
+        square[i] = second
+        mean[i] = first
+        p[i] -= rate * first / (deviation + eps)
+
+
+def _update_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group) -> None:
     (beta1, beta2), t = group["betas"], float(state["step"])
     rate, correction = group["lr"] / (1.0 - beta1**t), 1.0 / math.sqrt(1.0 - beta2**t)
     rule = tuple(np.float32(x) for x in (rate, beta1, 1.0 - beta1, beta2, 1.0 - beta2, correction, group["eps"]))
@@ -122,22 +143,13 @@ def _update_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group) -> 
     clipped_adam(*arrays, rule)
 
 
-@dataclass(frozen=True)
-class Flavour:
-    """What papers and frameworks do differently, see RMSProp."""
-
-    eps_inside: bool
-    g0: float = 0.0
-    centred: bool = False
-    sums: bool = False
-
-
-FLAVOURS = {
-    "rmsprop_tf": Flavour(eps_inside=True, g0=1.0),
-    "rmsprop_a3c": Flavour(eps_inside=True),
-    "rmsprop_torch": Flavour(eps_inside=False),
-    "rmsprop_dqn": Flavour(eps_inside=True, centred=True),
-    "adagrad": Flavour(eps_inside=False, sums=True),
+PLAIN: Group = {"eps_inside": True, "g0": 0.0, "centred": False, "sums": False}
+FLAVOURS: dict[str, Group] = {  # what papers and frameworks do differently, see RMSProp
+    "rmsprop_tf": {**PLAIN, "g0": 1.0},
+    "rmsprop_a3c": PLAIN,
+    "rmsprop_torch": {**PLAIN, "eps_inside": False},
+    "rmsprop_dqn": {**PLAIN, "centred": True},
+    "adagrad": {**PLAIN, "eps_inside": False, "sums": True},
 }
 NAMES = (*FLAVOURS, "adam", "adam_clipped", "sgd")
 
@@ -164,15 +176,15 @@ class RMSProp(OwnOptimizer):
     θ ← θ − lr·u
 
     All exist from the start (state "mean", "square") and are updated in place, so they may be shared memory. On a CPU
-    it is one pass over memory (weights.kernels).
+    it is one pass over memory.
     """
 
     team: ThreadPool | None = None  # threads that share that pass
 
     def __init__(
-        self, params: Iterable[Tensor], flavour: Flavour, lr: float, alpha: float = 0.99, eps: float = 0.1
+        self, params: Iterable[Tensor], flavour: Group, lr: float, alpha: float = 0.99, eps: float = 0.1
     ) -> None:
-        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, **asdict(flavour)})
+        super().__init__(params, {"lr": lr, "alpha": alpha, "eps": eps, **flavour})
 
     def begin(self, p: Tensor, group: Group) -> State:
         mean = {"mean": torch.zeros_like(p, requires_grad=False)} if group["centred"] else {}
@@ -198,15 +210,40 @@ def _weights(group: Group) -> tuple[float, float]:
     return (1.0, 1.0) if group["sums"] else (group["alpha"], 1.0 - group["alpha"])
 
 
+Rule = tuple[Number, Number, Number, Number, Number]  # learning rate, α, 1 − α, ε inside the root, ε outside
+
+
+@compiled
+def rmsprop(p: Array, grad: Array, square: Array, rule: Rule) -> None:
+    """θ, Δ, g [n] float32: g ← α·g + (1 − α)·Δ², θ ← θ − lr·Δ/(√(g + inside) + outside). In place."""
+    lr, alpha, rest, inside, outside = rule
+    for i in range(p.size):
+        delta = grad[i]
+        mean = alpha * square[i] + rest * (delta * delta)
+        square[i] = mean
+        p[i] -= lr * delta / (np.sqrt(mean + inside) + outside)
+
+
+@compiled
+def rmsprop_centred(p: Array, grad: Array, mean: Array, square: Array, rule: Rule) -> None:
+    """The same with m ← α·m + (1 − α)·Δ [n] and max(g − m², 0) in place of g. In place."""
+    lr, alpha, rest, inside, outside = rule
+    for i in range(p.size):
+        delta = grad[i]
+        first = alpha * mean[i] + rest * delta
+        second = alpha * square[i] + rest * (delta * delta)
+        mean[i] = first
+        square[i] = second
+        p[i] -= lr * delta / (np.sqrt(max(second - first * first, np.float32(0.0)) + inside) + outside)
+
+
 def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Group, team: ThreadPool | None) -> None:
     """team: threads, each for a part of the weights, to the same bits."""
-    from polyplay.weights import kernels
-
     eps, mean = group["eps"], [state["mean"]] if group["centred"] else []
     where = (eps, 0.0) if group["eps_inside"] else (0.0, eps)
     rule = tuple(np.float32(x) for x in (group["lr"], *_weights(group), *where))
     arrays = [x.detach().numpy().reshape(-1) for x in (p, grad, *mean, state["square"])]
-    loop: Callable[..., None] = kernels.rmsprop_centred if group["centred"] else kernels.rmsprop
+    loop: Callable[..., None] = rmsprop_centred if group["centred"] else rmsprop
     if team is None:
         loop(*arrays, rule)
     else:
@@ -234,7 +271,7 @@ class OptimizerSpec:
     def statistics(self) -> tuple[str, ...]:
         """What it keeps per weight."""
         own = {"sgd": ("momentum_buffer",), **dict.fromkeys(("adam", "adam_clipped"), ("exp_avg", "exp_avg_sq"))}
-        return own.get(self.name) or (("mean", "square") if FLAVOURS[self.name].centred else ("square",))
+        return own.get(self.name) or (("mean", "square") if FLAVOURS[self.name]["centred"] else ("square",))
 
     def make(self, parameter: Tensor, lr: float = 0.0) -> torch.optim.Optimizer:
         """The optimizer of one parameter."""

@@ -133,7 +133,11 @@ class OpenUpdate:
         A gradient that is not finite changes nothing. It is counted by the caller.
         """
         yield from ()
-        return clipped_step(self.vector, self.optimizer, self.clip, rate), sums
+        norm = clip_gradient(self.vector, self.clip)
+        if math.isfinite(norm):
+            self.optimizer.param_groups[0]["lr"] = rate
+            self.optimizer.step()
+        return norm, sums
 
     def agree(self, sums: Sums) -> Agree:
         """The sums over all replicas, without an update."""
@@ -176,15 +180,6 @@ def clip_gradient(vector: FlatParams, clip: float) -> float:
     norm = float(torch.linalg.vector_norm(vector.grad))
     if clip and norm > clip and math.isfinite(norm):
         vector.grad.mul_(clip / (norm + 1e-6))
-    return norm
-
-
-def clipped_step(vector: FlatParams, optimizer: torch.optim.Optimizer, clip: float, learning_rate: float) -> float:
-    """Clip by global norm and step; the norm before clipping. A gradient that isn't finite changes nothing."""
-    norm = clip_gradient(vector, clip)
-    if math.isfinite(norm):
-        optimizer.param_groups[0]["lr"] = learning_rate
-        optimizer.step()
     return norm
 
 
@@ -404,11 +399,11 @@ class _Whole(_Meeting):
         total = yield from self.agree(sums)
         if self.group is not None:  # nobody enters it who would wait there for one that leaves
             self.waited += self.group.average()
-            return clipped_step(self.vector, self.optimizer, self.clip, rate), total
+            return (yield from super().apply(rate, total))
         _mean(self.gradients[:, :weights], self.gradient.array)
         self.gradient.put()
         self._buffers()
-        norm = clipped_step(self.vector, self.optimizer, self.clip, rate)
+        norm, _ = yield from super().apply(rate, total)
         yield from self.agree(np.zeros(0))  # nobody writes gradients that another still reads
         return norm, total
 

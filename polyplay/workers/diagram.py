@@ -41,7 +41,8 @@ def _holds(role: Role) -> list[str]:
     if role.agents:
         rows.append(f"agents  {role.agents}, each by what it acted")
     if role.source is not None and role.learns_own:
-        most = role.source.passes.updates - 1 if role.source.passes else 0
+        passes = role.spec.passes if role.spec is not None else None
+        most = 0 if passes is None else passes.updates - 1
         lag = "free" if role.n > 1 and role.asynchronous else f"lag at most {most}" if most else "lag 0"
         rows.append(f"rollout {role.source.steps} steps, {lag}")
     if role.held_replay is not None:

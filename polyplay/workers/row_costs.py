@@ -22,9 +22,8 @@ from polyplay.core.errors import EnvFailure
 from polyplay.core.tree import Batch
 from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import action_sampler
-from polyplay.learning.learner import Epochs, LearnerSpec, run_epochs
-from polyplay.learning.returns import LossOutput
-from polyplay.learning.runners import Runner
+from polyplay.learning.learner import LearnerSpec, Runner, run_epochs
+from polyplay.learning.losses import LossOutput
 from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams
 from polyplay.workers.sizing import LANES, ROWS, SECONDS, RowCosts
@@ -33,13 +32,11 @@ BLOCK = 0.02  # CPU seconds measured at once
 DRAWN = 64  # batches of random actions, again and again
 
 
-def measure_costs(
-    envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str, passes: Epochs | None = None
-) -> RowCosts:
+def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str) -> RowCosts:
     """By the clock, on a machine that does nothing else yet, with small batches: the costs of a row are wanted."""
     before, lanes, B = torch.get_num_threads(), min(envs.lanes, LANES), max(1, min(B, ROWS // T))
     try:
-        parts = CostProfile(envs, spec, precision, passes)
+        parts = CostProfile(envs, spec, precision)
         parts.clock = time.perf_counter
         act = parts.env(SECONDS, lanes, inline=False) + parts.infer(lanes, SECONDS)
         one = parts.learn(T, B, 0.0)
@@ -72,10 +69,10 @@ def cpu_cost(turn: Callable[[], object], seconds: float, clock: Callable[[], flo
 class CostProfile:
     """Of a system with these environments, policy and learner."""
 
-    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32", passes: Epochs | None = None):
+    def __init__(self, envs: Envs, spec: LearnerSpec, precision: str = "float32"):
         self.clock: Callable[[], float] = process_time
         torch.set_num_threads(1)
-        self.envs, self.spec, self.passes = envs, spec, passes
+        self.envs, self.spec = envs, spec
         self.policy = build_network(spec.policy, 0, precision)
         self.vector = FlatParams(self.policy)
         self.run = Runner(self.policy, None, spec.loss, self.vector)
@@ -116,13 +113,13 @@ class CostProfile:
 
     def learn(self, T: int, B: int, seconds: float) -> float:
         """µs of learning from [T, B] rows: one update, or all passes over them."""
-        passes = self.passes
-        rows = self._rows((T + (passes is not None), B))  # there the last row is for its value alone
+        several = self.spec.passes is not None
+        rows = self._rows((T + several, B))  # there the last row is for its value alone
         batch, state = tree.map(torch.from_numpy, rows), self.policy.initial(B)
 
         def update() -> None:
-            if passes is not None:
-                deque(run_epochs(self, passes, batch, state, rows["version"], (0, 0, 0)), 0)
+            if several:
+                deque(run_epochs(self, batch, state, rows["version"], (0, 0, 0)), 0)
             else:
                 deque(self.apply_gradient(self.score(batch, state)), 0)
 

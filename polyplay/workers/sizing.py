@@ -21,7 +21,7 @@ from polyplay.core.machine import cores
 from polyplay.envs.pool import Envs
 
 if TYPE_CHECKING:
-    from polyplay.learning.learner import Epochs, LearnerSpec
+    from polyplay.learning.learner import LearnerSpec
     from polyplay.workers.crew import Crew
     from polyplay.workers.role import Role
 
@@ -66,9 +66,7 @@ def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -
     return next(n for n, rate in rates.items() if rate >= NEAR * max(rates.values()))
 
 
-def choose_actors(
-    crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int, learners: int, passes: Epochs | None = None
-) -> int:
+def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int, learners: int) -> int:
     """How many a crew whose workers run freely shall have, for updates of `batch` trajectories of T rows by all
     learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not
     divided: two actors and a learner that share them were the fastest (bench/results/compare).
@@ -82,7 +80,7 @@ def choose_actors(
     from polyplay.workers.row_costs import measure_costs
 
     try:
-        found = measure_costs(envs, spec, T, batch // learners, crew.precision, passes)
+        found = measure_costs(envs, spec, T, batch // learners, crew.precision)
     except (UserError, EnvFailure):
         raise
     except Exception as e:  # the worker whose network it is will raise it

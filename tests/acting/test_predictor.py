@@ -19,7 +19,7 @@ from polyplay.acting.worker import predict
 from polyplay.buffers.rollout_queue import TrainingQueue, row_spec
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs, Greedy
-from polyplay.learning import policy_losses, returns
+from polyplay.learning import losses
 from polyplay.learning.learner import LearnerSpec
 from polyplay.learning.loop import Chunks, learn
 from polyplay.nets import factory
@@ -32,21 +32,21 @@ ROOM = 6
 
 
 @dataclass(frozen=True)
-class Register(returns.Loss):
+class Register(losses.Loss):
     """A loss that writes down every transition it is given."""
 
-    inner: Any = field(default_factory=policy_losses.A2C)
+    inner: Any = field(default_factory=losses.A2C)
     seen: list = field(default_factory=list, hash=False, compare=False)
     off: list = field(default_factory=list, hash=False, compare=False)  # what acting said, from what learning says
 
     def __call__(self, policy, target, batch, state, hyper):
-        out = self.inner.outputs(policy, batch, state)
+        out = policy.unroll(batch, state)
         obs, valid = batch["obs"], ~batch["first"][1:]
         self.seen.append(torch.cat([obs[:-1][valid], obs[1:][valid]], 1).clone())
         for k in ("value", "logp"):
             self.off.append(float((out[k].detach()[:-1] - batch[k][:-1])[valid].abs().max()))
         self.inner.score(out, batch, hyper)
-        return returns.LossOutput(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
+        return losses.LossOutput(sum(v.sum() for v in out.values()) * 0.0, {"loss": torch.tensor(0.0)})
 
     def transitions(self) -> list[tuple]:
         return [tuple(map(int, row)) for row in torch.cat(self.seen).tolist()]

@@ -16,10 +16,9 @@ from polyplay.envs import Envs
 from polyplay.envs.lane import StateBot
 from polyplay.games.toys import Skirmish
 from polyplay.learning import agents as learning
-from polyplay.learning import policy_losses
+from polyplay.learning import losses
 from polyplay.learning.agents import AgentRollouts
 from polyplay.learning.learner import LearnerSpec
-from polyplay.learning.loop import learn
 from polyplay.nets import factory
 from polyplay.population import rules
 from polyplay.population.referee import NO_COPIES, Opponents, referee
@@ -58,7 +57,7 @@ def _crew(
     own = {"league": tables} if league else {}
     crew.add(act_at_table, n=actors, envs=envs, policy=policy, out=queue, params=params, lag=lag, **own)
     source = AgentRollouts(queue, 1, tables if league else None, snapshots)
-    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
+    crew.add(learning.learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
     if league:
         crew.add(referee, rates=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
     return crew, tables
@@ -66,7 +65,7 @@ def _crew(
 
 @pytest.mark.parametrize("core", ["none", pytest.param("lstm", marks=pytest.mark.long)])
 def test_of_four_agents_at_a_table_at_lag_0_each_learns_what_it_stored_to_the_bit(core):
-    loss = Compared(policy_losses.VTrace(reduction="mean"))
+    loss = Compared(losses.VTrace(reduction="mean"))
     crew, _ = _crew("toy:skirmish", loss, agents=4, players=4, steps=2000, core=core)
     _run(crew)
     updates = crew.counters.column("updates")[crew.agent_rows(crew.roles[1])]
@@ -81,7 +80,7 @@ OFTEN = Evolution(15, priors=around({"learning_rate": 1e-2, "entropy_cost": 0.01
 
 def test_at_lag_0_agents_that_copy_each_other_learn_only_what_their_own_weights_acted(tmp_path, monkeypatch):
     monkeypatch.setattr(rules, "SURE", 0.5)
-    loss = Compared(policy_losses.VTrace(reduction="mean"))
+    loss = Compared(losses.VTrace(reduction="mean"))
     more = {"league": True, "directory": tmp_path, "learners": 2, "copies": OFTEN}
     crew, tables = _crew("toy:skirmish", loss, agents=4, players=2, steps=3000, **more)
     _run(crew)
@@ -117,7 +116,7 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
     monkeypatch.setattr(learning.AgentFeed, "learn", checked_step)
     monkeypatch.setattr(Skirmish, "focus", staticmethod(counted))
     monkeypatch.setattr(Skirmish, "opposite", ByState())
-    loss = policy_losses.VTrace(reduction="mean")
+    loss = losses.VTrace(reduction="mean")
     more = {"lag": None, "league": True, "opponents": "uniform", "snapshots": 1000, "directory": tmp_path}
     crew, _ = _crew("toy:skirmish", loss, 2, 2, 16_000, **more)
     _run(crew)

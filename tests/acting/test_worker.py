@@ -17,9 +17,10 @@ from polyplay.acting import actor
 from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule, act_rows
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutQueue
+from polyplay.core import tree
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Envs
-from polyplay.learning import policy_losses, returns
+from polyplay.learning import losses
 from polyplay.learning.learner import LearnerSpec
 from polyplay.learning.loop import Inline, Rollouts, learn
 from polyplay.nets import factory as nets
@@ -32,11 +33,10 @@ from tests.games.traits import NAME as TRAITS
 
 
 @dataclass(frozen=True)
-class Compared(returns.Loss):
+class Compared(losses.Loss):
     """A loss that also reports how far what was stored while acting is from the learner's own, and the lags it saw."""
 
     inner: Any
-    rows: int | None = None  # compared: all, or all but the last (-1)
     seen: list = field(default_factory=list, hash=False, compare=False)
     losses: list = field(default_factory=list, hash=False, compare=False)
     metrics = ("delta",)
@@ -46,9 +46,9 @@ class Compared(returns.Loss):
         return self.inner.recalls
 
     def __call__(self, policy, target, batch, state, hyper):
-        out = self.inner.outputs(policy, batch, state)
+        out = policy.unroll(tree.at(batch, slice(-1)) if self.recalls else batch, state)
         scored = self.inner.score(out, batch, hyper)
-        delta = max(float((out[k].detach() - batch[k])[: self.rows].abs().max()) for k in ("logp", "value"))
+        delta = max(float((x.detach() - batch[k][: len(x)]).abs().max()) for k, x in out.items() if k != "entropy")
         self.seen.append(delta)
         self.losses.append(float(scored.loss.detach()))
         return scored._replace(metrics={**scored.metrics, "delta": torch.tensor(delta)})
@@ -78,7 +78,7 @@ def _task(envs: Envs, steps: int, loss: Any = None, update: Any = None, **net: A
     policy = nets.NetworkFactory("auto", envs.spec, {"hidden": (32,), **net})
     return LearnerSpec(
         policy=policy,
-        loss=loss or Compared(policy_losses.A2C()),
+        loss=loss or Compared(losses.A2C()),
         update=update or Local(OptimizerSpec("adam", clip=0.5)),
         hyperparameters=Hyperparameters(learning_rate=2e-3, entropy_cost=0.01),
         total=steps,
@@ -135,7 +135,7 @@ def test_lag_is_what_was_asked_for_and_nothing_deadlocks(lag, groups, on, learne
     policy = nets.NetworkFactory("auto", envs.spec, {"hidden": (16,)})
     size = param_sizes(policy())[1]
     update = AllReduce(optim, learners, size) if learners > 1 else Local(optim)
-    spec = replace(_task(envs, 2000, policy_losses.VTrace(reduction="mean"), update), policy=policy)
+    spec = replace(_task(envs, 2000, losses.VTrace(reduction="mean"), update), policy=policy)
     queue, params = RolloutQueue.of(envs, policy(), 5, 2, 2, learners), Params(size, readers=2)
     crew = Crew(seed=1, on="thread" if on == "serial" else on, serial=on == "serial")
     crew.add(act, n=2, envs=envs, policy=policy, out=queue, params=params, lag=lag)
@@ -167,7 +167,7 @@ def test_what_acting_computed_is_learnt_from_as_if_computed_again(precision, gro
     for reuse in (True, False):
         envs = Envs(Screens, lanes=8, groups=groups, inline=True)
         policy = nets.NetworkFactory("a3c", envs.spec, {"init": "orthogonal"})
-        loss = Compared(policy_losses.A2C(bootstrap="acted"), rows=-1)
+        loss = Compared(losses.A2C(recalls=True))
         spec = replace(_task(envs, 8 * 5 * 6, loss), policy=policy)
         spec.hyperparameters.set("learning_rate", 1e-3)
         crew = Crew(seed=3, serial=True, precision=precision, reuse=reuse)

@@ -59,7 +59,7 @@ def test_learning_from_what_acting_computed():
     wired = measure.wire("a2c", keywords("a2c", "toy:tests.toys:Still", "a3c"))
     grads = []
     for reuse in (False, True):
-        found = measure.Profile(wired.envs, wired.spec, "float32", None, reuse)
+        found = measure.Profile(wired.envs, wired.spec, "float32", reuse)
         assert found.reuse == reuse
         calls: list[int] = []
         found.policy.torso.register_forward_hook(lambda *_, calls=calls: calls.append(1))

@@ -22,11 +22,18 @@ from polyplay.core.checkpoint import read_self, self_path
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters
 from polyplay.envs import Envs
-from polyplay.learning import agents, policy_losses
-from polyplay.learning.agents import WINDOW_METRICS, AgentRollouts, PastAgents, WindowFeed, Windows, discount_of
+from polyplay.learning import agents, losses
+from polyplay.learning.agents import (
+    WINDOW_METRICS,
+    AgentRollouts,
+    PastAgents,
+    WindowFeed,
+    Windows,
+    discount_of,
+    learn_agents,
+)
 from polyplay.learning.learner import Learner, LearnerSpec
-from polyplay.learning.loop import learn
-from polyplay.learning.policy_losses import PPO
+from polyplay.learning.losses import PPO
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import Policy
@@ -78,10 +85,10 @@ def learners(
     league = League(2, 1, envs.spec.sides, varied=tuple(hyper.configured))
     params = AgentParams(policy(), 2, statistics=update.optim.statistics)
     queue = RolloutQueue.of(envs, policy(), 5, 1, 2, 2, per_agent=True)
-    spec = LearnerSpec(policy, policy_losses.VTrace(reduction="mean"), update, hyper, 1e9)
+    spec = LearnerSpec(policy, losses.VTrace(reduction="mean"), update, hyper, 1e9)
     crew = Crew(seed=3, serial=not processes, directory=directory, resume=saved)
     source = AgentRollouts(queue, 1, league, 10**6, initial)
-    crew.add(learn, n=processes or 1, source=source, spec=spec, publish=params)
+    crew.add(learn_agents, n=processes or 1, name="learn", source=source, spec=spec, publish=params)
     crew.start(("loss", "grad_norm", "delta"))
     run = Learners(crew, league, params, policy)
     try:
@@ -191,7 +198,7 @@ def test_rows_from_before_the_copy_count_as_learnt_but_are_not_learnt_from(saved
             feeds.append(self)
             super().__init__(*args)
 
-    def step(learner: Learner, rows: Any, state: Any, passes: Any) -> Iterator[None]:
+    def step(learner: Learner, rows: Any, state: Any) -> Iterator[None]:
         learnt.append(int(rows["version"].max()))
         yield
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -20,8 +21,8 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, Envs, EnvSpec
-from polyplay.learning import Inline, Passes, Replayed, Rollouts, learn, policy_losses, returns, value_losses
-from polyplay.learning.checkpoints import SaveMarks
+from polyplay.learning import Inline, Replayed, Rollouts, learn, losses, value_losses
+from polyplay.learning.checkpoints import LearnerCheckpoints
 from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
 from polyplay.learning.unreal import UnrealWindows
@@ -53,12 +54,12 @@ def test_counts_lag_and_annealing():
 
 
 @dataclass(frozen=True)
-class Broken(returns.Loss):
+class Broken(losses.Loss):
     metrics = ()
 
     def __call__(self, policy, target, batch, state, hyper):
         value = policy.unroll(batch, state)["value"]
-        return returns.LossOutput((value * batch["reward"]).sum() * torch.tensor(float("nan")), {})
+        return losses.LossOutput((value * batch["reward"]).sum() * torch.tensor(float("nan")), {})
 
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path):
@@ -73,7 +74,7 @@ def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_un
     assert np.array_equal(kept["reward"], some_rows(1)["reward"])
 
 
-class Gives(returns.Loss):
+class Gives(losses.Loss):
     """A loss of a user's own that gives what a test wants of it."""
 
     def __init__(self, made: Any):
@@ -83,7 +84,7 @@ class Gives(returns.Loss):
         return self.made(policy.unroll(batch, state)["value"].sum())
 
 
-class Lacks(returns.Loss):
+class Lacks(losses.Loss):
     pass
 
 
@@ -99,11 +100,11 @@ class Unnamed(Gives):
         (Unnamed(None), r"class Unnamed: metrics is 'loss', it must be a tuple of names, as \('loss',\)"),
         (Gives(lambda x: x), r"class Gives: __call__ gave Tensor, it must give LossOutput\(loss, metrics, priority\)"),
         (
-            Gives(lambda x: returns.LossOutput(x.view(1), {})),
+            Gives(lambda x: losses.LossOutput(x.view(1), {})),
             r"__call__ gave a loss Tensor \[1\], it must be a tensor \[\]",
         ),
-        (Gives(lambda x: returns.LossOutput(x.detach(), {})), r"it must be a tensor \[\] with a gradient"),
-        (Gives(lambda x: returns.LossOutput(x, {})), r"gave no tensor \[\] as metric 'loss', which `metrics` names"),
+        (Gives(lambda x: losses.LossOutput(x.detach(), {})), r"it must be a tensor \[\] with a gradient"),
+        (Gives(lambda x: losses.LossOutput(x, {})), r"gave no tensor \[\] as metric 'loss', which `metrics` names"),
     ],
 )
 def test_a_loss_of_a_users_own_that_does_not_fit_is_one_line(loss, said):
@@ -124,16 +125,17 @@ def test_a_loss_of_a_users_own_is_tried_before_anything_starts(source):
     rows = {k: v for k, v in rows_of(envs.spec, policy().spec()).items() if k != "agent"}
     made = {
         "inline": lambda: Inline(envs, 5),
-        "passes": lambda: Passes(Inline(envs, 5), Epochs(2, 2)),
+        "passes": lambda: Inline(envs, 5),
         "queue": lambda: Rollouts(RolloutQueue.of(envs, policy(), 5, 1), 1),
         "replay": lambda: Replayed(Inline(envs, 5), Replay(rows, 4, 400, 8)),
     }[source]()
     kind = GivesOfItems if source == "replay" else Gives
-    fits = kind(lambda x: returns.LossOutput(x, {"loss": x.detach()}))
+    fits = kind(lambda x: losses.LossOutput(x, {"loss": x.detach()}))
     for loss, wrong in ((kind(lambda x: x), True), (fits, False)):
         crew = Crew(seed=1, serial=True)
+        spec = replace(task(policy=policy, loss=loss), passes=Epochs(2, 2) if source == "passes" else None)
         with pytest.raises(UserError, match="gave Tensor, it must give") if wrong else nullcontext():
-            crew.add(learn, source=made, spec=task(policy=policy, loss=loss))
+            crew.add(learn, source=made, spec=spec)
 
 
 def test_a_loss_that_asks_for_a_hyperparameter_that_is_not_there_is_refused_before_anything_starts():
@@ -146,7 +148,7 @@ def test_a_loss_that_asks_for_a_hyperparameter_that_is_not_there_is_refused_befo
 
     with pytest.raises(UserError, match=r"class Asks: no hyperparameter or row 'temperature'; there are learning_rate"):
         Crew(seed=1, serial=True).add(
-            learn, source=Inline(envs, 5), spec=task(policy=policy, loss=Asks(lambda x: returns.LossOutput(x, {})))
+            learn, source=Inline(envs, 5), spec=task(policy=policy, loss=Asks(lambda x: losses.LossOutput(x, {})))
         )
 
 
@@ -168,14 +170,11 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
                 rows[k][t] = out[k].numpy()
             state = state if t == 5 else after  # row 5 is the next rollout's row 0: its state is the one before it
         batch = {k: torch.from_numpy(v) for k, v in rows.items()}
-        losses = [policy_losses.A2C(reduction="sum", bootstrap=how) for how in ("unrolled", "acted")]
-        whole, short = (loss.outputs(policy, batch, before) for loss in losses)
-        assert torch.allclose(short["value"], whole["value"], atol=1e-6)
-        for k in ("logp", "entropy"):
-            assert torch.allclose(short[k][:-1], whole[k][:-1], atol=1e-6)
+        assert torch.allclose(batch["value"], policy.unroll(batch, before)["value"], atol=1e-6)
         gradients = []
-        for loss in losses:
+        for recalls in (False, True):
             policy.zero_grad()
+            loss = losses.A2C(reduction="sum", recalls=recalls)
             loss(policy, None, batch, before, {"entropy_cost": 0.01}).loss.backward()
             gradients.append(torch.cat([p.grad.flatten() for p in policy.parameters()]))
         assert gradients[0].abs().max() > 0.01
@@ -300,7 +299,7 @@ def _parts(loss: Any, state: Any = None) -> tuple[dict, Minibatches]:
 
 
 def test_single_transitions_are_those_of_the_rollout_and_all_valid():
-    rows, parts = _parts(policy_losses.PPO())
+    rows, parts = _parts(losses.PPO())
     assert len(parts.places) == 22  # 24 transitions, 2 of them void
     at = parts.places[[0, 7, 21]]
     taken, state, version = parts.take(at)
@@ -313,7 +312,7 @@ def test_single_transitions_are_those_of_the_rollout_and_all_valid():
         assert version[k] == rows["version"][t, b]
 
 
-@pytest.mark.parametrize(("loss", "length"), [(policy_losses.PPO(), 4), (policy_losses.APPO(), 5)], ids=["PPO", "APPO"])
+@pytest.mark.parametrize(("loss", "length"), [(losses.PPO(), 4), (losses.APPO(), 5)], ids=["PPO", "APPO"])
 def test_whole_lanes_are_taken_with_the_state_before_them(loss, length):
     """With a memory; for a loss that makes its own targets, with the last row too. All are no copy."""
     rows, parts = _parts(loss, {"h": torch.arange(6.0)})
@@ -331,16 +330,16 @@ def test_whole_lanes_are_taken_with_the_state_before_them(loss, length):
     assert len(version) == 22
 
 
-def _learner(ctx):
-    return Learner(ctx, task(loss=policy_losses.PPO(anneal_clip=False), total=1e6))
+def _learner(ctx, passes):
+    return Learner(ctx, replace(task(loss=losses.PPO(anneal_clip=False), total=1e6), passes=passes))
 
 
 def test_steps_count_once_and_every_update_has_its_own_lag():
     ctx = me()
-    learner, passes = _learner(ctx), Epochs(3, 2)
-    assert passes.updates == 6
+    learner = _learner(ctx, Epochs(3, 2))
+    assert learner.spec.passes.updates == 6
     for i in range(2):
-        finish(learner.step(some_rows(i, version=6 * i), {}, passes=passes))
+        finish(learner.step(some_rows(i, version=6 * i), {}))
     assert learner.version == 12
     assert learner.learnt == 2 * 22
     assert ctx.counters.get("lag_count") == 2 * 3 * 22
@@ -349,9 +348,9 @@ def test_steps_count_once_and_every_update_has_its_own_lag():
 
 
 def test_too_far_from_the_policy_that_acted_ends_the_passes():
-    near, far = _learner(me()), _learner(me())
-    for learner, target_kl in ((near, 1e9), (far, 1e-9)):
-        finish(learner.step(some_rows(0), {}, passes=Epochs(5, 2, target_kl)))
+    near, far = (_learner(me(), Epochs(5, 2, target_kl)) for target_kl in (1e9, 1e-9))
+    for learner in (near, far):
+        finish(learner.step(some_rows(0), {}))
     assert near.version == 10
     assert far.version == 1, "rows that another policy acted on"
     assert near.learnt == far.learnt == 22
@@ -360,20 +359,20 @@ def test_too_far_from_the_policy_that_acted_ends_the_passes():
 # Saves of one update: each has a mark of its own, and waits until the parts of the one before were taken.
 
 
-def learner(serial: bool = False) -> Any:
-    """The context of one, with a counter `saved`."""
+def checkpoints(serial: bool = False) -> Any:
+    """Those of a learner with a counter `saved`."""
     values = {"saved": 0.0}
     counters = SimpleNamespace(get=values.__getitem__, set=values.__setitem__)
     control = RunControl()
-    return SimpleNamespace(counters=counters, control=control, serial=serial, turn=control.check)
+    ctx: Any = SimpleNamespace(counters=counters, control=control, serial=serial, turn=control.check, index=0)
+    return LearnerCheckpoints(Mock(), ctx, task())
 
 
 def test_marks_grow_and_tell_repeated_saves_apart():
-    ctx = learner()
-    marks, told = SaveMarks(ctx), list[float]()
+    marks, told = checkpoints(), list[float]()
     for number, failed in ((None, False), (0, False), (0, False), (0, True), (4, False), (4, False)):
         marks.tell(number, failed)
-        told.append(ctx.counters.get("saved"))
+        told.append(marks.ctx.counters.get("saved"))
     assert [abs(m) for m in told] == sorted({abs(m) for m in told})
     assert [int(abs(m)) for m in told] == [0, 1, 1, 1, 5, 5]
     assert [m < 0 for m in told] == [False, False, False, True, False, False]
@@ -381,13 +380,12 @@ def test_marks_grow_and_tell_repeated_saves_apart():
 
 @pytest.mark.parametrize(("first", "then"), [(None, 0), (0, 0), (6, 6)])
 def test_a_save_of_the_same_update_waits_until_the_one_before_was_taken(first, then):
-    ctx = learner()
-    marks = SaveMarks(ctx)
+    marks = checkpoints()
     marks.tell(first)
-    waiting = threading.Thread(target=marks.wait, args=(then,), daemon=True)
+    waiting = threading.Thread(target=marks.wait_taken, args=(then,), daemon=True)
     waiting.start()
     waiting.join(0.1)
     assert waiting.is_alive()
-    ctx.control.take(abs(ctx.counters.get("saved")))
+    marks.ctx.control.take(abs(marks.ctx.counters.get("saved")))
     waiting.join(30.0)
     assert not waiting.is_alive()

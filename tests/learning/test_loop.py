@@ -6,6 +6,7 @@ from contextlib import nullcontext
 from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters
 from polyplay.envs import Envs
 from polyplay.learning import LearnerSpec, VTrace, loop
-from polyplay.learning.loop import Epochs, Feed, Inline, Passes, Replayed, ReplayFeed, Rollouts, Source, learn
+from polyplay.learning.loop import Feed, Inline, Replayed, ReplayFeed, Rollouts, Source, learn
 from polyplay.nets import NetworkFactory
 from polyplay.weights import Local, OptimizerSpec
 from polyplay.workers.crew import Crew
@@ -43,7 +44,7 @@ class Learner:
         self.items: list[Any] = []
         self.seen: list[Any] = []
         self.mean: float | None = None  # agent steps of all replicas, where there are others
-        self._left = left
+        self.remaining = left
         self.spec = SimpleNamespace(update=SimpleNamespace(asynchronous=False, replicas=1))
         self.divided, self.begun = False, list[Any]()
         self.checkpoints = SimpleNamespace(more=None)
@@ -51,9 +52,6 @@ class Learner:
 
     def begin(self, item, version) -> None:
         self.begun.append(item["id"].tolist())
-
-    def remaining(self) -> float:
-        return self._left
 
     def observe(self, rows):
         self.seen.append(rows["obs"])
@@ -105,10 +103,10 @@ class ActedFeed(Feed):
         return repeat(None)  # nothing came
 
 
-def test_a_source_that_lacks_a_method_or_opens_something_else_is_named():
+def test_a_source_that_lacks_a_method_or_opens_something_else_is_named(monkeypatch):
     class Wrong(Acted):
-        def feeds(self, *given: Any) -> Any:
-            return [7]
+        def open(self, *given: Any) -> Any:
+            return 7
 
     def adds(source: Any) -> Role:
         policy, hyper = NetworkFactory("mlp", Envs("toy:catch", 1).spec), Hyperparameters(learning_rate=0.1)
@@ -120,6 +118,7 @@ def test_a_source_that_lacks_a_method_or_opens_something_else_is_named():
     with pytest.raises(UserError, match=r"learn: source RolloutBatches given, allowed: .*Source, with shape"):
         adds(object.__new__(RolloutBatches))
     assert adds(Acted(4)).source.shape == (2, 4)
+    monkeypatch.setattr(loop, "Learner", Mock())
     with pytest.raises(UserError, match=r"Wrong.open gave int, allowed: a polyplay.learning.Feed"):
         next(learn(SimpleNamespace(), source=Wrong(4), spec=None))  # type: ignore[arg-type]
 
@@ -245,7 +244,6 @@ def test_who_takes_a_lost_ones_place_draws_others():
     ("make", "says"),
     [
         (lambda rollouts: Replayed(rollouts, rollouts), "Replayed: Rollouts given, allowed: Inline"),
-        (lambda rollouts: Passes(Passes(rollouts, Epochs(2, 2)), Epochs(2, 2)), "Passes: Passes given"),
         (lambda rollouts: Inline(rollouts, 5, rollouts, episodes=True), "Inline: explore given with episodes=True"),
     ],
 )

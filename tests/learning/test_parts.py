@@ -12,10 +12,10 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from polyplay.core.errors import UserError
-from polyplay.learning import policy_losses
+from polyplay.learning import losses
 from polyplay.learning.learner import Learner
+from polyplay.learning.losses import LossOutput
 from polyplay.learning.parts import LearnerPart, OutlierGate, TargetNetwork
-from polyplay.learning.returns import LossOutput
 from polyplay.weights.parameter_server import ParameterServer, ParameterShard
 from polyplay.weights.params import param_sizes
 from tests import twins
@@ -54,7 +54,7 @@ def test_a_loss_that_is_not_finite_is_left_to_who_tells_of_it(loss):
 def test_a_learner_pushes_no_gradient_of_an_outlier_and_counts_it(monkeypatch):
     monkeypatch.setattr(OutlierGate, "WARM_UP", 6)
     server = ParameterServer(ends.OPTIM, *param_sizes(ends.POLICY()), workers=1, shards=2)
-    learner = Learner(ends.me(), ends.task(server, loss=policy_losses.A2C(reward="none"), parts=(OutlierGate(3.0),)))
+    learner = Learner(ends.me(), ends.task(server, loss=losses.A2C(reward="none"), parts=(OutlierGate(3.0),)))
     parts = [ParameterShard(server, k) for k in range(2)]
     for i in range(8):
         learner.update.refresh()

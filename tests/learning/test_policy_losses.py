@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.learning import policy_losses
+from polyplay.learning import losses
 from tests import twins
 
 QUICK = settings(max_examples=80, deadline=None)
 KNOBS = {"entropy_cost": 0.01}
 HEADS = ("logp", "value", "entropy")
-GA3C = policy_losses.A2C(reduction="sum", value_half=True, value_cost=1.0, baseline="present")
+GA3C = losses.A2C(reduction="sum", value_half=True, value_cost=1.0, baseline="present")
 Case = tuple[dict[str, np.ndarray], dict[str, np.ndarray]]
 
 
@@ -66,7 +66,7 @@ def targets(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray])
     squashed = [[twins.squash(r, loss.reward, loss.reward_scale) for r in row] for row in batch["reward"]]
     pairs = []
     for b in range(batch["reward"].shape[1]):
-        if isinstance(loss, policy_losses.A2C | policy_losses.PPO):
+        if isinstance(loss, losses.A2C | losses.PPO):
             lane = lane_of(batch, b, reward=np.array(squashed))
             goal = twins.lambda_return(lane, loss.gamma, loss.lam)
             base = out["value"][:, b] if getattr(loss, "baseline", "acted") == "present" else lane["value"]
@@ -74,7 +74,7 @@ def targets(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray])
             continue
         log_rho = out["logp"] - batch["logp"]
         lane = lane_of(batch, b, reward=np.array(squashed), value=out["value"], log_rho=log_rho)
-        if isinstance(loss, policy_losses.VTrace):
+        if isinstance(loss, losses.VTrace):
             pairs.append(twins.vtrace(lane, loss.gamma, loss.rho, loss.c, loss.rho_pg, loss.lam)[::-1])
         else:  # APPO: A = r + γ·v' − V, whose only ratio is the surrogate's own
             goal, advantage = twins.vtrace(lane, loss.gamma, 1.0, 1.0, None, loss.lam)
@@ -100,15 +100,13 @@ def gradients(loss: Any, out: dict[str, np.ndarray], batch: dict[str, np.ndarray
     cases(),
     st.sampled_from(
         [
-            policy_losses.A2C(),
-            policy_losses.A2C(gamma=0.9, lam=0.5, value_cost=0.25, reduction="sum", value_half=True, reward="sign"),
-            policy_losses.A2C(lam=0.95, normalize_advantage=True, reward="none", reward_scale=0.1),
+            losses.A2C(),
+            losses.A2C(gamma=0.9, lam=0.5, value_cost=0.25, reduction="sum", value_half=True, reward="sign"),
+            losses.A2C(lam=0.95, normalize_advantage=True, reward="none", reward_scale=0.1),
             GA3C,
-            policy_losses.VTrace(),
-            policy_losses.VTrace(
-                gamma=0.9, rho=2.0, c=0.7, rho_pg=math.inf, lam=0.9, reduction="mean", value_half=False
-            ),
-            policy_losses.VTrace(rho=math.inf, c=math.inf, reward="none", value_cost=1.0),
+            losses.VTrace(),
+            losses.VTrace(gamma=0.9, rho=2.0, c=0.7, rho_pg=math.inf, lam=0.9, reduction="mean", value_half=False),
+            losses.VTrace(rho=math.inf, c=math.inf, reward="none", value_cost=1.0),
         ]
     ),
 )
@@ -132,7 +130,7 @@ def test_terms_and_gradients_equal_the_plain_twin(case: Any, loss: Any) -> None:
         np.testing.assert_allclose(grads[name].numpy(), expected[name], rtol=1e-6, atol=1e-8, err_msg=name)
 
 
-@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
+@pytest.mark.parametrize("make", [losses.A2C, losses.VTrace])
 def test_a_batch_without_any_transition_scores_zero(make: Any) -> None:
     out, batch = numbers([twins.lane_flags(["restart", "restart"], "first")], seed=1)
     for reduction in ("mean", "sum"):
@@ -148,24 +146,24 @@ def test_lag_shows_in_the_metrics() -> None:
     shift[:4] = -shift[:4]
     batch["logp"] = out["logp"] - shift
     valid = ~batch["first"][1:]
-    metrics = policy_losses.VTrace().score(tensors(out), tensors(batch), KNOBS).metrics
+    metrics = losses.VTrace().score(tensors(out), tensors(batch), KNOBS).metrics
     assert metrics["rho_mean"].item() == pytest.approx(np.exp(shift[:-1])[valid].mean())
     assert metrics["rho_clipped"].item() == pytest.approx((shift[:-1] > 0)[valid].mean())
     assert metrics["approx_kl"].item() == pytest.approx(0.5 * np.log(3.0) ** 2)
-    open_ended = policy_losses.VTrace(rho=math.inf, c=math.inf).score(tensors(out), tensors(batch), KNOBS)
+    open_ended = losses.VTrace(rho=math.inf, c=math.inf).score(tensors(out), tensors(batch), KNOBS)
     assert open_ended.metrics["rho_clipped"].item() == 0.0
 
 
 def test_explained_variance_is_1_for_perfect_values_and_0_for_constant_targets() -> None:
     out, batch = example()
-    _, target = targets(policy_losses.A2C(), out, batch)
+    _, target = targets(losses.A2C(), out, batch)
     out["value"][:-1] = target
-    assert policy_losses.A2C().score(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 1.0
+    assert losses.A2C().score(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 1.0
     batch |= {"reward": np.zeros_like(batch["reward"]), "value": np.zeros_like(batch["value"])}
-    assert policy_losses.A2C().score(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 0.0
+    assert losses.A2C().score(tensors(out), tensors(batch), KNOBS).metrics["explained_variance"].item() == 0.0
 
 
-@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
+@pytest.mark.parametrize("make", [losses.A2C, losses.VTrace])
 def test_bf16_outputs_are_summed_in_fp32(make: Any) -> None:
     out, batch = example()
     low = {k: v.bfloat16().requires_grad_() for k, v in tensors(out).items()}
@@ -179,7 +177,7 @@ def test_bf16_outputs_are_summed_in_fp32(make: Any) -> None:
     assert all(v.grad is not None and v.grad.dtype == torch.bfloat16 for v in low.values())
 
 
-@pytest.mark.parametrize("loss", [policy_losses.A2C(), policy_losses.VTrace()])
+@pytest.mark.parametrize("loss", [losses.A2C(), losses.VTrace()])
 def test_wrong_shapes_are_named(loss: Any) -> None:
     out, batch = (tensors(x) for x in example())
     with pytest.raises(ValueError, match=r"out value \[9, 3, 1\].*batch reward \[9, 3\]"):
@@ -190,7 +188,7 @@ def test_wrong_shapes_are_named(loss: Any) -> None:
         loss.score(out, batch | {"value": batch["value"][:, :1]}, KNOBS)
 
 
-@pytest.mark.parametrize("make", [policy_losses.PPO, policy_losses.APPO])
+@pytest.mark.parametrize("make", [losses.PPO, losses.APPO])
 def test_a_pass_refuses_shapes_that_do_not_fit(make: Any) -> None:
     out, batch = (tensors(x) for x in example())
     loss = make()
@@ -199,7 +197,7 @@ def test_a_pass_refuses_shapes_that_do_not_fit(make: Any) -> None:
         loss.score({**out, "value": out["value"][:-1]}, rows, KNOBS)
 
 
-@pytest.mark.parametrize("make", [policy_losses.A2C, policy_losses.VTrace])
+@pytest.mark.parametrize("make", [losses.A2C, losses.VTrace])
 def test_rewards_are_scaled_by_what_the_policy_says(make: Any) -> None:
     out, batch = (tensors(x) for x in example())
     said = out | {"reward_scale": torch.tensor(0.25)}
@@ -244,15 +242,15 @@ def twin(loss, out, batch):
 
 def score(loss, out, batch, grad=False):
     rows = tensors(batch)
-    if isinstance(loss, policy_losses.PPO):
+    if isinstance(loss, losses.PPO):
         rows = {**{k: rows[k][:-1] for k in ("logp", "value")}, **loss.prepare(rows)}
         out = {k: v[:-1] for k, v in out.items()}
     heads = tensors(out, grad)
     return loss.score(heads, rows, PPO_KNOBS), heads
 
 
-SURROGATES = [(policy_losses.PPO, 0.8, options) for options in OPTIONS]
-SURROGATES += [(policy_losses.APPO, lam, more) for lam in (0.0, 0.8, 1.0) for more in ({}, {"value_clip": True})]
+SURROGATES = [(losses.PPO, 0.8, options) for options in OPTIONS]
+SURROGATES += [(losses.APPO, lam, more) for lam in (0.0, 0.8, 1.0) for more in ({}, {"value_clip": True})]
 
 
 @pytest.mark.parametrize(("make", "lam", "options"), SURROGATES, ids=str)
@@ -269,7 +267,7 @@ def test_surrogates_are_the_plain_twin(make, lam, options, seed):
 
 @pytest.mark.parametrize("options", OPTIONS[::3], ids=str)
 def test_its_gradient_is_that_of_finite_differences(options):
-    loss = policy_losses.PPO(0.9, 0.8, 0.3, reward="none", **options)
+    loss = losses.PPO(0.9, 0.8, 0.3, reward="none", **options)
     out, batch = example(1)
     scored, heads = score(loss, out, batch, grad=True)
     scored.loss.backward()
@@ -290,10 +288,10 @@ def test_its_gradient_is_that_of_finite_differences(options):
     "loss",
     [
         GA3C,
-        policy_losses.A2C(normalize_advantage=True, lam=0.9),
-        policy_losses.VTrace(),
-        policy_losses.PPO(normalize_advantage=True, value_clip=True),
-        policy_losses.APPO(),
+        losses.A2C(normalize_advantage=True, lam=0.9),
+        losses.VTrace(),
+        losses.PPO(normalize_advantage=True, value_clip=True),
+        losses.APPO(),
     ],
 )
 def test_what_is_not_valid_is_ignored_whatever_it_is(loss, fill):
@@ -302,7 +300,7 @@ def test_what_is_not_valid_is_ignored_whatever_it_is(loss, fill):
         out, batch = example(0)
         void = batch["first"][1:]
         for x in (*out.values(), batch["logp"]) if filled else ():
-            x[:-1][void] = fill if x is not out["value"] or isinstance(loss, policy_losses.PPO) else x[:-1][void]
+            x[:-1][void] = fill if x is not out["value"] or isinstance(loss, losses.PPO) else x[:-1][void]
         if filled:
             batch["reward"][1:][void] = fill
         scored, heads = score(loss, out, batch, grad=True)

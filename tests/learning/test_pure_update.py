@@ -27,11 +27,10 @@ from polyplay.core.tree import Batch, Field
 from polyplay.envs import Envs
 from polyplay.envs.pool import EnvSpec
 from polyplay.games.board_pool import board_of
-from polyplay.learning import policy_losses, value_losses
-from polyplay.learning.alphazero_loss import AlphaZeroLoss
-from polyplay.learning.learner import Minibatches
-from polyplay.learning.returns import ActorCriticLoss, Loss, LossOutput
-from polyplay.learning.runners import EAGER, Runner, make_act, make_loss, make_update
+from polyplay.learning import losses, value_losses
+from polyplay.learning.learner import Minibatches, Runner
+from polyplay.learning.losses import ActorCriticLoss, AlphaZeroLoss, Loss, LossOutput
+from polyplay.learning.runners import EAGER, make_act, make_loss, make_update
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import set_precision
 from polyplay.nets.factory import NetworkFactory, build_network
@@ -255,7 +254,8 @@ def other(x: Tensor) -> Tensor:
 def following(run: Recorded, given: dict[str, Any]) -> dict[str, Any]:
     """The same with buffers that have the network's hyperparameters, as a learner puts them there."""
     vector = FlatParams(copy.deepcopy(run.policy), torch.cat([given["weights"], given["buffers"]]), write=False)
-    vector.module.apply_hyperparameters({k: float(v) for k, v in given["hyper"].items()})
+    for tuned in vector.module.tuned:
+        tuned.apply_hyperparameters({k: float(v) for k, v in given["hyper"].items()})
     return {**given, "buffers": vector.flat[vector.weights :].clone()}
 
 
@@ -296,11 +296,11 @@ HEADS: dict[str, tuple[str, EnvSpec]] = {
 }
 CORES = ("none", "lstm", "gru", "temporal")
 POLICY_LOSSES: dict[str, ActorCriticLoss | WithAuxiliary] = {
-    "V-trace": policy_losses.VTrace(),
-    "A2C": policy_losses.A2C(bootstrap="acted"),
-    "A2C, unrolled": policy_losses.A2C(values="unrolled", baseline="present", reduction="sum", reward="scale"),
-    "PPO": policy_losses.PPO(normalize_advantage=True, value_clip=True),
-    "APPO": policy_losses.APPO(),
+    "V-trace": losses.VTrace(),
+    "A2C": losses.A2C(recalls=True),
+    "A2C, unrolled": losses.A2C(values="unrolled", baseline="present", reduction="sum", reward="scale"),
+    "PPO": losses.PPO(normalize_advantage=True, value_clip=True),
+    "APPO": losses.APPO(),
 }
 HYPER = {"entropy_cost": 0.02, "remaining": 0.7}
 
@@ -329,7 +329,7 @@ def rollout(policy: Policy, spec: EnvSpec, lanes: int = LANES) -> tuple[Batch, B
 
 def prepared(policy: Policy, loss: Loss, rows: Batch, state: Batch) -> tuple[Batch, Batch]:
     """What the loss takes of a rollout: of several passes one of whole lanes."""
-    if not isinstance(loss, policy_losses.PPO | policy_losses.APPO):
+    if not isinstance(loss, losses.PPO | losses.APPO):
         return rows, state
     targets = loss.prepare(rows, policy.reward_scale())
     parts = Minibatches(rows, {"lanes": torch.zeros(LANES)}, targets, np.zeros((ROWS, LANES)), loss.whole)
@@ -372,7 +372,7 @@ def test_every_loss_of_a_policy_is_traced_whole_with_every_head_and_core(name, h
     policy.observe(rollout(policy, spec)[0])
     if core == "temporal":
         loss = WithAuxiliary(loss, {"kl_posterior": 0.1, "kl_prior": 0.1})
-        policy.apply_hyperparameters({"period": 2.0, "gradient_scale": 0.5})
+        policy.core.apply_hyperparameters({"period": 2.0, "gradient_scale": 0.5})
     batches = [prepared(policy, POLICY_LOSSES[name], *rollout(policy, spec)) for _ in range(2)]
     check(policy, loss, None, batches, core == "temporal")
 
@@ -388,7 +388,7 @@ def test_auxiliary_tasks_are_traced_whole(core):
         drawn = {"recent": rows["obs"][:3].flip(1), "recent_reward": torch.tensor([0.0, 1.0, -2.0])}
         drawn |= {"recent_weight": torch.tensor(weight), "replayed": {**others, "state": before}}
         batches.append(({**rows, **drawn}, state))
-    check(policy, WithAuxiliary(policy_losses.VTrace(), terms), None, batches, True)
+    check(policy, WithAuxiliary(losses.VTrace(), terms), None, batches, True)
 
 
 VALUES: dict[str, tuple[Loss, dict[str, Any]]] = {
@@ -487,7 +487,7 @@ def test_networks_in_bfloat16_are_traced_whole(kind):
 def memory(seed: int = 0) -> tuple[Policy, Batch, Batch]:
     """A network with two clocks and a memory, rows, and the state before them."""
     policy = made(policy_of("mlp", Q_SPEC, "temporal"), seed)
-    policy.apply_hyperparameters({"period": 2.0})
+    policy.core.apply_hyperparameters({"period": 2.0})
     return policy, *rollout(policy, Q_SPEC)
 
 

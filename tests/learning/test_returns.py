@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.learning import returns
+from polyplay.learning import losses
 from tests import twins
 
 QUICK = settings(max_examples=50, deadline=None)
@@ -42,8 +42,8 @@ def rows(group: list[twins.Lane], dtype: torch.dtype = torch.float64) -> dict[st
     return batch | numbers
 
 
-def steps(batch: dict[str, torch.Tensor], gamma: float) -> returns.Transitions:
-    return returns.transitions(batch, gamma)
+def steps(batch: dict[str, torch.Tensor], gamma: float) -> losses.Transitions:
+    return losses.transitions(batch, gamma)
 
 
 def columns(per_lane: list[list[float]]) -> torch.Tensor:
@@ -59,7 +59,7 @@ def one(rewards: list[float], values: list[float], events: list[str], begin: str
 @given(st.one_of(lanes(), lanes(wild=True)), GAMMAS, st.sampled_from([None, 1, 2, 3, 50]))
 def test_n_step_equals_its_twin(group: list[twins.Lane], gamma: float, n: int | None) -> None:
     batch = rows(group)
-    result = returns.n_step(steps(batch, gamma), batch["value"], n)
+    result = losses.n_step(steps(batch, gamma), batch["value"], n)
     torch.testing.assert_close(result, columns([twins.n_step(lane, gamma, n) for lane in group]))
 
 
@@ -67,7 +67,7 @@ def test_n_step_equals_its_twin(group: list[twins.Lane], gamma: float, n: int | 
 @given(st.one_of(lanes(), lanes(wild=True)), GAMMAS, LAMBDAS)
 def test_gae_equals_the_mixture_of_n_step_returns(group: list[twins.Lane], gamma: float, lam: float) -> None:
     batch = rows(group)
-    advantage, target = returns.gae(steps(batch, gamma), batch["value"], lam)
+    advantage, target = losses.gae(steps(batch, gamma), batch["value"], lam)
     torch.testing.assert_close(target, columns([twins.lambda_return(lane, gamma, lam) for lane in group]))
     torch.testing.assert_close(advantage, target - batch["value"][:-1])
 
@@ -78,7 +78,7 @@ def test_vtrace_equals_the_sum_of_equation_1(
     group: list[twins.Lane], gamma: float, lam: float, bounds: tuple[float, float, float]
 ) -> None:
     batch = rows(group)
-    advantage, target = returns.vtrace(steps(batch, gamma), batch["value"], batch["log_rho"][:-1], *bounds, lam=lam)
+    advantage, target = losses.vtrace(steps(batch, gamma), batch["value"], batch["log_rho"][:-1], *bounds, lam=lam)
     twin = [twins.vtrace(lane, gamma, *bounds, lam=lam) for lane in group]
     torch.testing.assert_close(target, columns([t for t, _ in twin]))
     torch.testing.assert_close(advantage, columns([a for _, a in twin]))
@@ -97,16 +97,16 @@ def test_invalid_rows_keep_their_value_and_shield_the_past(group: list[twins.Lan
     value, log_rho = batch["value"], batch["log_rho"][:-1]
     dirty_rho = torch.where(invalid, inf, log_rho)
     results = [
-        (returns.vtrace(clean, value, log_rho, lam=lam), returns.vtrace(dirty, value, dirty_rho, lam=lam)),
-        (returns.gae(clean, value, lam), returns.gae(dirty, value, lam)),
+        (losses.vtrace(clean, value, log_rho, lam=lam), losses.vtrace(dirty, value, dirty_rho, lam=lam)),
+        (losses.gae(clean, value, lam), losses.gae(dirty, value, lam)),
     ]
     for expected, (advantage, target) in results:
-        assert torch.equal(advantage, expected.advantage)
-        assert torch.equal(target, expected.target)
+        assert torch.equal(advantage, expected[0])
+        assert torch.equal(target, expected[1])
         assert torch.equal(target[invalid], value[:-1][invalid])
         assert not advantage[invalid].any()
     for n in (None, 2):
-        assert torch.equal(returns.n_step(dirty, value, n), returns.n_step(clean, value, n))
+        assert torch.equal(losses.n_step(dirty, value, n), losses.n_step(clean, value, n))
 
 
 @QUICK
@@ -119,10 +119,10 @@ def test_a_value_that_is_not_finite_behind_a_termination_reaches_no_other_row(
     ended = batch["terminated"]
     dirty, others = torch.where(ended, bad, value), ~ended[:-1]
     for f in (
-        lambda v: returns.gae(step, v, lam),
-        lambda v: returns.vtrace(step, v, log_rho, lam=lam),
-        lambda v: (returns.n_step(step, v),),
-        lambda v: (returns.n_step(step, v, 2),),
+        lambda v: losses.gae(step, v, lam),
+        lambda v: losses.vtrace(step, v, log_rho, lam=lam),
+        lambda v: (losses.n_step(step, v),),
+        lambda v: (losses.n_step(step, v, 2),),
     ):
         for clean, found in zip(f(value), f(dirty), strict=True):
             assert torch.equal(found[others], clean[others])
@@ -140,10 +140,10 @@ def test_dtype_is_kept_inputs_untouched_and_no_gradient_passes(dtype: torch.dtyp
     results = [
         step.reward,
         step.discount,
-        returns.n_step(step, value),
-        returns.n_step(step, value, 2),
-        *returns.gae(step, value, 0.9),
-        *returns.vtrace(step, value, log_rho),
+        losses.n_step(step, value),
+        losses.n_step(step, value, 2),
+        *losses.gae(step, value, 0.9),
+        *losses.vtrace(step, value, log_rho),
     ]
     assert all(r.dtype == dtype and r.shape == (8, 2) and not r.requires_grad for r in results)
     assert all(torch.equal(batch[k], before[k]) for k in batch)
@@ -153,13 +153,13 @@ def test_dtype_is_kept_inputs_untouched_and_no_gradient_passes(dtype: torch.dtyp
     ("call", "says"),
     [
         (
-            lambda b, s: returns.transitions({**b, "terminated": b["terminated"][1:]}, 0.9),
+            lambda b, s: losses.transitions({**b, "terminated": b["terminated"][1:]}, 0.9),
             r"T\+1, B.*\[3, 1\], \[2, 1\]",
         ),
-        (lambda b, s: returns.transitions({k: v[:1] for k, v in b.items()}, 0.9), "T >= 1"),
-        (lambda b, s: returns.transitions({**b, "first": b["first"].byte()}, 0.9), r"must be bool; got .*uint8"),
-        (lambda b, s: returns.gae(s, b["value"][1:], 1.0), r"value \[T\+1, B\].*, \[2, 1\]$"),
-        (lambda b, s: returns.n_step(s, b["value"][..., None]), r", \[3, 1, 1\]$"),
+        (lambda b, s: losses.transitions({k: v[:1] for k, v in b.items()}, 0.9), "T >= 1"),
+        (lambda b, s: losses.transitions({**b, "first": b["first"].byte()}, 0.9), r"must be bool; got .*uint8"),
+        (lambda b, s: losses.gae(s, b["value"][1:], 1.0), r"value \[T\+1, B\].*, \[2, 1\]$"),
+        (lambda b, s: losses.n_step(s, b["value"][..., None]), r", \[3, 1, 1\]$"),
     ],
 )
 def test_wrong_shapes_and_dtypes_are_named(call, says: str) -> None:

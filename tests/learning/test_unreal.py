@@ -15,7 +15,7 @@ from torch import Tensor
 from polyplay.core import tree
 from polyplay.core.tree import Field
 from polyplay.learning import unreal
-from polyplay.learning.policy_losses import A2C, APPO, PPO, VTrace
+from polyplay.learning.losses import A2C, APPO, PPO, VTrace, transitions
 from polyplay.learning.unreal import KL, UnrealReplay, WithAuxiliary
 from polyplay.nets import actor_critic
 from tests import twins
@@ -155,7 +155,7 @@ def test_value_replay_equals_the_plain_twin(rows: dict[str, Any], gamma: float) 
     target = [twins.n_step({k: flat[k][b] for k in flat}, gamma) for b in range(value.shape[1])]
     real = [(t, b) for t, b in np.ndindex(len(value) - 1, value.shape[1]) if not batch["first"][t + 1, b]]
     count = max(1, len(real))
-    loss = unreal.value_replay_loss(value, batch, gamma)
+    loss = unreal.value_replay_loss(value, transitions(batch, gamma))
     assert loss.item() == pytest.approx(sum(0.5 * (target[b][t] - value[t, b].item()) ** 2 for t, b in real) / count)
     loss.backward()
     grad = torch.zeros_like(value)
@@ -273,7 +273,7 @@ def test_replayed_values_are_of_the_rewards_that_the_loss_learns_from(how: str) 
     bound = {"clip": 1.0, "scale": 10.0}.get(how, math.inf)
     squashed = (replayed["reward"] * scale).clamp(-bound, bound)
     learnt = {**replayed, "reward": squashed.sign() if how == "sign" else squashed}
-    term = unreal.value_replay_loss(value, learnt, 0.8)
+    term = unreal.value_replay_loss(value, transitions(learnt, 0.8))
     assert scored.metrics["value_replay"].item() == pytest.approx(term.item())
     alone = inner.score(out, batch, hyperparameters).loss
     assert scored.loss.item() == pytest.approx(alone.item() + 0.2 * term.item())
@@ -408,7 +408,7 @@ def test_a_memory_that_was_saved_goes_on_as_it_was() -> None:
         (lambda b: unreal.pixel_change(torch.zeros(2, 2, 10, 11, 11)), "view must be uint8"),
         (lambda b: unreal.pixel_control_loss(*torch.zeros(3, 4, 2, 5, 5), b), r"with \[T, B\] = \[3, 2\]"),
         (lambda b: unreal.reward_prediction_loss(torch.zeros(4, 2), torch.zeros(4)), r"got \[4, 2\], \[4\]"),
-        (lambda b: unreal.value_replay_loss(torch.zeros(3, 2), b, 0.9), r"value \[T\+1, B\]"),
+        (lambda b: unreal.value_replay_loss(torch.zeros(3, 2), transitions(b, 0.9)), r"value \[T\+1, B\]"),
     ],
 )
 def test_wrong_shapes_are_named(call, says: str) -> None:

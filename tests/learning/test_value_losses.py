@@ -19,7 +19,7 @@ from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Box, Discrete
 from polyplay.games.boards import GAMES, Game
 from polyplay.learning import value_losses
-from polyplay.learning.alphazero_loss import AlphaZeroLoss
+from polyplay.learning.losses import AlphaZeroLoss
 from polyplay.learning.value_losses import DPGLoss, QLoss
 from polyplay.nets import factory, q_network
 from polyplay.nets.policy import Policy

@@ -157,7 +157,8 @@ def two_clocks(kind, memory=0, rewards=EVENTS):
     policy = factory.make("mlp", spec, "temporal", 24, memory=memory, **more)
     for p in policy.parameters():
         p.data += 0.1 * torch.randn_like(p)
-    policy.apply_hyperparameters(WEIGHTS)
+    for tuned in policy.tuned:
+        tuned.apply_hyperparameters(WEIGHTS)
     return spec, policy
 
 
@@ -208,7 +209,7 @@ def test_what_comes_before_is_the_agent_s_own_reward():
     torch.testing.assert_close(out["reward"], own)
     assert torch.equal(out["value"], said["value"])
     assert not torch.allclose(play(plain, batch, state)[0]["value"], theirs["value"])
-    policy.apply_hyperparameters({"reward_kill": -0.7})
+    policy.rewards.apply_hyperparameters({"reward_kill": -0.7})
     assert not torch.equal(play(policy, batch, state)[0]["value"], said["value"])
 
 

@@ -120,13 +120,13 @@ def test_own_rewards_are_inside(tmp_path: Path):
     """The file takes events, and no reward: it has their weights."""
     spec = EnvSpec(Field((5,), "float32"), Discrete(3), events=("kill", "death"))
     policy = factory.make("mlp", spec, previous=True, rewards=spec.events, hidden=(8,))
-    policy.apply_hyperparameters({"reward_kill": 0.5, "reward_death": -0.2})
+    policy.rewards.apply_hyperparameters({"reward_kill": 0.5, "reward_death": -0.2})
     told = export.export_onnx(policy, spec, tmp_path / "p.onnx", {})
     assert set(told["inputs"]) == {"obs", "events", "first", "state/action"}
     assert told["inputs"]["events"] == {"shape": ["lanes", 2], "dtype": "float32"}
     data = (tmp_path / "p.onnx").read_bytes()
     assert export.compare_outputs(policy, spec, data, (3,))[0] < 1e-4
-    policy.apply_hyperparameters({"reward_kill": -0.5})
+    policy.rewards.apply_hyperparameters({"reward_kill": -0.5})
     assert export.compare_outputs(policy, spec, data, (3,))[0] > 1e-4
 
 

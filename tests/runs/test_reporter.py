@@ -16,7 +16,7 @@ import pytest
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
-from polyplay.learning import returns
+from polyplay.learning import losses
 from polyplay.runs import reporter as report
 from polyplay.runs.directory import rewind, write_config
 from polyplay.runs.options import RunOptions
@@ -159,8 +159,8 @@ def test_tensorboard_reads_what_was_written(tmp_path: Path, clock: Clock):
     assert [e.value for e in events.Scalars("losses/policy_loss")] == [0.0, 0.5, 1.0]
 
 
-ROW = {k: float(i + 1) for i, k in enumerate([*KEYS, *returns.COMMON, "grad_norm", "learning_rate"])}
-LEARNT = {k: ROW[k] for k in (*returns.COMMON, "grad_norm", "learning_rate")}
+ROW = {k: float(i + 1) for i, k in enumerate([*KEYS, *losses.COMMON, "grad_norm", "learning_rate"])}
+LEARNT = {k: ROW[k] for k in (*losses.COMMON, "grad_norm", "learning_rate")}
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from polyplay.envs import Envs
 from polyplay.envs.pool import OWN_REWARD, TEAM_REWARD
 from polyplay.evaluation.agent import Agent
 from polyplay.learning.agents import WindowFeed
-from polyplay.learning.policy_losses import PPO
-from polyplay.learning.returns import LossOutput
+from polyplay.learning.losses import PPO, LossOutput
 from polyplay.nets.actor_critic import EventRewards
 from polyplay.workers.crew import Crew
 from tests.faults import injected

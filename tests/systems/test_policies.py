@@ -178,7 +178,7 @@ class Kept(Loss):
     metrics = ()
 
     def __call__(self, policy, target, batch, state, hyper):
-        out = self.inner.outputs(policy, batch, state)
+        out = policy.unroll(batch, state)
         said = {k: v.detach() for k, v in out.items()}
         self.seen.append(({k: v.clone() for k, v in (batch | {"value": said["value"]}).items()}, said))
         return self.inner.score(out, batch, hyper)

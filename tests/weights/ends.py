@@ -17,7 +17,7 @@ from torch import nn
 from polyplay.core.tree import Field
 from polyplay.core.worker import Counters, Hyperparameters, RunControl, WorkerContext
 from polyplay.envs import Discrete, EnvSpec
-from polyplay.learning import policy_losses
+from polyplay.learning import losses
 from polyplay.learning.learner import LearnerSpec
 from polyplay.nets import factory
 from polyplay.weights.params import FlatParams, param_sizes
@@ -52,7 +52,7 @@ def task(
     update: Any = None, total: float = 1e9, policy: Any = POLICY, loss: Any = None, parts: Any = ()
 ) -> LearnerSpec:
     hyperparameters = Hyperparameters("linear", learning_rate=1e-2, entropy_cost=0.01)
-    return LearnerSpec(policy, loss or policy_losses.A2C(), update or Local(OPTIM), hyperparameters, total, parts)
+    return LearnerSpec(policy, loss or losses.A2C(), update or Local(OPTIM), hyperparameters, total, parts)
 
 
 def some_rows(seed: int, T: int = 4, B: int = 6, version: int = 0) -> dict[str, Any]:

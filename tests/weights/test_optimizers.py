@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import asdict
 from itertools import pairwise
 
 import pytest
@@ -54,7 +53,7 @@ def test_every_flavour_equals_its_scalar_twin(name: str, grads: list[float], alp
     rates = [0.1 / (i + 1) for i in range(len(grads))]
     optimizer = OptimizerSpec(name, eps=eps, alpha=alpha).make(vector(), lr=1.0)
     path = run(optimizer, torch.tensor(grads, dtype=torch.float64)[:, None], rates)
-    twin = twins.rmsprop(0.0, grads, rates, alpha, eps, **asdict(optimizers.FLAVOURS[name]))
+    twin = twins.rmsprop(0.0, grads, rates, alpha, eps, **optimizers.FLAVOURS[name])
     assert path[:, 0].tolist() == pytest.approx(twin, rel=1e-10, abs=1e-12)
 
 

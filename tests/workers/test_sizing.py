@@ -114,7 +114,7 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
     """Not if it is told, acts in step, in threads, by turns, or has two cores."""
     asked = []
 
-    def measure(envs: Any, spec: Any, T: int, B: int, precision: str, passes: Any) -> RowCosts:
+    def measure(envs: Any, spec: Any, T: int, B: int, precision: str) -> RowCosts:
         asked.append((envs.lanes, T, B, precision))
         return RowCosts(1e-3, 1e-3, 1.0)
 

@@ -1,0 +1,590 @@
+"""Losses: n-step returns, GAE, V-trace; what a loss is; A2C, V-trace, PPO, APPO, AlphaGo Zero.
+
+Targets are pure functions of rows, without gradient; inputs are never written to.
+
+Row convention: a batch holds rows 0..T, each [B]; row t: what arrived at time t and what was chosen then.
+The transition t → t+1 is *valid* unless row t+1 is the first of an episode (or of a restarted lane). Where it
+is not valid the target is V_t and the advantage 0, so the recursion for t-1 sees V(obs_t): an episode cut by
+truncation bootstraps from its real final observation with no special case; the next episode does not leak in. Where a
+discount is 0 the value behind it is not used, even if it is NaN.
+
+Every recursion is x_t = base_t + trace_t·x_{t+1}, run backwards from t = T-1. Results have the inputs' dtype.
+Rewards and values share one unit (that of the reward given); time is counted in agent steps.
+"""
+
+from __future__ import annotations
+
+import inspect
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from polyplay.core import tree
+from polyplay.core.errors import Fraction, NonNegative, Positive, UserError
+from polyplay.core.numbers import uniform
+from polyplay.core.tree import Batch
+from polyplay.nets.policy import Policy
+
+if TYPE_CHECKING:
+    from polyplay.games.boards import Game
+
+
+class Transitions(NamedTuple):
+    """The steps t → t+1 for t < T, each [T, B]. Where `valid` is False the other two are not used."""
+
+    reward: Tensor  # r_{t+1}, float
+    discount: Tensor  # d_t = γ·(1 − terminated_{t+1}), float
+    valid: Tensor  # ~first_{t+1}, bool
+
+
+Advantages = tuple[Tensor, Tensor]  # [T, B] each: the weight of ∇log π(a_t); the target, what V_t should become
+
+
+def transitions(batch: Batch, gamma: float) -> Transitions:
+    """Steps of the rows batch["reward"] (float), ["terminated"], ["first"] (bool), each [T+1, B], T ≥ 1.
+
+    `gamma` is the discount per agent step. Truncation needs no flag here: its row's V is the bootstrap.
+    Raises ValueError for shapes that differ or are too short, and for flags that are not bool.
+    """
+    reward, terminated, first = batch["reward"], batch["terminated"], batch["first"]
+    fit = reward.ndim == 2 and len(reward) >= 2 and reward.shape == terminated.shape == first.shape
+    names = "reward, terminated and first must be one [T+1, B] shape with T >= 1"
+    check_shapes(fit, names, reward, terminated, first)
+    if not terminated.dtype == first.dtype == torch.bool:
+        raise ValueError(f"terminated and first must be bool; got {terminated.dtype}, {first.dtype}")
+    return Transitions(reward[1:], (~terminated[1:]).to(reward.dtype) * gamma, ~first[1:])
+
+
+@torch.no_grad()
+def n_step(steps: Transitions, value: Tensor, n: int | None = None) -> Tensor:
+    """n-step returns [T, B] from `value` [T+1, B] (V of every row).
+
+    G_t = r_{t+1} + d_t·G_{t+1} if valid_t else V_t, G_T = V_T. With `n`, at most n rewards and then V; None
+    means as many as the rollout has (A3C's forward view: Mnih et al. 2016, algorithm S3).
+    Raises ValueError for shapes that do not fit.
+    """
+    reward, discount, valid = steps
+    fit = reward.ndim == 2 and value.shape == (len(reward) + 1, *reward.shape[1:])
+    check_shapes(fit, "reward must be [T, B] and value [T+1, B]", reward, value)
+    if n is None:
+        # rows whose V is a bootstrap, if it is: padding may be NaN
+        used = torch.cat([torch.zeros_like(valid[:1]), valid & (discount != 0)])
+        ahead = torch.where(used, value, 0.0)
+        result = _scan(torch.where(valid, reward, ahead[:-1]), torch.where(valid, discount, 0.0), ahead[-1])
+        return torch.where(valid, result, value[:-1])
+    result = value
+    for _ in range(min(n, len(reward))):
+        behind = torch.where(discount == 0, 0.0, discount * result[1:])  # even where it is NaN
+        ahead = torch.where(valid, reward + behind, value[:-1])
+        result = torch.cat([ahead, value[-1:].to(ahead.dtype)])
+    return result[:-1]
+
+
+@torch.no_grad()
+def gae(steps: Transitions, value: Tensor, lam: float) -> Advantages:
+    """Generalised advantages and λ-returns, each [T, B], from `value` [T+1, B].
+
+    δ_t = r_{t+1} + d_t·V_{t+1} − V_t;  A_t = δ_t + d_t·λ·A_{t+1}, A_T = 0;  target = A + V
+    (Schulman et al. 2016, eq. 16). λ = 1 gives the n-step return of the whole rollout, λ = 0 one step.
+    Raises ValueError for shapes that do not fit.
+    """
+    delta = torch.where(steps.valid, _errors(steps, value, value[1:]), 0.0)
+    advantage = _scan(delta, torch.where(steps.valid, steps.discount * lam, 0.0), torch.zeros_like(delta[0]))
+    return advantage, advantage + value[:-1]
+
+
+@torch.no_grad()
+def vtrace(
+    steps: Transitions,
+    value: Tensor,
+    log_rho: Tensor,
+    rho: float = 1.0,
+    c: float = 1.0,
+    rho_pg: float = 1.0,
+    lam: float = 1.0,
+) -> Advantages:
+    """V-trace targets v and policy advantages, each [T, B] (Espeholt et al. 2018, eq. 1 and §4.2).
+
+    `value` [T+1, B] is V of the learner's weights; `log_rho` [T, B] = log π(a_t) − log μ(a_t) = log ρ_t.
+    δ_t = min(ρ̄, ρ_t)·(r_{t+1} + d_t·V_{t+1} − V_t);  c_t = λ·min(c̄, ρ_t)
+    v_t = V_t + δ_t + d_t·c_t·(v_{t+1} − V_{t+1}), v_T = V_T
+    advantage_t = min(ρ̄_pg, ρ_t)·(r_{t+1} + d_t·v_{t+1} − V_t)
+    An infinite bound does not clip. On-policy with λ = 1, v is the n-step return.
+    Raises ValueError for shapes that do not fit.
+    """
+    errors, shape, valid = _errors(steps, value, value[1:]), steps.reward.shape, steps.valid
+    check_shapes(log_rho.shape == shape, f"log_rho must be [T, B] = {list(shape)}", log_rho)
+    ratio = log_rho.exp()
+    delta, trace = ratio.clamp(max=rho) * errors, ratio.clamp(max=c) * (steps.discount * lam)
+    delta, trace = torch.where(valid, delta, 0.0), torch.where(valid, trace, 0.0)
+    target = value[:-1] + _scan(delta, trace, torch.zeros_like(delta[0]))
+    ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
+    advantage = ratio.clamp(max=rho_pg) * _errors(steps, value, ahead)
+    return torch.where(valid, advantage, 0.0), target
+
+
+def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
+    """x_t = base_t + trace_t·x_{t+1} with x_T = `last`: [T, B], [T, B], [B] → [T, B]. One kernel per step."""
+    result = torch.empty_like(base)
+    x = last.detach()
+    for row, b, w in zip(*(reversed(a.detach().unbind()) for a in (result, base, trace)), strict=True):
+        x = torch.addcmul(b, w, x, out=row)
+    return result
+
+
+def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
+    """r_{t+1} + d_t·ahead_t − V_t, each [T, B] and `value` [T+1, B]; behind a termination `ahead` is not used, whatever
+    the network gives there, even NaN. Raises ValueError for shapes that do not fit.
+    """
+    reward, discount, valid = steps
+    fit = reward.shape == discount.shape == valid.shape and value.shape == (len(reward) + 1, *reward.shape[1:])
+    names = "reward, discount and valid must be [T, B] and value [T+1, B]"
+    check_shapes(fit and reward.ndim == 2, names, reward, discount, valid, value)
+    return reward + torch.where(discount == 0, 0.0, discount * ahead) - value[:-1]
+
+
+def check_shapes(fit: bool, wanted: str, *given: Tensor | None, **named: Tensor) -> None:
+    """Raises ValueError, with the shapes given, unless they `fit`."""
+    if not fit:
+        shapes = ["None" if x is None else str(list(x.shape)) for x in given]
+        shapes += [f"{name} {list(x.shape)}" for name, x in named.items()]
+        raise ValueError(f"{wanted}; got {', '.join(shapes)}")
+
+
+def masked_mean(x: Tensor, valid: Tensor) -> Tensor:
+    """Mean over the valid entries, 0 if there are none. The rest is ignored, even NaN."""
+    return torch.where(valid, x, 0.0).sum() / valid.sum().clamp(min=1)
+
+
+# What every loss shares.
+
+
+COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explained_variance", "approx_kl")
+
+
+Key = tuple[int, int, int]  # of random numbers: the run's seed, the learner's index, the update
+Hyper = Mapping[str, Any]  # hyperparameters by name: numbers, or tensors []
+
+
+class LossOutput(NamedTuple):
+    """A scalar to minimize, detached scalars to report, and, of a batch from a replay, new priorities [B]."""
+
+    loss: Tensor
+    metrics: Mapping[str, Tensor]
+    priority: Tensor | None = None
+
+
+@cache
+def _kinds(settings: Any) -> dict[str, Any]:
+    return get_type_hints(settings, include_extras=True)
+
+
+class Loss:
+    """Scores a batch: what a learner minimizes. It calls the networks itself.
+
+    A loss of your own inherits this, names its `metrics` and defines `__call__`. It is pickled: make it a frozen
+    dataclass. All else has defaults. A field whose type says what is allowed (core.errors, Literal) is checked.
+    """
+
+    metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars, all of them in every result
+    terms: Mapping[str, float] = MappingProxyType({})  # added terms, by name, and their costs
+    reduction: str = "mean"  # over the batch; "sum": the gradient grows with the batch
+    whole: bool = True  # with several passes over a rollout, minibatches have whole lanes with all their rows
+    divisible: bool = False  # the losses of parts of a batch of transitions add up to its own; see `ahead`
+    recalls: bool = False  # unrolls the rows that were acted and no others, so activations of acting can serve
+
+    def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
+        """Score a batch by the present weights.
+
+        policy: the Policy that learns; target: its target network, None without one. batch: tensors; of a rollout rows
+        [T+1, B, …], of a replay what its `sample` gives. state: [B, …], before row 0. hyper: hyperparameters by name.
+        Called again with equal tensors and weights it gives the same.
+        """
+        raise NotImplementedError
+
+    @property
+    def title(self) -> str:
+        """Its name in the diagram."""
+        return type(self).__name__
+
+    def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
+        """Compute what several passes over a rollout [T+1, B] share: at least `valid` [T, B]. scale: of rewards."""
+        return {"valid": ~rows["first"][1:]}
+
+    def noise(self, policy: Any, batch: Batch, key: Key) -> Batch:
+        """Draw the random numbers of one update by their key: arrays that the batch then has under these names. Of a
+        divisible loss they are [B, …], or a `key`, which all parts get.
+        """
+        return {}
+
+    def ahead(self, target: Any, batch: Batch) -> Batch:
+        """Compute what needs the target network alone, without gradient. A batch that has these names already is
+        scored with them.
+        """
+        return {}
+
+    def __post_init__(self) -> None:
+        """Check the fields of a dataclass. Raises UserError."""
+        own: Any = type(self)
+        try:
+            kinds = _kinds(own)
+        except NameError:  # a type that is known to type checkers alone
+            return
+        for name, value in vars(self).items():
+            kind = kinds[name]
+            choices = get_args(kind) if get_origin(kind) is Literal else get_args(kind)[1:]
+            if get_origin(kind) is Literal and value not in choices:
+                raise UserError(f"{name}: {value!r} given, allowed: {', '.join(choices)}")
+            if get_origin(kind) is Annotated and value not in choices[0]:
+                raise UserError(f"{name}: {value} given, allowed: a number {choices[0]}")
+
+
+def check_loss(loss: Loss) -> None:
+    """Raises UserError: it is no loss, or lacks a method or the names of its metrics."""
+    where = f"LearnerSpec.loss: class {type(loss).__name__}"
+    if not isinstance(loss, Loss):
+        raise UserError(f"{where}: it must inherit polyplay.learning.Loss")
+    if type(loss).__call__ is Loss.__call__:
+        raise UserError(f"{where} lacks __call__(policy, target, batch, state, hyper) -> LossOutput")
+    try:
+        inspect.signature(loss.__call__).bind(*"ptbsh")
+    except TypeError as e:
+        taken = "it must be __call__(policy, target, batch, state, hyper) -> LossOutput"
+        raise UserError(f"{where}: __call__ does not take what it is given, {e}; {taken}") from None
+    if not isinstance(loss.metrics, tuple) or not all(isinstance(name, str) for name in loss.metrics):
+        raise UserError(f"{where}: metrics is {loss.metrics!r}, it must be a tuple of names, as ('loss',)")
+
+
+def check_output(loss: Loss, scored: LossOutput) -> None:
+    """Raises UserError: a loss gave something else than a LossOutput with a scalar and all its metrics."""
+    where = f"LearnerSpec.loss: class {type(loss).__name__}: __call__ gave"
+    if not isinstance(scored, LossOutput):
+        raise UserError(f"{where} {type(scored).__name__}, it must give LossOutput(loss, metrics, priority)")
+    if not isinstance(scored.metrics, Mapping):
+        raise UserError(f"{where} metrics of class {type(scored.metrics).__name__}, it must be a dict of tensors []")
+    x = scored.loss
+    if not isinstance(x, Tensor) or x.ndim or not x.requires_grad:
+        given = f"{type(x).__name__} {list(x.shape)}" if isinstance(x, Tensor) else type(x).__name__
+        raise UserError(f"{where} a loss {given}, it must be a tensor [] with a gradient")
+    if wrong := [k for k in loss.metrics if not isinstance(scored.metrics.get(k), Tensor) or scored.metrics[k].ndim]:
+        raise UserError(f"{where} no tensor [] as metric {wrong[0]!r}, which `metrics` names")
+
+
+def importance_weight(batch: Batch, like: Tensor) -> Tensor:
+    """Of what a replay drew; 1 without weights."""
+    return batch["weight"].to(like.dtype) if "weight" in batch else torch.ones_like(like)
+
+
+Reduction = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True)
+class ActorCriticLoss(Loss, ABC):
+    """Settings and terms that losses of actor-critics share."""
+
+    gamma: Fraction = 0.99
+    lam: Fraction = 1.0
+    _: KW_ONLY
+    value_cost: NonNegative = 0.5
+    normalize_advantage: bool = False  # (A − mean)/(std + 1e-8) over the batch's valid transitions
+    value_half: bool = False  # ½(R − V)² instead of (R − V)²
+    value_clip: bool = False  # of several passes: changes of V count up to ± the clip range, as baselines' ppo2
+    reduction: Reduction = "mean"
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"
+    reward_scale: Positive = 1.0
+
+    def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
+        rows = tree.at(batch, slice(-1)) if self.recalls else batch
+        return self.score(policy.unroll(rows, state), batch, hyper)
+
+    @abstractmethod
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
+        """Score the outputs of a network, at least logp, value and entropy, for rows [T+1, B]."""
+
+    def transitions(self, batch: Batch, out: Batch) -> Transitions:
+        """Transitions [T, B] of rows, after a check that these and the outputs `out` have one shape.
+
+        Rewards are as this loss learns from them: `reward_scale`·r as it is ("none"), limited to [−1, 1] ("clip"), or
+        its sign; "scale": multiplied with what the policy says too, and limited to [−10, 10].
+        """
+        steps, rows = transitions(batch, self.gamma), {k: batch[k] for k in ("logp", "value", "reward") if k in batch}
+        heads = {k: out[k] for k in ("logp", "value", "entropy") if k in out}
+        length, lanes = batch["reward"].shape
+        fit = all(x.shape == (length, lanes) for x in rows.values())
+        fit = fit and all(x.shape == (length - self.recalls, lanes) for x in heads.values())
+        named = {f"out {k}": x for k, x in heads.items()} | {f"batch {k}": x for k, x in rows.items()}
+        check_shapes(fit, "all must be one [T+1, B] shape", **named)
+        if self.reward == "scale":
+            if "reward_scale" not in out:
+                raise ValueError("reward='scale' needs a policy that says reward_scale: make it with returns=gamma")
+            return steps._replace(reward=(steps.reward * (self.reward_scale * out["reward_scale"])).clamp(-10.0, 10.0))
+        reward = steps.reward * self.reward_scale
+        if self.reward != "none":
+            reward = reward.sign() if self.reward == "sign" else reward.clamp(-1.0, 1.0)
+        return steps._replace(reward=reward)
+
+    def sum_terms(
+        self,
+        out: Batch,
+        acted: Batch,
+        valid: Tensor,
+        made: Advantages,
+        entropy_cost: Any,
+        reach: Any = None,
+        log_rho: Tensor | None = None,
+        bound: float = 1.0,
+    ) -> LossOutput:
+        """Add up the terms policy_loss, value_loss and entropy over valid transitions [T, B].
+
+        out, acted: what the network says, and said while acting, [T, B] or [T+1, B]; made: without gradient; reach: the
+        ratio of both is clipped to 1 ± it (PPO), None: there is no ratio; log_rho: metrics tell of ratios π/μ, and how
+        many of them are beyond `bound`.
+        """
+        (advantage, target), count, length = made, valid.sum().clamp(min=1), len(valid)
+        # 0 where it is not valid, and at least of the targets' precision: outputs in bfloat16 are summed in float32
+        zero, heads = torch.zeros_like(target), [out[k][:length] for k in ("logp", "value", "entropy")]
+        masked = [torch.where(valid, x, zero) for x in (advantage, target, *heads, acted["logp"][:length])]
+        advantage, target, logp, value, entropy, acted_logp = masked
+        if self.normalize_advantage:
+            centred = torch.where(valid, advantage - advantage.sum() / count, zero)
+            advantage = centred / ((centred.square().sum() / count).sqrt() + 1e-8)
+        squared = (target - value).square()
+        if reach is None:
+            policy_loss = (-advantage * logp).sum() / count
+        else:
+            ratio = (logp - acted_logp).exp()
+            clipped = ratio.clamp(1.0 - reach, 1.0 + reach)
+            policy_loss = torch.maximum(-advantage * ratio, -advantage * clipped).sum() / count
+        if self.value_clip and reach is not None:
+            before = torch.where(valid, acted["value"][:length], zero)
+            near = before + (value - before).clamp(-reach, reach)
+            squared = torch.maximum(squared, (target - near).square())
+        terms = policy_loss, squared.sum() / count * (0.5 if self.value_half else 1.0), entropy.sum() / count
+        loss = policy_loss + self.value_cost * terms[1] - entropy_cost * terms[2]
+        loss = loss * count if self.reduction == "sum" else loss
+
+        with torch.no_grad():
+            both = torch.stack((target, target - value))
+            centred = both - both.sum((1, 2), keepdim=True) / count
+            spread, rest = torch.where(valid, centred.square(), 0.0).sum((1, 2)).unbind()
+            explained = torch.where(spread > 0, 1.0 - rest / spread, 0.0)  # 0 where the targets do not vary
+            approx_kl = 0.5 * ((logp - acted_logp).square().sum() / count)
+            found = dict(zip(COMMON, (loss, *terms, value.sum() / count, explained, approx_kl), strict=True))
+            if reach is not None:
+                beyond = ((ratio - 1.0).abs() > reach).to(ratio.dtype).sum() / count
+                found |= {"clip_fraction": beyond, "clip_range": torch.as_tensor(reach)}
+            if log_rho is not None:
+                rho = log_rho.exp()
+                beyond = masked_mean((rho > bound).to(rho.dtype), valid)
+                found |= {"rho_mean": masked_mean(rho, valid), "rho_clipped": beyond}
+        return LossOutput(loss, {k: x.detach() for k, x in found.items()})
+
+
+# Losses of the policy-gradient systems: frozen dataclasses, whose `score` takes
+#
+# out    policy.unroll(batch, state): "logp", "value", "entropy", each [T+1, B]
+# batch  rows 0..T as tensors [T+1, B]: reward (raw), terminated, first, and the acting weights' logp and value
+# hyper  entropy_cost, and of PPO with anneal_clip `remaining`
+#
+# All terms run over valid transitions only (see above): "mean" divides by their number (at least 1), "sum"
+# does not divide, so its gradient grows with the rows of a batch. Targets and advantages are constants.
+# Metrics are detached scalars: `loss` is what is minimised, every other one is a mean over valid transitions,
+# before costs, whatever the reduction.
+
+
+@dataclass(frozen=True)
+class A2C(ActorCriticLoss):
+    """Advantage actor-critic: −A·log π(a) − entropy_cost·H + value_cost·(R − V)².
+
+    Advantages and targets R = A + V come from the values stored while acting (GAE with `lam`; λ = 1 is the
+    n-step return); at lag 0 these are the learner's own. Defaults: OpenAI baselines' a2c (mean, no extra ½).
+    baseline="present": the same R, but the advantage is R − V of the present weights, without its gradient.
+    A3C (Mnih et al. 2016) is reduction="sum"; muupan/async-rl, its reproduction, halves the value loss again; GA3C
+    (Babaeizadeh et al. 2017;
+    NVlabs/GA3C) is reduction="sum", value_half=True, value_cost=1, baseline="present".
+    Raises ValueError for shapes that do not fit.
+    """
+
+    _: KW_ONLY
+    baseline: Literal["acted", "present"] = "acted"  # whose V is subtracted from R for the policy
+    values: Literal["acted", "unrolled"] = "acted"  # which V targets are made of; unrolled: acting had these weights
+    recalls: bool = False  # row T is not unrolled: no loss uses more of it than V, which acting said
+
+    metrics = COMMON
+
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
+        steps, value = self.transitions(batch, out), batch["value"]
+        if self.values == "unrolled":
+            value = torch.cat([out["value"].detach(), value[len(out["value"]) :]])
+        advantage, target = gae(steps, value, self.lam)
+        if self.baseline == "present":
+            advantage = target - out["value"][: len(target)].detach()
+        return self.sum_terms(out, batch, steps.valid, (advantage, target), hyper["entropy_cost"])
+
+
+@dataclass(frozen=True)
+class VTrace(ActorCriticLoss):
+    """IMPALA (Espeholt et al. 2018, §4.2): −A·log π(a) − entropy_cost·H + value_cost·½(v − V)².
+
+    v and A come from V-trace with the learner's values and ratios π/μ against the log-probabilities stored
+    while acting. Infinite bounds do not clip; `rho` ≥ `c` as the paper assumes. Defaults are those of
+    deepmind/scalable_agent (sums over time and batch).
+    Raises ValueError for shapes that do not fit.
+    """
+
+    rho: float = 1.0
+    c: float = 1.0
+    rho_pg: float = 1.0
+    _: KW_ONLY
+    reduction: Reduction = "sum"
+    value_half: bool = True
+
+    metrics = (*COMMON, "rho_mean", "rho_clipped")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not (0.0 < self.c <= self.rho and self.rho_pg > 0.0):
+            given = f"rho {self.rho}, c {self.c}, rho_pg {self.rho_pg}"
+            raise UserError(f"{given} given, allowed: numbers above 0, c no more than rho")
+
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
+        steps = self.transitions(batch, out)
+        log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
+        made = vtrace(steps, out["value"].detach(), log_rho, self.rho, self.c, self.rho_pg, self.lam)
+        cost = hyper["entropy_cost"]
+        return self.sum_terms(out, batch, steps.valid, made, cost, log_rho=log_rho, bound=self.rho)
+
+
+@dataclass(frozen=True)
+class PPO(ActorCriticLoss):
+    """max(−A·r, −A·clip(r, 1−ε, 1+ε)) − entropy_cost·H + value_cost·(R − V)², with r = π(a)/μ(a).
+
+    μ, and the values V_μ that A (GAE with `lam`) and R = A + V_μ are made of, are those stored while acting: `prepare`
+    makes A and R once, for all passes. value_clip: max((R − V)², (R − V_μ − clip(V − V_μ, −ε, ε))²) instead, as
+    baselines' ppo2. ε is `clip_range`, with anneal_clip times `hyperparameters.remaining`, the part of the run to
+    come. Advantages are normalised over each call's rows. Means over valid transitions.
+    Raises ValueError for shapes that do not fit.
+    """
+
+    lam: Fraction = 0.95
+    clip_range: Positive = 0.1
+    anneal_clip: bool = True
+    _: KW_ONLY
+    value_cost: NonNegative = 1.0
+    whole = False
+
+    metrics = (*COMMON, "clip_fraction", "clip_range")
+
+    def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
+        """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
+        steps = self.transitions(rows, {"reward_scale": scale})
+        advantage, target = gae(steps, rows["value"], self.lam)
+        return {"advantage": advantage, "target": target, "valid": steps.valid}
+
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
+        """out: "logp", "value", "entropy"; batch: those of `prepare`, and "logp", "value" as acted; all one shape."""
+        rows = {k: batch[k] for k in ("advantage", "target", "valid", "logp", "value")}
+        rows |= {f"out {k}": out[k] for k in ("logp", "value")}
+        check_shapes(len({x.shape for x in rows.values()}) == 1, "all must be one shape", **rows)
+        reach = self.clip_range * (hyper["remaining"] if self.anneal_clip else 1.0)
+        made = batch["advantage"], batch["target"]
+        return self.sum_terms(out, batch, batch["valid"], made, hyper["entropy_cost"], reach)
+
+
+@dataclass(frozen=True)
+class APPO(ActorCriticLoss):
+    """The same surrogate for rollouts of older weights, whole lanes at a time (after Sample Factory, Petrenko
+    et al. 2020, with its V-trace on): targets v_t are V-trace's, from the present V and ratios π/μ, with ρ̄ = c̄ = 1
+    and `lam` in the traces; A_t = r_{t+1} + d_t·v_{t+1} − V_t, which the surrogate's own ratio corrects, so no ρ
+    before it (Sample Factory has both, and no λ). With λ = 1 and fresh weights this is PPO with λ = 1. Raises
+    UserError for settings out of range, ValueError for shapes that do not fit.
+    """
+
+    lam: Fraction = 0.95
+    clip_range: Positive = 0.1
+    _: KW_ONLY
+    normalize_advantage: bool = True
+    metrics = (*PPO.metrics, "rho_mean", "rho_clipped")
+
+    def score(self, out: Batch, batch: Batch, hyper: Hyper) -> LossOutput:
+        """out and batch: rows [T+1, B], as those of VTrace."""
+        steps, value = self.transitions(batch, out), out["value"].detach()
+        log_rho = out["logp"][:-1].detach() - batch["logp"][:-1]
+        _, target = vtrace(steps, value, log_rho, lam=self.lam)
+        ahead = torch.cat([target[1:], value[-1:].to(target.dtype)])
+        made = steps.reward + steps.discount * ahead - value[:-1], target
+        return self.sum_terms(out, batch, steps.valid, made, hyper["entropy_cost"], self.clip_range, log_rho)
+
+
+@dataclass(frozen=True)
+class AlphaZeroLoss(Loss):
+    """The loss of AlphaGo Zero: the mean over positions that a replay drew of (z − v)² − Σ_a π(a) log p(a), where p is
+    the softmax of the logits of legal moves (Silver et al. 2017, eq. 1). Its c‖θ‖² is the optimizer's weight decay 2c.
+
+    Each position is shown to the network under a symmetry of its board, the same for the same `seed`, update and place
+    in the batch; or as it is, without `turned`.
+
+    value_mse is (z − v)²/4, the mean squared error of outcomes scaled to [0, 1] as the paper's figure 3 has it;
+    policy_kl is Σ π log(π/p). Raises ValueError for shapes that do not fit.
+    """
+
+    board: Game
+    seed: int = 0
+    turned: bool = True
+
+    metrics = (
+        *("loss", "policy_loss", "value_loss", "value_mse", "policy_kl", "target_entropy"),
+        *("value_mean", "value_accuracy", "weight_mean"),
+    )
+
+    def __call__(self, policy: Policy, target: None, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
+        """batch: "mask" [2, B, A], legal moves of the position (row 0) and of the one behind it; "visits" [B, A], the
+        search's distribution π over legal moves; "return" [B], z: the game's outcome, −1 to 1, for the mover.
+        """
+        planes = unpacked(batch["obs"][0], self.board.planes) if self.board.binary else batch["obs"][0]
+        cells = batch["cells"][:, None].expand(-1, planes.shape[1], -1)
+        out = policy.unroll({"obs": planes.flatten(2).gather(2, cells).view_as(planes)[None]}, {})
+        return self.score(out["logits"][0].gather(1, batch["actions"]), out["value"][0], batch)
+
+    def noise(self, policy: Policy, batch: Batch, key: Key) -> Batch:
+        """For each of n positions: "cells" [n, cells], which cell is shown at i, and "actions" [n, A], where action i
+        is shown.
+        """
+        n, images = len(batch["action"]), self.board.symmetries
+        u = uniform(self.seed, np.arange(n), np.array([key[2]]), 1)[:, 0]
+        chosen = (u * len(images) * self.turned).astype(np.int64)  # 0: the identity
+        cells, actions = np.stack([np.argsort(c) for c, _ in images]), np.stack([a for _, a in images])
+        return {"cells": cells[chosen], "actions": actions[chosen]}
+
+    def score(self, logits: Tensor, value: Tensor, batch: Batch) -> LossOutput:
+        """Score logits [B, A] of all actions and values [B] of the mover, both with gradient."""
+        target, z, legal = batch["visits"], batch["return"], batch["mask"][0]
+        fit, named = logits.shape == target.shape == legal.shape, {"logits": logits, "visits": target, "mask": legal}
+        check_shapes(fit, "all must be one [B, A] shape", **named)
+        check_shapes(value.shape == z.shape, "all must be one [B] shape", **{"value": value, "return": z})
+        weight = importance_weight(batch, z)
+        log_p = logits.masked_fill(~legal, -torch.inf).log_softmax(-1).masked_fill(~legal, 0.0)
+        policy, error = -(target * log_p).sum(-1), (z - value).square()
+        loss = (weight * (policy + error)).mean()
+        with torch.no_grad():
+            entropy, won = -torch.xlogy(target, target).sum(-1).mean(), z != 0
+            right = (value.sign() == z.sign()) & won
+            accuracy = right.to(z.dtype).sum() / won.sum().clamp(min=1)
+            means = policy.mean(), error.mean(), error.mean() / 4, policy.mean() - entropy, entropy
+            found = (loss.detach(), *means, value.mean(), accuracy, weight.mean())
+        return LossOutput(loss, dict(zip(self.metrics, found, strict=True)))
+
+
+def unpacked(bits: Tensor, planes: tuple[int, int, int]) -> Tensor:
+    """float32 [B, C, H, W] of planes as bits, uint8 [B, ceil(C·H·W / 8)] (np.packbits)."""
+    shifts = torch.arange(7, -1, -1, dtype=torch.uint8, device=bits.device)
+    single = bits[..., None].bitwise_right_shift(shifts).bitwise_and(1).flatten(1)
+    return single[:, : math.prod(planes)].to(torch.float32).view(-1, *planes)
