@@ -33,9 +33,8 @@ from polyplay.core.processes import ForkServer
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch, Spec
 from polyplay.envs import rules
-from polyplay.envs.base_pool import UnitPool
+from polyplay.envs.base_pool import InlinePool, UnitPool
 from polyplay.envs.build import factory
-from polyplay.envs.inline_pool import InlinePool
 from polyplay.envs.lane import START
 from polyplay.envs.make import POOLS, whole_matches
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Pool, box_parts

@@ -22,9 +22,9 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import masks, pettingzoo, rules, saved_state, spaces
-from polyplay.envs.base_pool import BROKEN, FAILED, NOTE, ROUNDED, UNBUILT, SharedRows
 from polyplay.envs.build import build_env, imported, inspect_env, one_line
 from polyplay.envs.pool import EPISODE_CUT, EnvSpec, Factory, Lanes, Pool, lane_seeds, title_of
+from polyplay.envs.shared_rows import BROKEN, FAILED, NOTE, ROUNDED, UNBUILT, SharedRows
 from polyplay.envs.spaces import SpaceViolation, fields
 
 HERE = os.path.dirname(__file__) + os.sep  # the room envs/

@@ -9,8 +9,8 @@ import numpy as np
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Tree
-from polyplay.envs.base_pool import FLAGS
 from polyplay.envs.pool import Envs, EnvSpec, options
+from polyplay.envs.shared_rows import FLAGS
 from polyplay.envs.spaces import Discrete, describe_actions, describe_fields
 from polyplay.games.board_rules import show_all
 from polyplay.games.boards import GAMES, OPTIONS, Game, game
@@ -74,7 +74,6 @@ class BoardPool(ArrayPool):
         self._random = game_streams(seed, lane, envs.lanes)
         self._arrays = {"records": self._records, "side": self._side, "random": self._random, "rows": self._rows}
         self._begin(everyone)
-        self._ready.back(everyone.tolist())
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         over = self._rows["over"][numbers]

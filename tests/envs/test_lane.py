@@ -17,10 +17,10 @@ import pytest
 from gymnasium import spaces
 
 from polyplay.core.errors import EnvFailure, UserError
-from polyplay.envs import Envs, Greedy, build
-from polyplay.envs.base_pool import BROKEN, FAILED, ROUNDED, UNBUILT, Seating, SharedRows
+from polyplay.envs import Envs, build
 from polyplay.envs.lane import Lane, LaneJob, Seats, StateBot, load_bot, seat_bot, take_turn
 from polyplay.envs.pool import lane_seeds
+from polyplay.envs.shared_rows import BROKEN, FAILED, ROUNDED, UNBUILT, Seating, SharedRows
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE
 from tests.envs.players import HANG, KILL, SCRIPT, STAY, Scripted, TwinMatch
@@ -344,7 +344,7 @@ def test_a_saved_pool_goes_on_as_it_would_have(inline: bool):
 
 def test_processes_of_matches_come_and_go():
     """A lane is there once its first row is: else a scheduler would measure while environments are being built."""
-    envs = Envs(Scripted, 9, batching=Greedy(9), workers=9, active=3)
+    envs = Envs(Scripted, 9, at_once=9, workers=9, active=3)
     seen: set[int] = set()
 
     def serve(until: Callable[[], bool], stay: int) -> None:
@@ -367,7 +367,7 @@ def test_processes_of_matches_come_and_go():
         serve(lambda: pool.present == 3, stay=3)
         assert list(pool._workers) == [0]
     with pytest.raises(UserError, match="--agents 4 is no multiple of the 3 seats"):
-        Envs(Scripted, 9, batching=Greedy(9), workers=9, active=4).open(0)
+        Envs(Scripted, 9, at_once=9, workers=9, active=4).open(0)
 
 
 def vanish(self: Any, actions: dict) -> Any:
