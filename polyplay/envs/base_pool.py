@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from polyplay.envs.pool import Envs, Lanes, Pool
 from polyplay.envs.process_state import GlobalGenerators, seeding_torch
 from polyplay.envs.saved_state import reason_of
 from polyplay.envs.shared_rows import BROKEN, ROUNDED, UNBUILT, Seating, SharedRows, check_groups, row_fields
-from polyplay.envs.spaces import check_action
+from polyplay.envs.spaces import ActionSpec, Box, Discrete, inner_path, place_of
 
 STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # where a lane is: stepped, with a row, the caller's, not there
 
@@ -105,6 +105,28 @@ class BasePool(Pool):
 
     @abstractmethod
     def _step(self, numbers: np.ndarray, action: Tree) -> None: ...
+
+
+def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") -> Tree:
+    """`action` as arrays of `lanes` actions, each as its leaf's `field` says, in a dict where `space` is one.
+
+    Raises ValueError: wrong keys, shape, kind or range (a policy's mistake, never an environment's).
+    """
+    if isinstance(space, dict):
+        if not isinstance(action, Mapping) or action.keys() != space.keys():
+            given = f"keys {list(action)}" if isinstance(action, Mapping) else type(action).__name__
+            raise ValueError(f"actions {place_of(path)}must have keys {list(space)}, got {given}")
+        return {k: check_action(s, action[k], lanes, inner_path(path, k)) for k, s in space.items()}
+    array = np.asarray(action)
+    if array.shape != (lanes, *space.field.shape) or array.dtype.kind not in space.kinds:
+        want = f"{'floats' if space.kinds == 'f' else 'integers'} {[lanes, *space.field.shape]}"
+        raise ValueError(f"actions {place_of(path)}must be {want}, got {array.dtype} {list(array.shape)}")
+    if not isinstance(space, Box):
+        array = array.astype(np.int64, copy=False)
+        if (array.view(np.uint64) >= space.most).any():  # what is negative is huge there
+            want = f"lie in 0…{space.n - 1}" if isinstance(space, Discrete) else f"be {space}, counted from 0"
+            raise ValueError(f"actions {place_of(path)}must {want}, got {array.min()}…{array.max()}")
+    return array.astype(space.field.dtype, copy=False)
 
 
 HOUR, STEPS = 3600.0, 10_000  # a fault is forgotten after so many seconds, or so many steps of its pool

@@ -110,6 +110,12 @@ def row_fields(spec: EnvSpec) -> Spec:
     return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.team_fields}
 
 
+def first_row(rows: Batch) -> Batch:
+    """What a row that follows no step has, beside its observation and mask."""
+    counts: Batch = {name: 0.0 for name in ("reward", "team_reward", "events") if name in rows}
+    return {**counts, **dict.fromkeys(FLAGS, False), "first": True}
+
+
 class SharedRows(SharedObject):
     """The pool's shared memory: rows and actions [lanes, …], and the status of its workers; of environments with
     several players who sits where, whether matches are held, and which rest.

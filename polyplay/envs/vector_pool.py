@@ -25,6 +25,7 @@ from polyplay.envs import rules, spaces
 from polyplay.envs.atari import Atari, actions_of, rom
 from polyplay.envs.base_pool import BasePool
 from polyplay.envs.build import autoreset_mode, build_vector, factory, mask_note, one_line, resets_lanes
+from polyplay.envs.lane import action_reader, check_contains, observation_writer
 from polyplay.envs.masks import KEY
 from polyplay.envs.pool import Envs, Lanes, lane_seeds, need, options
 from polyplay.envs.process_state import GlobalGenerators, seeding_torch
@@ -34,7 +35,7 @@ def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
     """From a batch of the pool's actions to what the vector environment's `step` takes."""
     if isinstance(space, gym.Discrete):
         return lambda a: (a + space.start).astype(space.dtype)
-    one = spaces.action_reader(space)
+    one = action_reader(space)
     if not isinstance(space, gym.Dict | gym.Tuple):
         return one  # bounds and first numbers are every lane's
 
@@ -74,9 +75,9 @@ class VectorLanes:
         self.who = f"{title}, lanes {lane}–{lane + self.n - 1}"
         self.mode, self.remark = autoreset_mode(env), ""
         self.space, self.act = env.single_observation_space, action_writer(env.single_action_space, self.n)
-        self.read = spaces.observation_writer(self.space, rows["obs"], slice(None))
+        self.read = observation_writer(self.space, rows["obs"], slice(None))
         self.seen = tree.map(np.zeros_like, rows["obs"])  # of all lanes, of which rows get some
-        self.see = spaces.observation_writer(self.space, self.seen, slice(None))
+        self.see = observation_writer(self.space, self.seen, slice(None))
         self.undone = resets_lanes(env)
         self.unseen = np.zeros(self.n)  # rewards
 
@@ -91,7 +92,7 @@ class VectorLanes:
                 raise mask_note(self.title)
             self.read(obs)
             for i, one in enumerate(self._each(obs)):
-                if near := rules.check_contains(self.space, one, f"lane {i}"):
+                if near := check_contains(self.space, one, f"lane {i}"):
                     self.remark = f"{self.title}: {near} {rules.rule_suffix('bounds')}"
         self._flags(np.ones(self.n, bool))
 
@@ -157,7 +158,7 @@ class VectorLanes:
             raise UserError(f"{text} {rules.rule_suffix('final-observation')}")
         each = last if alone else list(self._each(last))
         for i in np.flatnonzero(lanes):
-            spaces.observation_writer(self.space, self.rows["obs"], int(i))(each[int(i)])
+            observation_writer(self.space, self.rows["obs"], int(i))(each[int(i)])
 
     def _each(self, obs: Any) -> Iterator[Any]:
         return iterate(batch_space(self.space, self.n), obs)

@@ -10,7 +10,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.pool import Envs, EnvSpec, options
-from polyplay.envs.shared_rows import FLAGS
+from polyplay.envs.shared_rows import first_row
 from polyplay.envs.spaces import Discrete, describe_actions, describe_fields
 from polyplay.games.board_rules import show_all
 from polyplay.games.boards import GAMES, OPTIONS, Game, game
@@ -99,7 +99,7 @@ class BoardPool(ArrayPool):
         self._side[at] ^= 1
         self._records[at] = self._start
         self._answer(at[self._side[at] == 1])
-        self._write(at, {"reward": 0.0, **dict.fromkeys(FLAGS, False), "first": True})
+        self._write(at, first_row(self._rows))
 
     def _answer(self, at: np.ndarray) -> np.ndarray:
         """The opponents move; what that leads to."""

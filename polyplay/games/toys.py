@@ -617,7 +617,7 @@ class ToyPool(ArrayPool):
         self._write(at, after, {"reward": reward, **flags, "first": False})
 
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
-        self._write(at, states, {"reward": 0.0, **dict.fromkeys(shared_rows.FLAGS, False), "first": True})
+        self._write(at, states, shared_rows.first_row(self._rows))
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)
@@ -693,16 +693,11 @@ class MatchPool(ArrayPool):
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
         self._table.draw(at)
         self._over[at] = self._rests[at] = False
-        self._write(at, states, self._nothing())
+        self._write(at, states, shared_rows.first_row(self._rows))
 
     def _rest(self, at: np.ndarray) -> None:
         self._rests[at] = True
-        tree.write(self._rows, self._table.lanes[at], self._nothing())
-
-    def _nothing(self) -> Batch:
-        """Of a row that follows no step."""
-        counts: Batch = {k: 0.0 for k in ("reward", "team_reward", "events") if k in self._rows}
-        return {**counts, **dict.fromkeys(shared_rows.FLAGS, False), "first": True}
+        tree.write(self._rows, self._table.lanes[at], shared_rows.first_row(self._rows))
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)

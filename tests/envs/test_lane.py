@@ -37,6 +37,28 @@ def turn(one, board, action=FINE):
     return take_turn(one)
 
 
+class Resets(faulty.Obedient):
+    """Its reset() returns what a test says."""
+
+    answer: Any = None
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [np.zeros(4), (np.zeros(4),)])
+def test_what_reset_returns_is_checked(answer):
+    one, board = lane(type("Other", (Resets,), {"answer": answer}))
+    assert turn(one, board) == ~0
+    assert "reset() must return (observation, info), given" in board.read(0)[1]
+
+
+def test_reset_may_return_a_list():
+    one, board = lane(type("Lists", (Resets,), {"answer": [np.zeros(4), {}]}))
+    assert turn(one, board) == 0
+
+
 SMALL = """
 import sys, psutil, polyplay.envs.make
 print(int(psutil.Process().memory_info().rss < 60 * 2**20), int("torch" in sys.modules))
