@@ -26,8 +26,8 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 from torch import Tensor
 
 from polyplay import systems
+from polyplay.acting.actor import MatchEnds, act_rows
 from polyplay.acting.play import PlayOptions, TeamPlayer, load_player, policy_player, random_player, scripted_player
-from polyplay.acting.rows import MatchEnds, act_rows
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import read_lines

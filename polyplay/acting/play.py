@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from polyplay.acting.rows import MatchEnds, act_rows, player_from_cpu
+from polyplay.acting.actor import MatchEnds, act_rows, player_from_cpu
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import Row
 from polyplay.core.numbers import uniform

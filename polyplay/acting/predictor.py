@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from polyplay.acting.rows import EpisodeCounter, act_rows, write_row
+from polyplay.acting.actor import EpisodeCounter, act_rows, write_row
 from polyplay.buffers.rollout_queue import TrainingQueue
 from polyplay.core import tree
 from polyplay.core.numbers import uniform
