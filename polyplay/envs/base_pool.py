@@ -17,7 +17,7 @@ from polyplay.envs.lane import LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.pool import Envs, Lanes, Pool
 from polyplay.envs.process_state import GlobalGenerators, seeding_torch
 from polyplay.envs.saved_state import reason_of
-from polyplay.envs.shared_rows import BROKEN, ROUNDED, UNBUILT, Seating, SharedRows, check_groups, row_fields
+from polyplay.envs.shared_rows import BROKEN, ROUNDED, UNBUILT, Seating, SharedRows, row_fields, seat_lanes
 from polyplay.envs.spaces import ActionSpec, Box, Discrete, inner_path, place_of
 
 STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # where a lane is: stepped, with a row, the caller's, not there
@@ -30,7 +30,7 @@ class BasePool(Pool):
     come in turn.
     """
 
-    def __init__(self, envs: Envs, rows: Batch | None = None):
+    def __init__(self, envs: Envs, rows: Batch | None = None, seating: Seating | None = None):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
         self.spec, self.title = envs.spec, envs.title
         self.faults: list[str] = []
@@ -40,7 +40,9 @@ class BasePool(Pool):
         self._of_groups = [tree.at(self._rows, slice(i, i + self._width)) for i in range(0, envs.lanes, self._width)]
         self._where = np.full(envs.lanes, READY, np.int8)
         self._next = np.zeros((), np.int64)  # the lane that comes next, if it is ready
-        self._turns = {"where": self._where, "next": self._next}
+        self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # its state
+        if seating is not None:
+            self.seating, self._arrays["seating"] = seating, seating.arrays
         self._open, self._asynchronous = True, False  # asynchronous: lanes are ready at some time after send()
 
     @property
@@ -190,17 +192,17 @@ class UnitPool(BasePool):
 
     def __init__(self, envs: Envs, seed: int, lane: int, workers: int = 1):
         self.seats = envs.spec.seats if envs.spec.kinds else 1
-        if envs.spec.kinds:
-            check_groups(envs, self.seats)
-            self.seating = Seating(envs.lanes, self.seats, envs.agents, seed, lane)
+        seating = seat_lanes(envs, seed, lane) if envs.spec.kinds else None
         self.units = envs.lanes // self.seats
-        phases = envs.groups if self.seating is None else max(envs.groups // self.seating.blocks, 1)
+        phases = envs.groups if seating is None else max(envs.groups // seating.blocks, 1)
         self.width = self.units // phases  # of the parts that step in turn
         self.workers = min(workers, self.width)
-        self._board = SharedRows(envs.spec, envs.lanes, self.workers, self.seating)
-        super().__init__(envs, self._board.rows)
-        self.numbers = self._everyone if self.seating is None else self.seating.own[:, 0].copy()
-        self._faults = Faults(self._board, envs.max_restarts)
+        self._board = board = SharedRows(envs.spec, envs.lanes, self.workers, seating)
+        super().__init__(envs, board.rows, seating)
+        self._arrays |= {"action": board.action, "faults": board.faults}
+        self._arrays |= {} if seating is None else {"held": board.held, "resting": board.resting}
+        self.numbers = self._everyone if seating is None else seating.own[:, 0].copy()
+        self._faults = Faults(board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
 
     restarts = property(lambda self: self._faults.restarts)
@@ -223,22 +225,11 @@ class UnitPool(BasePool):
 
     def _saved(self, lanes: Batch) -> Batch:
         """Its state with that of its lanes or matches; every lane has a row."""
-        seating = {} if self.seating is None else {"seating": self.seating.state()}
-        return {"lanes": lanes, **seating, **tree.map(np.copy, self._arrays())}
+        return {"lanes": lanes, **tree.map(np.copy, self._arrays)}
 
-    def _arrays(self) -> Batch:
-        board = self._board
-        matches = {} if self.seating is None else {"held": board.held, "resting": board.resting}
-        return {"rows": board.rows, "action": board.action, "faults": board.faults, "turns": self._turns, **matches}
-
-    def _load_seating(self, saved: Batch) -> None:
-        if self.seating is not None:
-            self.seating.load(saved["seating"])
-
-    def _load_rows(self, saved: Batch) -> None:
-        """Once the lanes are loaded."""
-        arrays = self._arrays()
-        tree.write(arrays, ..., {k: saved[k] for k in arrays})
+    def _load(self, saved: Batch) -> None:
+        """All but the lanes or matches; every lane has a row."""
+        tree.write(self._arrays, ..., {name: saved[name] for name in self._arrays})
 
 
 class InlinePool(UnitPool):
@@ -304,13 +295,12 @@ class InlinePool(UnitPool):
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
-        self._load_seating(state)
+        self._load(state)
         self._random.enter()
         for i, unit in self._units.items():
             try:
                 unit.load(state["lanes"][str(i)])
             except Exception as e:
                 raise UserError(f"{unit.who}: cannot go on from what was saved: {reason_of(e)}") from e
-        self._load_rows(state)
         if "random" in state:  # not of earlier versions
             self._random.load(state["random"])

@@ -419,10 +419,7 @@ class ProcessPool(UnitPool):
     def state(self) -> Batch | None:
         """See Pool; waits for the rows that are awaited."""
         with self._turn, self._lock:
-            self._check_open()
-            while self._busy:  # a lane that is begun anew has no row yet
-                self._wait(math.inf)
-                self._check_open()
+            self._settle()
             lanes: Batch = {}
             for worker in self._workers.values():
                 if not self._ask(worker, SAVE):
@@ -433,12 +430,12 @@ class ProcessPool(UnitPool):
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
         with self._turn, self._lock:
-            self._load_seating(state)
+            self._settle()
+            self._load(state)
             for worker in self._workers.values():
                 worker.mail.put({str(lane): state["lanes"][str(lane)] for lane in worker.lanes})
                 if not self._ask(worker, LOAD):
                     raise UserError(f"{self.title}, {worker}: cannot go on from what was saved: {self.unsaved}")
-            self._load_rows(state)
 
     # --------------------------------------------------------------------------- lanes that come and go
 
@@ -505,6 +502,13 @@ class ProcessPool(UnitPool):
     def _busy(self) -> bool:
         """Something is being stepped."""
         return bool(self._due(np.flatnonzero(self._where == STEPPING)).size)
+
+    def _settle(self) -> None:
+        """Wait for the rows that are awaited: also a lane that is begun anew has none yet."""
+        self._check_open()
+        while self._busy:
+            self._wait(math.inf)
+            self._check_open()
 
     def _start(self, i: int) -> None:
         mine = self.numbers[self._owner[self.numbers] == i]

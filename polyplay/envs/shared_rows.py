@@ -28,11 +28,10 @@ class Seating:
         self.matches = lanes // seats
         self.blocks = min(agents, seats)  # of a match, that are drawn
         self.own = _lanes_of_matches(lanes, seats, agents)
-        self.lanes = self.own.copy()  # [matches, seats]: who has a seat
-        self.match, self.seat = np.empty((2, lanes), np.int64)  # of each lane
+        self.match, seat = np.empty((2, lanes), np.int64)  # of each lane
         self.match[self.own] = np.arange(self.matches)[:, None]
-        self.drawn = np.zeros(self.matches, np.int64)  # matches begun
-        self._keys = lane_seeds(seed, lane, lanes)[self.own[:, 0]].astype(np.uint64)
+        drawn, keys = np.zeros(self.matches, np.int64), lane_seeds(seed, lane, lanes)[self.own[:, 0]].astype(np.uint64)
+        self.bind({"lanes": self.own.copy(), "seat": seat, "drawn": drawn, "keys": keys})
         self._place(np.arange(self.matches))
 
     def draw(self, matches: np.ndarray) -> None:
@@ -49,19 +48,12 @@ class Seating:
     def _place(self, matches: np.ndarray) -> None:
         self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
 
-    # who sits where, as `state` has it and as other processes see it
-    arrays = property(lambda self: {"lanes": self.lanes, "drawn": self.drawn, "seat": self.seat})
-
     def bind(self, arrays: Batch) -> None:
-        """Keep who sits where in these arrays, as `state` has them and as other processes see them."""
-        self.lanes, self.drawn, self.seat = arrays["lanes"], arrays["drawn"], arrays["seat"]
-
-    def state(self) -> Batch:
-        return {"lanes": self.lanes.copy(), "drawn": self.drawn.copy(), "keys": self._keys.copy()}
-
-    def load(self, state: Batch) -> None:
-        self.lanes[:], self.drawn[:], self._keys[:] = state["lanes"], state["drawn"], state["keys"]
-        self._place(np.arange(self.matches))
+        """Keep all that changes in these arrays: who has a seat [matches, seats], the seat of each lane, how many
+        matches began, and what the draws come from.
+        """
+        self.arrays = arrays
+        self.lanes, self.seat, self.drawn, self._keys = (arrays[name] for name in ("lanes", "seat", "drawn", "keys"))
 
 
 def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
@@ -84,6 +76,12 @@ def _lanes_of_matches(lanes: int, seats: int, agents: int) -> np.ndarray:
     if agents <= seats:  # agent, match, its lanes there
         return everyone.reshape(agents, matches, seats // agents).transpose(1, 0, 2).reshape(matches, seats)
     return everyone.reshape(agents // seats, seats, width).transpose(0, 2, 1).reshape(matches, seats)
+
+
+def seat_lanes(envs: Envs, seed: int, lane: int) -> Seating:
+    """Who sits where in a pool's matches. Raises UserError: see check_groups."""
+    check_groups(envs, envs.spec.seats)
+    return Seating(envs.lanes, envs.spec.seats, envs.agents, seed, lane)
 
 
 def check_groups(envs: Envs, seats: int) -> None:
@@ -138,7 +136,7 @@ class SharedRows(SharedObject):
     def __init__(self, spec: EnvSpec, lanes: int, workers: int, seating: Seating | None = None):
         matches: dict[str, Tree] = {}
         if seating is not None:
-            sitting = {name: (array.shape, np.int64) for name, array in seating.arrays.items()}
+            sitting = {name: (array.shape, array.dtype) for name, array in seating.arrays.items()}
             matches = {"sitting": sitting, "held": (1, np.bool_), "resting": (seating.matches, np.bool_)}
         super().__init__(
             **matches,

@@ -72,7 +72,7 @@ class BoardPool(ArrayPool):
         # of the player: 1 moves second; a game changes it first
         self._side = ((lane + everyone + 1) % 2).astype(np.int8)
         self._random = game_streams(seed, lane, envs.lanes)
-        self._arrays = {"records": self._records, "side": self._side, "random": self._random, "rows": self._rows}
+        self._arrays |= {"records": self._records, "side": self._side, "random": self._random}
         self._begin(everyone)
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:

@@ -570,24 +570,19 @@ def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 class ArrayPool(base_pool.BasePool):
-    """A Pool all of whose state are arrays, `_arrays` by name, and who sits where."""
+    """A Pool all of whose state are its `_arrays`."""
 
-    _arrays: Batch
     _counters: np.ndarray  # of the lanes' or matches' random streams
 
     def _draw(self, at: np.ndarray) -> Draw:
         return lambda: game_rng(self._counters, at)
 
     def state(self) -> Batch:
-        """Copies of its arrays, seating and turns."""
-        seating = {} if self.seating is None else {"seating": self.seating.state()}
-        return tree.map(np.copy, {**self._arrays, **seating, "turns": self._turns})
+        """Copies of its arrays."""
+        return tree.map(np.copy, self._arrays)
 
     def load(self, state: Batch) -> None:
-        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
-        if self.seating is not None:
-            self.seating.load(state["seating"])
-        tree.write(self._turns, ..., state["turns"])
+        tree.write(self._arrays, ..., state)
 
 
 class ToyPool(ArrayPool):
@@ -600,7 +595,7 @@ class ToyPool(ArrayPool):
         everyone = np.arange(envs.lanes)
         self._states = self.game.reset(self._draw(everyone), envs.lanes)
         self._begin(everyone, self._states)
-        self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters}
+        self._arrays |= {"game": self._states, "random": self._counters}
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         over = self._rows["over"][numbers]
@@ -640,11 +635,10 @@ class MatchPool(ArrayPool):
     """A Pool of a toy of several players: a match steps in the send() that answers its last lane, in that thread."""
 
     def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):
-        super().__init__(envs)
-        shared_rows.check_groups(envs, self.spec.seats)
+        self._table = shared_rows.seat_lanes(envs, seed, lane)
+        super().__init__(envs, seating=self._table)
         self._asynchronous = True  # a lane is ready again once its match has stepped
         self.game = game
-        self.seating = self._table = shared_rows.Seating(envs.lanes, self.spec.seats, envs.agents, seed, lane)
         n = self._table.matches
         self._counters = game_streams(seed, lane, envs.lanes)[self._table.own[:, 0]]
         self._action = tree.zeros(spaces.fields(self.spec.action), (envs.lanes,))
@@ -652,7 +646,7 @@ class MatchPool(ArrayPool):
         everyone = np.arange(n)
         self._states = self.game.reset(self._draw(everyone), n)
         self._begin(everyone, self._states)
-        self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters, "action": self._action}
+        self._arrays |= {"game": self._states, "random": self._counters, "action": self._action}
         self._arrays |= {"over": self._over, "rests": self._rests, "held": self._held}
 
     resting = property(lambda self: bool(self._rests.all()))

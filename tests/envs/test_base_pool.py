@@ -85,8 +85,8 @@ def test_no_lane_is_lost_or_given_twice(seed, at_once, reload):
     out, held, given_away = set(range(lanes)), [], 0
     for _ in range(60):
         if reload:
-            turns, pool = pool._turns, waiting(lanes, pool.groups, at_once)
-            tree.write(pool._turns, ..., turns)
+            saved, pool = pool._arrays, waiting(lanes, pool.groups, at_once)
+            tree.write(pool._arrays, ..., saved)
         come = [i for i in sorted(out) if rng.random() < 0.5]
         pool.arrive(*come)
         out -= set(come)
@@ -186,10 +186,10 @@ def test_draws_follow_from_seed_and_lane_and_go_on_where_they_were():
     assert (one.lanes == same.lanes).all()
     assert (one.lanes != later.lanes).any()
     assert (one.lanes != other.lanes).any()
-    saved = one.state()
+    saved = tree.map(np.copy, one.arrays)
     one.draw(np.arange(16))
     resumed = Seating(32, 2, 2, 8, 0)
-    resumed.load(saved)
+    tree.write(resumed.arrays, ..., saved)
     resumed.draw(np.arange(16))
     assert (one.lanes == resumed.lanes).all()
     assert (one.seat == resumed.seat).all()
