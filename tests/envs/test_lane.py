@@ -364,6 +364,19 @@ def test_a_saved_pool_goes_on_as_it_would_have(inline: bool):
                 np.testing.assert_array_equal(a[k], b[k], err_msg=k)
 
 
+def test_first_rows_do_not_change_who_sits_where_in_a_state_that_is_loaded():
+    """As actors load it: before any row was received."""
+    envs = scripted(6, inline=False, agents=3, groups=3)
+    with closing(envs.open(3)) as pool:
+        for _ in range(3):
+            pool.recv()
+        saved = pool.state()
+    with closing(envs.open(4)) as pool:
+        pool.load(saved)
+        assert (pool.seating.drawn == saved["seating"]["drawn"]).all()
+        assert (pool.seating.lanes == saved["seating"]["lanes"]).all()
+
+
 def test_processes_of_matches_come_and_go():
     """A lane is there once its first row is: else a scheduler would measure while environments are being built."""
     envs = Envs(Scripted, 9, at_once=9, workers=9, active=3)
