@@ -26,14 +26,14 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 from torch import Tensor
 
 from polyplay import systems
+from polyplay.acting.actor import MatchEnds, act_rows
 from polyplay.acting.play import PlayOptions, TeamPlayer, load_player, policy_player, random_player, scripted_player
-from polyplay.acting.rows import MatchEnds, act_rows
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
 from polyplay.core.tree import Batch
-from polyplay.envs import All, Envs
+from polyplay.envs import Envs
 from polyplay.envs.lane import load_bot
 from polyplay.envs.spaces import fields
 from polyplay.evaluation.agent import RunAgent, find_agents
@@ -73,7 +73,7 @@ def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], n: int, side: in
     events, gained = np.zeros((n, seats, len(EVENTS))), np.zeros((n, seats))
     where, rows = np.zeros((n, seats, len(WHERE))), np.zeros(n)
     on, ends = np.ones(n, bool), MatchEnds(np.arange(n * seats).reshape(n, seats))
-    opened = replace(envs, lanes=n * seats, batching=All(), groups=1, agents=1, active=0, workers=0)
+    opened = replace(envs, lanes=n * seats, at_once=0, groups=1, agents=1, active=0, workers=0)
     action = tree.zeros(fields(envs.spec.action), (n * seats,))
     with closing(opened.open(seed)) as pool:
         chosen = [player(pool, own) for player, own in zip(players, lanes, strict=True)]
@@ -406,7 +406,7 @@ def _sees(s: Batch, far: np.ndarray) -> np.ndarray:
 def collect(envs: Envs, policy: Any, untrained: Any, matches: int, seed: int) -> dict[str, np.ndarray]:
     """Rows [k, …] of all seats: facts, and what each probe gets."""
     P = envs.spec.seats
-    opened = replace(envs, lanes=matches * P, batching=All(), groups=1, agents=1, active=0, workers=0)
+    opened = replace(envs, lanes=matches * P, at_once=0, groups=1, agents=1, active=0, workers=0)
     states = [net.initial(matches * P) for net in (policy, untrained)]
     rng, rows, since = np.random.default_rng(seed), list[Batch](), np.full((matches, P, len(EVENTS)), 10**6)
     with closing(opened.open(seed)) as pool, torch.no_grad():

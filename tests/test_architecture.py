@@ -74,7 +74,7 @@ ASKED = {
         acting/actor 1 buffers/replay 1 core/worker 1 envs/atari 5 envs/pool 1 systems/_wiring 3""",
     "commands and names of a module of ours, by what was typed": "__init__ 1 cli/main 1 cli/gtp 1",
     "environments, spaces and wrappers of users and of other libraries": """
-        envs/build 8 envs/inline_pool 1 envs/lane 2 envs/masks 1 envs/pettingzoo 9 envs/rules 14 envs/saved_state 6
+        envs/build 8 envs/vector_pool 1 envs/lane 2 envs/masks 1 envs/pettingzoo 9 envs/rules 14 envs/saved_state 6
         envs/spaces 4 systems/_presets 1""",
     "functions, classes and values that a user gives": """
         core/user_modules 3 envs/pool 1 nets/factory 2 runs/options 4 runs/session 3""",

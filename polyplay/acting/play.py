@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from polyplay.acting.rows import MatchEnds, act_rows, player_from_cpu
+from polyplay.acting.actor import MatchEnds, act_rows, player_from_cpu
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import Row
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import spaces
 from polyplay.envs.lane import Bot, seat_bot
-from polyplay.envs.pool import All, Envs, EnvSpec, Pool, lane_seeds
+from polyplay.envs.pool import Envs, EnvSpec, Pool, lane_seeds
 from polyplay.envs.spaces import action_sampler, fields
 from polyplay.games import records as kernels
 from polyplay.games.board_pool import Opponent
@@ -123,7 +123,7 @@ def play_rows(
     the actions chosen in it, which the next ones overwrite, and the pool. players: with the lanes of each, counted from
     `first`.
     """
-    shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
+    shown = replace(envs, lanes=lanes, workers=0, at_once=0, groups=1, active=0, agents=1)
     with closing(shown.open(seed, first)) as pool:
         seated = [(begin(pool, first + np.arange(lanes)[own]), own) for begin, own in players]
         action = tree.zeros(fields(pool.spec.action), (lanes,))

@@ -14,9 +14,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from polyplay.acting.actor import Actor, LanePlayer, Pull, ScriptedPolicy
+from polyplay.acting.actor import (
+    Actor,
+    EpisodeCounter,
+    Exploration,
+    LanePlayer,
+    MatchEnds,
+    Pull,
+    ScriptedPolicy,
+    player_from_cpu,
+    report_faults,
+)
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, player_from_cpu, report_faults
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue, TrainingQueue
@@ -76,7 +85,6 @@ def act(
             for slot in slots or []:
                 producer.commit(slot, ctx.incarnation)
                 ctx.counters.add("rollouts", 1)
-            report_faults(ctx, pool)
             yield
             while actor_checkpoint.answer_save(ctx, actor, producer) and ctx.serial:
                 yield
@@ -204,7 +212,6 @@ def act_at_table(
                         producer.commit(group.slot, ctx.incarnation, to=group.player.agent)
                         ctx.counters.add("rollouts", 1)
                 table.between()
-            report_faults(ctx, pool)
             yield
 
 

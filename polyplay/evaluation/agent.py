@@ -20,6 +20,7 @@ from polyplay.core.files import Row
 from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import make, pool, spaces
+from polyplay.envs.lane import action_reader, observation_writer
 from polyplay.envs.pool import Envs, EnvSpec, Factory
 from polyplay.runs import directory as run_files
 from polyplay.runs import load
@@ -70,7 +71,7 @@ class Agent:
         self._envs: Envs = wired.envs
         self._units, self._policy = wired.values, play.load_player(wired, self.checkpoint, agent=whose)
         self._how = play.PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
-        self._read = spaces.action_reader(self.action_space)
+        self._read = action_reader(self.action_space)
         self._acts = 0  # random numbers used: who passes no state on is not given the same ones again
 
     def __repr__(self) -> str:
@@ -143,7 +144,7 @@ class Agent:
             raise UserError(f"state: of {state.lanes} episodes, {n} observations are given: begin with state=None")
         rows = tree.zeros(self.spec.obs, (n,))
         for i in range(n):
-            write = spaces.observation_writer(self.observation_space, rows, i, casting="same_kind")
+            write = observation_writer(self.observation_space, rows, i, casting="same_kind")
             try:
                 write(_lane(obs, i) if batched else obs)
             except spaces.SpaceViolation as e:

@@ -25,8 +25,8 @@ from polyplay.core.compiled import bits
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import SPLITMIX
 from polyplay.core.tree import Batch, Field, Tree
-from polyplay.envs.base_pool import FLAGS
 from polyplay.envs.pool import Envs, EnvSpec, check_options, closest_names
+from polyplay.envs.shared_rows import first_row
 from polyplay.envs.spaces import Discrete, describe_actions, describe_fields
 from polyplay.games.board_rules import legal, play, show_all
 from polyplay.games.boards import GAMES, OPTIONS, Game, game
@@ -281,9 +281,8 @@ class BoardPool(ArrayPool):
         # of the player: 1 moves second; a game changes it first
         self._side = ((lane + everyone + 1) % 2).astype(np.int8)
         self._random = game_streams(seed, lane, envs.lanes)
-        self._arrays = {"records": self._records, "side": self._side, "random": self._random, "rows": self._rows}
+        self._arrays |= {"records": self._records, "side": self._side, "random": self._random}
         self._begin(everyone)
-        self._ready.back(everyone.tolist())
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         over = self._rows["over"][numbers]
@@ -309,7 +308,7 @@ class BoardPool(ArrayPool):
         self._side[at] ^= 1
         self._records[at] = self._start
         self._answer(at[self._side[at] == 1])
-        self._write(at, {"reward": 0.0, **dict.fromkeys(FLAGS, False), "first": True})
+        self._write(at, first_row(self._rows))
 
     def _answer(self, at: np.ndarray) -> np.ndarray:
         """The opponents move; what that leads to."""

@@ -25,7 +25,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs import base_pool, build, spaces
+from polyplay.envs import base_pool, build, shared_rows, spaces
 from polyplay.envs.lane import Seats
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, need, options
 from polyplay.envs.spaces import ActionSpec, Discrete
@@ -404,24 +404,19 @@ def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 class ArrayPool(base_pool.BasePool):
-    """A Pool all of whose state are arrays, `_arrays` by name, and who sits where."""
+    """A Pool all of whose state are its `_arrays`."""
 
-    _arrays: Batch
     _counters: np.ndarray  # of the lanes' or matches' random streams
 
     def _draw(self, at: np.ndarray) -> Draw:
         return lambda: game_rng(self._counters, at)
 
     def state(self) -> Batch:
-        """Copies of its arrays, seating and turns."""
-        seating = {} if self.seating is None else {"seating": self.seating.state()}
-        return tree.map(np.copy, {**self._arrays, **seating, "turns": self._ready.state()})
+        """Copies of its arrays."""
+        return tree.map(np.copy, self._arrays)
 
     def load(self, state: Batch) -> None:
-        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
-        if self.seating is not None:
-            self.seating.load(state["seating"])
-        self._ready.load(state["turns"])
+        tree.write(self._arrays, ..., state)
 
 
 class ToyPool(ArrayPool):
@@ -434,8 +429,7 @@ class ToyPool(ArrayPool):
         everyone = np.arange(envs.lanes)
         self._states = self.game.reset(self._draw(everyone), envs.lanes)
         self._begin(everyone, self._states)
-        self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters}
-        self._ready.back(everyone.tolist())
+        self._arrays |= {"game": self._states, "random": self._counters}
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         over = self._rows["over"][numbers]
@@ -452,7 +446,7 @@ class ToyPool(ArrayPool):
         self._write(at, after, {"reward": reward, **flags, "first": False})
 
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
-        self._write(at, states, {"reward": 0.0, **dict.fromkeys(base_pool.FLAGS, False), "first": True})
+        self._write(at, states, shared_rows.first_row(self._rows))
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)
@@ -475,11 +469,10 @@ class MatchPool(ArrayPool):
     """A Pool of a toy of several players: a match steps in the send() that answers its last lane, in that thread."""
 
     def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):
-        super().__init__(envs)
-        base_pool.check_groups(envs, self.spec.seats)
+        self._table = shared_rows.seat_lanes(envs, seed, lane)
+        super().__init__(envs, seating=self._table)
         self._asynchronous = True  # a lane is ready again once its match has stepped
         self.game = game
-        self.seating = self._table = base_pool.Seating(envs.lanes, self.spec.seats, envs.agents, seed, lane)
         n = self._table.matches
         self._counters = game_streams(seed, lane, envs.lanes)[self._table.own[:, 0]]
         self._action = tree.zeros(spaces.fields(self.spec.action), (envs.lanes,))
@@ -487,9 +480,8 @@ class MatchPool(ArrayPool):
         everyone = np.arange(n)
         self._states = self.game.reset(self._draw(everyone), n)
         self._begin(everyone, self._states)
-        self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters, "action": self._action}
+        self._arrays |= {"game": self._states, "random": self._counters, "action": self._action}
         self._arrays |= {"over": self._over, "rests": self._rests, "held": self._held}
-        self._ready.back(range(envs.lanes))
 
     resting = property(lambda self: bool(self._rests.all()))
 
@@ -507,13 +499,12 @@ class MatchPool(ArrayPool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._action, numbers, action)
-        matches = np.unique(self._table.match[numbers])
-        matches = matches[(self._ready.where[self._table.own[matches]] == base_pool.STEPPING).all(1)]
+        matches = self._whole_matches(numbers)
         ended = self._over[matches]
         for at, advance in ((matches[~ended], self._play), (matches[ended], self._rest if self._held else self._new)):
             if at.size:
                 advance(at)
-        self._ready.back(self._table.own[matches].ravel().tolist())
+        self._where[self._table.own[matches]] = base_pool.READY
 
     def _play(self, at: np.ndarray) -> None:
         before = tree.at(self._states, at)
@@ -530,16 +521,11 @@ class MatchPool(ArrayPool):
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
         self._table.draw(at)
         self._over[at] = self._rests[at] = False
-        self._write(at, states, self._nothing())
+        self._write(at, states, shared_rows.first_row(self._rows))
 
     def _rest(self, at: np.ndarray) -> None:
         self._rests[at] = True
-        tree.write(self._rows, self._table.lanes[at], self._nothing())
-
-    def _nothing(self) -> Batch:
-        """Of a row that follows no step."""
-        counts: Batch = {k: 0.0 for k in ("reward", "team_reward", "events") if k in self._rows}
-        return {**counts, **dict.fromkeys(base_pool.FLAGS, False), "first": True}
+        tree.write(self._rows, self._table.lanes[at], shared_rows.first_row(self._rows))
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)

@@ -17,9 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
+from polyplay.acting.actor import Actor, Exploration, LanePlayer, TapeRecorder, player_from_cpu, report_faults
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
 from polyplay.acting.worker import open_pool
 from polyplay.buffers import TrainingQueue, actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.league import League
@@ -331,10 +330,6 @@ class InlineFeed(ActingFeed):
     def learn(self, item: Rollout) -> Iterator[None]:
         tape = self.recorder.take() if self.recorder else None
         return self.learner.step(*item, tape)
-
-    def finish(self, item: Rollout) -> None:
-        self.collate.done()
-        report_faults(self.ctx, self.pool)
 
     def late(self) -> bool:
         return self.actor.late()

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyplay.acting.rows import EpisodeCounter
+from polyplay.acting.actor import EpisodeCounter
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.rollout_queue import ROWS, Producer, RolloutQueue
 from polyplay.core import checkpoint, numbers, tree

@@ -12,7 +12,6 @@ from polyplay.acting import LaneTable, predict
 from polyplay.buffers import TrainingQueue
 from polyplay.core.errors import Count, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
-from polyplay.envs import Greedy
 from polyplay.envs.make import whole_matches
 from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System
@@ -54,9 +53,9 @@ class Config(PolicyOptions):
 
 def build(c: Config, crew: Crew) -> System:
     room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # most agents that there may be: ours
-    batching = Greedy(min(c.predict_batch, room))  # a prediction takes all that are ready, at most so many
+    most = min(c.predict_batch, room)  # a prediction takes all that are ready, at most so many
     # pipeline: plain is the one for Atari games in a process each
-    envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, batching=batching)
+    envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, at_once=most)
     envs = whole_matches(envs)  # in a game of several players there is a lane for each of them
     guard = "none" if c.correction == "vtrace" else c.correction  # how log π is kept from −∞
     # exact=False: faster; the last bits of an output may depend on the size of the batch

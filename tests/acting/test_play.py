@@ -18,7 +18,7 @@ import torch
 from gymnasium.error import DependencyNotInstalled
 
 from polyplay.acting import play
-from polyplay.acting.rows import EpisodeCounter, MatchEnds
+from polyplay.acting.actor import EpisodeCounter, MatchEnds
 from polyplay.acting.worker import MatchResults
 from polyplay.core.tree import Batch, Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from polyplay.acting import actor
-from polyplay.acting.rows import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule, act_rows
+from polyplay.acting.actor import EpsilonLadder, GaussianNoise, LinearEpsilon, RunSchedule, act_rows
 from polyplay.acting.worker import act
 from polyplay.buffers.rollout_queue import RolloutQueue
 from polyplay.core import tree

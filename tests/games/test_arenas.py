@@ -13,7 +13,7 @@ import polyplay
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs import Envs, Greedy
+from polyplay.envs import Envs
 from polyplay.envs.lane import load_bot, seat_bot
 from polyplay.envs.make import connect
 from polyplay.envs.pool import EnvSpec, Pool
@@ -131,11 +131,11 @@ def test_lanes_play_alike_however_many_there_are(title):
         (LANES + "+randomise=0.5", 8, {}),
         *((f"toy:{name}", 6, {}) for name in ("catch", "memory", *MADE)),
         ("toy:tests.toys:CartPole", 6, {"groups": 2}),
-        ("toy:catch", 6, {"batching": Greedy(2)}),
+        ("toy:catch", 6, {"at_once": 2}),
         ("toy:skirmish+health=3+late=1", 16, {}),
         ("toy:skirmish+health=3", 16, {"groups": 2}),
         ("toy:skirmish+health=3", 16, {"agents": 4, "groups": 4}),
-        *(("game:connect_four+opponent=mcts:5", 6, more) for more in ({}, {"groups": 2}, {"batching": Greedy(2)})),
+        *(("game:connect_four+opponent=mcts:5", 6, more) for more in ({}, {"groups": 2}, {"at_once": 2})),
     ],
 )
 def test_a_state_goes_on_to_the_bit(title, lanes, more):
