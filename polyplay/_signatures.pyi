@@ -56,11 +56,8 @@ class RunOptions(TypedDict, total=False):
 
 class A2C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
@@ -68,6 +65,7 @@ class A2C(RunOptions, total=False):
     groups: int  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     env_workers: int  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: int  # agent steps per lane between two updates (nsteps)
+    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: int  # width of the recurrent core
@@ -78,22 +76,22 @@ class A2C(RunOptions, total=False):
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     value_cost: float  # weight of the value loss (R − V)²
+    entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
 
 class A3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     workers: int  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: int  # agent steps between two updates of a worker (t_max)
+    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: int  # width of the recurrent core
@@ -107,19 +105,18 @@ class A3C(RunOptions, total=False):
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
     anneal: Literal['linear', 'constant']  # how the learning rate falls over all workers' steps
     value_cost: float  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
+    entropy_cost: float  # weight of the entropy bonus
     reduction: Literal['sum', 'mean']  # mean or sum over a rollout; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a rollout
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
 
 class Accel(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['a2c', 'ppo']  # the loss; a2c makes one pass over a rollout, ppo several
@@ -131,6 +128,7 @@ class Accel(RunOptions, total=False):
     epochs: int  # ppo: passes over a rollout
     minibatches: int  # ppo: minibatches per pass; with a recurrent core each has whole lanes
     clip_range: float  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
+    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
@@ -139,12 +137,13 @@ class Accel(RunOptions, total=False):
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     value_cost: float  # weight of the value loss (R − V)²
+    entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; sign: −1, 0 or 1
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
 
 class AccelDqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['dqn', 'catdqn', 'rainbow']  # rainbow: ε-Rainbow, without noisy layers
@@ -158,6 +157,7 @@ class AccelDqn(RunOptions, total=False):
     capacity: int  # transitions in the replays of all replicas together
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
+    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     dueling: bool  # separate streams for value and advantages; rainbow: always
@@ -210,15 +210,15 @@ class AlphagoZero(RunOptions, total=False):
 
 class Apex(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
     replay_workers: int  # replay workers, each for a share of the actors
     learners: int  # copies of the learner, whose gradients are averaged
     unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
     batch: int  # transitions in one update, over all learners
@@ -265,42 +265,42 @@ class ApexDpg(RunOptions, total=False):
 
 class Appo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
     learners: int  # synchronous learners, whose gradients are averaged
     slots: int  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories for the passes of one batch, over all learners
     epochs: int  # passes over a batch
     minibatches: int  # minibatches per pass, of whole trajectories
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε; Sample Factory: 1/(1 + ε) to 1 + ε
+    gamma: float  # discount
     lam: float  # λ of V-trace
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     value_cost: float  # weight of the value loss (v − V)²
+    entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Dqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, dqn (as released), a3c, mlp, or module:callable
     double: bool  # double DQN: the online network chooses the next action, the target network evaluates it
@@ -325,7 +325,7 @@ class Five(RunOptions, total=False):
     learners: int  # optimizers, whose gradients are averaged
     actors: int  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: int  # heroes in matches (num-envs) of each actor
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout, which give advantages their context
     window: int  # agent steps that are learnt from at once, from the state that acting had there
     batch: int  # windows of each learner in an update
@@ -357,7 +357,7 @@ class Ftw(RunOptions, total=False):
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update of an agent
     opponents: str  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
@@ -382,11 +382,8 @@ class Ftw(RunOptions, total=False):
 
 class Ga3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'signed', 'centre', 'normalize']  # images: x/255, x/128 − 1, or minus the mean image
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     agents: int  # number of agents at the start; each is a process with one environment
@@ -396,6 +393,9 @@ class Ga3C(RunOptions, total=False):
     predict_batch: int  # largest batch of a prediction, in agents
     min_batch: int  # transitions of an update, at least (0: those of one chunk)
     queue: int  # how many chunks may wait for a trainer
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    entropy_cost: float  # weight of the entropy bonus
     unroll: int  # transitions of a chunk (t_max); fewer where its episode ends
     network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     learning_rate: float  # learning rate at the start; see --anneal
@@ -411,9 +411,7 @@ class Ga3C(RunOptions, total=False):
 
 class Gorila(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
     replay_workers: int  # free mode: replay workers; 1 is a global replay, one per actor are local replays
@@ -421,6 +419,8 @@ class Gorila(RunOptions, total=False):
     shards: int  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: int  # parallel environments (num-envs) of each actor
     unroll: int  # agent steps per lane between two pulls of the weights
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
     batch: int  # transitions of one gradient, which is their mean; as in DQN
@@ -439,21 +439,20 @@ class Gorila(RunOptions, total=False):
 
 class Impala(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
     learners: int  # synchronous learners, whose gradients are averaged
     slots: int  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update, over all learners
+    gamma: float  # discount
     rho: float  # V-trace's ρ̄ and bound of the policy gradient's importance weights
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
     auxiliary: str  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
@@ -463,24 +462,22 @@ class Impala(RunOptions, total=False):
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
     value_cost: float  # weight of the value loss
+    entropy_cost: float  # weight of the entropy bonus
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class League(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     agents: int  # that learn, each by its own games
     players: int  # at a table: each holds a group of an actor's lanes
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     opponents: str  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
     games_per_matchup: int  # that a table plays before its players are drawn anew
@@ -490,10 +487,13 @@ class League(RunOptions, total=False):
     loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: int  # ppo: passes over a batch
     clip_range: float  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
+    gamma: float  # discount
+    entropy_cost: float  # weight of the entropy bonus
     lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Pbt(RunOptions, total=False):
@@ -508,11 +508,8 @@ class Pbt(RunOptions, total=False):
 
 class Ppo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
@@ -524,6 +521,7 @@ class Ppo(RunOptions, total=False):
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
     value_clip: bool  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
     target_kl: float  # end the passes over a rollout at this approximate KL divergence, 0 is off
+    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation
     network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five, or module:callable
     core_size: int  # width of the recurrent core
@@ -532,25 +530,27 @@ class Ppo(RunOptions, total=False):
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'rate', 'constant']  # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: float  # weight of the value loss (R − V)²
+    entropy_cost: float  # weight of the entropy bonus
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 
 class R2D2(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
     unroll: int  # agent steps per lane in a rollout, and between the starts of two sequences
     pull: int  # agent steps per lane between two pulls of the weights, in whole rollouts
-    sequence: int  # rows of a sequence that are learned from
-    burn_in: int  # rows before them that only update the recurrent state
+    sequence: int  # agent steps of a sequence that are learned from
+    burn_in: int  # agent steps before them that only update the recurrent state
+    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
     core_size: int  # width of the LSTM, which also gets the previous action and reward
     batch: int  # sequences in one update
-    ratio: float  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
+    ratio: float  # steps learned from per agent step: 25.6K of 66.6K per second in the paper
     capacity: int  # agent steps in the replay
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network
@@ -565,16 +565,16 @@ class R2D2(RunOptions, total=False):
 
 class Rainbow(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, dopamine, a3c, mlp, or module:callable
-    variant: Literal['paper', 'zoo', 'dopamine']  # implementation (CODES); dopamine: not double, not dueling
+    variant: Literal['paper', 'zoo', 'dopamine']  # implementation; dopamine: not double, not dueling
     v_max: float  # largest return of the value distribution; the smallest is its negative
     sigma: float  # initial σ of the noisy layers; 0: ε-greedy instead
     batch: int  # transitions in one update, over all replicas

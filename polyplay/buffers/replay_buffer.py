@@ -370,9 +370,9 @@ class ReplayBuffer:
         return max(-int(-(behind - self.owed()) // r.ratio), least)
 
     def importance_exponent(self, left: float) -> float | None:
-        """The β of `sample` where it moves to the sampler's last one over the run, which has `left` to go."""
+        """The β of `sample` where it moves to the sampler's `beta_end` over the run, which has `left` to go."""
         s = self.replay.sampler
-        return None if isinstance(s, Uniform) or s.last is None else s.last + (s.beta - s.last) * left
+        return None if isinstance(s, Uniform) or s.beta_end is None else s.beta_end + (s.beta - s.beta_end) * left
 
     def sample(self, beta: float | None = None, into: Batch | None = None) -> Batch:
         """A batch of items, see docs/concepts/replay.md. Its arrays are good until the sample after the next one.

@@ -22,9 +22,9 @@ from polyplay.core.tree import Batch
 from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.parts import LearnerPart, open_parts
-from polyplay.learning.returns import Loss, LossOutput, check_loss
+from polyplay.learning.returns import ActorCriticLoss, Loss, LossOutput, check_loss
 from polyplay.learning.runners import Runner
-from polyplay.learning.unreal import DRAWN, UnrealWindows
+from polyplay.learning.unreal import DRAWN, UnrealWindows, WithAuxiliary, terms_of
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
@@ -168,7 +168,9 @@ def run_epochs(
 
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
-    """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long."""
+    """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long. An actor-critic's loss
+    gets the terms that its network has heads or a core for, and the memory that these draw from.
+    """
 
     policy: PolicyFactory
     loss: Loss
@@ -187,12 +189,23 @@ class LearnerSpec(Holder):
             if not isinstance(part, LearnerPart):
                 allowed = "objects of subclasses of LearnerPart, as TargetNetwork(every=100)"
                 raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
-        drawn = [name for name in DRAWN if name in self.loss.terms]
-        if drawn and not any(isinstance(part, UnrealWindows) for part in self.parts):
-            raise UserError(f"LearnerSpec.parts: the loss has {drawn[0]}, which needs the part UnrealWindows()")
+        hyper, terms = self.hyperparameters, terms_of(self.policy)
+        if self.loss.anneals and "remaining" not in hyper.configured:
+            self._become("hyperparameters", Hyperparameters(hyper.anneal, **hyper.configured, remaining=1.0))
+        if terms and isinstance(self.loss, ActorCriticLoss):
+            self._become("loss", WithAuxiliary(self.loss, terms))
+        draws = any(name in self.loss.terms for name in DRAWN)
+        if draws and not any(isinstance(part, UnrealWindows) for part in self.parts):
+            self._become("parts", (*self.parts, UnrealWindows()))
         if self.update.replicas > 1 and any(part.refuses for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
+
+        self.update.fit(self.policy)
+
+    def _become(self, name: str, value: object) -> None:
+        """Complete what is given by what it needs."""
+        object.__setattr__(self, name, value)
 
     def holds(self) -> Mapping[str, Any]:
         """See Holder."""

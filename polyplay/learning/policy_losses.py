@@ -129,6 +129,10 @@ class PPO(returns.ActorCriticLoss):
 
     metrics = (*returns.COMMON, "clip_fraction", "clip_range")
 
+    @property
+    def anneals(self) -> bool:  # type: ignore[override]
+        return self.anneal_clip
+
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""
         steps = returns.transitions(rows, self.gamma)

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from polyplay.core.errors import Fraction, NonNegative, Positive, UserError
+from polyplay.core.numbers import ValueUnits
 from polyplay.core.tree import Batch
 
 
@@ -192,6 +193,7 @@ class Loss:
     reduction: str = "mean"  # over the batch; "sum": the gradient grows with the batch
     whole: bool = True  # with several passes over a rollout, minibatches have whole lanes with all their rows
     divisible: bool = False  # the losses of parts of a batch of transitions add up to its own; see `ahead`
+    anneals: bool = False  # takes the hyperparameter `remaining`, the part of the run to come
     recalls: bool = False  # unrolls the rows that were acted and no others, so activations of acting can serve
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
@@ -207,6 +209,11 @@ class Loss:
     def title(self) -> str:
         """Its name in the diagram."""
         return type(self).__name__
+
+    @property
+    def units(self) -> ValueUnits:
+        """Units of the values that the network learns."""
+        return ValueUnits()
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
         """Compute what several passes over a rollout [T+1, B] share: at least `valid` [T, B]. scale: of rewards."""
@@ -293,6 +300,10 @@ class ActorCriticLoss(Loss, ABC):
     reduction: Reduction = "mean"
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
     reward_scale: Positive = 1.0
+
+    @property
+    def units(self) -> ValueUnits:
+        return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale)
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         return self.score(self.outputs(policy, batch, state), batch, hyper)

@@ -22,12 +22,15 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
+from polyplay.core.numbers import ValueUnits
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.learning import returns
 from polyplay.learning.parts import LearnerPart
 from polyplay.learning.returns import Hyper, Loss, LossOutput
 from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, ActorCritic, control_cells
 from polyplay.nets.device import to_device, to_host
+from polyplay.nets.factory import NetworkFactory
+from polyplay.nets.policy import PolicyFactory
 
 # A learner's memory of recent rows, and what it draws from them for UNREAL's reward prediction and value replay
 # (Jaderberg et al. 2016, §3.2 and §3.3).
@@ -250,6 +253,18 @@ KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a te
 DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
 
 
+def terms_of(policy: PolicyFactory) -> dict[str, float]:
+    """What a network adds to its loss, with the costs: the two KL divergences of a temporal core, the tasks that it has
+    heads for.
+    """
+    if not isinstance(policy, NetworkFactory):
+        return {}
+    tasks = policy.options.get("auxiliary", ())
+    costs = tasks if isinstance(tasks, Mapping) else {task: TERMS[task][1] for task in tasks}
+    core = KL if policy.options.get("core") == "temporal" else {}
+    return {**core, **{TERMS[task][0]: cost for task, cost in costs.items()}}
+
+
 @dataclass(frozen=True)
 class WithAuxiliary(Loss):
     """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
@@ -287,6 +302,14 @@ class WithAuxiliary(Loss):
     @property
     def whole(self) -> bool:  # type: ignore[override]
         return self.loss.whole
+
+    @property
+    def anneals(self) -> bool:  # type: ignore[override]
+        return self.loss.anneals
+
+    @property
+    def units(self) -> ValueUnits:
+        return self.loss.units
 
     @property
     def recalls(self) -> bool:  # type: ignore[override]

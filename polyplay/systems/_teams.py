@@ -12,8 +12,7 @@ from typing import Any
 from polyplay.core.errors import UserError
 from polyplay.envs.pool import OWN_REWARD, Envs
 from polyplay.learning.agents import discount_of
-from polyplay.learning.policy_losses import VTrace
-from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
+from polyplay.learning.unreal import TERMS
 from polyplay.nets.actor_critic import PREFIX
 from polyplay.nets.factory import NetworkFactory
 from polyplay.population.referee import LATEST
@@ -49,17 +48,12 @@ TASKS = "pixel", "reward"  # auxiliary ones that it has
 
 def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
     """The network: heads of a hidden layer each behind the core."""
+    costs = task_costs(c, TASKS)
     given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
     given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
-    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": tuple(task_costs(c, TASKS))}
+    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": [x for x in TASKS if x in costs]}
     given |= {"actions": c.actions}
     return NetworkFactory(c.network, envs.spec, given)
-
-
-def add_tasks(loss: VTrace, c: Any) -> WithAuxiliary:
-    """Add a temporal core's two KL divergences and the auxiliary tasks; their costs are hyperparameters."""
-    tasks = [TERMS[task][0] for task in TASKS if task in task_costs(c, TASKS)]  # in one order
-    return WithAuxiliary(loss, dict.fromkeys((*(KL if c.core == "temporal" else ()), *tasks), 0.0))
 
 
 def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay.buffers import REPLAY_METRICS, Replay, RolloutQueue, SampleQueue, serve_replay
+from polyplay.buffers import REPLAY_METRICS, SampleQueue, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole
 from polyplay.envs import Envs
 from polyplay.games.board_pool import board_of
@@ -20,9 +20,9 @@ from polyplay.learning.alphazero_loss import AlphaZeroLoss
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import Gate, judge
 from polyplay.search.search import SearchPolicy
-from polyplay.search.self_play import SELF_PLAY_METRICS, game_rows, self_play
+from polyplay.search.self_play import SELF_PLAY_METRICS, self_play
 from polyplay.systems import System
-from polyplay.systems._wiring import divide_among, search_options
+from polyplay.systems._wiring import divide_among, game_queue, position_replay, search_options
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -70,40 +70,38 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.games, **crew.env_defaults)  # the command line's options
+    envs = Envs(c.env, c.games, **crew.env_defaults)
     board, search = board_of(envs), search_options(c)
-    policy, rows = BoardNetworkFactory(envs.spec, c.blocks, c.filters), game_rows(board)
-    # T: so long that a slot has several whole games; state: there is no recurrent one
-    queue = RolloutQueue(rows, state={}, T=4 * (board.longest + 1), lanes=1, slots=4 * c.players, producers=c.players)
-    params = champion = Params.of(policy, readers=c.players)  # weights that are learnt, and those that play
+    policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
+    champion = Params.of(policy, readers=c.players)  # the weights that self-play pulls
+    candidate = Params.of(policy) if c.gate else champion  # the weights that learners publish
+    queue = game_queue(board, c.players)  # games that ended, with π and z of every position
     shared: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "if_lost": "replace"}
     if c.gate:
-        params = Params.of(policy)  # candidates', which the judge may publish as the champion's
-        # plies: of openings that the champion draws; in the paper matches begin at the empty board
+        # the champion draws the first plies of a match; in the paper matches begin at the empty board
         gate = Gate(c.gate, c.gate_games, c.gate_every, plies=c.temperature_plies // 2, reign=c.champion_games)
-        crew.add(judge, gate=gate, params=params, publish=champion, **shared)
-    # backend: what computes the network in searches
+        crew.add(judge, gate=gate, params=candidate, publish=champion, **shared)
+    # backend: the library that computes the network in searches
     resign = ResignOptions.parse(c.resign)
     crew.add(self_play, n=c.players, out=queue, params=champion, backend=c.evaluator, resign=resign, **shared)
     if c.capacity < c.batch:
         raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
-    # lanes: one for each player; a row's agent is always the same; each learner draws its share of a batch
-    replay = Replay(
-        {k: v for k, v in rows.items() if k != "agent"},
-        lanes=c.players, capacity=c.capacity, batch=divide_among(c, "learners", "batch").batch,
-        gamma=0.0,  # nothing is summed: every row has its game's outcome z
-        start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
+    each = divide_among(c, "learners", "batch").batch  # a learner's share of a batch
+    replay = position_replay(
+        board, lanes=c.players, capacity=c.capacity, batch=each, start=c.learning_starts, ratio=c.ratio,
+        grows_from=c.window,
     )  # fmt: skip
-    source: Source = Replayed(Rollouts(queue, n=1), replay)  # the learner's own; of several: a worker's, for all
+    # one learner has the replay in its own memory; for several a worker draws from it
+    source: Source = Replayed(Rollouts(queue, n=1), replay)
     if c.learners > 1:
         samples = SampleQueue(replay, queue, c.learners)
         crew.add(serve_replay, source=queue, out=samples)
         source = Samples(samples)
-    loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")  # turned: by random symmetries
-    optimizer = OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)  # adds 2·l2·θ, the gradient of l2·‖θ‖²
-    update = averaged(optimizer, c.learners, policy)
+    loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")  # positions are turned by random symmetries
+    optimizer = OptimizerSpec("sgd", momentum=c.momentum, l2=c.l2)  # the optimizer adds the gradient of l2·‖θ‖²
+    update = averaged(optimizer, c.learners)
     hyper, drops = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate), RateDrops(c.drops)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(drops,))
-    crew.add(learn, n=c.learners, source=source, spec=spec, publish=params)
-    metrics, player = (*loss.metrics, *REPLAY_METRICS, *SELF_PLAY_METRICS), partial(SearchPolicy, board, search, policy)
-    return System(envs, policy, metrics, player=player)  # evaluations search, too
+    crew.add(learn, n=c.learners, source=source, spec=spec, publish=candidate)
+    player = partial(SearchPolicy, board, search, policy)  # evaluations search, too
+    return System(envs, spec, (*REPLAY_METRICS, *SELF_PLAY_METRICS), player=player)

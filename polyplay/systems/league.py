@@ -14,14 +14,14 @@ from typing import Any, Literal
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
-from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
+from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
 from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, Source, VTrace, learn
 from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import Evolution, around
 from polyplay.systems import System
 from polyplay.systems._teams import rollouts_per_batch, table_envs
-from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms
-from polyplay.weights import AgentParams, Local, OptimizerSpec
+from polyplay.systems._wiring import PolicyOptions, actor_critic
+from polyplay.weights import AgentParams, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
@@ -35,7 +35,7 @@ class Config(PolicyOptions):
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 16  # agent steps per lane in a rollout
     opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
     games_per_matchup: Count = 100  # that a table plays before its players are drawn anew
@@ -45,52 +45,56 @@ class Config(PolicyOptions):
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
     clip_range: Positive = 0.2  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
+    gamma: Fraction = 0.99  # discount
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
+    reward: Literal["clip", "sign", "none", "scale"] = "none"
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     frames: Count = 1_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    # a table: the players who meet in an actor's matches; each holds a group of its lanes
-    envs = table_envs(c, crew, c.players, c.actors)
-    # rollouts of a player's lanes in a batch; parts: cores, or GPUs
+    envs = table_envs(c, crew, c.players, c.actors)  # the lanes of one actor, a group of them for each player
+    # rollouts in a batch: batch / (lanes / players); 0 learners: one per core or GPU
     rollouts, learners = rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
-    # previous: a core also takes the previous action and reward
+    # an LSTM also takes the previous action and reward
     policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
     loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
     if c.loss == "ppo":
         loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
-    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
-    update = Local(OptimizerSpec("adam", eps=1e-5, clip=0.5))
-    given = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # of all agents at first
-    hyper = Hyperparameters(anneal=c.anneal, **given)
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    # copies: an agent takes weights and hyperparameters of one that beats it with probability 0.7, by Elo; each value
-    # is multiplied by 0.8 or 1.2 then, and stays between a tenth and ten times of its first
-    copies = Evolution(every=c.exploit_every, priors=around(given))
-    varied = given if copies.every else ()  # hyperparameters that change with copies
-    bots = tuple(envs.spec.bots)  # scripted players
-    # teams: of each seat in a match; seated: players at a table
-    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, bots=bots, varied=varied)
-    network = policy()  # for its shapes: each worker makes its own
-    # slots: of each actor and player: one is filled while another is learnt from
+    update = averaged(OptimizerSpec("adam", eps=1e-5, clip=0.5), replicas=1)
+    values = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # of all agents at first
+    spec = LearnerSpec(
+        policy, loss, update, Hyperparameters(anneal=c.anneal, **values), crew.agent_steps(envs, c.frames)
+    )
+    # an agent copies one that beats it with probability 0.7, by Elo; then each value is multiplied by 0.8 or 1.2, and
+    # stays between a tenth and ten times of its first one
+    evolution = Evolution(every=c.exploit_every, priors=around(values))
+    # the league knows all agents, 100 past ones and bots, and says who is seated at each actor's table
+    league = League(
+        c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=100, bots=tuple(envs.spec.bots),
+        varied=evolution.varied,
+    )  # fmt: skip
+    network = policy()  # only its shapes are used: each worker makes its own network
+    # each player of an actor fills one slot while another is read
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
-    statistics = update.optim.statistics if copies.every else None  # the optimizer's, copied with the weights
+    statistics = update.optim.statistics if evolution.every else None  # the optimizer's, copied with the weights
     params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
-    source: Source = AgentRollouts(queue, rollouts, league, snapshots=c.snapshot_every)
+    source: Source = AgentRollouts(queue, rollouts, league, snapshot_every=c.snapshot_every)
     if c.loss == "ppo":
-        source = Passes(source, Epochs(c.epochs, minibatches=min(c.batch, 2)))  # of whole trajectories
-    # lag: None: an actor waits for no update; a lost actor or referee is replaced
+        source = Passes(source, Epochs(c.epochs, minibatches=min(c.batch, 2)))  # minibatches of whole trajectories
+    # a lost actor or referee is replaced
     crew.add(
-        act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
+        act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag,
         envs=envs, policy=policy, out=queue, params=params, league=league,
     )  # fmt: skip
     crew.add(learn, n=learners, source=source, spec=spec, publish=params)
-    # rates players by their matches, draws those of tables, and says who copies whom
-    opponents = Opponents.parse(c.opponents)
-    crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)
-    # resolved: what --learners 0 became
-    return System(envs, policy, loss.metrics, resolved={"learners": learners})
+    # the referee rates players by their matches, draws who meets whom, and says who copies whom
+    crew.add(
+        referee, if_lost="replace", rates=league, opponents=Opponents.parse(c.opponents),
+        matches=c.games_per_matchup, evolution=evolution,
+    )  # fmt: skip
+    return System(envs, spec, resolved={"learners": learners})  # what --learners 0 became

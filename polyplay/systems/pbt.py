@@ -35,10 +35,10 @@ class Config:
 
 
 def build(c: Any, crew: Crew) -> System:
-    # what a trainer asks after each `every` steps of a member: whom it copies, and what then changes of --vary
+    # after each `every` steps of a member: whom it copies (exploit), and what then changes of --vary (explore)
     evolution = Evolution(c.every, exploit=c.exploit, explore=c.explore, priors=priors_of(c))
-    plan = plan_of(c, crew, evolution)  # the members, with their options, and how long each is trained
+    plan = plan_of(c, crew, evolution)  # how many members there are, how long each is trained, what its score is
     n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
-    # learner: trainers end the run; Members: what each member has reached, and which trainer has it
-    crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=Members(plan.size))
-    return System(None, None, ())  # a member's run has environments, a policy and metrics
+    members = Members(plan.size)  # what each member has reached, and which trainer has it
+    crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=members)
+    return System(None, None)  # environments and networks are the members' own

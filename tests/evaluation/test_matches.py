@@ -169,7 +169,7 @@ def test_a_stronger_player_gets_the_points_and_equals_the_same_both_ways():
 
 
 def player(board: Game, policy: Any, **how: Any) -> PolicyPlayer:
-    return PolicyPlayer(System(Envs(f"game:{board.name}", 1), None, ()), policy, PlayOptions(0, **how))
+    return PolicyPlayer(System(Envs(f"game:{board.name}", 1), None), policy, PlayOptions(0, **how))
 
 
 @pytest.mark.parametrize("simulations", [0, 40])
