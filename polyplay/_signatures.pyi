@@ -74,7 +74,7 @@ class A2C(RunOptions, total=False):
     optimizer_eps: float  # the optimizer's ε
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (R − V)²
     entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
@@ -103,7 +103,7 @@ class A3C(RunOptions, total=False):
     optimizer_eps: float  # the optimizer's ε
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over all workers' steps
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over all workers' steps
     value_cost: float  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     entropy_cost: float  # weight of the entropy bonus
     reduction: Literal['sum', 'mean']  # mean or sum over a rollout; sum is the paper's
@@ -135,7 +135,7 @@ class Accel(RunOptions, total=False):
     optimizer: str  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (R − V)²
     entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
@@ -198,7 +198,7 @@ class AlphagoZero(RunOptions, total=False):
     window: int  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     learning_starts: int  # moves before the first update
     learning_rate: float  # learning rate at the start; see --anneal
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     drops: tuple[int, ...]  # updates from which on the learning rate is a tenth of what it was
     momentum: float  # of stochastic gradient descent
     l2: float  # weight of ‖θ‖² in the loss
@@ -286,7 +286,7 @@ class Appo(RunOptions, total=False):
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (v − V)²
     entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
@@ -402,7 +402,7 @@ class Ga3C(RunOptions, total=False):
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     correction: Literal['none', 'plus', 'max', 'vtrace']  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
@@ -460,8 +460,8 @@ class Impala(RunOptions, total=False):
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    value_cost: float  # weight of the value loss
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
+    value_cost: float  # weight of the value loss ½(v − V)²
     entropy_cost: float  # weight of the entropy bonus
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
@@ -492,7 +492,7 @@ class League(RunOptions, total=False):
     lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 

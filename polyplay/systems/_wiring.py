@@ -123,14 +123,6 @@ def divide_among(c: Any, among: str, *wholes: str) -> Any:
     return replace(c, **{name: whole // n for name, whole in shares.items()})
 
 
-def niceness(actors: int, learners: int) -> int:
-    """How far actors that run freely let other processes go first: so far that a learner keeps a core beside them. Not
-    further: another program would take their cores.
-    """
-    crowd = actors / max(cores() - learners, 1)
-    return max(0, round(math.log(crowd, 1.25)))  # a step of nice is a quarter more of a core for the others
-
-
 def replica_envs(
     c: Any, crew: Crew, minibatches: int = 0, batch: int = 0, most: int = 0, workers: int = 0, life_loss: str = "auto"
 ) -> tuple[Envs, int]:

@@ -16,7 +16,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -34,7 +34,7 @@ class Config(PolicyOptions):
     optimizer_eps: Positive = 1e-5  # the optimizer's ε
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch

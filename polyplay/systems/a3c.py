@@ -19,7 +19,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: the paper's feed-forward agent for Atari, with details that its author confirmed later."""
 
     atari: str = "a3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -37,7 +37,7 @@ class Config(PolicyOptions):
     optimizer_eps: Positive = 0.1  # the optimizer's ε
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
-    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over all workers' steps
+    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over all workers' steps
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a rollout; sum is the paper's

@@ -18,7 +18,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: A2C of the paper's table 2 as accel_rl has it (algos/pg), with one replica's 16 environments."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -38,7 +38,7 @@ class Config(PolicyOptions):
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: Positive = 1e-6  # the optimizer's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch

@@ -22,7 +22,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -53,7 +53,8 @@ class Config(AgentOptions):
 
 def build(c: Config, crew: Crew) -> System:
     rainbow, categorical, chunked = c.algo == "rainbow", c.algo != "dqn", c.sync == "chunked"
-    # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are
+    # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are:
+    # at most one per core, so that the batch divides among them
     envs, replicas = replica_envs(c, crew, batch=c.batch, most=cores())
     # a replica's share of these
     each = divide_among(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "learning_starts")
@@ -63,8 +64,8 @@ def build(c: Config, crew: Crew) -> System:
         c, envs, dueling=dueling, scale=2**-0.5 if dueling else 1.0, atoms=51 if categorical else 0,
         support=(-c.v_max, c.v_max),
     )  # fmt: skip
-    # the lanes of all replicas count for the agent steps after which, and over which, ε falls
-    explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
+    # ε is 1 for the first agent steps (after), counted over the lanes of all replicas, and then falls to --epsilon
+    explore = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
     sampler = Proportional(alpha=0.5, beta=0.4, beta_end=1.0) if rainbow else Uniform()
     network = policy()  # only its shapes are used: each replica makes its own network
     replay = replay_of(

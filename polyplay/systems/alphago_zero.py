@@ -58,7 +58,7 @@ class Config:
     window: Whole = 0  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     learning_starts: Count = 20_000  # moves before the first update
     learning_rate: Positive = 0.01  # learning rate at the start; see --anneal
-    anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
     drops: tuple[Count, ...] = (400_000, 600_000)  # updates from which on the learning rate is a tenth of what it was
     momentum: Fraction = 0.9  # of stochastic gradient descent
     l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss
@@ -71,7 +71,7 @@ class Config:
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.games, **crew.env_defaults)
-    board, search = board_of(envs), search_options(c)
+    board, search = board_of(envs), search_options(c)  # the options of c from simulations to keep_tree
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
     champion = Params.of(policy, readers=c.players)  # the weights that self-play pulls
     candidate = Params.of(policy) if c.gate else champion  # the weights that learners publish
@@ -79,7 +79,9 @@ def build(c: Config, crew: Crew) -> System:
     shared: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "if_lost": "replace"}
     if c.gate:
         # the champion draws the first plies of a match; in the paper matches begin at the empty board
-        gate = Gate(c.gate, c.gate_games, c.gate_every, plies=c.temperature_plies // 2, reign=c.champion_games)
+        gate = Gate(
+            share=c.gate, games=c.gate_games, every=c.gate_every, plies=c.temperature_plies // 2, reign=c.champion_games
+        )
         crew.add(judge, gate=gate, params=candidate, publish=champion, **shared)
     # backend: the library that computes the network in searches
     resign = ResignOptions.parse(c.resign)
@@ -97,7 +99,8 @@ def build(c: Config, crew: Crew) -> System:
         samples = SampleQueue(replay, queue, c.learners)
         crew.add(serve_replay, source=queue, out=samples)
         source = Samples(samples)
-    loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")  # positions are turned by random symmetries
+    # (z − v)² − πᵀ·log p, of positions turned by random symmetries
+    loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")
     optimizer = OptimizerSpec("sgd", momentum=c.momentum, l2=c.l2)  # the optimizer adds the gradient of l2·‖θ‖²
     update = averaged(optimizer, c.learners)
     hyper, drops = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate), RateDrops(c.drops)

@@ -16,13 +16,14 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWor
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import AgentOptions, divide_among, niceness, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, worker_envs
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
+from polyplay.workers.sizing import niceness
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's for Atari, as far as they are known. It has 360 actors of one lane."""
 
     atari: str = "apex"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -73,7 +74,8 @@ def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Explor
     sampler = Proportional(c.alpha, beta=0.4, first="td")
     replay = replay_of(
         envs, network, sampler, lanes=each.actors * c.lanes, capacity=each.capacity, batch=each.batch,
-        start=each.learning_starts, gamma=c.gamma, n_step=c.n_step, reward=reward, scale=spec.loss.units.reward_scale,
+        start=each.learning_starts, gamma=c.gamma, n_step=c.n_step, reward=reward,
+        scale=spec.loss.units.reward_scale,  # factor of rewards, which Ape-X DPG has
         ratio=c.ratio or None,  # None: acting and learning do not wait for each other
         soft=True,  # the replay exceeds its capacity until the oldest transitions are evicted
     )  # fmt: skip

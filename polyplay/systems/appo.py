@@ -19,7 +19,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -41,7 +41,7 @@ class Config(PolicyOptions):
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = True  # scale advantages to mean 0 and deviation 1 over a minibatch

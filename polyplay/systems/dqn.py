@@ -20,7 +20,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's extended data table 1 (Nature 2015), with the target network's period as printed there."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -57,8 +57,8 @@ def build(c: Config, crew: Crew) -> System:
     policy = q_network(
         c, envs, dueling=dueling, scale=2**-0.5 if dueling else 1.0, bias="shared" if c.head == "shared" else "each"
     )
-    # the lanes of all replicas count for the agent steps after which, and over which, ε falls
-    explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
+    # ε is 1 for the first agent steps (after), counted over the lanes of all replicas, and then falls to --epsilon
+    explore = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
     sampler = Proportional(c.alpha, c.beta, beta_end=1.0) if c.alpha else Uniform()
     network = policy()  # only its shapes are used: each replica makes its own network
     replay = replay_of(

@@ -10,16 +10,13 @@ act × actors:  a table of four agents ─► own copies of weights ─► rollo
 from dataclasses import dataclass
 from typing import Literal
 
-from polyplay.acting import act_at_table
-from polyplay.buffers import RolloutQueue
-from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
-from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, VTrace, learn
-from polyplay.population.referee import Opponents, referee
+from polyplay.learning import Hyperparameters, LearnerSpec, VTrace
 from polyplay.population.rules import initial
 from polyplay.systems import System
 from polyplay.systems import _teams as teams
-from polyplay.weights import AgentParams, OptimizerSpec, averaged
+from polyplay.systems.league import wire_league
+from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
@@ -61,8 +58,7 @@ class Config:
 
 def build(c: Config, crew: Crew) -> System:
     envs = teams.table_envs(c, crew, c.players, c.actors)  # the lanes of one actor, a group of them for each player
-    # rollouts in a batch: batch / (lanes / players); 0 learners: one per core or GPU
-    rollouts, learners = teams.rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
+    rollouts = teams.rollouts_per_batch(c, envs)  # batch / (lanes / players)
     policy = teams.ftw_network(c, envs)  # figure 2a, with heads for the auxiliary tasks
     # an agent's hyperparameters (rewards of events, costs, the slow clock's period, …), the ranges that it draws some
     # from, and its evolution: an agent copies one that beats it with probability 0.7, by Elo; then each value is
@@ -76,24 +72,6 @@ def build(c: Config, crew: Crew) -> System:
     update = averaged(OptimizerSpec(c.optimizer, eps=1e-5, decay=0.99, clip=c.max_grad_norm), replicas=1)
     hyper = Hyperparameters(anneal="constant", **values)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    # the league knows all agents, and says who is seated at each actor's table; no past agents are kept
-    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=0, varied=evolution.varied)
-    network = policy()  # only its shapes are used: each worker makes its own network
-    # each player of an actor fills one slot while another is read
-    queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
-    statistics = update.optim.statistics if evolution.every else None  # the optimizer's, copied with the weights
-    params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
     drawn = initial(ranges, c.agents, crew.seed) if c.evolve else ()  # each agent's first values
-    source = AgentRollouts(queue, rollouts, league, initial=drawn)
-    # a lost actor or referee is replaced
-    crew.add(
-        act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag,
-        envs=envs, policy=policy, out=queue, params=params, league=league,
-    )  # fmt: skip
-    crew.add(learn, n=learners, source=source, spec=spec, publish=params)
-    # the referee rates players by their matches, draws who meets whom, and says who copies whom
-    crew.add(
-        referee, if_lost="replace", rates=league, opponents=Opponents.parse(c.opponents),
-        matches=c.games_per_matchup, evolution=evolution,
-    )  # fmt: skip
-    return System(envs, spec, resolved={"learners": learners})  # what --learners 0 became
+    # actors, learners and referee of league.py, which keeps no past agents here
+    return wire_league(c, crew, envs, spec, evolution, {"past": 0}, passes=None, n=rollouts, initial=drawn)

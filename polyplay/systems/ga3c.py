@@ -23,7 +23,7 @@ MOST = 8  # predictors, and trainers, there is room for
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: the paper's."""
 
     atari: str = "ga3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -44,7 +44,7 @@ class Config(PolicyOptions):
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: Positive = 0.1  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
     correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch

@@ -16,13 +16,14 @@ from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWor
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, Samples, learn
 from polyplay.learning.parts import OutlierGate, TargetNetwork
 from polyplay.systems import System
-from polyplay.systems._wiring import AgentOptions, divide_among, niceness, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, worker_envs
 from polyplay.weights import OptimizerSpec, ParameterServer, serve_parameters
 from polyplay.workers.crew import Crew
+from polyplay.workers.sizing import niceness
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's in bundled mode, as far as they are known (docs/systems/gorila.md)."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -72,14 +73,14 @@ def build(c: Config, crew: Crew) -> System:
     server = ParameterServer.of(optimizer, network, workers=learners, shards=c.shards, stale=stale)
     hyper, target = Hyperparameters(learning_rate=c.learning_rate), TargetNetwork(every=c.target_update)
     parts = (OutlierGate(c.outlier), target) if c.outlier else (target,)
-    spec = LearnerSpec(policy, QLoss("mean"), server, hyper, crew.agent_steps(envs, c.frames), parts=parts)
-    # agent steps of all actors after which, and over which, ε falls; `lanes` of these come with a step of each lane
-    steps: Any = {"after": c.learning_starts * replays, "over": c.epsilon_decay_steps, "lanes": c.lanes * actors}
+    spec = LearnerSpec(policy, QLoss("mean", clip=1.0), server, hyper, crew.agent_steps(envs, c.frames), parts=parts)
+    # ε is 1 for the first agent steps (after), counted over the lanes of all actors, and then falls to --epsilon
+    schedule: Any = {"after": c.learning_starts * replays, "over": c.epsilon_decay_steps, "lanes": c.lanes * actors}
     if free:
         queue = RolloutQueue.of(envs, network, c.unroll, actors, readers=replays)
         samples = SampleQueue(replay, queue, learners)  # batches that replay workers draw
         # actors do not keep step, so ε falls by the agent steps that the server counts
-        explore = RunSchedule(1.0, c.epsilon, **steps, weights=server)
+        explore = RunSchedule(1.0, c.epsilon, **schedule, weights=server)
         crew.add(
             act, n=actors, if_lost="replace", envs=envs, policy=policy, explore=explore, out=queue, params=server,
             nice=niceness(actors, learners),  # on a crowded CPU the operating system lets learners go first
@@ -88,7 +89,7 @@ def build(c: Config, crew: Crew) -> System:
         crew.add(learn, n=learners, if_lost="replace", source=Samples(samples), spec=spec)
     else:
         # a bundle acts itself, with the weights that it learns
-        source = Replayed(Inline(envs, c.unroll, LinearEpsilon(1.0, c.epsilon, **steps)), replay)
+        source = Replayed(Inline(envs, c.unroll, LinearEpsilon(1.0, c.epsilon, **schedule)), replay)
         crew.add(learn, n=learners, name="bundle", if_lost="replace", source=source, spec=spec)
     crew.add(serve_parameters, n=c.shards, server=server)
     # resolved: what 0 became; epsilon: of evaluations, which play ε-greedily, too

@@ -22,7 +22,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: the paper's table G.1 (Atari). Unknown ones (actors, lanes, slots) are for a small machine."""
 
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -44,8 +44,8 @@ class Config(PolicyOptions):
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     optimizer_eps: Positive = 0.01  # the optimizer's ε
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    value_cost: NonNegative = 0.5  # weight of the value loss
+    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
+    value_cost: NonNegative = 0.5  # weight of the value loss ½(v − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch

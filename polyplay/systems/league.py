@@ -15,6 +15,7 @@ from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
+from polyplay.envs import Envs
 from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, Passes, Source, VTrace, learn
 from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import Evolution, around
@@ -26,7 +27,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: for small games on a small machine; no league was published for one."""
 
     env: str = "toy:rps"  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
@@ -50,7 +51,7 @@ class Config(PolicyOptions):
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
-    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
     reward: Literal["clip", "sign", "none", "scale"] = "none"
     # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     frames: Count = 1_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
@@ -58,43 +59,45 @@ class Config(PolicyOptions):
 
 def build(c: Config, crew: Crew) -> System:
     envs = table_envs(c, crew, c.players, c.actors)  # the lanes of one actor, a group of them for each player
-    # rollouts in a batch: batch / (lanes / players); 0 learners: one per core or GPU
-    rollouts, learners = rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
+    rollouts = rollouts_per_batch(c, envs)  # batch / (lanes / players)
     # an LSTM also takes the previous action and reward
     policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
-    loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
+    loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)  # ρ̄ = c̄ = 1
     if c.loss == "ppo":
         loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
     update = averaged(OptimizerSpec("adam", eps=1e-5, clip=0.5), replicas=1)
     values = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # of all agents at first
-    spec = LearnerSpec(
-        policy, loss, update, Hyperparameters(anneal=c.anneal, **values), crew.agent_steps(envs, c.frames)
-    )
+    hyper = Hyperparameters(anneal=c.anneal, **values)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     # an agent copies one that beats it with probability 0.7, by Elo; then each value is multiplied by 0.8 or 1.2, and
     # stays between a tenth and ten times of its first one
     evolution = Evolution(every=c.exploit_every, priors=around(values))
-    # the league knows all agents, 100 past ones and bots, and says who is seated at each actor's table
-    league = League(
-        c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=100, bots=tuple(envs.spec.bots),
-        varied=evolution.varied,
-    )  # fmt: skip
-    network = policy()  # only its shapes are used: each worker makes its own network
+    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None  # of whole trajectories
+    others = {"past": 100, "bots": tuple(envs.spec.bots)}  # besides agents: past ones that are kept, scripted ones
+    return wire_league(c, crew, envs, spec, evolution, others, passes, n=rollouts, snapshot_every=c.snapshot_every)
+
+
+def wire_league(
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, evolution: Evolution, others: Any, passes: Any, **rollouts: Any
+) -> System:
+    """Add the figure's actors, learners and referee. rollouts: of AgentRollouts. FTW has another network and loss."""
+    # the league knows all players, and says who is seated at each actor's table
+    seats: Any = {"teams": envs.spec.sides, "seated": c.players, "varied": evolution.varied}
+    league, network = League(c.agents, c.actors, **seats, **others), spec.policy()
     # each player of an actor fills one slot while another is read
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
-    statistics = update.optim.statistics if evolution.every else None  # the optimizer's, copied with the weights
+    statistics = spec.update.optim.statistics if evolution.every else None  # the optimizer's, copied with the weights
     params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
-    source: Source = AgentRollouts(queue, rollouts, league, snapshot_every=c.snapshot_every)
-    if c.loss == "ppo":
-        source = Passes(source, Epochs(c.epochs, minibatches=min(c.batch, 2)))  # minibatches of whole trajectories
     # a lost actor or referee is replaced
     crew.add(
         act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag,
-        envs=envs, policy=policy, out=queue, params=params, league=league,
+        envs=envs, policy=spec.policy, out=queue, params=params, league=league,
     )  # fmt: skip
+    source: Source = AgentRollouts(queue, league=league, **rollouts)
+    source = source if passes is None else Passes(source, passes)
+    learners = c.learners or min(c.agents, crew.placement.parts)  # 0: one per core or GPU
     crew.add(learn, n=learners, source=source, spec=spec, publish=params)
     # the referee rates players by their matches, draws who meets whom, and says who copies whom
-    crew.add(
-        referee, if_lost="replace", rates=league, opponents=Opponents.parse(c.opponents),
-        matches=c.games_per_matchup, evolution=evolution,
-    )  # fmt: skip
+    opponents, matches = Opponents.parse(c.opponents), c.games_per_matchup
+    crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=matches, evolution=evolution)
     return System(envs, spec, resolved={"learners": learners})  # what --learners 0 became

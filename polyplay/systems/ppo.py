@@ -16,7 +16,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: the paper's for Atari. What it does not mention is off; Adam's ε is OpenAI baselines'."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md

@@ -20,7 +20,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's table 2 (Atari). It has 256 actors. The gradient norm is SEED's."""
 
     atari: str = "r2d2"  # preprocessing of Atari games: a preset of docs/guides/atari.md

@@ -20,7 +20,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's table 1."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -59,8 +59,8 @@ def build(c: Config, crew: Crew) -> System:
         noisy=noise if c.sigma else "none", init="dopamine" if dopamine else "torch",
         bias="none" if zoo else "each",  # of the last layer
     )  # fmt: skip
-    # where no noise explores, ε falls; the lanes of all replicas count for these agent steps
-    epsilon = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
+    # ε is 1 for the first agent steps (after), counted over the lanes of all replicas, and then falls to --epsilon
+    epsilon = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
     # zoo draws a thousandth of its batches uniformly
     sampler = Proportional(c.alpha, c.beta, beta_end=1.0, mixture=1e-3 if zoo else 0.0)
     if dopamine:  # one draw from each of `batch` equal parts of the sum of priorities, at a constant β
@@ -70,7 +70,7 @@ def build(c: Config, crew: Crew) -> System:
         envs, network, sampler, lanes=each.lanes, capacity=each.capacity, batch=each.batch,
         start=each.learning_starts, ratio=c.ratio, gamma=c.gamma, n_step=c.n_step, reward=c.reward,
     )  # fmt: skip
-    # a replica acts itself, with the weights that it learns
+    # a replica acts itself, with the weights that it learns; with noisy layers it needs no ε
     source = Replayed(Inline(envs, c.unroll, explore=None if c.sigma else epsilon), replay)
     # priorities are KL divergences from the target, or (ce) cross-entropies, which are never 0
     priority: Literal["kl", "ce"] = "kl" if c.variant == "paper" else "ce"
