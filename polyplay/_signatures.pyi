@@ -174,8 +174,8 @@ class AlphagoZero(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: int  # workers that play, each with its own copy of the weights
     games: int  # games that a player searches at once; its network is asked for all of them together
-    simulations: int  # of each search; a move has one search
-    leaves: int  # of a search, evaluated in one batch; until then each counts as a lost visit
+    simulations: int  # simulations of a search; a move has one search
+    leaves: int  # leaves of a search that are evaluated together; until then each counts as a lost visit
     fast_simulations: int  # simulations of three searches in four, from which nothing is learnt; 0: all are full
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
@@ -186,11 +186,11 @@ class AlphagoZero(RunOptions, total=False):
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
     temperature_plies: int  # plies in which moves are drawn; afterwards the best is played
     symmetries: Literal['all', 'learning', 'none']  # random board symmetries; learning: not in searches
-    evaluator: Literal['torch', 'openvino', 'auto']  # for self-play's network; auto: the fastest
+    evaluator: Literal['torch', 'openvino', 'auto']  # library for self-play's network; auto: the fastest
     keep_tree: bool  # keep the part of the tree below the move that was played
     resign: str  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: int  # residual blocks of the network
-    filters: int  # of each convolution
+    filters: int  # filters of each convolution
     learners: int  # copies of the learner, whose gradients are averaged; batch norm by each one's share
     batch: int  # positions in one update, over all learners
     ratio: float  # how often each position is learnt from, on average
@@ -199,11 +199,11 @@ class AlphagoZero(RunOptions, total=False):
     learning_starts: int  # moves before the first update
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
-    drops: tuple[int, ...]  # updates from which on the learning rate is a tenth of what it was
-    momentum: float  # of stochastic gradient descent
+    drops: tuple[int, ...]  # updates at which the learning rate is divided by 10
+    momentum: float  # momentum of stochastic gradient descent
     l2: float  # weight of ‖θ‖² in the loss
     gate: float  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: int  # of a match; the champion's policy draws their first plies, half of --temperature-plies
+    gate_games: int  # games of a match; the champion draws their first plies, half of --temperature-plies
     gate_every: int  # updates from one match to the next
     champion_games: int  # games that a champion plays before the next match
     frames: int  # moves to train for, unless --steps is given
@@ -322,38 +322,38 @@ class Dqn(RunOptions, total=False):
 
 class Five(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a game of two teams, whose heroes are seats
-    learners: int  # optimizers, whose gradients are averaged
+    learners: int  # optimizers, as the paper calls them, whose gradients are averaged
     actors: int  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: int  # heroes in matches (num-envs) of each actor
     lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout, which give advantages their context
-    window: int  # agent steps that are learnt from at once, from the state that acting had there
+    window: int  # agent steps of a window, which begins with the state that acting had there
     batch: int  # windows of each learner in an update
     capacity: int  # newest windows that each learner draws from
     sample_reuse: float  # windows drawn for each that came (0: as many as there is time for)
-    publish: int  # updates from one version of the weights that acts to the next
-    staleness: int  # versions that acting is kept behind, for experiments
+    publish: int  # updates between two versions of the weights that actors get
+    staleness: int  # versions by which actors are kept behind, for experiments
     opponents: str  # who plays against it: latest (itself), or past:P (past agents, probability P)
-    games_per_matchup: int  # that a table plays before its opponent is drawn anew
+    games_per_matchup: int  # matches of a table between two draws of its opponent
     snapshot_every: int  # updates from one past agent to the next
-    rate_every: int  # updates between two ratings of the newest version, by matches against bots (0: none)
+    rate_every: int  # updates between two ratings against bots (0: none)
     team_spirit: float  # τ: how much of a hero's reward is the mean of its team's
     horizon: float  # seconds H: the discount is 1 − --step-time / H
     step_time: float  # seconds of an agent step
     lam: float  # λ of generalized advantage estimation
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
     entropy_cost: float  # weight of the entropy bonus
-    learning_rate: float  # Adam's; each number of a gradient is clipped to 5 of its own deviations
+    learning_rate: float  # Adam's, constant; each number of a gradient is clipped to ±5·√v
     network: str | Callable[..., Any]  # five (sets of units), or as other systems
-    core_size: int  # of the LSTM
+    core_size: int  # width of the LSTM
     inputs: Literal['raw', 'normalize']  # normalize: scale real numbers, and clip them
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     frames: int  # heroes' steps to train for, unless --steps is given
 
 class Ftw(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a game of teams that counts events
-    agents: int  # of the population
-    players: int  # at a table: agents that hold a group of an actor's lanes each
+    agents: int  # agents in the population
+    players: int  # agents at a table, each of which plays a group of an actor's lanes
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
@@ -361,15 +361,15 @@ class Ftw(RunOptions, total=False):
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update of an agent
     opponents: str  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
-    games_per_matchup: int  # that a table plays before its players are drawn anew
+    games_per_matchup: int  # matches of a table between two draws of its players
     evolve: bool  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    exploit_every: int  # matches of an agent from one look at another, whether to copy it, to the next
+    exploit_every: int  # matches of an agent between two looks whether to copy another
     ranges: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal['events', 'game']  # events: an agent's own weights on them; game: the environment's
     event_rewards: tuple[str, ...]  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str | Callable[..., Any]  # ftw (by the view's size), or as other systems
     core: Literal['none', 'lstm', 'gru', 'temporal']  # temporal: a fast and a slow clock
-    core_size: int  # of each LSTM, and numbers of z
+    core_size: int  # width of each LSTM, and of z
     auxiliary: str  # tasks: pixel, reward, with a comma between; or none
     memory: int  # words of the memory that both clocks share (0: there is none)
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -472,17 +472,17 @@ class League(RunOptions, total=False):
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    agents: int  # that learn, each by its own games
-    players: int  # at a table: each holds a group of an actor's lanes
+    agents: int  # agents that learn, each by its own games
+    players: int  # players at a table, each of which plays a group of an actor's lanes
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
     lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     opponents: str  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
-    games_per_matchup: int  # that a table plays before its players are drawn anew
+    games_per_matchup: int  # matches of a table between two draws of its players
     snapshot_every: int  # updates of an agent from one past agent to the next
-    exploit_every: int  # matches of an agent between two looks at whether to copy a better one (0: none copies)
+    exploit_every: int  # matches of an agent between two looks whether to copy another (0: none copies)
     batch: int  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: int  # ppo: passes over a batch
@@ -499,7 +499,7 @@ class League(RunOptions, total=False):
 class Pbt(RunOptions, total=False):
     over: str  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
     population: int  # members (0: 8; with --exploit none and lists alone one for each combination)
-    every: int  # agent steps of a member between two decisions about it
+    every: int  # agent steps that a member trains between two decisions to exploit and explore
     vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
     exploit: Literal['truncation', 'tournament', 'ttest', 'none']  # the rule: which better one it copies
     explore: Literal['perturb', 'resample', 'both', 'none']  # how a copied value changes: perturb: times 0.8 or 1.2; resample: one in four is drawn anew; both: one in four is drawn anew, the others are perturbed

@@ -9,6 +9,7 @@ means, over transitions or examples; losses.auxiliary makes sums of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -251,6 +252,34 @@ TERMS = MappingProxyType(  # of UNREAL's tasks, and their published costs
 )
 KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a temporal core, with costs in kind
 DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
+
+
+def task_costs(auxiliary: str, unroll: int, live: tuple[str, ...] = ()) -> dict[str, float]:
+    """The auxiliary tasks that --auxiliary names, and what each costs. live: those whose costs are hyperparameters;
+    where there are such, no others are known, and none has a cost here. Raises UserError: another task or cost, or
+    rollouts that are too short to predict a reward from three rows.
+    """
+    allowed, found = ", ".join(live or TERMS), dict[str, float]()
+    allowed += ", a comma between, or none" + ("; costs are in --ranges" if live else "; each may have =COST")
+    for word in () if auxiliary == "none" else auxiliary.split(","):
+        task, equals, cost = word.strip().partition("=")
+        if task not in (live or TERMS) or task in found or (live and equals):
+            twice = " twice" if task in found else ""
+            raise UserError(f"--auxiliary: {word} given{twice}, allowed: {allowed}")
+        found[task] = _cost(word, cost) if equals else TERMS[task][1]
+    if "reward" in found and unroll < FRAMES:
+        raise UserError(f"--unroll {unroll} given, allowed with --auxiliary reward: {FRAMES} or more")
+    return found
+
+
+def _cost(word: str, number: str) -> float:
+    try:
+        cost = float(number)
+    except ValueError:
+        cost = math.nan
+    if not 0.0 <= cost < math.inf:
+        raise UserError(f"--auxiliary: {word} given, allowed for a cost: a number, 0 or more")
+    return cost
 
 
 def terms_of(policy: PolicyFactory) -> dict[str, float]:

@@ -15,9 +15,8 @@ from polyplay.envs.atari import atari_preset
 from polyplay.envs.make import whole_matches
 from polyplay.games.boards import Game
 from polyplay.learning import Epochs, LearnerSpec
-from polyplay.learning.unreal import TERMS
+from polyplay.learning.unreal import task_costs
 from polyplay.nets import NetworkFactory
-from polyplay.nets.actor_critic import FRAMES
 from polyplay.search import SearchOptions
 from polyplay.search.self_play import game_rows
 from polyplay.systems import read_settings
@@ -182,7 +181,7 @@ def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **op
     """
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
-    tasks = {} if auxiliary == "none" else {"auxiliary": task_costs(c)}
+    tasks = {} if auxiliary == "none" else {"auxiliary": task_costs(auxiliary, c.unroll)}
     return NetworkFactory(c.network, envs.spec, {**given, **tasks, **options})
 
 
@@ -201,34 +200,6 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
         others = ["ppo", "impala", "a2c", *(system for system, wrong in kinds.items() if not wrong)]
         text = f"--env: {envs.title} given, but {name} needs {needs} actions"
         raise UserError(f"{text}, this has {spaces.describe_actions(action)}; {', '.join(others)} take these")
-
-
-def task_costs(c: Any, live: tuple[str, ...] = ()) -> dict[str, float]:
-    """The auxiliary tasks that c.auxiliary names, and what each costs. live: those whose costs are hyperparameters;
-    where there are such, no others are known, and none has a cost here. Raises UserError: another task or cost, or
-    rollouts that are too short to predict a reward from three rows.
-    """
-    allowed, found = ", ".join(live or TERMS), dict[str, float]()
-    allowed += ", a comma between, or none" + ("; costs are in --ranges" if live else "; each may have =COST")
-    for word in () if c.auxiliary == "none" else c.auxiliary.split(","):
-        task, equals, cost = word.strip().partition("=")
-        if task not in (live or TERMS) or task in found or (live and equals):
-            twice = " twice" if task in found else ""
-            raise UserError(f"--auxiliary: {word} given{twice}, allowed: {allowed}")
-        found[task] = _cost(word, cost) if equals else TERMS[task][1]
-    if "reward" in found and c.unroll < FRAMES:
-        raise UserError(f"--unroll {c.unroll} given, allowed with --auxiliary reward: {FRAMES} or more")
-    return found
-
-
-def _cost(word: str, number: str) -> float:
-    try:
-        cost = float(number)
-    except ValueError:
-        cost = math.nan
-    if not 0.0 <= cost < math.inf:
-        raise UserError(f"--auxiliary: {word} given, allowed for a cost: a number, 0 or more")
-    return cost
 
 
 def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:

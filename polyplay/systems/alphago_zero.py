@@ -34,8 +34,8 @@ class Config:
     env: str = "game:go"  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: SomeWorkers = 2  # workers that play, each with its own copy of the weights
     games: Count = 32  # games that a player searches at once; its network is asked for all of them together
-    simulations: Count = 1600  # of each search; a move has one search
-    leaves: Count = 8  # of a search, evaluated in one batch; until then each counts as a lost visit
+    simulations: Count = 1600  # simulations of a search; a move has one search
+    leaves: Count = 8  # leaves of a search that are evaluated together; until then each counts as a lost visit
     fast_simulations: Whole = 0  # simulations of three searches in four, from which nothing is learnt; 0: all are full
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # the exploration term, see the page of docs
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
@@ -46,11 +46,11 @@ class Config:
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
     temperature_plies: Count = 30  # plies in which moves are drawn; afterwards the best is played
     symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
-    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # for self-play's network; auto: the fastest
+    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # library for self-play's network; auto: the fastest
     keep_tree: bool = True  # keep the part of the tree below the move that was played
     resign: str = "auto"  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: Count = 19  # residual blocks of the network
-    filters: Count = 256  # of each convolution
+    filters: Count = 256  # filters of each convolution
     learners: SomeWorkers = 64  # copies of the learner, whose gradients are averaged; batch norm by each one's share
     batch: Count = 2_048  # positions in one update, over all learners
     ratio: Positive = 1.46  # how often each position is learnt from, on average
@@ -59,11 +59,11 @@ class Config:
     learning_starts: Count = 20_000  # moves before the first update
     learning_rate: Positive = 0.01  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
-    drops: tuple[Count, ...] = (400_000, 600_000)  # updates from which on the learning rate is a tenth of what it was
-    momentum: Fraction = 0.9  # of stochastic gradient descent
+    drops: tuple[Count, ...] = (400_000, 600_000)  # updates at which the learning rate is divided by 10
+    momentum: Fraction = 0.9  # momentum of stochastic gradient descent
     l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss
     gate: Fraction = 0.55  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: Count = 400  # of a match; the champion's policy draws their first plies, half of --temperature-plies
+    gate_games: Count = 400  # games of a match; the champion draws their first plies, half of --temperature-plies
     gate_every: Count = 1_000  # updates from one match to the next
     champion_games: Whole = 25_000  # games that a champion plays before the next match
     frames: Count = 980_000_000  # moves to train for, unless --steps is given
@@ -79,9 +79,7 @@ def build(c: Config, crew: Crew) -> System:
     shared: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "if_lost": "replace"}
     if c.gate:
         # the champion draws the first plies of a match; in the paper matches begin at the empty board
-        gate = Gate(
-            share=c.gate, games=c.gate_games, every=c.gate_every, plies=c.temperature_plies // 2, reign=c.champion_games
-        )
+        gate = Gate(c.gate, c.gate_games, c.gate_every, plies=c.temperature_plies // 2, reign=c.champion_games)
         crew.add(judge, gate=gate, params=candidate, publish=champion, **shared)
     # backend: the library that computes the network in searches
     resign = ResignOptions.parse(c.resign)

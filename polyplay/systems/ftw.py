@@ -25,8 +25,8 @@ class Config:
     """Defaults: the paper's supplement, on a game of ours: its capture the flag in Quake III was never released."""
 
     env: str = "arena:ctf+view=pixels+size=21"  # a game of teams that counts events
-    agents: Agents = 30  # of the population
-    players: Players = 4  # at a table: agents that hold a group of an actor's lanes each
+    agents: Agents = 30  # agents in the population
+    players: Players = 4  # agents at a table, each of which plays a group of an actor's lanes
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 128  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
@@ -34,17 +34,17 @@ class Config:
     unroll: Count = 100  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update of an agent
     opponents: str = "elo"  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
-    games_per_matchup: Count = 32  # that a table plays before its players are drawn anew
+    games_per_matchup: Count = 32  # matches of a table between two draws of its players
     evolve: bool = True
     # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    exploit_every: Count = 1000  # matches of an agent from one look at another, whether to copy it, to the next
+    exploit_every: Count = 1000  # matches of an agent between two looks whether to copy another
     ranges: tuple[str, ...] = ()
     # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
     event_rewards: tuple[str, ...] = teams.POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str = "ftw"  # ftw (by the view's size), or as other systems
     core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # temporal: a fast and a slow clock
-    core_size: Count = 256  # of each LSTM, and numbers of z
+    core_size: Count = 256  # width of each LSTM, and of z
     auxiliary: str = "pixel,reward"  # tasks: pixel, reward, with a comma between; or none
     memory: Whole = 450  # words of the memory that both clocks share (0: there is none)
     actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -67,7 +67,7 @@ def build(c: Config, crew: Crew) -> System:
     # the network makes rewards of events; it adds the KL divergences of its core, and the losses of auxiliary tasks
     loss = VTrace(
         c.gamma, c.lam, reduction="mean" if c.normalize_advantage else "sum",
-        normalize_advantage=c.normalize_advantage, reward="none",
+        normalize_advantage=c.normalize_advantage, reward="none",  # ρ̄ = c̄ = 1
     )  # fmt: skip
     update = averaged(OptimizerSpec(c.optimizer, eps=1e-5, decay=0.99, clip=c.max_grad_norm), replicas=1)
     hyper = Hyperparameters(anneal="constant", **values)

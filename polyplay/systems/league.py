@@ -31,17 +31,17 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: for small games on a small machine; no league was published for one."""
 
     env: str = "toy:rps"  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
-    agents: Agents = 2  # that learn, each by its own games
-    players: Players = 2  # at a table: each holds a group of an actor's lanes
+    agents: Agents = 2  # agents that learn, each by its own games
+    players: Players = 2  # players at a table, each of which plays a group of an actor's lanes
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
     lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 16  # agent steps per lane in a rollout
     opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
-    games_per_matchup: Count = 100  # that a table plays before its players are drawn anew
+    games_per_matchup: Count = 100  # matches of a table between two draws of its players
     snapshot_every: Count = 200  # updates of an agent from one past agent to the next
-    exploit_every: Whole = 0  # matches of an agent between two looks at whether to copy a better one (0: none copies)
+    exploit_every: Whole = 0  # matches of an agent between two looks whether to copy another (0: none copies)
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
