@@ -56,10 +56,10 @@ def build(c: Config, crew: Crew) -> System:
     # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are:
     # at most one per core, so that the batch divides among them
     envs, replicas = replica_envs(c, crew, batch=c.batch, most=cores())
-    # a replica's share of these
+    # one replica has this share of them
     each = divide_among(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "learning_starts")
     dueling = c.dueling or rainbow
-    # scale: of the gradient that both streams give the layers below them
+    # both dueling streams scale the gradient that they give the layers below them by 1/√2
     policy = q_network(
         c, envs, dueling=dueling, scale=2**-0.5 if dueling else 1.0, atoms=51 if categorical else 0,
         support=(-c.v_max, c.v_max),
@@ -75,13 +75,13 @@ def build(c: Config, crew: Crew) -> System:
     )  # fmt: skip
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # a replica acts itself, with the weights that it learns
     loss = CategoricalLoss(-c.v_max, c.v_max, double=rainbow) if categorical else QLoss(reduction="mean")
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=c.max_grad_norm)  # decay of RMSProp
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=c.max_grad_norm)  # RMSProp's decay
     # chunked: replicas update a central vector without waiting for each other, one of its three parts after the other
     update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     # replicas in step need each other, so the run fails with one of them
     crew.add(learn, n=replicas, name="replica", if_lost="replace" if chunked else "fail", source=source, spec=spec)
-    # resolved: what --replicas 0 became; epsilon: of evaluations, which play ε-greedily, too
+    # --replicas 0 became `replicas`; evaluations play ε-greedily, too
     resolved, epsilon = {"replicas": replicas}, 0.001 if categorical else 0.05
     return System(envs, spec, REPLAY_METRICS, resolved=resolved, epsilon=epsilon)

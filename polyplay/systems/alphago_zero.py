@@ -86,10 +86,9 @@ def build(c: Config, crew: Crew) -> System:
     crew.add(self_play, n=c.players, out=queue, params=champion, backend=c.evaluator, resign=resign, **shared)
     if c.capacity < c.batch:
         raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
-    each = divide_among(c, "learners", "batch").batch  # a learner's share of a batch
     replay = position_replay(
-        board, lanes=c.players, capacity=c.capacity, batch=each, start=c.learning_starts, ratio=c.ratio,
-        grows_from=c.window,
+        board, lanes=c.players, capacity=c.capacity, start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
+        batch=divide_among(c, "learners", "batch").batch,  # a learner's share
     )  # fmt: skip
     # one learner has the replay in its own memory; for several a worker draws from it
     source: Source = Replayed(Rollouts(queue, n=1), replay)

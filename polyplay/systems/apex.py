@@ -57,7 +57,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = q_network(c, envs, dueling=True)
     explore = EpsilonLadder(c.actors * c.lanes, c.epsilon, alpha=7.0)  # lane i of N has ε^(1 + 7·i/(N − 1)), constant
     loss = QLoss("mean", clip=0.0, double=True)  # clip=0: the error is squared, and not clipped to ±1
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=c.max_grad_norm)  # decay of RMSProp
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=c.max_grad_norm)  # RMSProp's decay
     update, target = averaged(optimizer, c.learners), TargetNetwork(every=c.target_update)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
@@ -67,14 +67,14 @@ def build(c: Config, crew: Crew) -> System:
 def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration, reward: str) -> System:
     """Add the figure's actors, replays and learners. Ape-X DPG has another network, exploration and loss."""
     each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # a replay worker's share
-    each = divide_among(each, "learners", "batch")  # a learner's share
     network = spec.policy()  # only its shapes are used: each worker makes its own network
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, readers=c.replay_workers)
     # first priorities are TD errors by the values with which the actor's network chose
     sampler = Proportional(c.alpha, beta=0.4, first="td")
     replay = replay_of(
-        envs, network, sampler, lanes=each.actors * c.lanes, capacity=each.capacity, batch=each.batch,
-        start=each.learning_starts, gamma=c.gamma, n_step=c.n_step, reward=reward,
+        envs, network, sampler, lanes=each.actors * c.lanes, capacity=each.capacity, start=each.learning_starts,
+        batch=divide_among(c, "learners", "batch").batch,  # a learner's share
+        gamma=c.gamma, n_step=c.n_step, reward=reward,
         scale=spec.loss.units.reward_scale,  # factor of rewards, which Ape-X DPG has
         ratio=c.ratio or None,  # None: acting and learning do not wait for each other
         soft=True,  # the replay exceeds its capacity until the oldest transitions are evicted

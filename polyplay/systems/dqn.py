@@ -53,7 +53,7 @@ def build(c: Config, crew: Crew) -> System:
     each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of these
     envs = worker_envs(each, crew, inline_single=True)  # a replica steps a single Atari game itself
     dueling = c.head == "dueling"
-    # scale: of the gradient that both streams give the layers below them; bias: of the last layer
+    # both dueling streams scale the gradient that they give the layers below them by 1/√2
     policy = q_network(
         c, envs, dueling=dueling, scale=2**-0.5 if dueling else 1.0, bias="shared" if c.head == "shared" else "each"
     )
@@ -68,7 +68,7 @@ def build(c: Config, crew: Crew) -> System:
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # a replica acts itself, with the weights that it learns
     # errors beyond ±1 have the gradient ±1; a sum is over the transitions of all replicas
     loss = QLoss(c.reduction, clip=1.0, double=c.double, replicas=c.replicas)
-    clip = 10.0 if dueling else 0.0  # of the gradient's norm, as in Wang et al. 2016
+    clip = 10.0 if dueling else 0.0  # Wang et al. 2016 clip the gradient's norm
     update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=clip), c.replicas)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))

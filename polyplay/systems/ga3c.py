@@ -55,7 +55,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
 
 
 def build(c: Config, crew: Crew) -> System:
-    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # most agents that there may be: ours
+    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # the schedule adds no more agents
     envs = agent_envs(c, crew, room)  # a process each; a prediction takes all that are ready, at most predict_batch
     guard = "none" if c.correction == "vtrace" else c.correction  # keeps log π from −∞
     # inexact sums are faster, and their last bits may depend on the size of a batch
@@ -68,7 +68,7 @@ def build(c: Config, crew: Crew) -> System:
     if c.correction != "vtrace":
         # as published: R ends with the V that acting computed, but the advantage is R − V of the present weights
         loss = A2C(c.gamma, baseline="present", bootstrap="acted", **common)
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.99, clip=c.max_grad_norm)  # decay of RMSProp
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.99, clip=c.max_grad_norm)  # RMSProp's decay
     model = Hogwild.of(optimizer, policy, workers=MOST, copy=False)  # threads compute with the shared weights
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, model, hyper, crew.agent_steps(envs, c.frames))

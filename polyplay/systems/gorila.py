@@ -53,7 +53,7 @@ class Config(AgentOptions):  # adds env, inputs
 
 
 def build(c: Config, crew: Crew) -> System:
-    learners, free = c.learners or crew.placement.parts, bool(c.actors)  # 0: cores, or GPUs
+    learners, free = c.learners or crew.placement.parts, bool(c.actors)  # 0 is one per core or GPU
     if c.replay_workers != Config.replay_workers and not free:
         given = f"--replay-workers {c.replay_workers} says nothing without --actors"
         raise UserError(f"{given}: give both, or leave it out")
@@ -68,7 +68,7 @@ def build(c: Config, crew: Crew) -> System:
         ratio=None if free and not c.ratio else c.ratio,  # None: acting and learning do not wait for each other
     )  # fmt: skip
     stale = c.stale or 10 * learners
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95)  # decay of RMSProp
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95)  # RMSProp's decay
     # the server has the weights and the optimizer, and applies each gradient that it gets
     server = ParameterServer.of(optimizer, network, workers=learners, shards=c.shards, stale=stale)
     hyper, target = Hyperparameters(learning_rate=c.learning_rate), TargetNetwork(every=c.target_update)
@@ -92,5 +92,5 @@ def build(c: Config, crew: Crew) -> System:
         source = Replayed(Inline(envs, c.unroll, LinearEpsilon(1.0, c.epsilon, **schedule)), replay)
         crew.add(learn, n=learners, name="bundle", if_lost="replace", source=source, spec=spec)
     crew.add(serve_parameters, n=c.shards, server=server)
-    # resolved: what 0 became; epsilon: of evaluations, which play ε-greedily, too
+    # where 0 was given, it became these; evaluations play ε-greedily, too
     return System(envs, spec, REPLAY_METRICS, resolved={"learners": learners, "stale": stale}, epsilon=0.05)

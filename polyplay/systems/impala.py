@@ -61,7 +61,7 @@ def build(c: Config, crew: Crew) -> System:
         rho_pg=c.rho,  # bound of the policy gradient's own weights
         value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reduction=c.reduction, reward=c.reward,
     )  # fmt: skip
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.99, clip=c.max_grad_norm)  # decay of RMSProp
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.99, clip=c.max_grad_norm)  # RMSProp's decay
     # each learner sums over its share of the batch, and the learners' gradients are averaged
     update = averaged(optimizer, c.learners)
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)

@@ -66,13 +66,13 @@ def build(c: Config, crew: Crew) -> System:
     if c.loss == "ppo":
         loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
     update = averaged(OptimizerSpec("adam", eps=1e-5, clip=0.5), replicas=1)
-    values = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # of all agents at first
+    values = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # all agents begin with these
     hyper = Hyperparameters(anneal=c.anneal, **values)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     # an agent copies one that beats it with probability 0.7, by Elo; then each value is multiplied by 0.8 or 1.2, and
     # stays between a tenth and ten times of its first one
     evolution = Evolution(every=c.exploit_every, priors=around(values))
-    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None  # of whole trajectories
+    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None  # of whole lanes
     others = {"past": 100, "bots": tuple(envs.spec.bots)}  # besides agents: past ones that are kept, scripted ones
     return wire_league(c, crew, envs, spec, evolution, others, passes, n=rollouts, snapshot_every=c.snapshot_every)
 
@@ -82,8 +82,8 @@ def wire_league(
 ) -> System:
     """Add the figure's actors, learners and referee. rollouts: of AgentRollouts. FTW has another network and loss."""
     # the league knows all players, and says who is seated at each actor's table
-    seats: Any = {"teams": envs.spec.sides, "seated": c.players, "varied": evolution.varied}
-    league, network = League(c.agents, c.actors, **seats, **others), spec.policy()
+    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, varied=evolution.varied, **others)
+    network = spec.policy()  # only its shapes are used: each worker makes its own network
     # each player of an actor fills one slot while another is read
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
     statistics = spec.update.optim.statistics if evolution.every else None  # the optimizer's, copied with the weights

@@ -40,5 +40,6 @@ def build(c: Any, crew: Crew) -> System:
     plan = plan_of(c, crew, evolution)  # how many members there are, how long each is trained, what its score is
     n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
     members = Members(plan.size)  # what each member has reached, and which trainer has it
+    # learner: the run ends when its trainers do
     crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=members)
     return System(None, None)  # environments and networks are the members' own

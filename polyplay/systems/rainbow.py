@@ -53,15 +53,15 @@ def build(c: Config, crew: Crew) -> System:
     zoo, dopamine = c.variant == "zoo", c.variant == "dopamine"
     each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of these
     envs = worker_envs(each, crew, inline_single=True)  # a replica steps a single Atari game itself
-    noise = "zoo" if zoo else "fortunato"  # of noisy layers: Fortunato et al. 2018, or cut off at ±2
+    noise = "zoo" if zoo else "fortunato"  # dqn_zoo cuts the noise of Fortunato et al. 2018 off at ±2
     policy = q_network(
         c, envs, dueling=not dopamine, atoms=51, support=(-c.v_max, c.v_max), sigma=c.sigma or None,
         noisy=noise if c.sigma else "none", init="dopamine" if dopamine else "torch",
-        bias="none" if zoo else "each",  # of the last layer
+        bias="none" if zoo else "each",  # dqn_zoo's last layer has no biases
     )  # fmt: skip
     # ε is 1 for the first agent steps (after), counted over the lanes of all replicas, and then falls to --epsilon
     epsilon = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
-    # zoo draws a thousandth of its batches uniformly
+    # dqn_zoo draws a thousandth of its batches uniformly
     sampler = Proportional(c.alpha, c.beta, beta_end=1.0, mixture=1e-3 if zoo else 0.0)
     if dopamine:  # one draw from each of `batch` equal parts of the sum of priorities, at a constant β
         sampler = Proportional(c.alpha, c.beta, stratified=True)
