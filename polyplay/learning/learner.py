@@ -200,7 +200,6 @@ class LearnerSpec(Holder):
         if self.update.replicas > 1 and any(part.refuses for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
-
         self.update.fit(self.policy)
 
     def _become(self, name: str, value: object) -> None:

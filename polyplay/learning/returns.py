@@ -190,6 +190,9 @@ class Loss:
 
     metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars, all of them in every result
     terms: Mapping[str, float] = MappingProxyType({})  # added terms, by name, and their costs
+    reward: str = "none"  # what rewards become: limited to ±1 ("clip"), their sign, …
+    reward_scale: float = 1.0  # multiplies rewards
+    rescale: float = 0.0  # ε of the h that values are rescaled by; 0: they are not
     reduction: str = "mean"  # over the batch; "sum": the gradient grows with the batch
     whole: bool = True  # with several passes over a rollout, minibatches have whole lanes with all their rows
     divisible: bool = False  # the losses of parts of a batch of transitions add up to its own; see `ahead`
@@ -212,8 +215,8 @@ class Loss:
 
     @property
     def units(self) -> ValueUnits:
-        """Units of the values that the network learns."""
-        return ValueUnits()
+        """Units of the values that the network learns; a sign has no scale."""
+        return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale, self.rescale)
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
         """Compute what several passes over a rollout [T+1, B] share: at least `valid` [T, B]. scale: of rewards."""
@@ -300,10 +303,6 @@ class ActorCriticLoss(Loss, ABC):
     reduction: Reduction = "mean"
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
     reward_scale: Positive = 1.0
-
-    @property
-    def units(self) -> ValueUnits:
-        return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale)
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         return self.score(self.outputs(policy, batch, state), batch, hyper)

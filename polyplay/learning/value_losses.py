@@ -25,7 +25,7 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.errors import Count, Fraction, NonNegative, UserError
-from polyplay.core.numbers import ValueUnits, rescale, unscale
+from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 from polyplay.learning import returns
 from polyplay.learning.returns import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight
@@ -274,10 +274,6 @@ class SequenceLoss(Loss):
 
     metrics, noise = (*COMMON, "rows_mean"), _keys
 
-    @property
-    def units(self) -> ValueUnits:
-        return ValueUnits(rescale=self.rescale)
-
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """Values [R, B, …] of the rows behind burn-in; "online" is from the same pass as "q"."""
         rows: Batch = {k: batch[k] for k in ("obs", "reward", "first", "action") if k in batch}
@@ -347,10 +343,6 @@ class DPGLoss(Loss):
         "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "dqda_clip_fraction",
         "action_saturation",
     )  # fmt: skip
-
-    @property
-    def units(self) -> ValueUnits:
-        return ValueUnits(self.reward_scale)
 
     def __call__(self, policy: DPGNetwork, target: DPGNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         now, then = (tree.map(lambda x, i=i: x[i], batch["obs"]) for i in (0, 1))
