@@ -45,7 +45,7 @@ class Proportional(NamedTuple):
     first: str = "max"
     eta: float = 0.9
     rescale: float = 0.0
-    last: float | None = None  # β at the end of the run, moved there by the learner; None: constant
+    beta_end: float | None = None  # β at the end of the run, moved there by the learner; None: constant
 
 
 @dataclass(frozen=True)

@@ -662,8 +662,8 @@ class ReplayBuffer:
         if u:
             evenly = np.flatnonzero(uniforms(self.rng, n) < u)
             slots[evenly] = draw_evenly(self.rng, len(evenly), self.R, self.index)
-        if sampler.last is not None:
-            self.beta = sampler.last + (sampler.beta - sampler.last) * left
+        if sampler.beta_end is not None:
+            self.beta = sampler.beta_end + (sampler.beta - sampler.beta_end) * left
         share = (1 - u) * self.tree.leaves[slots] / self.tree.total + u / self.size
         weight = (self.size * share) ** -self.beta  # (N·P)^-β, over the greatest
         return slots, (weight / weight.max()).astype(np.float32)

@@ -311,12 +311,12 @@ class ReplayShard:
         actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)
 
 
-def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, trim: int = 0) -> Iterator[None]:
+def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, evict_every: int = 0) -> Iterator[None]:
     """Store what comes through `source`, a share of a RolloutQueue's actors, and fill `out` with batches drawn from it.
 
-    trim: updates of the learner between two times that a soft replay is cut to its capacity; 0: never.
+    evict_every: updates of the learner between two times that a soft replay is cut to its capacity; 0: never.
     """
-    shard = ReplayShard(ctx, source, out, trim)
+    shard = ReplayShard(ctx, source, out, evict_every)
     while True:
         busy = shard.step()
         version = out.asked(ctx.index)

@@ -331,6 +331,7 @@ class DPGLoss(Loss):
 
     clip: float = 1.0
     saturation_cost: float = 0.0
+    reward_scale: float = 1.0  # of the rewards in the replay
 
     metrics = (
         "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "dqda_clip_fraction",

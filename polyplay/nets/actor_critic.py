@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
@@ -224,7 +224,7 @@ class AuxiliaryHeads(nn.Module):
     pixel: PixelControl | None
     reward: RewardPrediction | None
 
-    def __init__(self, tasks: Sequence[str], features: tuple[int, int], spec: EnvSpec):
+    def __init__(self, tasks: Collection[str], features: tuple[int, int], spec: EnvSpec):
         super().__init__()
         self.pixel, self.reward, self.value = None, None, "value" in tasks  # whether values of replayed rows are wanted
         if "pixel" in tasks:

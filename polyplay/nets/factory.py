@@ -10,7 +10,7 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,7 +56,7 @@ def make(
     rewards: Sequence[str] = (),
     width: int = 0,
     memory: int = 0,
-    auxiliary: Sequence[str] = (),
+    auxiliary: Collection[str] = (),
     bound: float = BOUND,
     actions: str = "scale",
     **options: Any,

@@ -145,12 +145,12 @@ def referee(
     rates: League,
     opponents: Opponents,
     matches: int,
-    copies: Evolution = NO_COPIES,
+    evolution: Evolution = NO_COPIES,
 ) -> Iterator[None]:
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
-        rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, copies)
+        rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, evolution)
         with contextlib.closing(rating):
             ctx.hooks.write_part = rating.write_part
             if rating.found is not None:
@@ -165,7 +165,7 @@ class Referee:
     """Its state is that of the lines in the log, and the League's memory follows it."""
 
     def __init__(
-        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, copies: Evolution = NO_COPIES
+        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, evolution: Evolution = NO_COPIES
     ):
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
@@ -174,7 +174,7 @@ class Referee:
             self.log.cut(self.found.json(STATE)["lines"])
             league.load(self.found.arrays(actor_checkpoint.LEAGUE))
         self.state = LeagueState(league)
-        self.agents = LeagueAgents(league, self.state.copies, copies)
+        self.agents = LeagueAgents(league, self.state.copies, evolution)
         for line in read_lines(ctx.directory / LOG):
             self.state.apply(line)
         if not league.begun[0]:

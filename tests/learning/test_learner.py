@@ -25,7 +25,7 @@ from polyplay.learning import Inline, Replayed, Rollouts, learn, losses, value_l
 from polyplay.learning.checkpoints import LearnerCheckpoints
 from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
-from polyplay.learning.unreal import UnrealWindows
+from polyplay.learning.unreal import KL, UnrealWindows
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.workers.crew import Crew
@@ -208,6 +208,20 @@ def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     finish(learner.step_on_sample(item, 3.0, observe=True))
     assert [float(c) for c in counts] == [1.0, 1.0]
     assert (learner.version, learner.learnt) == (2, 6.0)
+
+
+def test_a_spec_adds_what_its_network_and_its_loss_need():
+    given = {"hidden": (8,), "core": "temporal", "core_size": 6, "auxiliary": {"value": 0.5}}
+    policy, ppo = factory.NetworkFactory("mlp", OWN, given), losses.PPO(clip_range=0.2)
+    spec = task(policy=policy, loss=ppo)
+    assert spec.loss.terms == {**KL, "value_replay": 0.5}
+    assert [type(part) for part in spec.parts] == [UnrealWindows]
+    assert spec.hyperparameters.configured["remaining"] == 1.0
+    again = replace(spec, total=1.0)
+    assert (again.loss, again.parts, again.hyperparameters) == (spec.loss, spec.parts, spec.hyperparameters)
+    plain = task(policy=policy, loss=Broken())
+    assert type(plain.loss) is Broken, "only losses of actor-critics have terms added"
+    assert "remaining" not in task(loss=replace(ppo, anneal_clip=False)).hyperparameters.configured
 
 
 OWN = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3), events=("kill", "death"))

@@ -217,7 +217,7 @@ def test_priorities_go_back_to_whom_they_belong():
 
 @pytest.mark.parametrize(("left", "beta"), [(1.0, 0.4), (0.5, 0.7), (0.0, 1.0)])
 def test_beta_moves_to_its_last_value_over_the_run(left, beta):
-    made = replay_feed(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, last=1.0))
+    made = replay_feed(Learner(left), sampler=Proportional(alpha=0.5, beta=0.4, beta_end=1.0))
     run(made.learn((rollout(30, 4), {})))
     run(made.learn(()))
     assert made.buffer.metrics()["beta"] == pytest.approx(beta)

@@ -14,8 +14,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
 from polyplay.core.tree import Field
 from polyplay.games.toys import Catch
-from polyplay.learning.unreal import KL
-from polyplay.systems._wiring import task_costs
+from polyplay.learning.unreal import KL, task_costs
 from polyplay.workers.crew import Crew
 from tests.systems import settings as of
 
@@ -176,7 +175,7 @@ def test_costs_are_the_published_ones_unless_given():
         "reward=2,pixel": {"reward": 2.0, "pixel": 0.05},
         "pixel, reward, value=0": PUBLISHED | {"value": 0.0},
     }.items():
-        assert task_costs(page(name, auxiliary=text)) == costs
+        assert task_costs(text, page(name).unroll) == costs
     assert not wired(name).loss.terms
     spec = wired(name, auxiliary="value=0.5,pixel")
     assert spec.loss.terms == {"value_replay": 0.5, "pixel_control": 0.05}
