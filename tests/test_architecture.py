@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1734,
-    "envs": 4417,
-    "buffers": 1939,
-    "games": 3601,
-    "nets": 2974,
-    "weights": 1199,
-    "acting": 1044,
+    "core": 1735,
+    "envs": 4367,
+    "buffers": 1879,
+    "games": 3588,
+    "nets": 2812,
+    "weights": 1197,
+    "acting": 1042,
     "search": 1306,
-    "learning": 2574,
-    "workers": 3097,
-    "population": 1505,
-    "systems": 1712,
-    "runs": 3837,
-    "evaluation": 1501,
-    "cli": 2578,
+    "learning": 2547,
+    "workers": 3095,
+    "population": 1508,
+    "systems": 1703,
+    "runs": 3743,
+    "evaluation": 1464,
+    "cli": 2413,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.

@@ -203,7 +203,7 @@ def test_replicas_stay_equal(tmp_path, monkeypatch):
     monkeypatch.setattr(learning.Learner, "__init__", lambda self, *a: (real(self, *a), made.append(self))[0])
     settings = {**NET, **A2C, "replicas": 2, "steps": 4_000, "serial": True}
     polyplay.train("a2c", run=str(tmp_path / "run"), **settings)
-    one, other = (learner.vector.flat for learner in made)
+    one, other = (learner.update.vector.flat for learner in made)
     assert one.device == GPU
     assert torch.equal(one, other)
 

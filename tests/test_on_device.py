@@ -110,6 +110,6 @@ def test_replicas_elsewhere_stay_equal_to_the_bit(tmp_path, monkeypatch):
     with pretended(monkeypatch):
         polyplay.train("a2c", run=str(tmp_path / "run"), device="cuda", **{**CATCH, **ONE, "replicas": 2})
     assert len(made) == 2
-    one, other = (learner.vector for learner in made)
+    one, other = (learner.update.vector for learner in made)
     assert isinstance(one.flat, Far)
     assert one.flat.tolist() == other.flat.tolist()

@@ -102,13 +102,13 @@ class AgentCopies:
         if order is None:
             return
         if order.donor == self.agent and self.snapshot.number != order.number:
-            self.snapshot.write(order.number, learner.vector, learner.update.optimizer, learner.version)
+            self.snapshot.write(order.number, learner.update.vector, learner.update.optimizer, learner.version)
         if order.agent == self.agent and self.snapshot.number == order.number:
             self._take(order.number)
 
     def _take(self, number: int) -> None:
         learner = self.learner
-        donor_version = self.snapshot.read(learner.vector, learner.update.optimizer)
+        donor_version = self.snapshot.read(learner.update.vector, learner.update.optimizer)
         for name, value in zip(self.orders.varied, self.orders.values.tolist(), strict=True):
             learner.spec.hyperparameters.set(name, value)
         learner.adjust()
@@ -264,7 +264,7 @@ class AgentFeed(Feed):
 
     def publish(self) -> None:
         taken = self.queue.ends[self.agent :: self.queue.consumers, 0]
-        self.params.publish(self.learner.vector, self.learner.version, self.rounds, taken)
+        self.params.publish(self.learner.update.vector, self.learner.version, self.rounds, taken)
 
     def items(self) -> Iterator[Rollout | None]:
         for batch in self.source.consumer(self.agent, join=self.join, wait=self.wait):
@@ -529,7 +529,7 @@ class WindowFeed(Feed):
     def _publish(self) -> None:
         taken, params = np.zeros(self.params.readers, np.int64), self.params
         taken[: self.queue.producers] = self.queue.ends[:, 0]
-        self.versions.append(PublishedWeights(self.learner.vector.flat.detach().clone(), self.learner.version))
+        self.versions.append(PublishedWeights(self.learner.update.vector.flat.detach().clone(), self.learner.version))
         params.publish(self.versions[0], self.versions[0].version, 0, taken)
 
     def save(self, dropped: bool = False) -> Iterator[None]:
@@ -557,7 +557,7 @@ class WindowFeed(Feed):
     @property
     def _statistics(self) -> torch.Tensor:
         """Running statistics, which each learner has for itself from one update to the next."""
-        vector = self.learner.vector
+        vector = self.learner.update.vector
         return vector.flat[vector.weights :].detach()
 
     def take_up(self, found: OpenCheckpoint) -> None:

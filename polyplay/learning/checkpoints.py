@@ -120,7 +120,7 @@ class LearnerCheckpoints:
 
     def _write(self, part: CheckpointPart) -> None:
         learner = self.learner
-        if not learner.vector.finite():
+        if not learner.update.vector.finite():
             raise NotFinite(
                 f"update {learner.version}: weights are not finite, and not saved; a smaller --learning-rate helps"
             )

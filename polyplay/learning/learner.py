@@ -283,11 +283,10 @@ class Learner:
         self.device = enter_device(ctx.device)
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.update = spec.update.open(ctx, self.policy)
-        self.vector = self.update.vector
         self.version, self.learnt, self.done = 0, 0.0, False
         self.parts = open_parts(self)
         target = next((part.net for part in self.parts if part.net is not None), None)
-        self.run = Runner(self.policy, target, spec.loss, self.vector, (ctx.seed, ctx.index))
+        self.run = Runner(self.policy, target, spec.loss, self.update.vector, (ctx.seed, ctx.index))
         for tuned in self.policy.tuned:
             tuned.apply_hyperparameters(spec.hyperparameters.all())  # initial weights are saved with them
         saved = self.checkpoints.load_or_begin()
@@ -324,7 +323,11 @@ class Learner:
         for part in self.parts:
             if part.progress:
                 self.progress = part.progress(self.progress)
-        self.remaining = max(0.0, 1.0 - self.progress / self.spec.total)  # the part of the run that is left
+
+    @property
+    def remaining(self) -> float:
+        """The part of the run that is left."""
+        return max(0.0, 1.0 - self.progress / self.spec.total)
 
     def step(self, rows: Batch, state: Batch, tape: Tape | None = None) -> Iterator[None]:
         """One update from rows [T+1, B] and the state before them, NumPy arrays (obs may be the device's tensors), or

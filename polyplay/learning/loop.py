@@ -403,7 +403,7 @@ class RolloutFeed(Feed):
 
     def publish(self) -> None:
         rounds = self.slots // (self.queue.producers * self.queue.groups)
-        self.params.publish(self.learner.vector, self.learner.version, rounds)
+        self.params.publish(self.learner.update.vector, self.learner.version, rounds)
 
     def items(self) -> Iterator[Rollout | None]:
         ctx, spec, queue = self.ctx, self.learner.spec, self.queue
@@ -669,7 +669,7 @@ class SampleFeed(Feed):
         learner = self.learner
         self.samples.learnt(learner.remaining, learner.version)
         if self.params is not None:
-            self.params.publish(learner.vector, learner.version, learner.version)
+            self.params.publish(learner.update.vector, learner.version, learner.version)
 
     def items(self) -> Iterator[int | Nothing | None]:
         """Slots; (): none came for a while, but learner 0 has agent steps to count; None: nothing came."""

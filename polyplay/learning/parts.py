@@ -115,14 +115,14 @@ class TargetNetwork(LearnerPart):
             checkpoint.load_into(cast("Policy", self.net), saved)
         else:
             self.learner.update.refresh()
-            self.params.flat.copy_(self.learner.vector.flat)
+            self.params.flat.copy_(self.learner.update.vector.flat)
         self.copies = self.learner.version // self.every
         cast("Policy", self.net).cache_weights()
 
     def observed(self) -> None:
         """It has the same statistics."""
         at = self.params.weights
-        self.params.flat[at:].copy_(self.learner.vector.flat[at:])
+        self.params.flat[at:].copy_(self.learner.update.vector.flat[at:])
 
     def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
         if self.learner.version // self.every > self.copies:
@@ -236,7 +236,7 @@ class AnswerEvaluator(LearnerPart):
     def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
         show = self.learner.ctx.control.show
         if show.asked:
-            show.answer(self.learner.vector, self.learner.version)
+            show.answer(self.learner.update.vector, self.learner.version)
 
 
 class Trace(LearnerPart):

@@ -47,7 +47,7 @@ def divide(learner: Learner, rows: int) -> bool:
     ctx, refuses = learner.ctx, any(part.admit for part in learner.parts)
     whole = not learner.spec.loss.divisible or learner.policy.state_spec()
     if not (whole or refuses or ctx.control.trace or learner.device.type != "cpu"):
-        n = split_size(rows, torch.get_num_threads(), learner.vector.weights)
+        n = split_size(rows, torch.get_num_threads(), learner.update.vector.weights)
         if n > 1:
             learner.run = ThreadedRunner(learner, n)
     return isinstance(learner.run, ThreadedRunner)
@@ -63,9 +63,9 @@ class ThreadedRunner(Runner):
     """
 
     def __init__(self, learner: Learner, n: int):
-        super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.vector, learner.run.seed)
+        super().__init__(learner.policy, learner.run.target, learner.spec.loss, learner.update.vector, learner.run.seed)
         self.learner, self.n, self.hyper = learner, n, learner.run.hyper
-        self.nets = [self._copy(learner.policy, learner.vector) for _ in range(n)]
+        self.nets = [self._copy(learner.policy, learner.update.vector) for _ in range(n)]
         torch.set_num_threads(1)  # of an operation
         self.team = ThreadPool(n, partial(torch.set_num_threads, 1))
         if isinstance(learner.update.optimizer, RMSProp):

@@ -64,10 +64,10 @@ class Broken(losses.Loss):
 
 def test_a_loss_that_is_not_finite_stops_with_the_batch_saved_and_the_weights_untouched(tmp_path):
     learner = Learner(me(directory=tmp_path), task(loss=Broken()))
-    before = learner.vector.flat.clone()
+    before = learner.update.vector.flat.clone()
     with pytest.raises(NotFinite, match=r"update 0: loss nan.*not-finite-0-0\.safetensors"):
         finish(learner.step(some_rows(1), {}))
-    assert torch.equal(learner.vector.flat, before)
+    assert torch.equal(learner.update.vector.flat, before)
     from safetensors.numpy import load_file
 
     kept = load_file(tmp_path / "not-finite-0-0.safetensors")
