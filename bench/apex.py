@@ -39,7 +39,7 @@ from common import (
 )
 
 from polyplay import systems
-from polyplay.acting.rows import act_rows
+from polyplay.acting.actor import act_rows
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.core.files import write_json
 from polyplay.envs import Envs

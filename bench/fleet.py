@@ -166,7 +166,8 @@ class SimulatedFleet:
         both: Any = {"samples": self.samples, "seen": self.seen, "pace": self.pace}
         self.crew.add(senders.send, n=asked.senders, if_lost="replace", queue=self.queue, recording=recording, **both)
         source = senders.Timed(self.queue, self.seen)
-        self.crew.add(serve_replay, n=asked.memories, if_lost="replace", source=source, out=self.samples, trim=100)
+        served: Any = {"source": source, "out": self.samples, "evict_every": 100}
+        self.crew.add(serve_replay, n=asked.memories, if_lost="replace", **served)
         self.crew.add(senders.learn, learner=True, copies=asked.copies, **both)
         self.crew.start(())
         self.fresh, self.harm = 0.0, None if asked.fail is None else self._harm(place)
@@ -444,7 +445,8 @@ class Machines:
         envs = Envs("ALE/Pong-v5", lanes, workers=1, **self.crew.env_defaults)
         sends: Any = {"out": queue, "params": self.params, "recording": str(asked.recording), "pace": self.pace}
         self.actors = self.crew.add(send, n=machines, if_lost="replace", envs=envs, **sends)
-        self.crew.add(serve_replay, if_lost="replace", source=Timed(queue, self.seen), out=self.samples, trim=100)
+        served: Any = {"source": Timed(queue, self.seen), "out": self.samples, "evict_every": 100}
+        self.crew.add(serve_replay, if_lost="replace", **served)
         self.crew.add(learn, learner=True, publish=self.params, samples=self.samples, seen=self.seen, pace=self.pace)
         self.crew.start(())
         self.fresh, self.queue = 0.0, queue

@@ -26,14 +26,14 @@ from common import RESULTS, Row, about, command_line, commands, lines_about, pub
 from torch import Tensor
 
 from polyplay import systems
+from polyplay.acting.actor import MatchEnds, act_rows
 from polyplay.acting.play import PlayOptions, TeamPlayer, load_player, policy_player, random_player, scripted_player
-from polyplay.acting.rows import MatchEnds, act_rows
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import read_lines
 from polyplay.core.machine import cores
 from polyplay.core.tree import Batch
-from polyplay.envs import All, Envs
+from polyplay.envs import Envs
 from polyplay.envs.lane import load_bot
 from polyplay.envs.spaces import fields
 from polyplay.evaluation.agent import RunAgent, find_agents
@@ -73,7 +73,7 @@ def matches(envs: Envs, players: tuple[TeamPlayer, TeamPlayer], n: int, side: in
     events, gained = np.zeros((n, seats, len(EVENTS))), np.zeros((n, seats))
     where, rows = np.zeros((n, seats, len(WHERE))), np.zeros(n)
     on, ends = np.ones(n, bool), MatchEnds(np.arange(n * seats).reshape(n, seats))
-    opened = replace(envs, lanes=n * seats, batching=All(), groups=1, agents=1, active=0, workers=0)
+    opened = replace(envs, lanes=n * seats, at_once=0, groups=1, agents=1, active=0, workers=0)
     action = tree.zeros(fields(envs.spec.action), (n * seats,))
     with closing(opened.open(seed)) as pool:
         chosen = [player(pool, own) for player, own in zip(players, lanes, strict=True)]
@@ -165,7 +165,7 @@ def elo_of(found: Row, points: np.ndarray, matches_of: int) -> list[Row]:
     whom = [names.index(other) for other in OPPONENTS]
     scored[m:, whom] = matches_of * points
     scored[np.ix_(whom, range(m, len(all_names)))] = matches_of * (1 - points.T)
-    return [{"elo": r.elo, "low": r.low, "high": r.high} for r in rate(all_names, scored, "random")[m:]]
+    return [{name: r[name] for name in ("elo", "low", "high")} for r in rate(all_names, scored, "random")[m:]]
 
 
 def draw(curves: dict[str, list[Row]], found: Row, out: Path) -> None:
@@ -406,11 +406,11 @@ def _sees(s: Batch, far: np.ndarray) -> np.ndarray:
 def collect(envs: Envs, policy: Any, untrained: Any, matches: int, seed: int) -> dict[str, np.ndarray]:
     """Rows [k, …] of all seats: facts, and what each probe gets."""
     P = envs.spec.seats
-    opened = replace(envs, lanes=matches * P, batching=All(), groups=1, agents=1, active=0, workers=0)
+    opened = replace(envs, lanes=matches * P, at_once=0, groups=1, agents=1, active=0, workers=0)
     states = [net.initial(matches * P) for net in (policy, untrained)]
     rng, rows, since = np.random.default_rng(seed), list[Batch](), np.full((matches, P, len(EVENTS)), 10**6)
     with closing(opened.open(seed)) as pool, torch.no_grad():
-        length, repeat = pool.game.world.length, pool.game.world.repeat
+        length, repeat = pool.game.length, pool.game.repeat
         for t in range(length // repeat):
             which, step = pool.recv()
             since = np.where(step["events"].reshape(since.shape) > 0, 0, since + 1)

@@ -16,10 +16,10 @@ from polyplay.envs import Envs
 from polyplay.envs.lane import Seats
 from polyplay.envs.make import connect
 from polyplay.games import ctf_maps, ctf_rules
+from polyplay.games.board_pool import integer_below
 from polyplay.games.board_rules import legal, play, start, write_planes
 from polyplay.games.boards import game
 from polyplay.games.ctf_rules import COMPOSITE, EVENTS, FlagMatches, World
-from polyplay.games.mcts import integer_below
 from polyplay.games.moba import level3
 from polyplay.games.records import GOES_ON, compiled
 from polyplay.games.toys import toy

@@ -199,7 +199,7 @@ def filled(replay: Replay, episode: int) -> ReplayBuffer:
         assert x.dtype == np.uint8, path
     rows["first"][0], rows["terminated"][-1] = True, True
     state = tree.zeros(replay.state, (replay.lanes,)) if replay.state else None
-    while not buffer.ready:
+    while not buffer.due():
         buffer.add(rows, lanes, state)
     return buffer
 

@@ -42,7 +42,7 @@ from common import ROOT, Row, command_line, table
 from contests import PONG, Contender
 
 from polyplay import systems
-from polyplay.acting.rows import POLICY_INPUTS
+from polyplay.acting.actor import POLICY_INPUTS
 from polyplay.cli.bench import LITTLE
 from polyplay.core import tree
 from polyplay.core.errors import UserError, WorkerLost

@@ -29,11 +29,10 @@ from common import HERE, RESULTS, ROOT, Row, about, command_line, commands, line
 from measure import versions
 
 import polyplay
-from polyplay.buffers import replay_kernels
 from polyplay.buffers.replay import Proportional, Replay
-from polyplay.buffers.replay_buffer import ReplayBuffer
+from polyplay.buffers.replay_buffer import DRAWN, GENERATION, LIVE, ReplayBuffer, n_step_windows
 from polyplay.buffers.rollout_queue import row_spec
-from polyplay.buffers.sum_tree import CounterRng, SumTree
+from polyplay.buffers.sum_tree import SumTree, counter_rng
 from polyplay.core import checkpoint
 from polyplay.core.files import write_json
 from polyplay.core.tree import Field
@@ -176,7 +175,7 @@ POLICY = {"action": Field((), "int64")}
 
 
 def tree(size: int, n: int, seconds: float) -> None:
-    made, turn, rng, draws = SumTree(size), turns(n, size), np.random.default_rng(0), CounterRng(0)
+    made, turn, rng, draws = SumTree(size), turns(n, size), np.random.default_rng(0), counter_rng(0)
     made.load(rng.random(size))
     values, place = rng.random(n), [0]
 
@@ -185,7 +184,7 @@ def tree(size: int, n: int, seconds: float) -> None:
         place[0] = (place[0] + n) % (size - n)
 
     def sample() -> None:
-        made.draw(draws.key, draws.take(n), n, False)
+        made.draw(draws, n, False)
 
     found = {"insert": rate(insert, n, seconds), "sample": rate(sample, n, seconds)}
     answer(**found, update=rate(lambda: made.put(turn(), values), n, seconds))
@@ -213,10 +212,10 @@ def filled(kind: str, size: int, n: int) -> tuple[ReplayBuffer, Callable[[], Non
         memory.add(rows if number[0] % EPISODE else begin, slice(None))
         number[0] += 1
 
-    while (memory.index.lane[0] < memory.index.R).any():
+    while (memory.index.lane[0] < memory.replay.rows).any():
         add()
-    rng, live = np.random.default_rng(0), np.arange(memory.index.slots)
-    memory.update_priorities(memory.index.ids(live), rng.random(len(live)))
+    rng, live = np.random.default_rng(0), np.arange(len(memory.index.id))
+    memory.update_priorities(memory.index.id, rng.random(len(live)))
     return memory, add
 
 
@@ -227,8 +226,8 @@ def beside_memcpy(memory: ReplayBuffer, n: int, seconds: float) -> dict[str, flo
     stacks = np.lib.stride_tricks.sliding_window_view(flat, 28_224)[::7_056]
     orders = []
     for _ in range(50):
-        slots = memory.sampler.pick(n, None)[0]
-        both = np.stack([slots, memory.windows(slots)[0]])  # type: ignore[union-attr]
+        slots = memory.sample()["id"] % GENERATION
+        both = np.stack([slots, n_step_windows(slots, *memory.windows)[0]])
         orders.append(np.clip(both.reshape(-1) - 3, 0, len(planes) - 5))
     number = [0]
 
@@ -269,7 +268,7 @@ def run_replay_ours() -> None:
 
     found["update"] = rate(update, n, seconds)
     found["insert"] = rate(add, n, seconds)
-    answer(**found, bytes=memory.nbytes / memory.index.size, size=memory.index.size)
+    answer(**found, bytes=memory.nbytes / memory.size, size=memory.size)
 
 
 # A memory of a million Atari transitions for real: pages touched, saved, and restored in another process to the
@@ -326,7 +325,7 @@ def fill(size: int, folder: Path) -> Row:
     before, memory, rng = pages(), opened(size), np.random.default_rng(0)
     begin, at = time.perf_counter(), 0
     past = np.zeros((3, MILLION_LANES, 84, 84), np.uint8)
-    while (memory.index.lane[0] < memory.index.R).any():
+    while (memory.index.lane[0] < memory.replay.rows).any():
         rows, past = played(rng, at, past)
         memory.add(rows, slice(None))
         at += ROWS
@@ -334,8 +333,8 @@ def fill(size: int, folder: Path) -> Row:
     taken, spent = pages() - before, time.perf_counter() - begin
     begin, peak = time.perf_counter(), highest()
     memory.save(folder)
-    row = {"transitions": memory.index.size, "bytes_a_transition_touched": taken / memory.index.size}
-    row |= {"bytes_a_transition_told": memory.nbytes / memory.index.size, "seconds_to_fill": spent}
+    row = {"transitions": memory.size, "bytes_a_transition_touched": taken / memory.size}
+    row |= {"bytes_a_transition_told": memory.nbytes / memory.size, "seconds_to_fill": spent}
     row |= {"seconds_to_save": time.perf_counter() - begin, "more_memory_while_saving": highest() - peak}
     saved = sum(f.stat().st_size for f in folder.rglob("*") if f.is_file())
     return row | {"bytes_saved": saved, "digest": digest(memory)}
@@ -354,7 +353,7 @@ def restore(size: int, folder: Path) -> Row:
     memory, begin = opened(size), time.perf_counter()
     memory.load(folder)
     spent = time.perf_counter() - begin
-    row = {"transitions": memory.index.size, "seconds_to_load": spent}
+    row = {"transitions": memory.size, "seconds_to_load": spent}
     return row | {"digest": digest(memory), "most_memory": highest()}
 
 
@@ -419,9 +418,9 @@ def measure(steps: int, seed: int, directory: Path) -> Row:
     buffer.load(checkpoint.everything(run)[-1] / "replay" / "learn-0")
 
     metrics, flags = buffer.metrics(), buffer.index.flags
-    live = np.flatnonzero(flags & replay_kernels.LIVE)
-    drawn = flags[live] & replay_kernels.DRAWN > 0
-    priority = buffer.sampler.priorities(live)
+    live = np.flatnonzero(flags & LIVE)
+    drawn = flags[live] & DRAWN > 0
+    priority = buffer.priorities(live)
     mass = priority**replay.sampler.alpha
     return {
         "drawn / arrived": round(buffer.sampled / buffer.inserted, 3),

@@ -98,7 +98,7 @@ def alone(name: str, games: int, leaves: int, asked: argparse.Namespace) -> Row:
         SPEED: n / times.min(0).sum(),
         "median": n / np.median(times, 0).sum(),
         "µs/round": 1e6 * times.min(0).mean(),
-        "self-play": plays(Search(board, games, replace(options, noise=0.25, inherited="added"), uniform)),
+        "self-play": plays(Search(board, games, replace(options, noise=0.25, reuse=False), uniform)),
     }
 
 
@@ -227,10 +227,10 @@ ONE_GAME_CASES = [("torch", "float32"), ("torch", "bfloat16"), ("openvino", "bfl
 ONE_GAME_TARGET = 4.0  # × one leaf at a time
 
 
-def speed(backend: str, precision: str, leaves: int, threads: int, seconds: float) -> float:
+def speed(backend: str, precision: str, leaves: int, seconds: float) -> float:
     """Simulations/s of one game's searches of 400 simulations, one after the other."""
     factory = BoardNetworkFactory(Envs("game:connect_four", 1).spec, 5, 64)
-    evaluator = NetworkEvaluator(factory, leaves, backend, precision, threads=threads)
+    evaluator = NetworkEvaluator(factory, leaves, backend, precision)
     evaluator.take(0)
     options = SearchOptions(400, "alphago_zero", leaves=leaves, reuse=False)
     search = Search(BOARD, 1, options, evaluator)
@@ -270,7 +270,6 @@ def run_one_game() -> None:
     parser.add_argument("--leaves", type=int, nargs="+", default=[1, 4, 8, 16])
     parser.add_argument("--simulations", type=int, nargs="+", default=[100, 400], help="of the searches for strength")
     parser.add_argument("--positions", type=int, default=1000)
-    parser.add_argument("--threads", type=int, default=1, help="that compute")
     parser.add_argument("--seconds", type=float, default=8.0, help="of each speed")
     parser.add_argument("--out", type=Path, default=RESULTS / "one_game")
     asked = parser.parse_args()
@@ -279,7 +278,7 @@ def run_one_game() -> None:
     for leaves in asked.leaves:
         row: Row = {"leaves": leaves}
         for case in here:
-            row[f"{' '.join(case)}, simulations/s"] = speed(*case, leaves, asked.threads, asked.seconds)
+            row[f"{' '.join(case)}, simulations/s"] = speed(*case, leaves, asked.seconds)
         for n in asked.simulations:
             row[f"kept with {n}, %"] = 100 * strength(asked.champion, leaves, n, asked.positions)
         rows.append(row)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from polyplay import systems
-from polyplay.acting.rows import EpsilonLadder
+from polyplay.acting.actor import EpsilonLadder
 from polyplay.acting.worker import act
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import RolloutBatches, RolloutQueue, row_spec

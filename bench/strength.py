@@ -48,9 +48,8 @@ from polyplay.evaluation.matches import (
 from polyplay.evaluation.tournament import TournamentOptions, play_tournament
 from polyplay.games import board_rules, records
 from polyplay.games import records as kernels
-from polyplay.games.board_pool import board_of
+from polyplay.games.board_pool import Opponent, board_of, opponent, solver
 from polyplay.games.boards import GAMES, Game, game
-from polyplay.games.mcts import Opponent, opponent, solver
 from polyplay.games.records import CELLS
 from polyplay.runs.load import crew_of, load_run
 from polyplay.search.evaluators import NetworkEvaluator

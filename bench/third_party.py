@@ -29,13 +29,13 @@ import polyplay
 from polyplay.acting.play import match
 from polyplay.cli.plot import COLOURS, FAINT, INK
 from polyplay.core import checkpoint, tree
-from polyplay.envs import Discrete, Envs, Greedy
+from polyplay.envs import Discrete, Envs
 from polyplay.envs.pettingzoo import parallel_of
 from polyplay.envs.spaces import action_sampler
 from polyplay.evaluation.matches import both_colors
+from polyplay.games.board_pool import Opponent, opponent
 from polyplay.games.board_rules import show_all
 from polyplay.games.boards import GAMES
-from polyplay.games.mcts import Opponent, opponent
 
 SMALL = ["--lanes", "8", "--replicas", "1", "--network", "mlp", "--no-tensorboard"]
 MLP = [*SMALL, "--optimizer", "adam", "--learning-rate", "1e-3", "--reward", "scale"]
@@ -319,7 +319,7 @@ def run_pettingzoo_game() -> None:
 
 FAMILIES = ("Pong-v5", "CartPole-v1", "Pendulum-v1", "FrozenLake-v1", "LunarLander-v3")
 DICTS = ("FetchReach-v1", "MiniGrid-Empty-5x5-v0")
-RULES: tuple[dict[str, Any], ...] = ({}, {"groups": 2}, {"batching": Greedy(3)})
+RULES: tuple[dict[str, Any], ...] = ({}, {"groups": 2}, {"at_once": 3})
 
 
 def lanes_of(envs: Envs, turns: int, seed: int = 3) -> list[list[dict[str, Any]]]:
@@ -391,7 +391,7 @@ def cut() -> bool:
 
 def parked() -> bool:
     """A lane that is not answered for long does not hold up the others; pools are given up with steps under way."""
-    pool = Envs("envpool:Pong-v5", 4, batching=Greedy(3)).open(0)
+    pool = Envs("envpool:Pong-v5", 4, at_once=3).open(0)
     lanes, _ = pool.recv()
     for _ in range(50):
         pool.send(lanes[1:], np.zeros(len(lanes) - 1, np.int64))

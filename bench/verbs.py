@@ -41,7 +41,7 @@ OF_A_RUN: dict[str, str] = {
     "verify": "verify {run}",
     "plot": "plot {run} --out {run}.png",
     "runs": "runs {run}",
-    "games": "games {run} --numbers 1..3",
+    "games": "games {run}",
     "population": "population {run}",
     "tournament": "tournament {run} random --matches 4",
     "scores": "scores {run}",
@@ -54,7 +54,7 @@ OF_A_RUN: dict[str, str] = {
     "resume": "resume {run} --steps 5000",
     "resume_nothing": "resume {run} --steps 10",
 }
-VERBS = "train resume surgery evaluate play games plot runs watch systems new diagram scores tournament verify starts"
+VERBS = "train resume surgery evaluate play games plot runs watch systems diagram scores tournament verify starts"
 VERBS += " export reproduce check population bench doctor"
 SYSTEMS = "a2c a3c accel accel_dqn alphago_zero apex apex_dpg appo dqn five ftw ga3c gorila impala league pbt ppo r2d2"
 ALONE: dict[str, str] = {
@@ -111,7 +111,6 @@ WRONG: list[str] = [
     "evaluate {folder}/on_policy --protocol humanstarts",
     "resume {folder}/on_policy --lanes 0",
     "population {folder}/on_policy",
-    "games {folder}/board --numbers 9..3",
     "tournament {folder}/board",
     "export {folder}/on_policy",
     "check nowhere:make",

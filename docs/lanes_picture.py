@@ -13,13 +13,13 @@ from matplotlib.image import imsave
 from polyplay.envs.lane import Seats
 from polyplay.games.moba import LaneGame, level2, level3
 from polyplay.games.moba_views import draw_lanes
-from polyplay.games.moba_world import PARTS, LaneWorld
+from polyplay.games.moba_world import PARTS
 
 STEPS = 433  # of the agents
 
 
 def main() -> None:
-    game, rng, match = LaneGame(LaneWorld()), np.random.default_rng(3), np.zeros(5, np.int64)
+    game, rng, match = LaneGame(), np.random.default_rng(3), np.zeros(5, np.int64)
     s = game.reset(lambda: rng.random(1), 1)
     for _ in range(STEPS):
         both = [

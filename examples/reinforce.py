@@ -54,7 +54,7 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, Local(OptimizerSpec("adam")), hyper, crew.agent_steps(envs, c.frames))
     crew.add(learn, name="replica", source=Inline(envs, c.unroll), spec=spec)
-    return System(envs, policy, loss.metrics)
+    return System(envs, spec)
 
 
 system = Page(Config, build)

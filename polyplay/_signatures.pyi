@@ -56,11 +56,8 @@ class RunOptions(TypedDict, total=False):
 
 class A2C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
@@ -68,6 +65,7 @@ class A2C(RunOptions, total=False):
     groups: int  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     env_workers: int  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: int  # agent steps per lane between two updates (nsteps)
+    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: int  # width of the recurrent core
@@ -76,24 +74,24 @@ class A2C(RunOptions, total=False):
     optimizer_eps: float  # the optimizer's ε
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (R − V)²
+    entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
 
 class A3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     workers: int  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: int  # agent steps between two updates of a worker (t_max)
+    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: int  # width of the recurrent core
@@ -105,21 +103,20 @@ class A3C(RunOptions, total=False):
     optimizer_eps: float  # the optimizer's ε
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over all workers' steps
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over all workers' steps
     value_cost: float  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
+    entropy_cost: float  # weight of the entropy bonus
     reduction: Literal['sum', 'mean']  # mean or sum over a rollout; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a rollout
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
 
 class Accel(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['a2c', 'ppo']  # the loss; a2c makes one pass over a rollout, ppo several
@@ -131,20 +128,22 @@ class Accel(RunOptions, total=False):
     epochs: int  # ppo: passes over a rollout
     minibatches: int  # ppo: minibatches per pass; with a recurrent core each has whole lanes
     clip_range: float  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
+    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (R − V)²
+    entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; sign: −1, 0 or 1
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
 
 class AccelDqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     algo: Literal['dqn', 'catdqn', 'rainbow']  # rainbow: ε-Rainbow, without noisy layers
@@ -158,6 +157,7 @@ class AccelDqn(RunOptions, total=False):
     capacity: int  # transitions in the replays of all replicas together
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
+    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     dueling: bool  # separate streams for value and advantages; rainbow: always
@@ -174,8 +174,8 @@ class AlphagoZero(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: int  # workers that play, each with its own copy of the weights
     games: int  # games that a player searches at once; its network is asked for all of them together
-    simulations: int  # of each search; a move has one search
-    leaves: int  # of a search, evaluated in one batch; until then each counts as a lost visit
+    simulations: int  # simulations of a search; a move has one search
+    leaves: int  # leaves of a search that are evaluated together; until then each counts as a lost visit
     fast_simulations: int  # simulations of three searches in four, from which nothing is learnt; 0: all are full
     exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
@@ -186,11 +186,11 @@ class AlphagoZero(RunOptions, total=False):
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
     temperature_plies: int  # plies in which moves are drawn; afterwards the best is played
     symmetries: Literal['all', 'learning', 'none']  # random board symmetries; learning: not in searches
-    evaluator: Literal['torch', 'openvino', 'auto']  # for self-play's network; auto: the fastest
+    evaluator: Literal['torch', 'openvino', 'auto']  # library for self-play's network; auto: the fastest
     keep_tree: bool  # keep the part of the tree below the move that was played
     resign: str  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: int  # residual blocks of the network
-    filters: int  # of each convolution
+    filters: int  # filters of each convolution
     learners: int  # copies of the learner, whose gradients are averaged; batch norm by each one's share
     batch: int  # positions in one update, over all learners
     ratio: float  # how often each position is learnt from, on average
@@ -198,27 +198,27 @@ class AlphagoZero(RunOptions, total=False):
     window: int  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     learning_starts: int  # moves before the first update
     learning_rate: float  # learning rate at the start; see --anneal
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    drops: tuple[int, ...]  # updates from which on the learning rate is a tenth of what it was
-    momentum: float  # of stochastic gradient descent
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
+    drops: tuple[int, ...]  # updates at which the learning rate is divided by 10
+    momentum: float  # momentum of stochastic gradient descent
     l2: float  # weight of ‖θ‖² in the loss
     gate: float  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: int  # of a match; the champion's policy draws their first plies, half of --temperature-plies
+    gate_games: int  # games of a match; the champion draws their first plies, half of --temperature-plies
     gate_every: int  # updates from one match to the next
     champion_games: int  # games that a champion plays before the next match
     frames: int  # moves to train for, unless --steps is given
 
 class Apex(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
     replay_workers: int  # replay workers, each for a share of the actors
     learners: int  # copies of the learner, whose gradients are averaged
     unroll: int  # agent steps per lane in a rollout, and between two pulls of the weights
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
     batch: int  # transitions in one update, over all learners
@@ -265,42 +265,42 @@ class ApexDpg(RunOptions, total=False):
 
 class Appo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
     learners: int  # synchronous learners, whose gradients are averaged
     slots: int  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories for the passes of one batch, over all learners
     epochs: int  # passes over a batch
     minibatches: int  # minibatches per pass, of whole trajectories
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε; Sample Factory: 1/(1 + ε) to 1 + ε
+    gamma: float  # discount
     lam: float  # λ of V-trace
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss (v − V)²
+    entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Dqn(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, dqn (as released), a3c, mlp, or module:callable
     double: bool  # double DQN: the online network chooses the next action, the target network evaluates it
@@ -322,54 +322,54 @@ class Dqn(RunOptions, total=False):
 
 class Five(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a game of two teams, whose heroes are seats
-    learners: int  # optimizers, whose gradients are averaged
+    learners: int  # optimizers, as the paper calls them, whose gradients are averaged
     actors: int  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: int  # heroes in matches (num-envs) of each actor
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout, which give advantages their context
-    window: int  # agent steps that are learnt from at once, from the state that acting had there
+    window: int  # agent steps of a window, which begins with the state that acting had there
     batch: int  # windows of each learner in an update
     capacity: int  # newest windows that each learner draws from
     sample_reuse: float  # windows drawn for each that came (0: as many as there is time for)
-    publish: int  # updates from one version of the weights that acts to the next
-    staleness: int  # versions that acting is kept behind, for experiments
+    publish: int  # updates between two versions of the weights that actors get
+    staleness: int  # versions by which actors are kept behind, for experiments
     opponents: str  # who plays against it: latest (itself), or past:P (past agents, probability P)
-    games_per_matchup: int  # that a table plays before its opponent is drawn anew
+    games_per_matchup: int  # matches of a table between two draws of its opponent
     snapshot_every: int  # updates from one past agent to the next
-    rate_every: int  # updates between two ratings of the newest version, by matches against bots (0: none)
+    rate_every: int  # updates between two ratings against bots (0: none)
     team_spirit: float  # τ: how much of a hero's reward is the mean of its team's
     horizon: float  # seconds H: the discount is 1 − --step-time / H
     step_time: float  # seconds of an agent step
     lam: float  # λ of generalized advantage estimation
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
     entropy_cost: float  # weight of the entropy bonus
-    learning_rate: float  # Adam's; each number of a gradient is clipped to 5 of its own deviations
+    learning_rate: float  # Adam's, constant; each number of a gradient is clipped to ±5·√v
     network: str | Callable[..., Any]  # five (sets of units), or as other systems
-    core_size: int  # of the LSTM
+    core_size: int  # width of the LSTM
     inputs: Literal['raw', 'normalize']  # normalize: scale real numbers, and clip them
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     frames: int  # heroes' steps to train for, unless --steps is given
 
 class Ftw(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # a game of teams that counts events
-    agents: int  # of the population
-    players: int  # at a table: agents that hold a group of an actor's lanes each
+    agents: int  # agents in the population
+    players: int  # agents at a table, each of which plays a group of an actor's lanes
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update of an agent
     opponents: str  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
-    games_per_matchup: int  # that a table plays before its players are drawn anew
+    games_per_matchup: int  # matches of a table between two draws of its players
     evolve: bool  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    exploit_every: int  # matches of an agent from one look at another, whether to copy it, to the next
+    exploit_every: int  # matches of an agent between two looks whether to copy another
     ranges: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal['events', 'game']  # events: an agent's own weights on them; game: the environment's
     event_rewards: tuple[str, ...]  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str | Callable[..., Any]  # ftw (by the view's size), or as other systems
     core: Literal['none', 'lstm', 'gru', 'temporal']  # temporal: a fast and a slow clock
-    core_size: int  # of each LSTM, and numbers of z
+    core_size: int  # width of each LSTM, and of z
     auxiliary: str  # tasks: pixel, reward, with a comma between; or none
     memory: int  # words of the memory that both clocks share (0: there is none)
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -382,11 +382,8 @@ class Ftw(RunOptions, total=False):
 
 class Ga3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'signed', 'centre', 'normalize']  # images: x/255, x/128 − 1, or minus the mean image
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     agents: int  # number of agents at the start; each is a process with one environment
@@ -396,13 +393,16 @@ class Ga3C(RunOptions, total=False):
     predict_batch: int  # largest batch of a prediction, in agents
     min_batch: int  # transitions of an update, at least (0: those of one chunk)
     queue: int  # how many chunks may wait for a trainer
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    entropy_cost: float  # weight of the entropy bonus
     unroll: int  # transitions of a chunk (t_max); fewer where its episode ends
     network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     correction: Literal['none', 'plus', 'max', 'vtrace']  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
@@ -411,9 +411,7 @@ class Ga3C(RunOptions, total=False):
 
 class Gorila(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # free mode: workers that only act; 0: bundled mode, each learner has an actor and a replay
     replay_workers: int  # free mode: replay workers; 1 is a global replay, one per actor are local replays
@@ -421,6 +419,8 @@ class Gorila(RunOptions, total=False):
     shards: int  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: int  # parallel environments (num-envs) of each actor
     unroll: int  # agent steps per lane between two pulls of the weights
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
     batch: int  # transitions of one gradient, which is their mean; as in DQN
@@ -439,21 +439,20 @@ class Gorila(RunOptions, total=False):
 
 class Impala(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights (0: measured; two on two cores)
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
     learners: int  # synchronous learners, whose gradients are averaged
     slots: int  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update, over all learners
+    gamma: float  # discount
     rho: float  # V-trace's ρ̄ and bound of the policy gradient's importance weights
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
     auxiliary: str  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
@@ -461,45 +460,46 @@ class Impala(RunOptions, total=False):
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
     optimizer_eps: float  # the optimizer's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
-    value_cost: float  # weight of the value loss
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
+    value_cost: float  # weight of the value loss ½(v − V)²
+    entropy_cost: float  # weight of the entropy bonus
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class League(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
-    agents: int  # that learn, each by its own games
-    players: int  # at a table: each holds a group of an actor's lanes
+    agents: int  # agents that learn, each by its own games
+    players: int  # players at a table, each of which plays a group of an actor's lanes
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: int  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
     opponents: str  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
-    games_per_matchup: int  # that a table plays before its players are drawn anew
+    games_per_matchup: int  # matches of a table between two draws of its players
     snapshot_every: int  # updates of an agent from one past agent to the next
-    exploit_every: int  # matches of an agent between two looks at whether to copy a better one (0: none copies)
+    exploit_every: int  # matches of an agent between two looks whether to copy another (0: none copies)
     batch: int  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: int  # ppo: passes over a batch
     clip_range: float  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
+    gamma: float  # discount
+    entropy_cost: float  # weight of the entropy bonus
     lam: float  # λ of V-trace
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
-    anneal: Literal['linear', 'constant']  # how the learning rate falls over the run
+    anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Pbt(RunOptions, total=False):
     over: str  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
     population: int  # members (0: 8; with --exploit none and lists alone one for each combination)
-    every: int  # agent steps of a member between two decisions about it
+    every: int  # agent steps that a member trains between two decisions to exploit and explore
     vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
     exploit: Literal['truncation', 'tournament', 'ttest', 'none']  # the rule: which better one it copies
     explore: Literal['perturb', 'resample', 'both', 'none']  # how a copied value changes: perturb: times 0.8 or 1.2; resample: one in four is drawn anew; both: one in four is drawn anew, the others are perturbed
@@ -508,11 +508,8 @@ class Pbt(RunOptions, total=False):
 
 class Ppo(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none', 'scale']  # learner's rewards; scale: divide by the size of returns
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: float  # weight of the entropy bonus
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
@@ -524,6 +521,7 @@ class Ppo(RunOptions, total=False):
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε
     value_clip: bool  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
     target_kl: float  # end the passes over a rollout at this approximate KL divergence, 0 is off
+    gamma: float  # discount
     lam: float  # λ of generalized advantage estimation
     network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five, or module:callable
     core_size: int  # width of the recurrent core
@@ -532,25 +530,27 @@ class Ppo(RunOptions, total=False):
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'rate', 'constant']  # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: float  # weight of the value loss (R − V)²
+    entropy_cost: float  # weight of the entropy bonus
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 
 class R2D2(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: int  # acting workers, each with its own copy of the weights
     lanes: int  # parallel environments (num-envs) of each actor
     unroll: int  # agent steps per lane in a rollout, and between the starts of two sequences
     pull: int  # agent steps per lane between two pulls of the weights, in whole rollouts
-    sequence: int  # rows of a sequence that are learned from
-    burn_in: int  # rows before them that only update the recurrent state
+    sequence: int  # agent steps of a sequence that are learned from
+    burn_in: int  # agent steps before them that only update the recurrent state
+    gamma: float  # discount
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, a3c, mlp, or module:callable
     core_size: int  # width of the LSTM, which also gets the previous action and reward
     batch: int  # sequences in one update
-    ratio: float  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
+    ratio: float  # steps learned from per agent step: 25.6K of 66.6K per second in the paper
     capacity: int  # agent steps in the replay
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network
@@ -565,16 +565,16 @@ class R2D2(RunOptions, total=False):
 
 class Rainbow(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: float  # discount
     inputs: Literal['raw', 'centre', 'normalize']  # centre: subtract mean image; normalize: scale numbers
-    reward: Literal['clip', 'sign', 'none']  # learner's rewards
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: int  # parallel environments (num-envs), over all replicas
     replicas: int  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: int  # agent steps per lane between updates
+    gamma: float  # discount
+    reward: Literal['clip', 'sign', 'none']  # rewards that are learned from; clip: limited to ±1
     n_step: int  # n of n-step returns: rewards summed before bootstrapping
     network: str | Callable[..., Any]  # auto, nature, dopamine, a3c, mlp, or module:callable
-    variant: Literal['paper', 'zoo', 'dopamine']  # implementation (CODES); dopamine: not double, not dueling
+    variant: Literal['paper', 'zoo', 'dopamine']  # implementation; dopamine: not double, not dueling
     v_max: float  # largest return of the value distribution; the smallest is its negative
     sigma: float  # initial σ of the noisy layers; 0: ε-greedy instead
     batch: int  # transitions in one update, over all replicas

@@ -32,13 +32,13 @@ class Run(RunResult):
         """See `evaluate`."""
         return evaluate(self.directory, episodes, seed, **{"trust": True, **options})  # this program made it
 
-    def metrics(self) -> Any:
-        """The reports of the run: a pandas DataFrame if pandas is installed, else {column: list}; the columns are those
-        of docs/reference/metrics.md.
+    def metrics(self) -> dict[str, list[Any]]:
+        """The reports of the run, {column: list}, as pandas.DataFrame takes it; the columns are those of
+        docs/reference/metrics.md.
         """
         return run_files.read_table(self.directory / "metrics.jsonl")
 
-    def episodes(self) -> Any:
+    def episodes(self) -> dict[str, list[Any]]:
         """The full games that ended, in the same form."""
         return run_files.read_table(self.directory / "episodes.jsonl")
 

@@ -28,4 +28,4 @@ class Config:
 def page() -> Page:
     presets = {"paper": Config, "quick": lambda: replace(Config(), lanes=32, learning_rate=1e-3)}
     row = {"envs": "one pool", "policy runs": "nowhere", "source": "nobody 2026"}
-    return Page(Config, lambda c, crew: System(None, None, ()), presets, row, name="fake")
+    return Page(Config, lambda c, crew: System(None, None), presets, row, name="fake")

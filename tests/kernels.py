@@ -8,13 +8,13 @@ from contextlib import closing
 import numpy as np
 
 from polyplay.acting.play import MatchStarts, match
-from polyplay.buffers.replay import Proportional, Replay, Uniform
+from polyplay.buffers.replay import Proportional, Replay
 from polyplay.core.tree import Field
 from polyplay.envs import Envs
 from polyplay.envs.lane import load_bot, seat_bot
 from polyplay.envs.spaces import action_sampler
+from polyplay.games.board_pool import opponent
 from polyplay.games.boards import GAMES, game
-from polyplay.games.mcts import opponent
 from polyplay.search import Search, SearchOptions
 from tests.search.twins import UniformEvaluator
 
@@ -62,7 +62,7 @@ def replay() -> None:
     spec = {"obs": Field((4, 2, 2), "uint8"), "version": Field((), "int64")} | {k: Field((), d) for k, d in ROW.items()}
     rows = {name: np.zeros((12, 2, *field.shape), field.dtype) for name, field in spec.items()}
     rows["first"][0] = True
-    for sampler, stack in ((Uniform(), 0), (Proportional(), 4)):
+    for sampler, stack in ((None, 0), (Proportional(), 4)):
         buffer = Replay(spec, 2, 64, batch=4, n_step=3, gamma=0.9, stack=stack, sampler=sampler).open(0)
         buffer.add(rows, np.arange(2))
         buffer.update_priorities(buffer.sample()["id"], np.ones(4))

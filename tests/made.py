@@ -10,6 +10,7 @@ import torch
 
 from polyplay import systems
 from polyplay.core import checkpoint
+from polyplay.envs import pool
 from polyplay.runs import directory as record
 from polyplay.runs import load
 from polyplay.runs import options as config
@@ -25,6 +26,7 @@ def run(
     directory.mkdir(parents=True)
     told = {"config": config.to_json(settings), "options": config.to_json(options), "sources": sources}
     record.write_config(directory, {"system": "a2c", **told, "environment": wired.envs.spec.describe})
+    record.write_json(directory / pool.FILE, pool.spec_to_json(wired.envs.spec))
     for update in updates:
         save(directory, wired.policy, update)
     last = checkpoint.directory_name(max(updates), {"steps": 20 * max(updates)})

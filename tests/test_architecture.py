@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1734,
-    "envs": 4417,
-    "buffers": 1941,
-    "games": 3777,
-    "nets": 2971,
-    "weights": 1188,
+    "core": 1735,
+    "envs": 4367,
+    "buffers": 1879,
+    "games": 3588,
+    "nets": 2812,
+    "weights": 1197,
     "acting": 1042,
-    "search": 1364,
-    "learning": 2500,
-    "workers": 3100,
-    "population": 1556,
-    "systems": 1711,
-    "runs": 3835,
-    "evaluation": 1519,
-    "cli": 2617,
+    "search": 1306,
+    "learning": 2547,
+    "workers": 3095,
+    "population": 1508,
+    "systems": 1703,
+    "runs": 3743,
+    "evaluation": 1464,
+    "cli": 2413,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
@@ -49,7 +49,7 @@ ALONE = {
     "the entry of a program": "__main__ api cli/main",
     "loaded late, for it needs torch, Numba or a package of an extra": """
         envs/envpool games/board_pool games/open_spiel games/records nets/onnx
-        nets/kernels search/tree_kernels buffers/sum_tree
+        search/tree_kernels buffers/sum_tree
         workers/row_costs""",
     "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
     "a noun that many files use": """
@@ -74,7 +74,7 @@ ASKED = {
         acting/actor 1 buffers/replay 1 core/worker 1 envs/atari 5 envs/pool 1 systems/_wiring 3""",
     "commands and names of a module of ours, by what was typed": "__init__ 1 cli/main 1 cli/gtp 1",
     "environments, spaces and wrappers of users and of other libraries": """
-        envs/build 8 envs/inline_pool 1 envs/lane 2 envs/masks 1 envs/pettingzoo 9 envs/rules 14 envs/saved_state 6
+        envs/build 8 envs/vector_pool 1 envs/lane 2 envs/masks 1 envs/pettingzoo 9 envs/rules 14 envs/saved_state 6
         envs/spaces 4 systems/_presets 1""",
     "functions, classes and values that a user gives": """
         core/user_modules 3 envs/pool 1 nets/factory 2 runs/options 4 runs/session 3""",

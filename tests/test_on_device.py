@@ -35,7 +35,7 @@ RUNS = {
     "apex": {**DRAWN, "actors": 2, "replay_workers": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
     "gorila": {**DRAWN, "unroll": 2, "ratio": 2.0, "learners": 1, "steps": 60},
     "apex_dpg": {
-        **{**DRAWN, "env": "toy:pendulum"},
+        **{**DRAWN, "env": "toy:tests.toys:Pendulum"},
         **{"actors": 2, "replay_workers": 2, "unroll": 4, "ratio": 2.0, "prefetch": 1, "steps": 90},
     },
     "r2d2": {**DRAWN, "actors": 1, "unroll": 4, "sequence": 4, "burn_in": 2, "ratio": 4.0, "core_size": 8, "steps": 90},

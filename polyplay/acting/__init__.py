@@ -1,5 +1,5 @@
 """The acting loops: receive rows, choose actions, write rows, send."""
 
+from polyplay.acting.actor import EpsilonLadder, Exploration, GaussianNoise, LinearEpsilon, RunSchedule
 from polyplay.acting.predictor import LaneTable
-from polyplay.acting.rows import EpsilonLadder, Exploration, GaussianNoise, LinearEpsilon, RunSchedule
 from polyplay.acting.worker import act, act_at_table, predict

@@ -15,18 +15,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from polyplay.acting.rows import MatchEnds, act_rows, player_from_cpu
+from polyplay.acting.actor import MatchEnds, act_rows, player_from_cpu
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import Row
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import spaces
 from polyplay.envs.lane import Bot, seat_bot
-from polyplay.envs.pool import All, Envs, EnvSpec, Pool, lane_seeds
+from polyplay.envs.pool import Envs, EnvSpec, Pool, lane_seeds
 from polyplay.envs.spaces import action_sampler, fields
 from polyplay.games import records as kernels
+from polyplay.games.board_pool import Opponent
 from polyplay.games.boards import Game
-from polyplay.games.mcts import Opponent
 from polyplay.nets.policy import Player, Policy
 
 Viewer = Callable[[Batch, Pool], None]  # is given every step and the pool
@@ -123,7 +123,7 @@ def play_rows(
     the actions chosen in it, which the next ones overwrite, and the pool. players: with the lanes of each, counted from
     `first`.
     """
-    shown = replace(envs, lanes=lanes, workers=0, batching=All(), groups=1, active=0, agents=1)
+    shown = replace(envs, lanes=lanes, workers=0, at_once=0, groups=1, active=0, agents=1)
     with closing(shown.open(seed, first)) as pool:
         seated = [(begin(pool, first + np.arange(lanes)[own]), own) for begin, own in players]
         action = tree.zeros(fields(pool.spec.action), (lanes,))
@@ -146,14 +146,20 @@ def choose_with_value(
     out, after = act_rows(policy, step, state, noise)
     action = tree.map(lambda x: x.numpy(), out["action"])
     value = out["value"].numpy() if "value" in out else None
-    if not how.epsilon:
-        return action, value, after
+    if how.epsilon:
+        action = some_random(spec, how, numbers, step, action, acts)
+        if "action" in after:  # a core whose inputs include the action before
+            after["action"] = tree.map(torch.from_numpy, action)
+    return action, value, after
+
+
+def some_random(
+    spec: EnvSpec, how: PlayOptions, numbers: np.ndarray, step: Batch, action: Tree, acts: np.ndarray
+) -> Tree:
+    """The actions, each with the chance of ε another one. acts: int64 [B], how often lanes acted before."""
     luck = uniform(how.seed + CHANCE, numbers, acts, 1 + spaces.action_width(spec.action))
     other = spaces.random_actions(spec.action, luck[:, 1:], step.get("mask"))
-    action = spaces.mix_random(action, other, luck[:, 0] < how.epsilon)
-    if "action" in after:  # a core whose inputs include the action before
-        after["action"] = tree.map(torch.from_numpy, action)
-    return action, value, after
+    return spaces.mix_random(action, other, luck[:, 0] < how.epsilon)
 
 
 def load_policy(system: Any, path: Path, agent: int = 0) -> Policy:
@@ -340,11 +346,10 @@ def _play(board: Game, records: np.ndarray, at: np.ndarray, actions: np.ndarray,
     """What the moves lead to, int8 [n]. Raises ValueError: one is illegal."""
     results, moves = np.full(len(at), kernels.LOST, np.int8), actions != GIVES_UP
     made, chosen = at[moves], actions[moves]
-    if (bad := board.first_illegal(records, made, chosen)) >= 0:
-        position = board.line(records[made[bad]])
-        raise ValueError(
-            f"game:{board.name}: the {side} made the illegal move {chosen[bad]} in game {made[bad]}: {position}"
-        )
+    for game, action in zip(made.tolist(), chosen.tolist(), strict=True):
+        if action not in board.legal(records[game]):
+            given = f"the {side} made the illegal move {action} in game {game}"
+            raise ValueError(f"game:{board.name}: {given}: {board.line(records[game])}")
     results[moves] = board.play_all(records, made, chosen)
     return results
 

@@ -13,13 +13,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from polyplay.acting.rows import EpisodeCounter, act_rows, write_row
+from polyplay.acting.actor import EpisodeCounter, act_rows, write_row
 from polyplay.buffers.rollout_queue import TrainingQueue
 from polyplay.core import tree
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Tree
 from polyplay.core.worker import Adjustable, Edge, WorkerContext
-from polyplay.envs.pool import Envs, Greedy, Lanes, Pool
+from polyplay.envs.pool import Envs, Lanes, Pool
 from polyplay.nets.policy import Player
 
 Chunk = tuple[int, int]  # a slot, and how many transitions it holds
@@ -62,8 +62,7 @@ class LaneTable(Edge):
 
     def label(self) -> str:
         envs = self.envs
-        served = envs.batching.n if isinstance(envs.batching, Greedy) else envs.lanes
-        return f"{envs.title} × {envs.active or envs.lanes}, at most {served} served at once"
+        return f"{envs.title} × {envs.active or envs.lanes}, at most {envs.at_once or envs.lanes} served at once"
 
     def dial(self, name: str) -> Adjustable:
         """The number of lanes, for a scheduler; one that stays, where lanes cannot come and go."""

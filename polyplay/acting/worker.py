@@ -14,9 +14,18 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import torch
 
-from polyplay.acting.actor import Actor, LanePlayer, Pull, ScriptedPolicy
+from polyplay.acting.actor import (
+    Actor,
+    EpisodeCounter,
+    Exploration,
+    LanePlayer,
+    MatchEnds,
+    Pull,
+    ScriptedPolicy,
+    player_from_cpu,
+    report_faults,
+)
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import EpisodeCounter, Exploration, MatchEnds, player_from_cpu, report_faults
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import Producer, RolloutQueue, TrainingQueue
@@ -40,13 +49,14 @@ def act(
     out: RolloutQueue,
     params: Params | ParameterServer,
     envs: Envs,
-    lag: int | None = None,
+    lag: int = -1,
     explore: Exploration | None = None,
     nice: int = 0,
     keep: int = 1,
 ) -> Iterator[None]:
-    """An actor: its own environments, its own copy of the weights, rollouts into a queue. nice: how far other processes
-    of the machine go first, as os.nice has it. keep: rollouts between two pulls of the weights.
+    """An actor: its own environments, its own copy of the weights, rollouts into a queue. lag: rollouts that it may be
+    ahead of learning; -1: it waits for no update. nice: how far other processes of the machine go first, as os.nice has
+    it. keep: rollouts between two pulls of the weights.
     """
     if nice and multiprocessing.parent_process() is not None:
         os.nice(nice)
@@ -65,7 +75,7 @@ def act(
             """The weights of round k - lag or later ones, the newest where acting runs free."""
             if held.age:
                 return held.version
-            if not params.wait(0 if lag is None else max(k - lag, 0), ctx.index, out.patience):
+            if not params.wait(0 if lag < 0 else max(k - lag, 0), ctx.index, out.patience):
                 return None
             held.version = params.pull(held.vector, held.version)
             return held.version
@@ -76,7 +86,6 @@ def act(
             for slot in slots or []:
                 producer.commit(slot, ctx.incarnation)
                 ctx.counters.add("rollouts", 1)
-            report_faults(ctx, pool)
             yield
             while actor_checkpoint.answer_save(ctx, actor, producer) and ctx.serial:
                 yield
@@ -178,10 +187,11 @@ def act_at_table(
     params: AgentParams,
     envs: Envs,
     league: League | None = None,
-    lag: int | None = None,
+    lag: int = -1,
 ) -> Iterator[None]:
     """An actor whose groups of lanes have a player each, whom the league draws; without, agents play in turn. lag:
-    rounds that acting may be ahead of the learning of the same agent, whose batches then are one rollout each.
+    rounds that acting may be ahead of the learning of the same agent, whose batches then are one rollout each; -1: it
+    waits for none.
     """
     producer = out.producer(ctx.index)
     saved = actor_checkpoint.load_actor(ctx) if actor_checkpoint.between_rounds(ctx) is not None else {}
@@ -204,16 +214,13 @@ def act_at_table(
                         producer.commit(group.slot, ctx.incarnation, to=group.player.agent)
                         ctx.counters.add("rollouts", 1)
                 table.between()
-            report_faults(ctx, pool)
             yield
 
 
 class Seat(LanePlayer):
     """A place at a table: whoever plays there, and the memory of its weights."""
 
-    def __init__(
-        self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int | None
-    ):
+    def __init__(self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
         self.net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
         self.vector, self.network = FlatParams(self.net), player_from_cpu(self.net, ctx.device)
@@ -236,7 +243,7 @@ class Seat(LanePlayer):
 
     def newest(self, k: int) -> int | None:
         """The agent's newest weights; with a lag, only those that have learnt from what it acted here before."""
-        due = 0 if self.lag is None else self.producer.made(self.agent) - self.lag * self.seats_of_agent
+        due = 0 if self.lag < 0 else self.producer.made(self.agent) - self.lag * self.seats_of_agent
         params = self.params.each[self.agent]
         if not params.wait(0, self.ctx.index, self.producer.queue.patience, max(due, 0)):
             return None

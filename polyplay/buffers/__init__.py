@@ -1,5 +1,5 @@
 """What lies between acting and learning: queues of rollouts and of drawn batches, the replay, a league's memory."""
 
-from polyplay.buffers.replay import Proportional, Replay, Uniform
+from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_worker import REPLAY_METRICS, SampleQueue, serve_replay
 from polyplay.buffers.rollout_queue import RolloutQueue, TrainingQueue, slots_per_batch

@@ -59,8 +59,6 @@ class League(Closable, Edge):
     memory: ClassVar[str] = "league"
     LOCAL = ("taken", "reported", "lost", "drawn", "acknowledged", "entered", "posts", "newest", "reserve", "begun")
     elo = shared_array(np.float64, lambda s: (s.players,))
-    mu = shared_array(np.float64, lambda s: (s.players,))  # of TrueSkill
-    sigma = shared_array(np.float64, lambda s: (s.players,))
     quality = shared_array(np.float64, lambda s: (s.players,))  # of past agents
     games = shared_array(np.int64, lambda s: (s.players, s.players))  # that row's player played against column's
     points = shared_array(np.float64, lambda s: (s.players, s.players))  # won + drawn / 2 of these
@@ -122,7 +120,7 @@ class League(Closable, Edge):
     @property
     def rated(self) -> tuple[np.ndarray, ...]:
         """What matches change."""
-        return self.elo, self.mu, self.sigma, self.quality, self.games, self.points
+        return self.elo, self.quality, self.games, self.points
 
     # ------------------------------------------------------------------------------------------------ actors
 

@@ -30,15 +30,6 @@ ALPHA, BETA = 0.75, 0.4  # of a window that grows
 HEADROOM = 8  # a soft capacity has room for an eighth more
 
 
-class Uniform(NamedTuple):
-    """Every item with the same chance."""
-
-    @property
-    def first(self) -> str:
-        """How an item gets its first priority: it has none."""
-        return ""
-
-
 class Proportional(NamedTuple):
     """P = p^α / Σ p^α, weights (N·P)^-β over their maximum in the batch (Schaul et al. 2016; 0^α = 0 for every α).
 
@@ -54,10 +45,7 @@ class Proportional(NamedTuple):
     first: str = "max"
     eta: float = 0.9
     rescale: float = 0.0
-    last: float | None = None  # β at the end of the run, moved there by the learner; None: constant
-
-
-Sampler = Uniform | Proportional
+    beta_end: float | None = None  # β at the end of the run, moved there by the learner; None: constant
 
 
 @dataclass(frozen=True)
@@ -74,7 +62,7 @@ class Replay:
     capacity: int  # transitions, split evenly over the lanes
     batch: int  # items drawn at once
     state: Spec = field(default_factory=dict)  # of the recurrent state; {} if none
-    sampler: Sampler = Uniform()  # noqa: RUF009 - a NamedTuple
+    sampler: Proportional | None = None  # None: every item with the same chance
     n_step: int = 1
     gamma: float = 0.99  # per agent step
     reward: str = "none"  # before it is summed: "clip" limits it to ±1, "sign" leaves its sign
@@ -102,7 +90,7 @@ class Replay:
         _refuse(self.capacity < self.lanes, text)
         text = f"burn_in={self.burn_in} needs sequence, the rows that are trained on behind it"
         _refuse(self.burn_in and not self.sequence, text)
-        if isinstance(self.sampler, Proportional):
+        if self.sampler is not None:
             _check_limits(self.sampler, dict.fromkeys(("alpha", "beta", "mixture", "eta"), (0, 1)))
             first, unknown = self.sampler.first, not {"value", "chosen"} <= self.spec.keys()
             _refuse(first not in ("max", "td"), f"first={first!r} given, allowed: max, td")
@@ -131,7 +119,7 @@ class Replay:
     def describe(self) -> list[str]:
         """What it holds and what is drawn from it, a line each."""
         pace = "free" if self.ratio is None else f"{self.ratio:g} per agent step"
-        drawn = f"{self.items}: {pace}, {type(self.sampler).__name__.lower()}"
+        drawn = f"{self.items}: {pace}, {'uniform' if self.sampler is None else 'proportional'}"
         return [f"replay  {self.capacity:,} agent steps{', soft' * self.soft}", f"draws   {drawn}"]
 
     @property
@@ -173,8 +161,8 @@ class Replay:
             stacked = self.stacked(path, leaf)
             total += 0 if path in FLAGS else slots * leaf.nbytes // (self.stack if stacked else 1)
             total += self.lanes * leaf.nbytes * stacked
-        total += slots * (2 + 4 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
-        total += slots * 10 * isinstance(self.sampler, Proportional)
+        total += slots * (2 + 8 + 8) + self.lanes * self.anchors * tree.nbytes(self.state)
+        total += slots * 10 * (self.sampler is not None)
         return total + (self.buffers * tree.nbytes(self.drawn()) if batches else 0)
 
     def drawn(self) -> Spec:
@@ -222,7 +210,7 @@ def _check_limits(owner: Replay | Proportional, limits: Mapping[str, tuple[float
 # Only slots that hold rows are written. A tree is saved by its leaves, since its sums follow from them to the bit.
 
 
-SCHEMA = 3
+SCHEMA = 4
 INDEX = "replay.json"
 PIECE = 64 * 2**20  # bytes that are saved or loaded at once
 # of a description, what may differ: nothing that is saved depends on it
@@ -241,7 +229,7 @@ def save_buffer(buffer: ReplayBuffer, directory: Path) -> None:
         write_bytes(directory / name, data)
         files.append({"name": name, "part": part, "key": key, "crc32": zlib.crc32(data)})
         del data
-    numbers = {"rng": buffer.rng.save(), "steps": buffer.steps}
+    numbers = {"rng": buffer.rng.tolist(), "steps": buffer.steps}
     numbers |= {"max_priority": buffer.max_priority, "first_priority": buffer.first_priority, "beta": buffer.beta}
     head = {"schema": SCHEMA, "replay": _description(buffer.replay), "numbers": numbers, "files": files}
     checkpoint.write_json(directory / INDEX, head)
@@ -254,9 +242,10 @@ def load_buffer(buffer: ReplayBuffer, directory: Path) -> None:
         piece = _read(directory / file["name"], file["crc32"])
         begin, rows = int(piece["at"][0]), piece["rows"]
         parts[file["part"]][file["key"]][begin : begin + len(rows)] = rows
-    buffer.sampler.restored()
+    if buffer.replay.sampler is not None:
+        buffer.tree.load(buffer.tree.leaves.copy())
     numbers = head["numbers"]
-    buffer.rng.load(numbers["rng"])
+    buffer.rng[:] = np.array(numbers["rng"], np.uint64)
     buffer.steps = numbers["steps"]
     buffer.max_priority, buffer.first_priority = numbers["max_priority"], numbers["first_priority"]
     buffer.beta = numbers["beta"]
@@ -308,17 +297,17 @@ def layout(replay: Replay) -> dict[str, Any]:
 def _parts(buffer: ReplayBuffer) -> dict[str, dict[str, np.ndarray]]:
     """All arrays that are saved; they are the buffer's own, to be filled in place."""
     return {
-        "index": buffer.index.rows._asdict(),
+        "index": buffer.index._asdict(),
         "last": buffer.columns.last,
         "states": buffer.states.arrays,
-        "sampler": buffer.sampler.arrays,
+        "sampler": {"leaves": buffer.tree.leaves},
         "rows": buffer.columns.arrays,
     }
 
 
 def _pieces(buffer: ReplayBuffer) -> Iterator[tuple[str, str, int, np.ndarray]]:
     """Part, key, first row, and the rows of each file."""
-    R, heads = buffer.index.R, buffer.index.lane[0].tolist()
+    R, heads = buffer.replay.rows, buffer.index.lane[0].tolist()
     used = [(lane * R, lane * R + min(head, R)) for lane, head in enumerate(heads)]  # slots that hold rows
     for part, arrays in _parts(buffer).items():
         for key, array in arrays.items():

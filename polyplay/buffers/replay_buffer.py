@@ -1,125 +1,350 @@
-"""Rows of experience, drawn again and again.
+"""A replay: rows of experience of many lanes, from which batches of items are drawn again and again.
 
-ReplayBuffer: rows of experience of many lanes, from which batches are drawn again and again.
+For one thread. Rows are added as the acting loop wrote them (docs/concepts/rows.md). An item's id differs from that of
+every later item in its slot. See docs/concepts/replay.md.
 
-For one thread. Rows are added as the acting loop wrote them (docs/concepts/rows.md). Batches are of items; an item's id
-differs from that of every later item in its slot. See docs/concepts/replay.md.
+A lane's rows are numbered from 0; row u lies in slot lane·R + u mod R. A row may be drawn ("live") once its window is
+complete: `window` more rows of its episode are there, or the episode's end. Its window never leaves its episode:
+
+- an ordinary row u completes row u - window;
+- a terminated or truncated row completes all that are pending, with shorter windows;
+- a first row completes what an interrupted episode left: their windows end with the last row that was observed.
+
+A row's byte of flags is all that is stored of that. Rows that only hold planes of a stack are EXTRA: no item starts
+there.
 """
 
 from __future__ import annotations
 
-import math
-import sys
 from collections.abc import Sequence
 from itertools import cycle
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from polyplay.buffers import replay, replay_kernels
-from polyplay.buffers.replay import BOTH, FLAGS, REWARDS, Proportional, Replay, Sampler, Uniform
-from polyplay.buffers.replay_kernels import EXTRA, FIRST, TERMINATED, TRUNCATED
-from polyplay.buffers.sum_tree import MOST, CounterRng, SumTree, uniforms
+from polyplay.buffers import replay
+from polyplay.buffers.replay import BOTH, FLAGS, REWARDS, Proportional, Replay
+from polyplay.buffers.sum_tree import MOST, SumTree, below, counter_rng, uniforms
 from polyplay.core import tree
-from polyplay.core.compiled import compiled
+from polyplay.core.compiled import compiled, inlined
 from polyplay.core.errors import NotFinite
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 
-
-class BadPriority(ValueError):
-    """A priority for a replay was NaN, negative or infinite; nothing was changed."""
+# Compiled loops over per-lane rings of rows: their flags, and which of them may be drawn.
 
 
-FREE = sys.maxsize  # batches, or agent steps, where nothing is bounded
-BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # of a row's byte
-
-# The index of a buffer: which row is in which slot, which items may be drawn, and their ids. See row_kernels.
-
-
-class ItemIndex:
-    """What is known of all rows, see row_kernels.Rows and append."""
-
-    def __init__(self, replay: Replay):
-        r, L = replay, replay.lanes
-        self.R, self.slots, self.most = r.rows, L * r.rows, max(1, r.rows // (2 * max(r.stack, 1)))
-        self.shape = np.array([r.rows, r.stack, r.window, r.burn_in, r.every], np.int64)
-        zeros = [np.zeros(self.slots, dtype) for dtype in (np.uint8, np.uint8, np.uint32, np.int64)]
-        self.rows = replay_kernels.Rows(np.zeros((5, L), np.int64), np.zeros(8, np.int64), *zeros)
-        self.lane, self.counts, self.flags, self.older, self.generation, self.arrival = self.rows
-        self.lane[4] = -1
-
-    @property
-    def size(self) -> int:
-        """Items that may be drawn."""
-        return int(self.counts[replay_kernels.SIZE])
-
-    def pick(self, rng: CounterRng, n: int) -> np.ndarray:
-        """int64 [n] slots of items, each with the same chance. There must be one."""
-        out, used = replay_kernels.pick(rng.key, rng.used, n, self.R, self.rows)
-        rng.used = np.uint64(used)
-        return out
-
-    def ids(self, slots: np.ndarray) -> np.ndarray:
-        """int64 ids of what these slots hold: the slot, and its generation."""
-        return (self.generation[slots].astype(np.int64) << replay_kernels.SHIFT) | slots
-
-    def live_items(self, ids: np.ndarray, priority: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Slots and priorities of the ids whose items may still be drawn.
-
-        Raises BadPriority, naming the first that is NaN, negative or infinite.
-        """
-        wrong = np.flatnonzero(~((priority >= 0.0) & (priority <= MOST)))
-        if len(wrong):
-            i = int(wrong[0])
-            what = f"priority {priority[i]} of id {ids[i]}, number {i} of {len(ids)}"
-            raise BadPriority(f"{what}; allowed: 0 to {MOST:g}")
-        slots = ids & replay_kernels.MASK
-        same = self.generation[slots] == ids >> replay_kernels.SHIFT
-        live = same & (self.flags[slots] & replay_kernels.LIVE > 0)
-        return slots[live], priority[live]
+FIRST, TERMINATED, TRUNCATED, EXTRA, LIVE, DRAWN, ANCHOR, ITEM = (1 << i for i in range(8))
+_END, _BREAK = TERMINATED | TRUNCATED, FIRST | EXTRA
+# where the planes before a stack's newest are: in the rows before; nowhere, as they are zeros, or repeat the newest;
+# in EXTRA rows
+CONTINUES, ZEROS, REPEAT, STORED = range(4)
+PADDED = 128  # in a row's `older`: planes before the oldest stored one repeat that one, instead of being 0
+GENERATION = 2**32  # an id: the slot, and above it how many rows had the slot
+# counters; ARRIVALS is the sum over live rows
+SIZE, STEPS, INSERTED, EVICTED, NEVER_SAMPLED, ARRIVALS, SAMPLED, LATE = range(8)
 
 
-# How items are chosen: uniformly, or by priority. Priorities are raw ones; exponents are the samplers' own.
+class ItemIndex(NamedTuple):
+    """What is known of the rows of every lane, and so of the items that begin with them."""
+
+    lane: np.ndarray  # int64 [5, L]: head, tail, begin of the episode, first pending row, last anchor
+    counts: np.ndarray  # int64 [8], see above
+    # by slot:
+    flags: np.ndarray  # uint8
+    older: np.ndarray  # uint8: planes of the row's stack in the slots before
+    id: np.ndarray  # int64: of what the slot holds
+    arrival: np.ndarray  # int64: transitions that had arrived when the row did
 
 
-class ItemSampler:
-    """Uniform: every item with the same chance, no priorities. Proportional: p^α in a sum tree by slot."""
+@inlined
+def _slot(base: int, R: int, p: int, back: int) -> int:
+    """The slot `back` rows before position p of a ring, 0 ≤ back ≤ R."""
+    return base + (p - back if p >= back else p - back + R)
 
-    def __init__(self, sampler: Sampler, index: ItemIndex, rng: CounterRng):
-        self.index, self.rng, self.sampler = index, rng, sampler
-        self.tree = SumTree(index.slots if isinstance(sampler, Proportional) else 0)
-        self.arrays = {"leaves": self.tree.leaves} if len(self.tree.leaves) else {}  # what is saved, filled in place
 
-    def put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
-        """Priorities (float64 [n], or one of all; 0: none) of slots; of a slot given twice the last one counts."""
-        if len(slots) and isinstance(self.sampler, Proportional):
-            alpha = self.sampler.alpha
-            mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
-            self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
+@compiled
+def append_rows(
+    index: ItemIndex, given: tuple[np.ndarray, ...], kinds: np.ndarray, lanes: np.ndarray, anchored: bool,
+    shape: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, int]:  # fmt: skip
+    """Add rows; their slots, and what changed by it.
 
-    def pick(self, n: int, beta: float | None) -> tuple[np.ndarray, np.ndarray]:
-        """Slots int64 [n], and their weights float32 [n]. In proportion; where all priorities are 0, uniformly."""
-        if isinstance(self.sampler, Uniform) or not (total := self.tree.total) > 0:
-            return self.index.pick(self.rng, n), np.ones(n, np.float32)
-        slots, u = self.tree.draw(self.rng.key, self.rng.take(n), n, self.sampler.stratified), self.sampler.mixture
-        if u:
-            evenly = np.flatnonzero(uniforms(self.rng.key, self.rng.take(n), n) < u)
-            slots[evenly] = self.index.pick(self.rng, len(evenly))
-        size = self.index.size
-        share = (1 - u) * self.tree.leaves[slots] / total + u / size
-        weight = (size * share) ** -(self.sampler.beta if beta is None else beta)  # (N·P)^-β, over the greatest
-        return slots, (weight / weight.max()).astype(np.float32)
+    given: first, terminated and truncated of the rows, bool [T, B]; kinds uint8 [T, B]; lanes int64 [B].
+    shape int64 [5]: R, planes in a stack, window, burn-in, period (0: every row may be drawn, else items).
+    Returns slots [T, B]; extra [n, 3], (slot, row of [T·B], plane); slots of rows that may be drawn now, and of rows
+    that may not any longer: one in both has a new row; and the row of [T·B] whose stack does not follow the one before,
+    or -1.
+    """
+    lane, counts, flags, older, ids, arrival = index  # once: every look into a tuple counts references
+    R, k, window, burn_in, period = shape[0], shape[1], shape[2], shape[3], shape[4]
+    reach = burn_in + max(k, 1) - 1 - R  # row u retires row u + reach, and all before
+    extras = n_added = n_removed = 0
+    first, terminated, truncated = given
+    T, B = first.shape
+    more = np.count_nonzero(kinds == STORED) * (k - 1) if k else 0
+    slots, extra = np.empty((T, B), np.int64), np.empty((more, 3), np.int64)
+    added = np.empty((T + window) * B, np.int64)  # and what was pending
+    removed = np.empty(T * B + more, np.int64)
+    steps, arrivals, never, broken = counts[STEPS], counts[ARRIVALS], counts[NEVER_SAMPLED], -1
+    for b in range(B):
+        at = lanes[b]
+        base, u, p = at * R, lane[0, at], lane[0, at] % R
+        tail, begin, pending, last = lane[1, at], lane[2, at], lane[3, at], lane[4, at]
+        for t in range(T):
+            flag, kind = first[t, b] | terminated[t, b] << 1 | truncated[t, b] << 2, kinds[t, b]
+            new = flag & FIRST or u == 0
+            if new:
+                n_added, arrivals = _complete(
+                    flags, arrival, base, R, u, p, max(pending, tail), u - 1, period, added, n_added, arrivals
+                )
+                for j in range(k - 1 if kind == STORED else 0):
+                    tail, n_removed, arrivals, never = _retire(
+                        flags, arrival, base, R, u, p, tail, u + reach, removed, n_removed, arrivals, never
+                    )
+                    slot = base + p
+                    flags[slot], older[slot] = _BREAK, 0
+                    ids[slot] += GENERATION
+                    extra[extras, 0], extra[extras, 1], extra[extras, 2] = slot, t * B + b, j
+                    extras += 1
+                    u, p = u + 1, _slot(0, R, p, R - 1)
+                begin = pending = u
+            elif kind == STORED:
+                broken = t * B + b
+                break
+            tail, n_removed, arrivals, never = _retire(
+                flags, arrival, base, R, u, p, tail, u + reach, removed, n_removed, arrivals, never
+            )
+            slot = slots[t, b] = base + p
+            ids[slot] += GENERATION
+            before = older[_slot(base, R, p, 1)]
+            if kind == CONTINUES and k > 1:
+                older[slot] = min((before & 127) + 1, k - 1) | (before & PADDED)
+            else:
+                older[slot] = k - 1 if kind == STORED else PADDED if kind == REPEAT else 0
+            steps += 0 if new else 1
+            arrival[slot] = steps
+            if period:
+                flag |= _item(flags, base, R, p, flag, u - begin, burn_in, period)
+                if t == 0 and anchored and not flag & FIRST and (last < 0 or u - last >= period):
+                    last = u
+                    flag |= ANCHOR if burn_in else ANCHOR | ITEM
+            flags[slot] = flag
+            until = u if flag & _END else u - window + 1
+            if until > pending:
+                n_added, arrivals = _complete(
+                    flags, arrival, base, R, u, p, max(pending, tail), until, period, added, n_added, arrivals
+                )
+                pending = until
+            if flag & _END:
+                pending = u + 1
+            u, p = u + 1, _slot(0, R, p, R - 1)
+        lane[0, at], lane[1, at], lane[2, at], lane[3, at], lane[4, at] = u, tail, begin, pending, last
+        if broken >= 0:
+            break
+    counts[STEPS], counts[ARRIVALS], counts[NEVER_SAMPLED] = steps, arrivals, never
+    counts[SIZE] += n_added - n_removed
+    counts[INSERTED] += n_added
+    counts[EVICTED] += n_removed
+    live = 0
+    for i in range(n_added):  # some may have been removed since
+        if flags[added[i]] & LIVE:
+            added[live] = added[i]
+            live += 1
+    return slots, extra[:extras], added[:live], removed[:n_removed], broken
 
-    def priorities(self, slots: np.ndarray) -> np.ndarray:
-        if isinstance(self.sampler, Uniform):
-            return np.ones(len(slots))
-        mass = self.tree.leaves[slots]
-        return mass ** (1 / self.sampler.alpha) if self.sampler.alpha else mass
 
-    def restored(self) -> None:
-        """The arrays were filled: rebuild what depends on them."""
-        self.tree.load(self.tree.leaves.copy())
+@inlined
+def _item(flags: np.ndarray, base: int, R: int, p: int, flag: int, since: int, burn_in: int, period: int) -> int:
+    """ITEM where a sequence begins with the row at position p by the rows before it, else 0; `since` is its number in
+    its episode.
+    """
+    after_anchor = near_start = False
+    if since <= burn_in and since % period == 0:
+        near_start = (flags[_slot(base, R, p, since)] if since else flag) & FIRST != 0
+    if burn_in and since >= burn_in:
+        after_anchor = flags[_slot(base, R, p, burn_in)] & ANCHOR != 0
+    return ITEM if after_anchor or near_start else 0
+
+
+@inlined
+def _complete(
+    flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, begin: int, end: int, period: int,
+    added: np.ndarray, n: int, arrivals: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Rows begin … end - 1, which were pending, may be drawn from now on; row u is at position p. → n, arrivals."""
+    for row in range(begin, end):
+        slot = _slot(base, R, p, u - row)
+        if not period or flags[slot] & ITEM:
+            flags[slot] |= LIVE
+            arrivals += arrival[slot]
+            added[n] = slot
+            n += 1
+    return n, arrivals
+
+
+@inlined
+def _retire(
+    flags: np.ndarray, arrival: np.ndarray, base: int, R: int, u: int, p: int, tail: int, last: int,
+    removed: np.ndarray, n: int, arrivals: int, never: int,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """Drop rows tail … last. → the new tail, n, arrivals, never."""
+    while tail <= last:
+        slot = _slot(base, R, p, u - tail)
+        n, arrivals, never = _drop(flags, arrival, slot, removed, n, arrivals, never)
+        tail += 1
+    return tail, n, arrivals, never
+
+
+@inlined
+def _drop(
+    flags: np.ndarray, arrival: np.ndarray, slot: int, removed: np.ndarray, n: int, arrivals: int, never: int
+) -> tuple[int, int, int]:
+    """This row may not be drawn any longer. → n, the sum of arrivals, rows never sampled."""
+    if flags[slot] & LIVE:
+        never += 0 if flags[slot] & DRAWN else 1
+        arrivals -= arrival[slot]
+        flags[slot] &= 255 - LIVE
+        removed[n] = slot
+        n += 1
+    return n, arrivals, never
+
+
+@compiled
+def remove_oldest(index: ItemIndex, excess: int, R: int) -> np.ndarray:
+    """Remove the oldest `excess` rows that may be drawn; their slots."""
+    removed = np.empty(max(excess, 0), np.int64)
+    tail, pending, counts, flags, arrival, n = index.lane[1], index.lane[3], index.counts, index.flags, index.arrival, 0
+    arrivals, never = counts[ARRIVALS], counts[NEVER_SAMPLED]
+    for at in range(tail.size):
+        _skip(at, R, tail, pending, flags)
+    while n < excess:
+        oldest, least = -1, 0
+        for at in range(tail.size):
+            came = arrival[at * R + tail[at] % R]
+            if tail[at] < pending[at] and (oldest < 0 or came < least):
+                oldest, least = at, came
+        if oldest < 0:
+            break
+        n, arrivals, never = _drop(flags, arrival, oldest * R + tail[oldest] % R, removed, n, arrivals, never)
+        tail[oldest] += 1
+        _skip(oldest, R, tail, pending, flags)
+    counts[ARRIVALS], counts[NEVER_SAMPLED] = arrivals, never
+    counts[SIZE] -= n
+    counts[EVICTED] += n
+    return removed[:n]
+
+
+@compiled
+def _skip(at: int, R: int, tail: np.ndarray, pending: np.ndarray, flags: np.ndarray) -> None:
+    """A lane's tail at a row that may be drawn, or at the first pending one."""
+    while tail[at] < pending[at] and not flags[at * R + tail[at] % R] & LIVE:
+        tail[at] += 1
+
+
+@compiled
+def draw_evenly(rng: np.ndarray, n: int, R: int, index: ItemIndex) -> np.ndarray:
+    """Slots of `n` rows that may be drawn, each with the same chance. There must be one."""
+    out, head, tail, flags = np.empty(n, np.int64), index.lane[0], index.lane[1], index.flags
+    ends = np.cumsum(head - tail)
+    there = np.uint64(ends[-1])
+    for i in range(out.size):
+        while True:
+            r = np.int64(below(rng, there))
+            at = np.searchsorted(ends, r, side="right")
+            slot = at * R + (head[at] - (ends[at] - r)) % R
+            if flags[slot] & LIVE:
+                break
+        out[i] = slot
+    return out
+
+
+@compiled
+def n_step_windows(
+    slots: np.ndarray, R: int, n: int, gamma: float, form: int, scale: float, flags: np.ndarray, reward: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """n-step windows of the rows in `slots` [B]: the slot of the last row, G = scale·Σ γʲ·r, D = γᵐ or 0 where
+    terminated. form: r is as it is (0), limited to ±1 (1), its sign (2).
+    """
+    end = np.empty(slots.size, np.int64)
+    total, discount = np.empty(slots.size, np.float32), np.empty(slots.size, np.float32)
+    for i in range(slots.size):
+        base = slots[i] - slots[i] % R
+        at, g, d = slots[i], 0.0, 1.0
+        for _ in range(n):
+            next_ = at + 1 if at + 1 < base + R else base
+            flag = flags[next_]
+            if flag & _BREAK:
+                break
+            at = next_
+            r = np.float64(reward[at])
+            g += d * (r if form == 0 else min(max(r, -1.0), 1.0) if form == 1 else np.sign(r))
+            d *= gamma
+            if flag & _END:
+                d = 0.0 if flag & TERMINATED else d
+                break
+        end[i], total[i], discount[i] = at, np.float32(g) * np.float32(scale), d
+    return end, total, discount
+
+
+@compiled
+def plane_slots(slots: np.ndarray, R: int, k: int, older: np.ndarray, empty: int) -> np.ndarray:
+    """Where the planes of stacks are, oldest first: slots [n], int64 [n, k]; `empty`: where there is one of zeros."""
+    out = np.empty((slots.size, k), np.int64)
+    for i in range(slots.size):
+        slot = slots[i]
+        base, stored = slot - slot % R, older[slot]
+        for j in range(k):
+            if j > (stored & 127):
+                out[i, k - 1 - j] = out[i, k - j] if stored & PADDED else empty
+            else:
+                out[i, k - 1 - j] = slot - j if slot - j >= base else slot - j + R
+    return out
+
+
+# Which planes of a stack are new.
+
+
+def _as_words(array: np.ndarray, lead: int) -> np.ndarray:
+    """An array with everything behind its first `lead` dimensions as one, of words if its bytes make some."""
+    whole = np.ascontiguousarray(array).reshape(*array.shape[:lead], -1)
+    return whole.view(np.uint64 if whole.shape[-1] * whole.itemsize % 8 == 0 else np.uint8)
+
+
+@compiled
+def _goes_on(rows: np.ndarray, last: np.ndarray, begun: np.ndarray) -> np.ndarray:
+    """bool [T, B]: a row's older planes are the newer ones of the row before; rows [T, B, k, n], last [B, k, n]."""
+    T, B, k, n = rows.shape
+    found = np.empty((T, B), np.bool_)
+    for t in range(T):
+        for b in range(B):
+            new, old = rows[t, b].reshape(-1), (rows[t - 1, b] if t else last[b]).reshape(-1)
+            differs = new[0] ^ new[0]
+            for i in range((k - 1) * n):  # no branch within: wide loads and ORs
+                differs |= new[i] ^ old[i + n]
+            found[t, b] = (t > 0 or begun[b]) and differs == 0
+    return found
+
+
+def stack_kinds(stacks: list[tuple[np.ndarray, np.ndarray]], begun: np.ndarray, T: int) -> np.ndarray:
+    """uint8 [T, B]: how the older planes of each row can be rebuilt: CONTINUES, ZEROS, REPEAT or STORED.
+
+    stacks: pairs of a leaf's rows [T, B, k, …] and the lanes' last rows so far [B, k, …]; all leaves agree on a kind.
+    begun bool [B]: there is a last row.
+    """
+    possible = np.full((T, len(begun)), 15)
+    for rows, ends in stacks:
+        new = _as_words(rows, 3)
+        continues = _goes_on(new, _as_words(ends, 2), begun)
+        possible[continues] &= 1 << CONTINUES | 1 << STORED
+        if len(begins := new[~continues]):
+            zeros, repeat = ~begins[:, :-1].any((1, 2)), (begins[:, :-1] == begins[:, -1:]).all((1, 2))
+            possible[~continues] &= zeros << ZEROS | repeat << REPEAT | 1 << STORED
+    return _LOWEST[possible]
+
+
+_LOWEST = np.array([0] + [(i & -i).bit_length() - 1 for i in range(1, 16)], np.uint8)
 
 
 # The leaves of rows by slot: of stacked observations each plane once, everything else as it came.
@@ -132,19 +357,18 @@ class Columns:
     """Arrays by path; of stacks the newest plane by slot, one empty plane behind all, and each lane's last row."""
 
     def __init__(self, replay: Replay):
-        leaves = dict(tree.leaves(replay.spec))
-        n = self.empty = replay.lanes * replay.rows
         self.k, self.R = replay.stack, replay.rows
-        self.stacks = {p: f for p, f in leaves.items() if replay.stacked(p, f)}
-        self.whole = {p: f for p, f in leaves.items() if p not in self.stacks and p not in FLAGS}
-        self.arrays: Leaves = {p: np.zeros((n + 1, *f.shape[1:]), f.dtype) for p, f in self.stacks.items()}
-        self.arrays |= {p: np.zeros((n, *f.shape), f.dtype) for p, f in self.whole.items()}
-        self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in self.stacks.items()}
+        n = self.empty = replay.lanes * replay.rows
+        fields = {p: f for p, f in tree.leaves(replay.spec) if p not in FLAGS}
+        stacks = {p: f for p, f in fields.items() if replay.stacked(p, f)}
+        shapes = {p: (n, *f.shape) for p, f in fields.items()} | {p: (n + 1, *f.shape[1:]) for p, f in stacks.items()}
+        self.arrays: Leaves = {p: np.zeros(shapes[p], f.dtype) for p, f in fields.items()}
+        self.last: Leaves = {p: np.zeros((replay.lanes, *f.shape), f.dtype) for p, f in stacks.items()}
 
     def put(self, rows: Leaves, lanes: np.ndarray, slots: np.ndarray, extra: np.ndarray) -> None:
-        """Rows [T, B, …] into slots [T, B], and the planes that need rows of their own: extra [n, 3], see append."""
+        """Rows [T, B, …] into slots [T, B], and the planes that need rows of their own (extra, see append_rows)."""
         for path, array in self.arrays.items():
-            array[slots] = rows[path][:, :, -1] if path in self.stacks else rows[path]
+            array[slots] = rows[path][:, :, -1] if path in self.last else rows[path]
         for path, last in self.last.items():
             last[lanes] = rows[path][-1]
             if len(extra):
@@ -154,18 +378,18 @@ class Columns:
     def take(self, slots: np.ndarray, older: np.ndarray, parts: dict[str, int | slice], batch: Batch) -> None:
         """Rows in `slots` [T, B] into a batch: by path all of them, or only the first."""
         planes = slots
-        if self.stacks:
-            planes = replay_kernels.planes(slots.reshape(-1), self.R, self.k, older, self.empty)
+        if self.last:
+            planes = plane_slots(slots.reshape(-1), self.R, self.k, older, self.empty)
             planes = planes.reshape(*slots.shape, self.k)
         leaves = dict(tree.leaves(batch))
         for path, part in parts.items():
-            at = planes if path in self.stacks else slots[part]
+            at = planes if path in self.last else slots[part]
             np.take(self.arrays[path], at, axis=0, out=leaves[path], mode="clip")  # clip: without a copy of its own
 
 
 # Sequences: which rows belong to an item, and what fills an item where its episode has no rows.
 #
-# The rows that are trained on begin where one of these is true (row_kernels.append):
+# The rows that are trained on begin where one of these is true (append_rows):
 #
 # - `burn_in` rows before, in the same episode, acting gave its state (`every` rows or more after the last time);
 # - the episode began at most `burn_in` rows before, and a multiple of `every`: then its first row resets the state.
@@ -175,7 +399,7 @@ class Columns:
 
 
 @compiled
-def spans(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
+def sequence_rows(slots: np.ndarray, T: int, R: int, burn_in: int, flags: np.ndarray) -> tuple[np.ndarray, ...]:
     """Of items whose first trained row is in slots [B]: int64 [T, B] the slot of each row, bool [T, B] whether it is
     the item's own, and bool [T, B] whether the transition to the next row of the item exists.
     """
@@ -205,21 +429,21 @@ class RecurrentStates:
     """Arrays [lanes · anchors + 1, …] by path; the last is 0, for sequences that begin with an episode."""
 
     def __init__(self, replay: Replay, index: ItemIndex):
-        self.index, self.anchors, self.every = index, replay.anchors, replay.every
+        self.index, self.R, self.anchors, self.every = index, replay.rows, replay.anchors, replay.every
         self.zero = replay.lanes * replay.anchors
         leaves = dict(tree.leaves(replay.state)) if replay.sequence and replay.state else {}
         self.arrays = {p: np.zeros((self.zero + 1, *f.shape), f.dtype) for p, f in leaves.items()}
 
     def _at(self, slots: np.ndarray) -> np.ndarray:
         """int64 [n]: where the state is that belongs to the row in each slot."""
-        lanes = slots // self.index.R
+        lanes = slots // self.R
         newest = self.index.lane[0, lanes] - 1
-        number = newest - (newest - slots) % self.index.R  # of the row, in its lane
+        number = newest - (newest - slots) % self.R  # of the row, in its lane
         return lanes * self.anchors + number // self.every % self.anchors
 
     def put(self, state: Batch, slots: np.ndarray) -> None:
         """state [B, …] before the rows in slots [B]: stored for those that are anchors."""
-        anchors = self.index.flags[slots] & replay_kernels.ANCHOR > 0
+        anchors = self.index.flags[slots] & ANCHOR > 0
         if self.arrays and anchors.any():
             at = self._at(slots[anchors])
             for path, leaf in tree.leaves(state):
@@ -234,64 +458,89 @@ class RecurrentStates:
 
 
 QUANTILES_OF = 4096  # items whose priorities metrics() reports quantiles of
+BITS = dict(zip(FLAGS, (FIRST, TERMINATED, TRUNCATED), strict=True))  # of a row's byte
+
+
+class BadPriority(ValueError):
+    """A priority for a replay was NaN, negative or infinite; nothing was changed."""
+
+
+def wrong_priority(ids: np.ndarray, priority: np.ndarray) -> str:
+    """The first priority that is NaN, negative or infinite, in words; empty if all are right."""
+    wrong = np.flatnonzero(~((priority >= 0.0) & (priority <= MOST)))
+    if not len(wrong):
+        return ""
+    i = int(wrong[0])
+    return f"priority {priority[i]} of id {ids[i]}, number {i} of {len(ids)}; allowed: 0 to {MOST:g}"
 
 
 class ReplayBuffer:
     """What a Replay describes, open."""
 
     def __init__(self, replay: Replay, seed: int, batches: bool = True):
-        self.replay, self.rng = replay, CounterRng(seed)
-        self.index, self.columns = ItemIndex(replay), Columns(replay)
-        self.each = max(replay.sequence, 1)  # rows of an item that are learnt from
+        r, slots = replay, replay.lanes * replay.rows
+        self.replay, self.R, self.rng, self.columns = r, r.rows, counter_rng(seed), Columns(r)
+        self.most = max(1, self.R // (2 * max(r.stack, 1)))  # rows of a lane that are added at once
+        zeros = (np.zeros(slots, dtype) for dtype in (np.uint8, np.uint8, np.int64, np.int64))
+        self.index = ItemIndex(np.zeros((5, r.lanes), np.int64), np.zeros(8, np.int64), *zeros)
+        self.index.lane[4], self.index.id[:] = -1, np.arange(slots)
+        self.shape = np.array([self.R, r.stack, r.window, r.burn_in, r.every], np.int64)  # see append_rows
+        read = self.index.flags, self.columns.arrays["reward"]
+        self.windows = self.R, r.n_step, r.gamma, REWARDS.index(r.reward), r.scale, *read  # see n_step_windows
+        self.states = RecurrentStates(r, self.index)
+        self.each = max(r.sequence, 1)  # rows of an item that are learnt from
         self.steps = 0.0  # agent steps so far; of replicas whose gradients are averaged their mean: all owe the same
-        self.states = RecurrentStates(replay, self.index)
-        self.sampler = ItemSampler(replay.sampler, self.index, self.rng)
+        # priorities, by slot: raw ones come and go, p^α is in the tree
+        self.sampler, self.tree = r.sampler, SumTree(slots if r.sampler is not None else 0)
         self.max_priority = 1.0  # the greatest ever given
         self.first_priority = 1.0  # of those added last, their mean
-        self.beta: float | None = None  # of the last sample, where it was not the sampler's own
-        own = [tree.map(np.copy, tree.zeros(replay.drawn())) for _ in range(replay.buffers * batches)]  # pages touched
+        self.beta = 0.0 if r.sampler is None else r.sampler.beta  # of the last sample
+        own = [tree.map(np.copy, tree.zeros(r.drawn())) for _ in range(r.buffers * batches)]  # pages touched
         self._own_nbytes, self._turn = sum(a.nbytes for b in own for _, a in tree.leaves(b)), cycle(own)
-        drawn = dict(tree.leaves(replay.drawn()))
-        whole = {p for p in self.columns.arrays if replay.sequence or p.split("/")[0] in BOTH}
+        drawn = dict(tree.leaves(r.drawn()))
+        whole = {p for p in self.columns.arrays if r.sequence or p.split("/")[0] in BOTH}
         self._rows = {p: slice(None) if p in whole else 0 for p in self.columns.arrays if p in drawn}  # of an item
+
+    @property
+    def size(self) -> int:
+        """Items that may be drawn."""
+        return int(self.index.counts[SIZE])
+
+    @property
+    def inserted(self) -> int:
+        """Items so far."""
+        return int(self.index.counts[INSERTED])
+
+    @property
+    def sampled(self) -> int:
+        """Items so far."""
+        return int(self.index.counts[SAMPLED])
 
     # ------------------------------------------------------------------------------------------ adding
 
-    def add(self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None) -> None:
-        """Rows [T, B, …] of B `lanes` (int array or slice), each lane's in order; the next call continues them.
+    def add(
+        self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None = None, overlap: bool = False
+    ) -> float:
+        """Rows [T, B, …] of B `lanes` (int array or slice), each lane's in order; the next call continues them. Returns
+        their agent steps.
 
-        state [B, …]: recurrent state before row 0. Raises ValueError: a lane given twice, stacks that do not continue;
-        NotFinite: first priorities that are made of the rows.
+        state [B, …]: recurrent state before row 0. overlap: the last row is counted, but only stored by the next call,
+        which begins with it. Raises ValueError: a lane given twice, stacks that do not continue; NotFinite: first
+        priorities that are made of the rows.
         """
-        self._add(batch, lanes, state)
-        self.steps += np.size(batch["first"]) - np.count_nonzero(batch["first"])
-
-    def add_rollout(self, rows: Batch, state: Batch, lane: int = 0) -> float:
-        """Add a rollout [T+1, B] of lanes from `lane` on, without its last row, which is the next one's first. Returns
-        its agent steps.
-        """
-        first = rows["first"]
-        self._add(tree.at(rows, slice(-1)), slice(lane, lane + first.shape[1]), state)
-        steps = float(first[1:].size - np.count_nonzero(first[1:]))
-        self.steps += steps
-        return steps
-
-    def _add(self, batch: Batch, lanes: Sequence[int] | np.ndarray | slice, state: Batch | None) -> None:
-        T, index = len(batch["reward"]), self.index
-        if not 0 < T <= index.most:
-            for begin in range(0, T, index.most):
-                self._add(tree.at(batch, slice(begin, begin + index.most)), lanes, None if begin else state)
-            return
+        T = len(batch["first"]) - overlap
+        if self.most < T:
+            parts = (slice(begin, begin + self.most + overlap) for begin in range(0, T, self.most))
+            return sum(self.add(tree.at(batch, x), lanes, None if x.start else state, overlap) for x in parts)
         at = np.arange(self.replay.lanes)[lanes]
-        rows = {path: np.asarray(leaf) for path, leaf in tree.leaves(batch)}
+        rows = {path: np.asarray(leaf)[:T] for path, leaf in tree.leaves(batch)}
         flags = tuple(np.ascontiguousarray(rows[name], bool) for name in FLAGS)
         if flags[0].shape[1:] != at.shape or len(set(at.tolist())) < len(at):
             raise ValueError(f"rows {flags[0].shape} for lanes {at.tolist()}: allowed is [T, lanes], each lane once")
         stacks = [(rows[path], last[at]) for path, last in self.columns.last.items()]
-        begun = index.lane[0, at] > 0
-        kinds = replay_kernels.stack_kinds(stacks, begun, T) if stacks else np.zeros(flags[0].shape, np.uint8)
-        found = replay_kernels.append(index.rows, flags, kinds, at, state is not None, index.shape)
-        slots, extra, added, removed, broken = found
+        begun = self.index.lane[0, at] > 0
+        kinds = stack_kinds(stacks, begun, T) if stacks else np.zeros(flags[0].shape, np.uint8)
+        slots, extra, added, removed, broken = append_rows(self.index, flags, kinds, at, state is not None, self.shape)
         if broken >= 0:
             which = f"row {broken // len(at)} of lane {at[broken % len(at)]}"
             flaw = "its older planes are not those of the row before, and it is not first; stack=0?"
@@ -299,94 +548,138 @@ class ReplayBuffer:
         self.columns.put(rows, at, slots, extra)
         if state:
             self.states.put(state, slots[0])
-        if isinstance(self.replay.sampler, Proportional):
-            self.sampler.put(removed, 0.0)  # first: what was added may have the place of what was removed
-            self._prioritize(added)
+        if self.sampler is not None:
+            self._put(removed, 0.0)  # first: what was added may have the place of what was removed
+            if len(added):
+                first = self.first_priorities(added)
+                self.first_priority = float(np.mean(first))
+                self._put(added, first)
         if self.replay.grows_from:
             self.trim()
+        came = batch["first"][overlap:]
+        steps = float(np.size(came) - np.count_nonzero(came))
+        self.steps += steps
+        return steps
 
-    def _prioritize(self, added: np.ndarray) -> None:
-        """Rows that became items get their first priority."""
-        if not len(added):
-            return
-        priority: np.ndarray | float = self.max_priority
-        if self.replay.sampler.first == "td":
-            try:
-                priority = self.td_errors(added)
-            except BadPriority as e:
-                raise NotFinite(f"a reward, or a value that an actor computed, is not finite: {e}") from None
-        self.first_priority = float(np.mean(priority))
-        self.sampler.put(added, priority)
+    def first_priorities(self, slots: np.ndarray) -> np.ndarray | float:
+        """First priorities of items that may be drawn: the greatest ever given, or of each its own by the outputs of
+        the policy that acted (Ape-X, R2D2). Raises NotFinite: a value is not finite.
+        """
+        r, sampler = self.replay, self.sampler
+        assert sampler is not None
+        if sampler.first == "max":
+            return self.max_priority
+        if r.sequence:
+            learnt = slice(r.burn_in, r.burn_in + r.sequence)
+            at, _, valid = (x[learnt] for x in sequence_rows(slots, r.length, self.R, r.burn_in, self.index.flags))
+            size = np.where(valid, self._row_errors(at.ravel(), sampler.rescale).reshape(at.shape), 0.0)
+            mean = size.sum(0) / np.maximum(valid.sum(0), 1)
+            error = sampler.eta * size.max(0) + (1.0 - sampler.eta) * mean
+        else:
+            error = self._row_errors(slots, sampler.rescale)
+        if wrong := wrong_priority(self.index.id[slots], error):
+            raise NotFinite(f"a reward, or a value that an actor computed, is not finite: {wrong}")
+        return error
+
+    def _row_errors(self, slots: np.ndarray, eps: float) -> np.ndarray:
+        """|h(G + D·h⁻¹(value)) - chosen| [n] of the windows that begin in `slots`; without rescaling, h is left out."""
+        end, total, discount = n_step_windows(slots, *self.windows)
+        ahead = self.columns.arrays["value"][end]
+        ahead = unscale(ahead, eps) if eps else ahead
+        goal = total + np.where(discount == 0.0, 0.0, discount * ahead)  # no value counts behind the end of an episode
+        goal = rescale(goal, eps) if eps else goal
+        return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
+
+    def _put(self, slots: np.ndarray, priority: np.ndarray | float) -> None:
+        """Priorities (float64 [n], or one of all; 0: none) of slots; of a slot given twice the last one counts."""
+        if self.sampler is not None and len(slots):
+            alpha = self.sampler.alpha
+            mass = np.asarray(priority**alpha if alpha else priority > 0, np.float64)
+            self.tree.put(slots, mass if mass.ndim else np.full(len(slots), mass))
 
     def trim(self) -> int:
         """Remove the oldest items beyond a soft capacity, or a window that grows; returns how many."""
-        excess = self.index.size - self.replay.limit(self.inserted)
-        removed = replay_kernels.trim(self.index.rows, excess, self.index.R)
-        self.sampler.put(removed, 0.0)
+        removed = remove_oldest(self.index, self.size - self.replay.limit(self.inserted), self.R)
+        self._put(removed, 0.0)
         return len(removed)
 
     # ---------------------------------------------------------------------------------------- sampling
-
-    @property
-    def inserted(self) -> int:
-        """Items so far."""
-        return int(self.index.counts[replay_kernels.INSERTED])
 
     # The rate of learning to acting is bounded on both sides. Learning may draw a batch while drawn + batch ≤ ratio ·
     # steps since the start; acting may go on while drawing is less than `slack` batches behind. One of both holds at
     # any time, whatever the size of what is added at once. An item counts as the rows that are learnt from.
 
-    @property
-    def sampled(self) -> int:
-        """Items so far."""
-        return int(self.index.counts[replay_kernels.SAMPLED])
-
-    @property
-    def ready(self) -> bool:
-        """Whether there are enough agent steps to sample from."""
-        return self.steps >= self.replay.start and self.index.size > 0
-
-    def owed(self, ahead: int = 0) -> float:
-        """Rows that may be drawn for the steps so far, less those drawn. ahead: batches drawn that do not count yet."""
-        r, drawn = self.replay, int(self.index.counts[replay_kernels.SAMPLED])
-        return (r.ratio or 0.0) * (self.steps - r.start) - (drawn - ahead * r.batch) * self.each
-
-    def due(self, ahead: int = 0) -> int:
-        """Batches that may be sampled now; see `owed`."""
-        r = self.replay
-        if self.steps < r.start or not self.index.counts[replay_kernels.SIZE]:
-            return 0
-        return FREE if r.ratio is None else max(0, int(self.owed(ahead) // (r.batch * self.each)))
-
-    @property
-    def room(self) -> int:
-        """Agent steps that may be added before learning is behind; while it is above 0, whole rollouts may be added."""
-        r, least = self.replay, int(not self.index.size)
+    def due(self, batches: int = 1, coming: float = 0.0) -> bool:
+        """Whether so many batches more may be sampled now, or once `coming` agent steps have come too. 0: whether the
+        last one, which was sampled ahead of its time, may have been by now.
+        """
+        r, counts = self.replay, self.index.counts
+        if self.steps < r.start or not counts[SIZE]:
+            return False
         if r.ratio is None:
-            return FREE
-        behind = r.slack * r.batch * self.each
-        if self.steps < r.start:
-            return max(math.ceil(r.start - self.steps) + int(behind / r.ratio), least)
-        return max(-int(-(behind - self.owed()) // r.ratio), least)
+            return True
+        owed = r.ratio * (self.steps - r.start) - int(counts[SAMPLED]) * self.each + r.ratio * coming
+        return owed >= batches * r.batch * self.each
 
-    def importance_exponent(self, left: float) -> float | None:
-        """The β of `sample` where it moves to the sampler's last one over the run, which has `left` to go."""
-        s = self.replay.sampler
-        return None if isinstance(s, Uniform) or s.last is None else s.last + (s.beta - s.last) * left
+    @property
+    def room(self) -> bool:
+        """Whether whole rollouts may be added: learning is not behind."""
+        return self.replay.ratio is None or not self.due(self.replay.slack)
 
-    def sample(self, beta: float | None = None, into: Batch | None = None) -> Batch:
+    def sample(self, left: float = 1.0, into: Batch | None = None) -> Batch:
         """A batch of items, see docs/concepts/replay.md. Its arrays are good until the sample after the next one.
 
-        beta: instead of the sampler's. into: the caller's own arrays for all of it, as `Replay.drawn` describes them.
-        Raises ValueError: there is nothing to draw from.
+        left: the part of the run that is left, by which β moves to its last value. into: the caller's own arrays for
+        all of it, as `Replay.drawn` describes them. Raises ValueError: there is nothing to draw from.
         """
-        if not self.index.counts[replay_kernels.SIZE]:
-            raise ValueError("nothing to sample: no item is complete yet; see `ready`")
-        self.beta = beta
-        slots, weight = self.sampler.pick(self.replay.batch, beta)
-        self.index.flags[slots] |= replay_kernels.DRAWN
-        self.index.counts[replay_kernels.SAMPLED] += len(slots)
-        return self.fill(slots, weight, into)
+        r, index, n = self.replay, self.index, self.replay.batch
+        if not index.counts[SIZE]:
+            raise ValueError("nothing to sample: no item is complete yet; see `due`")
+        if self.sampler is not None and self.tree.total > 0:
+            slots, weight = self._draw(self.sampler, left)
+        else:
+            slots, weight = draw_evenly(self.rng, n, self.R, index), np.ones(n, np.float32)
+        index.flags[slots] |= DRAWN
+        index.counts[SAMPLED] += n
+        batch = into or next(self._turn)
+        if r.sequence:
+            extras = self._read_sequences(slots, batch)
+        else:  # s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has
+            end, total, discount = n_step_windows(slots, *self.windows)
+            at = np.stack([slots, end])
+            self.columns.take(at, index.older, self._rows, batch)
+            extras = {"return": total, "discount": discount, "first": index.flags[at] & FIRST > 0}
+        extras |= {"weight": weight, "id": index.id[slots]}
+        if into is None:
+            return batch | extras
+        tree.write(into, ..., extras)
+        return into
+
+    def _draw(self, sampler: Proportional, left: float) -> tuple[np.ndarray, np.ndarray]:
+        """Slots int64 [n] in proportion to p^α, and their weights float32 [n]."""
+        n, u = self.replay.batch, sampler.mixture
+        slots = self.tree.draw(self.rng, n, sampler.stratified)
+        if u:
+            evenly = np.flatnonzero(uniforms(self.rng, n) < u)
+            slots[evenly] = draw_evenly(self.rng, len(evenly), self.R, self.index)
+        if sampler.beta_end is not None:
+            self.beta = sampler.beta_end + (sampler.beta - sampler.beta_end) * left
+        share = (1 - u) * self.tree.leaves[slots] / self.tree.total + u / self.size
+        weight = (self.size * share) ** -self.beta  # (N·P)^-β, over the greatest
+        return slots, (weight / weight.max()).astype(np.float32)
+
+    def _read_sequences(self, slots: np.ndarray, batch: Batch) -> Batch:
+        """Rows into a batch: burn_in + sequence + n_step of one episode each. Returns what is not stored in columns,
+        the recurrent states before them too.
+        """
+        r, index = self.replay, self.index
+        at, real, valid = sequence_rows(slots, r.length, self.R, r.burn_in, index.flags)
+        self.columns.take(at, index.older, self._rows, batch)
+        batch["reward"][~real] = 0
+        flags = index.flags[at]
+        extras: Batch = {name: (flags & bit > 0) & real for name, bit in BITS.items()}
+        extras["first"] |= ~real
+        return extras | {"valid": valid, "state": self.states.take(at[0], extras["first"][0])}
 
     def update_priorities(self, ids: ArrayLike, priority: ArrayLike) -> int:
         """Set the priorities [B] of items by id [B]; of an id given twice the last counts. Returns how many were late:
@@ -395,106 +688,58 @@ class ReplayBuffer:
         ids, given = np.asarray(ids, np.int64), np.asarray(priority, np.float64)
         if ids.ndim != 1 or given.shape != ids.shape:
             raise ValueError(f"ids {ids.shape} and priorities {given.shape}: allowed is one of each, [B]")
-        slots, valid = self.index.live_items(ids, given)
+        if wrong := wrong_priority(ids, given):
+            raise BadPriority(wrong)
+        slots = ids & (GENERATION - 1)
+        live = (self.index.id[slots] == ids) & (self.index.flags[slots] & LIVE > 0)
+        slots, given = slots[live], given[live]
         late = len(ids) - len(slots)
-        self.index.counts[replay_kernels.LATE] += late
+        self.index.counts[LATE] += late
         if len(slots):
-            self.max_priority = max(self.max_priority, float(valid.max()))
-            self.sampler.put(slots, valid)
+            self.max_priority = max(self.max_priority, float(given.max()))
+            self._put(slots, given)
         return late
 
-    # -------------------------------------- from the slots of items to the arrays that are learnt from
-
-    def fill(self, slots: np.ndarray, weight: np.ndarray, into: Batch | None = None) -> Batch:
-        """The batch of the items in `slots`, see docs/concepts/replay.md: in the caller's arrays, or in some of its own
-        in turn.
-        """
-        r, index = self.replay, self.index
-        extras: Batch = {"weight": weight, "id": index.ids(slots)}
-        if r.sequence:  # burn_in + sequence + n_step rows of one episode each, and the recurrent state before them
-            at, real, extras["valid"] = spans(slots, r.length, index.R, r.burn_in, index.flags)
-            flags = index.flags[at]
-            extras |= {name: (flags & bit > 0) & real for name, bit in BITS.items()}
-            extras["first"] |= ~real
-            extras["state"] = self.states.take(at[0], extras["first"][0])
-        else:  # s_t, a_t, G, D, s_{t+m}: m steps, n_step or what the episode has
-            end, extras["return"], extras["discount"] = self.windows(slots)
-            at = np.stack([slots, end])
-            extras["first"] = index.flags[at] & FIRST > 0
-        batch = into or next(self._turn)
-        self.columns.take(at, index.older, self._rows, batch)
-        if r.sequence:
-            batch["reward"][~real] = 0
-        if into is None:
-            return batch | extras
-        tree.write(into, ..., extras)
-        return into
-
-    def td_errors(self, slots: np.ndarray) -> np.ndarray:
-        """First priorities [n] of items that may be drawn, from the outputs of the policy that acted (Ape-X, R2D2).
-        Raises BadPriority: a value is not finite.
-        """
-        r, index = self.replay, self.index
-        assert isinstance(r.sampler, Proportional)
-        if r.sequence:
-            learnt = slice(r.burn_in, r.burn_in + r.sequence)
-            at, _, valid = (x[learnt] for x in spans(slots, r.length, index.R, r.burn_in, index.flags))
-            size = np.where(valid, self._row_errors(at.ravel(), r.sampler.rescale).reshape(at.shape), 0.0)
-            mean = size.sum(0) / np.maximum(valid.sum(0), 1)
-            error = r.sampler.eta * size.max(0) + (1.0 - r.sampler.eta) * mean
-        else:
-            error = self._row_errors(slots, r.sampler.rescale)
-        return index.live_items(index.ids(slots), error)[1]
-
-    def windows(self, slots: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Slots of the last rows, G and D, each [n]."""
-        r, index, reward = self.replay, self.index, self.columns.arrays["reward"]
-        form = REWARDS.index(r.reward)
-        end, total, discount = replay_kernels.windows(slots, index.R, r.n_step, r.gamma, form, index.flags, reward)
-        return end, np.multiply(total, r.scale, out=total), discount
-
-    def _row_errors(self, slots: np.ndarray, eps: float) -> np.ndarray:
-        """|h(G + D·h⁻¹(value)) - chosen| [n] of the windows that begin in `slots`; without rescaling, h is left out."""
-        end, total, discount = self.windows(slots)
-        ahead = self.columns.arrays["value"][end]
-        ahead = unscale(ahead, eps) if eps else ahead
-        goal = total + np.where(discount == 0.0, 0.0, discount * ahead)  # no value counts behind the end of an episode
-        goal = rescale(goal, eps) if eps else goal
-        return np.abs(goal - self.columns.arrays["chosen"][slots]).astype(np.float64)
+    def priorities(self, slots: np.ndarray) -> np.ndarray:
+        """Priorities float64 [n] of slots; 1 where there are none."""
+        if self.sampler is None:
+            return np.ones(len(slots))
+        mass = self.tree.leaves[slots]
+        return mass ** (1 / self.sampler.alpha) if self.sampler.alpha else mass
 
     # --------------------------------------------------------------------------------------- reporting
 
     @property
     def nbytes(self) -> int:
         """Bytes it takes now, its batches' arrays included."""
-        parts = (self.index.rows._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
-        priorities = self.sampler.tree.nodes.nbytes if isinstance(self.replay.sampler, Proportional) else 0
+        parts = (self.index._asdict(), self.columns.arrays, self.columns.last, self.states.arrays)
+        priorities = self.tree.nodes.nbytes if self.sampler is not None else 0
         return sum(a.nbytes for part in parts for a in part.values()) + priorities + self._own_nbytes
 
     def metrics(self) -> dict[str, float]:
         """Counts since the beginning, and the present state; ages in agent steps; quantiles of some priorities."""
-        counts, size, since = self.index.counts, self.index.size, self.steps - self.replay.start
-        evicted = int(counts[replay_kernels.EVICTED])
+        counts, size, since = self.index.counts, self.size, self.steps - self.replay.start
+        evicted = int(counts[EVICTED])
         metrics = {
             "size": size,
-            "steps": int(counts[replay_kernels.STEPS]),
+            "steps": int(counts[STEPS]),
             "inserted": self.inserted,
             "sampled": self.sampled,
             "evicted": evicted,
-            "never_sampled": float(counts[replay_kernels.NEVER_SAMPLED]) / max(1, evicted),
-            "late": int(counts[replay_kernels.LATE]),
-            "age": float(counts[replay_kernels.STEPS]) - float(counts[replay_kernels.ARRIVALS]) / size if size else 0.0,
+            "never_sampled": float(counts[NEVER_SAMPLED]) / max(1, evicted),
+            "late": int(counts[LATE]),
+            "age": float(counts[STEPS]) - float(counts[ARRIVALS]) / size if size else 0.0,
             "bytes": self.nbytes,
             "ratio": self.sampled * self.each / max(1, since) if since >= 0 else 0.0,
             "ratio_target": self.replay.ratio or 0.0,
         }
-        if isinstance(self.replay.sampler, Uniform) or not size:
+        if self.sampler is None or not size:
             return metrics
-        beta = self.replay.sampler.beta if self.beta is None else self.beta
-        rng = CounterRng(int(self.rng.used))  # of its own, so that the metrics change nothing
-        slots = self.index.pick(rng, min(QUANTILES_OF, 4 * size))
-        quantiles = np.quantile(self.sampler.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
+        rng = counter_rng(int(self.rng[1]))  # of its own, so that the metrics change nothing
+        slots = draw_evenly(rng, min(QUANTILES_OF, 4 * size), self.R, self.index)
+        quantiles = np.quantile(self.priorities(slots), (0.1, 0.5, 0.9, 1.0)).tolist()
         names = ("priority_p10", "priority_p50", "priority_p90", "priority_max")
-        return metrics | dict(zip(names, quantiles, strict=True)) | {"priority_new": self.first_priority, "beta": beta}
+        added = {"priority_new": self.first_priority, "beta": self.beta}
+        return metrics | dict(zip(names, quantiles, strict=True)) | added
 
     save, load = replay.save_buffer, replay.load_buffer

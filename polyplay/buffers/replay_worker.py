@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from polyplay.buffers import actor_checkpoint
-from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.replay import Replay
 from polyplay.buffers.rollout_queue import FILLING, READING, RolloutQueue, SharedQueue
 from polyplay.core import checkpoint, tree
 from polyplay.core.files import refusal_text
@@ -70,10 +70,9 @@ def restore_replay(ctx: WorkerContext, buffer: ReplayBuffer, replicas: int = 1) 
 #
 # A slot is one drawn batch. A memory fills it, a learner learns from it where it lies, writes the priorities that its
 # items have now beside them and gives it back; so they come to the memory that drew it, and there is never more under
-# way
-# than there are slots. Every pair of a memory and a learner has `depth` of them and two rings of their numbers, each
-# with one writer and one reader, so that whoever is killed leaves no lock: a number goes into a ring only when its slot
-# is whole, and what a dead one held is in no ring and bears its mark. Imports no torch.
+# way than there are slots. Every pair of a memory and a learner has `depth` of them and two rings of their numbers,
+# each with one writer and one reader, so that whoever is killed leaves no lock: a number goes into a ring only when its
+# slot is whole, and what a dead one held is in no ring and bears its mark.
 
 
 # marks of a slot: which incarnation of its memory drew it, + 1, and whether a learner has scored it
@@ -104,7 +103,7 @@ class SampleQueue(SharedQueue):
         return [f"batch   {self.replay.items}, {self.share} ready from each"]
 
     def label(self) -> str:
-        back = ", and priorities back" if isinstance(self.replay.sampler, Proportional) else ""
+        back = ", and priorities back" if self.replay.sampler is not None else ""
         return f"SampleQueue: {self.slots} batches of {self.replay.batch}{back}"
 
     def writer_bell(self, i: int) -> Semaphore:
@@ -258,14 +257,15 @@ class ReplayShard:
         with self.ctx.counters.timed("replay"):
             busy = self.update_priorities()
             if self.writer.empty and self.buffer.due():
-                beta = self.buffer.importance_exponent(self.samples.left)
-                self.writer.fill(lambda slot: self.buffer.sample(beta, slot))
+                self.writer.fill(lambda slot: self.buffer.sample(self.samples.left, slot))
                 busy, self.drawn = True, self.drawn + 1
                 if self.drawn % REPORT == 0:
                     report_replay(self.ctx, self.buffer)
             taken = next(self.rollouts) if self.buffer.room else None
             if taken is not None:
-                self.writer.inserted(self.buffer.add_rollout(*taken, lane=self.lane))
+                rows, state = taken
+                lanes = slice(self.lane, self.lane + self.queue.lanes)
+                self.writer.inserted(self.buffer.add(rows, lanes, state, overlap=True))
             return busy or taken is not None
 
     def update_priorities(self) -> bool:
@@ -300,7 +300,7 @@ class ReplayShard:
         self.writer.answer(version, failed)
 
     def _write(self, part: checkpoint.CheckpointPart, lost: list[int]) -> None:
-        from polyplay.buffers.replay_kernels import SAMPLED
+        from polyplay.buffers.replay_buffer import SAMPLED
 
         counts, away = self.buffer.index.counts, self.writer.away * self.buffer.replay.batch
         counts[SAMPLED] -= away  # what was drawn and not learnt from is owed again
@@ -311,12 +311,12 @@ class ReplayShard:
         actor_checkpoint.save_queue_end(self.ctx, part, self.queue, lost)
 
 
-def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, trim: int = 0) -> Iterator[None]:
+def serve_replay(ctx: WorkerContext, *, source: RolloutQueue, out: SampleQueue, evict_every: int = 0) -> Iterator[None]:
     """Store what comes through `source`, a share of a RolloutQueue's actors, and fill `out` with batches drawn from it.
 
-    trim: updates of the learner between two times that a soft replay is cut to its capacity; 0: never.
+    evict_every: updates of the learner between two times that a soft replay is cut to its capacity; 0: never.
     """
-    shard = ReplayShard(ctx, source, out, trim)
+    shard = ReplayShard(ctx, source, out, evict_every)
     while True:
         busy = shard.step()
         version = out.asked(ctx.index)

@@ -9,6 +9,7 @@ and a commit names the one. So every ring has one writer and one reader. Imports
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from abc import ABC, abstractmethod
@@ -185,11 +186,7 @@ class RolloutSlots:
         self.T, self.lanes, self.slots = T, lanes, slots
         self.rows: Batch = tree.zeros(rows, (slots, T + 1, lanes))
         self.state: Batch = tree.zeros(state, (slots, lanes))
-        self._turn = 0
-
-    def slot(self) -> int:
-        self._turn += 1
-        return (self._turn - 1) % self.slots
+        self.slot = itertools.cycle(range(slots)).__next__  # the next slot to fill
 
 
 UNWRITTEN = -1  # in a row's version: nothing was written there yet
@@ -488,14 +485,16 @@ class Collator:
     def __init__(self, rows: Batch, state: Batch, lanes: int, n: int):
         self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
         self.placed = 0  # slots of the next batch that are there, where they come one by one
-        if n > 1:
+        if n == 1:
+            self.alone = [(tree.at(rows, slot), tree.at(state, slot)) for slot in range(len(rows["reward"]))]
+        else:
             self._rows = tree.map(lambda x: np.empty((x.shape[1], n * lanes, *x.shape[3:]), x.dtype), rows)
             self._state = tree.map(lambda x: np.empty((n * lanes, *x.shape[2:]), x.dtype), state)
             self.joined = self._rows, self._state  # the batch, once all its places were taken
 
     def __call__(self, slots: list[int]) -> tuple[Batch, Batch]:
         if self.n == 1:
-            return tree.at(self.rows, slots[0]), tree.at(self.state, slots[0])
+            return self.alone[slots[0]]
         for i, slot in enumerate(slots):
             self.put(i, slot)
         return self.joined

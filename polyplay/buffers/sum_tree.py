@@ -19,47 +19,33 @@ _0, _1, _2, _3, _4, _8 = (np.uint64(i) for i in (0, 1, 2, 3, 4, 8))  # unsigned:
 _11, _32, _LOW = np.uint64(11), np.uint64(32), np.uint64(0xFFFFFFFF)
 
 
-# Random numbers from a counter: its state is two integers.
+# Random numbers from a counter: uint64 [2], a key and how many of its numbers were used.
+
+
+def counter_rng(seed: int) -> np.ndarray:
+    """The beginning of a seed's numbers."""
+    return np.array([np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0], 0], np.uint64)
 
 
 @inlined
-def below(key: np.uint64, n: np.uint64, limit: np.uint64) -> tuple[np.uint64, np.uint64]:
-    """(integer in [0, limit), next n), exactly uniform; 0 < limit < 2^32, both uint64 (Lemire 2019)."""
+def below(rng: np.ndarray, limit: np.uint64) -> np.uint64:
+    """An integer in [0, limit), exactly uniform; 0 < limit < 2^32 (Lemire 2019)."""
     least = ((_LOW - limit) + _1) % limit
     while True:
-        product = (bits(key, n) >> _32) * limit
-        n += _1
+        product = (bits(rng[0], rng[1]) >> _32) * limit
+        rng[1] += _1
         if (product & _LOW) >= least:
-            return product >> _32, n
+            return product >> _32
 
 
 @compiled
-def uniforms(key: np.uint64, begin: np.uint64, n: int) -> np.ndarray:
-    """float64 [n] in [0, 1), 53 bits each: numbers begin … begin + n - 1."""
+def uniforms(rng: np.ndarray, n: int) -> np.ndarray:
+    """float64 [n] in [0, 1), 53 bits each."""
     out = np.empty(n)
     for i in range(n):
-        out[i] = np.float64(bits(key, begin + np.uint64(i)) >> _11) * 2.0**-53
+        out[i] = np.float64(bits(rng[0], rng[1] + np.uint64(i)) >> _11) * 2.0**-53
+    rng[1] += np.uint64(n)
     return out
-
-
-class CounterRng:
-    """A key and how many of its numbers were used."""
-
-    def __init__(self, seed: int):
-        self.key = np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0]
-        self.used = np.uint64(0)
-
-    def take(self, n: int) -> np.uint64:
-        """The first of `n` numbers that are the caller's."""
-        begin = self.used
-        self.used = np.uint64(int(begin) + n)
-        return begin
-
-    def save(self) -> dict[str, int]:
-        return {"key": int(self.key), "used": int(self.used)}
-
-    def load(self, saved: dict[str, int]) -> None:
-        self.key, self.used = np.uint64(saved["key"]), np.uint64(saved["used"])
 
 
 class SumTree:
@@ -89,12 +75,12 @@ class SumTree:
             self._work = np.zeros(2 * len(at), np.uint64)
         _put(self.nodes, self.offsets, at.view(np.uint64), values, self._work)
 
-    def draw(self, key: np.uint64, begin: np.uint64, n: int, stratified: bool) -> np.ndarray:
-        """int64 [n] leaves, none of them 0, by numbers begin … begin + n - 1 of `key`; total must not be 0.
+    def draw(self, rng: np.ndarray, n: int, stratified: bool) -> np.ndarray:
+        """int64 [n] leaves, none of them 0, by the next n numbers; total must not be 0.
 
         stratified: number i from the i-th of n segments of equal mass; else each from the whole.
         """
-        share = uniforms(key, begin, n)
+        share = uniforms(rng, n)
         if stratified:
             share = (np.arange(n) + share) / n
         return self.find(share * self.nodes[-1])

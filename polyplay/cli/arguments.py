@@ -108,18 +108,15 @@ def _grouped(findings: Sequence[Finding]) -> list[Finding]:
 
 def print_findings(title: str, findings: Sequence[Finding], card: Mapping[str, str], heading: str) -> None:
     """Print a table of findings, the fix beneath each that is not ok, then the card."""
-    from rich import box
-    from rich.table import Table
+    from rich.table import Column
     from rich.text import Text
 
-    from polyplay.runs.terminal import default_console
+    from polyplay.runs.terminal import default_console, ruled_table
 
     console = default_console()
     console.print(Text(title, style="bold"))
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column(heading, no_wrap=True, style="bold")
-    table.add_column("", no_wrap=True)
-    table.add_column("seen", overflow="fold")
+    first = Column(heading, no_wrap=True, style="bold"), Column("", no_wrap=True)
+    table = ruled_table(*first, Column("seen", overflow="fold"))
     for f in _grouped(findings):
         seen = Text(f.seen)
         if f.fix and f.level in ("warning", "failed"):
@@ -147,12 +144,6 @@ def print_result(result: Row) -> None:
 
 
 # The port of a local page, and its server until Ctrl-C. The server needs polyplay[watch].
-
-
-def check_port(port: int) -> None:
-    """Raises UserError: no port has this number."""
-    if not 1 <= port <= 65535:
-        raise UserError(f"--port: {port} given, allowed: 1 to 65535")
 
 
 def check_extra(verb: str) -> None:

@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
-from rich import box
 from rich.console import Console
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from polyplay import systems
@@ -32,6 +31,7 @@ from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.runs import flags, load
 from polyplay.runs import options as config
 from polyplay.runs.reporter import KINDS
+from polyplay.runs.terminal import default_console, ruled_table
 
 SCHEMA = 4  # of its JSON document
 QUIET = 0.1  # cores that other programs may use
@@ -274,10 +274,9 @@ def print_table(document: Row, console: Console) -> None:
     head = f"{document['machine']['cpu']}, {document['cores']} cores · {document['env']} · {document['precision']}"
     console.print(Text(f"polyplay bench: {head}", style="bold"))
     console.print(Text(f"\n{document['network']}: agent steps/s, and where the core time goes in %"))
-    table, lines = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1)), Table.grid(padding=(0, 2))
-    table.add_column("system", style="bold", no_wrap=True)
-    for heading in ("steps/s", *HEADS.values(), "waits"):
-        table.add_column(heading, justify="right", no_wrap=True)
+    name = Column("system", style="bold", no_wrap=True)
+    table = ruled_table(name, numbers=("steps/s", *HEADS.values(), "waits"))
+    lines = Table.grid(padding=(0, 2))
     for row in document["systems"]:
         if "error" in row:
             table.add_row(row["system"], "failed")
@@ -320,7 +319,6 @@ class BenchOptions:
 
 def command(words: list[str]) -> int:
     """Prints the tables; the exit status."""
-    from polyplay.runs.terminal import default_console
     from polyplay.workers.process import keep_to
 
     about = f"{ABOUT} Systems: {', '.join(MEASURED)}."

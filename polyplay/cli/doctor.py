@@ -23,7 +23,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import psutil
 
 from polyplay import __version__
@@ -34,10 +33,9 @@ from polyplay.core.shared_memory import Semaphores
 from polyplay.envs.pool import Envs
 from polyplay.runs.plan import memory_limit
 from polyplay.workers.hosts import agent, engines, link
-from polyplay.workers.hosts.mirrors import Frame, MachineCopy
 
 NEEDED = ("torch", "numpy", "numba", "gymnasium", "rich", "safetensors", "tensorboard", "cloudpickle", "psutil")
-EXTRAS = {"ale-py": "atari", "av": "video", "pygame-ce": "video", "matplotlib": "plots"}
+EXTRAS = ("ale-py", "av", "pygame-ce", "matplotlib")
 SETTINGS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OMP_WAIT_POLICY", "CUDA_VISIBLE_DEVICES")
 FILES = 1024  # descriptors: a process pool takes about 5 per environment process
 TRAINED = "train a2c --env CartPole-v1 --lanes 4 --steps 2000"  # a few seconds: most start its processes
@@ -58,9 +56,6 @@ def versions() -> Iterator[Finding]:
     lost = " ".join(name for name in NEEDED if not found[name])
     installed = ", ".join(f"{name} {v}" for name, v in found.items() if v)
     yield Finding("packages", "failed" if lost else "ok", installed, f"pip install {lost}" if lost else "")
-    if absent := [name for name in EXTRAS if not found[name]]:
-        extras = ",".join(dict.fromkeys(EXTRAS[name] for name in absent))
-        yield Finding("extras", "ok", f"not installed: {', '.join(absent)} (pip install 'polyplay[{extras}]')")
 
 
 def machine() -> Iterator[Finding]:
@@ -91,10 +86,6 @@ def limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
     yield _limit("open files", f"{soft:,} (at most {hard:,})", fix)
-    if Path("/dev/shm").is_dir():
-        free = shutil.disk_usage("/dev/shm").free
-        text = f"{free / GB:.2f} GB free; Polyplay's own memory is not in it, that of some environments is"
-        yield _limit("/dev/shm", text, "" if free > 2**26 else "docker run --shm-size=1g …")
     free = shutil.disk_usage(".").free
     fix = "" if free > GB else "free some, or put the run elsewhere with --run"
     yield _limit("disk", f"{free / GB:.1f} GB free where you are", fix)
@@ -143,50 +134,33 @@ CHECKS = (versions, machine, limits, torch_build, atari, training)
 # Another machine: an agent is opened there, and its link measured.
 
 
-SIZE, TIMES, TRIPS = 16 * 2**20, 8, 20  # bytes of a frame, frames, round trips
+TRIPS = 20  # round trips
 SILENT = 10.0  # seconds after which a link is lost
 
 
-class ProbeMirror(MachineCopy):
-    """A block that is written there, and read by nobody."""
-
-    def prepare(self) -> None:
-        self.block = np.zeros(SIZE, np.uint8)
-
-    def changes(self, now: float) -> Iterator[Frame]:
-        yield from ()
-
-    def places(self, part: int, i: int) -> list[np.ndarray]:
-        return [self.block]
-
-
 def measure_machine(engine: engines.Engine, info: engines.MachineInfo) -> dict[str, Any]:
-    """What its agent says; its link's `round_trip` (seconds) and `bandwidth` (bytes a second). Raises UserError."""
+    """What its agent says, and the `round_trip` of its link in seconds. Raises UserError."""
     secret = secrets.token_bytes(32)
     config = {"secret": secret.hex(), "address": info.address, "timeout": SILENT, "threads": 0}
     handle = engine.open(info, config)
     where = handle.about["address"], handle.about["port"]
     try:
-        handle.give(0, agent.dump([ProbeMirror()], agent.TwinNumbers())[0])
+        handle.give(0, agent.dump([], agent.TwinNumbers())[0])
         with socket.create_connection(where, engines.OPENING) as sock:
             link.prove(sock, secret, away=False)
-            there, block = link.Link(sock, [], Semaphores(1)[0], SILENT, None), np.zeros(SIZE, np.uint8)
+            there = link.Link(sock, [], Semaphores(1)[0], SILENT, None)
 
-            def seconds(blocks: int) -> float:
-                """Until the other side answers a beat that comes after these blocks."""
+            def seconds() -> float:
+                """Until the other side answers a beat."""
                 began = time.perf_counter()
-                for _ in range(blocks):
-                    there.send(link.DATA, 0, 0, 0, [block])
                 there.send(link.BEAT)
                 while (head := link.HEAD.unpack(link.read_exactly(sock, link.HEAD.size)))[1] != link.ECHO:
                     link.read_exactly(sock, head[-1])
                 return time.perf_counter() - began
 
-            trips = [seconds(0) for _ in range(TRIPS)]
-            seconds(1)  # the other side's pages are there from now on
-            took = seconds(TIMES)
+            trips = [seconds() for _ in range(TRIPS)]
             there.send(link.CLOSE)
-        return {**handle.about, "round_trip": statistics.median(trips), "bandwidth": SIZE * TIMES / took}
+        return {**handle.about, "round_trip": statistics.median(trips)}
     except (OSError, link.LinkLost) as e:
         raise UserError(f"no link to {where[0]}:{where[1]}: {e}; is a firewall between them?") from None
     finally:
@@ -202,10 +176,8 @@ def other_machines(hosts: str) -> Iterator[Finding]:
     for info in machines:
         try:
             there = measure_machine(engine, info)
-            text = (
-                f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB, {there['gpus']} GPUs; link: "
-            )
-            text += f"round trip {1e3 * there['round_trip']:.2g} ms, {there['bandwidth'] / 1e9:.2g} GB/s to it"
+            text = f"{info.address}: {there['cores']} cores, {there['memory'] / GB:.1f} GB, {there['gpus']} GPUs"
+            text += f"; round trip {1e3 * there['round_trip']:.2g} ms"
             engines.check_versions(info, there["versions"])
             yield Finding(info.name, "ok", text)
         except UserError as e:

@@ -95,7 +95,7 @@ def command_scores(words: list[str]) -> None:
     """Prints the table of runs beside published scores, or of all published ones."""
     about = "RUN: directories of runs."
     runs, options, _ = parse_words(scores.ScoresOptions, words, "polyplay scores [RUN …]", about, several=True)
-    result = scores.compare_runs([Path(r) for r in runs], options) if runs else scores.list_published(options)
+    result = scores.compare_runs([Path(r) for r in runs], options) if runs else scores.list_published()
     if options.json:
         print(json.dumps(result, indent=2))
     else:

@@ -1,17 +1,13 @@
-"""games: a run's games as a table or as files.
-
-`polyplay games`: the games of a run of a board game, as a table or as files.
-"""
+"""games: the games of a run of a board game, as a table or as files."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from string import ascii_lowercase
 
-from rich import box
 from rich.table import Column, Table
 
 from polyplay import __version__
@@ -20,7 +16,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import Row, read_lines, write_bytes
 from polyplay.games.boards import KO, Go
 from polyplay.games.boards import game as game_of
-from polyplay.runs.terminal import default_console, short_count
+from polyplay.runs.terminal import default_console, ruled_table, short_count
 
 NUMBERS = ("steps", "black", "white", "outcome")  # that a line has at least
 
@@ -29,15 +25,14 @@ NUMBERS = ("steps", "black", "white", "outcome")  # that a line has at least
 class GamesOptions:
     """Lists the games that a run of a board game wrote down: a sample of self-play, and all of its gate's matches."""
 
-    numbers: str | None = None  # games to take, by their numbers in the table: 3..7, or 3 (none: all)
-    export: str | None = None  # directory for a file of each game: .sgf for Go, .txt for others (none: no files)
+    export: str | None = None  # directory for an SGF file of each game of Go (none: no files)
     json: bool = False  # print a JSON list instead of a table
 
 
 def command(words: list[str]) -> None:
     """Prints the table, or writes the files."""
     directory, options, _ = run_and_options(GamesOptions, words, "games")
-    games = choose_games(read_games(directory), options.numbers)
+    games = read_games(directory)
     if options.export is not None:
         export_games(games, directory.resolve().name, Path(options.export))
         if not options.json:
@@ -57,17 +52,6 @@ def read_games(directory: Path) -> list[Row]:
     return games
 
 
-def choose_games(games: list[Row], numbers: str | None) -> list[Row]:
-    """Those from FIRST..LAST. Raises UserError: there is none of that number."""
-    if numbers is None:
-        return games
-    found = re.fullmatch(r"(\d+)(?:\.\.(\d+))?", numbers)
-    first, last = (int(found[1]), int(found[2] or found[1])) if found else (0, 0)
-    if not 1 <= first <= last <= len(games):
-        raise UserError(f"--numbers: {numbers} given; allowed: numbers from 1 to {len(games)}, as 3..7 or 3")
-    return games[first - 1 : last]
-
-
 def result_of(row: Row) -> str:
     """As SGF has it: B+3.5, W+R for a game that was resigned, B+ where points do not count, 0 for a draw."""
     if not row["outcome"]:
@@ -79,9 +63,9 @@ def result_of(row: Row) -> str:
 
 def table_of_games(games: Sequence[Row]) -> Table:
     """black, white: the updates of the weights."""
-    right = [Column(name, justify="right", no_wrap=True) for name in ("steps", "black", "white", "moves")]
-    first = [Column("game", justify="right", no_wrap=True), Column("name", overflow="fold")]
-    table = Table(*first, *right, "result", box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    first = Column("game", justify="right", no_wrap=True), Column("name", overflow="fold")
+    table = ruled_table(*first, numbers=("steps", "black", "white", "moves"))
+    table.add_column("result")
     for row in games:
         sides = (f"{row[name]:,}" for name in ("black", "white"))
         moves = str(len(row["moves"]))
@@ -89,17 +73,15 @@ def table_of_games(games: Sequence[Row]) -> Table:
     return table
 
 
-# Games of a run as files: Go as SGF (FF[4]), others as lists of moves.
+# Games of Go as files: SGF (FF[4]).
 
 
-RESULTS = {1: "the first player wins", 0: "a draw", -1: "the second player wins"}
-Properties = dict[str, list[str]]  # of a node, by name
 ESCAPED = str.maketrans({"\\": r"\\", "]": r"\]"})
 
 
 def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
     """A file of each game in a directory, which is made or empty. run: what players are called. Raises UserError, with
-    nothing written: there are files, or a game is damaged.
+    nothing written: there are files, a game is damaged, or no Go.
     """
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise UserError(f"--export: {directory} is there and not empty; allowed: a new or an empty directory")
@@ -108,58 +90,29 @@ def export_games(games: Sequence[Row], run: str, directory: Path) -> None:
         name = f"{row['number']:05d}-{Path(row['name']).name}"
         try:
             board = game_of(row["game"])
-            if isinstance(board, Go):
-                files[f"{name}.sgf"] = sgf_of(board, row, run)
-            else:
-                files[f"{name}.txt"] = text_of(row, run)
+            files[f"{name}.sgf"] = sgf_of(board, row, run) if isinstance(board, Go) else ""
         except (UserError, ValueError, TypeError, LookupError) as e:
             raise UserError(f"RUN: game {row['number']} of games.jsonl is damaged: {e}") from None
+    if not all(files.values()):
+        raise UserError(f"--export: {directory} given, but {board.title} has no SGF; --json has its moves")
     directory.mkdir(parents=True, exist_ok=True)
     for file, contents in files.items():
         write_bytes(directory / file, contents.encode())
 
 
 def sgf_of(board: Go, row: Row, run: str) -> str:
-    """Raises ValueError: a move is no point of the board."""
-    about = {"CA": "UTF-8", "GN": row["name"], "RE": result_of(row)}
-    about |= {"PB": f"{run}, update {row['black']}", "PW": f"{run}, update {row['white']}"}
-    nodes = [sgf_root(board, f"polyplay:{__version__}") | {name: [value] for name, value in about.items()}]
+    """A game in one line. Raises ValueError: a move is no point of the board."""
+    ko = "simple ko" if KO[board.ko] == "simple" else f"{KO[board.ko]} superko"
+    rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"  # SGF names other ones only
+    about = {"GM": "1", "FF": "4", "AP": f"polyplay:{__version__}", "SZ": str(board.rows)}
+    about |= {"KM": f"{board.halves / 2:g}", "RU": rules, "CA": "UTF-8", "GN": row["name"], "RE": result_of(row)}
+    nodes = [{**about, "PB": f"{run}, update {row['black']}", "PW": f"{run}, update {row['white']}"}]
     for i, move in enumerate(row["moves"]):
         if (action := board.action_of(str(move))) is None:
             raise ValueError(f"{move} is no point of the board")
-        nodes.append({"BW"[i % 2]: [sgf_point(board, action)]})
+        y, x = divmod(action, board.rows)
+        nodes.append({"BW"[i % 2]: "" if action == board.cells else ascii_lowercase[x] + ascii_lowercase[y]})
         if row["values"][i] is not None:
-            nodes[-1]["C"] = [f"value {row['values'][i]:+.3f}, {row['visits'][i]} of {row['searched'][i]} visits"]
-    return f"{sgf_text(nodes)}\n"
-
-
-def sgf_root(board: Go, program: str) -> Properties:
-    """The rules are in words: SGF has names for other ones only."""
-    ko = "simple ko" if KO[board.ko] == "simple" else f"{KO[board.ko]} superko"
-    rules = f"area scoring, {ko}, suicide {'allowed' if board.suicide else 'forbidden'}"
-    about = {"GM": "1", "FF": "4", "AP": program, "SZ": str(board.rows), "KM": f"{board.halves / 2:g}", "RU": rules}
-    return {name: [value] for name, value in about.items()}
-
-
-def sgf_point(board: Go, action: int) -> str:
-    """By its column and its row from the top; nothing: a pass."""
-    row, column = divmod(action, board.rows)
-    return "" if action == board.cells else f"{chr(ord('a') + column)}{chr(ord('a') + row)}"
-
-
-def sgf_text(nodes: Iterable[Properties]) -> str:
-    """A game in one line. A property without values is left out."""
-    text = ""
-    for node in nodes:
-        shown = (name + "".join(f"[{v.translate(ESCAPED)}]" for v in values) for name, values in node.items() if values)
-        text += ";" + "".join(shown)
-    return f"({text})"
-
-
-def text_of(row: Row, run: str) -> str:
-    """Lines about a game, and its moves."""
-    about = {"game": row["game"], "name": row["name"]}
-    about |= {"first": f"{run}, update {row['black']}", "second": f"{run}, update {row['white']}"}
-    ended = RESULTS[int(row["outcome"])] + " by resignation" * bool(row.get("resigned"))
-    about |= {"result": ended, "moves": " ".join(row["moves"])}
-    return "".join(f"{name}: {value}\n" for name, value in about.items())
+            nodes[-1]["C"] = f"value {row['values'][i]:+.3f}, {row['visits'][i]} of {row['searched'][i]} visits"
+    text = ("".join(f"{name}[{value.translate(ESCAPED)}]" for name, value in node.items()) for node in nodes)
+    return f"({''.join(f';{node}' for node in text)})\n"

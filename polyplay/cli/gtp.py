@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
 import math
 import queue
 import sys
@@ -13,17 +12,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import numpy as np
 
 from polyplay.acting.play import GIVES_UP
-from polyplay.cli.games import sgf_point, sgf_root, sgf_text
 from polyplay.cli.play_session import simulate
 from polyplay.games import go, records
-from polyplay.games.boards import KO, Go
+from polyplay.games.boards import Go
 from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
@@ -154,7 +151,7 @@ class GtpBoard:
         return found
 
 
-# Games of Go in SGF files: read by the package sgfmill, and written.
+# Games of Go in SGF files, read by the package sgfmill.
 
 
 def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, bool]:
@@ -196,23 +193,6 @@ def load_sgf(path: str, board: Go, until: int | None = None) -> tuple[GtpBoard, 
     return game, known
 
 
-def sgf_of_game(game: GtpBoard, version: str) -> str:
-    """The game in one line: stones that were set up, and moves."""
-    board, root, stones = game.board, sgf_root(game.board, f"Polyplay:{version.partition(',')[0]}"), game.stones(0)
-    for name, colour in (("AB", BLACK), ("AW", WHITE)):
-        root[name] = [sgf_point(board, cell) for cell in np.flatnonzero(stones == colour).tolist()]
-    first = records.mover(game.records[0]) + 1 if game.moves else game.to_move
-    if stones.any() or first != (game.moves[0][0] if game.moves else BLACK):
-        root["PL"] = ["-BW"[first]]
-    return sgf_text([root, *({"-BW"[colour]: [sgf_point(board, action)]} for colour, action in game.moves)])
-
-
-# How an extension writes a mean value from -1 to 1 as a win rate, and a prior.
-Form = tuple[Callable[[float], str], Callable[[float], str]]
-LEELA: Form = (lambda q: f"{round(5000 * (1 + q))}", lambda p: f"{round(10_000 * p)}")
-KATA: Form = (lambda q: f"{(1 + q) / 2:.6f}", lambda p: f"{p:.6f}")
-
-
 def by_choice(search: Search, found: Finished) -> list[int]:
     """The visited moves of one search: its own choice, then by visits; equal ones as it ranks them itself.
 
@@ -224,14 +204,14 @@ def by_choice(search: Search, found: Finished) -> list[int]:
     return sorted(moves, key=lambda a: (a != chosen, -found.visits[0, a], -rank[a], a))
 
 
-def analysis_line(search: Search, name: Callable[[int], str], form: Form) -> str:
+def analysis_line(search: Search, name: Callable[[int], str]) -> str:
     """What the search of one game has found so far; empty before the first visit: an empty line would end the answer.
 
     It has no score, which the network does not foresee.
     """
     found, parts = search.look(np.array([0])), list[str]()
     for order, action in enumerate(by_choice(search, found)):
-        rate, prior = form[0](float(found.q[0, action])), form[1](float(found.priors[0, action]))
+        rate, prior = f"{(1 + float(found.q[0, action])) / 2:.6f}", f"{float(found.priors[0, action]):.6f}"
         parts.append(
             f"info move {name(action)} visits {found.visits[0, action]} winrate {rate} prior {prior} lcb {rate} "
             f"order {order} pv " + " ".join(map(name, search.principal_variation(0, action)))
@@ -307,7 +287,7 @@ class Clock:
 
 ANALYSED = 10_000  # simulations of an analysis
 STATUS = ("alive", "dead", "seki")
-ENDLESS = ("lz-analyze", "kata-analyze")  # they end with the next line
+ENDLESS = "kata-analyze"  # it ends with the next line
 DIGITS, LARGEST = 9, 1e9  # of a number, at most
 WARM = 4  # steps of a search before the first answer
 Answer = str | Iterator[str] | None  # None: an empty one
@@ -320,7 +300,7 @@ class GtpEngine:
 
     def __init__(self, policy: SearchPolicy, simulations: int, version: str, resign: float = records.NEVER):
         assert isinstance(policy.board, Go)
-        self.policy, self.simulations, self.version, self.resign = policy, simulations, version, resign
+        self.policy, self.simulations, self.resign = policy, simulations, resign
         self.game = GtpBoard(policy.board)
         self.clock: Clock | None = None  # None: no limit
         self.over = False
@@ -341,15 +321,8 @@ class GtpEngine:
             ),
             "reg_genmove": lambda words: self._name(self._choose(*_read_words(words, _colour))),
             "showboard": lambda words: f"\n{self.game.board.draw(self.game.record)}",
-            **{
-                name.removeprefix("do_").replace("__", "-"): getattr(self, name)
-                for name in vars(type(self))
-                if name.startswith("do_")
-            },
+            **{name.removeprefix("do_"): getattr(self, name) for name in vars(type(self)) if name.startswith("do_")},
         }
-        for name, form in (("lz", LEELA), ("kata", KATA)):
-            for what, plays in (("analyze", False), ("genmove_analyze", True)):
-                self.commands[f"{name}-{what}"] = partial(self._analyze, form, plays)
 
     def answer(self, line: str) -> Iterator[str]:
         """Pieces of the answer to a line; none to a line without a command. An analysis goes on until nobody asks for
@@ -359,7 +332,7 @@ class GtpEngine:
         number = words.pop(0) if words and words[0].isdecimal() else ""
         if not words:
             return
-        self.endless = words[0] in ENDLESS
+        self.endless = words[0] == ENDLESS
         try:
             if words[0] not in self.commands:
                 raise GtpError("unknown command")
@@ -376,7 +349,7 @@ class GtpEngine:
     def warm(self) -> None:
         """Search a little, so that nothing is compiled or made while the clock of a move runs."""
         for search in itertools.islice(self._think(BLACK), WARM):
-            analysis_line(search, self.game.name, KATA)
+            analysis_line(search, self.game.name)
             move_or_pass(self.game, BLACK, search, search.look(np.array([0])))
         game = GtpBoard(self.game.board)
         game.play(WHITE, 0)
@@ -410,24 +383,6 @@ class GtpEngine:
         if not known:
             print(f"{path}: the komi is none of this board; it stays {self.game.komi:g}", file=sys.stderr)
         self.policy.use(self.game.board)
-
-    def do_printsgf(self, words: list[str]) -> str:
-        """The game, or nothing where it goes into a file of that name, which must not exist."""
-        text = sgf_of_game(self.game, self.version)
-        if not words:
-            return text
-        try:
-            with Path(" ".join(words)).open("x", encoding="utf-8") as file:
-                file.write(f"{text}\n")
-        except OSError as e:
-            raise GtpError(f"cannot write file: {e.strerror}") from None
-        return ""
-
-    def do_kata__get__rules(self, words: list[str]) -> str:
-        board = self.game.board
-        rules = {"friendlyPassOk": False, "hasButton": False, "ko": KO[board.ko].upper(), "scoring": "AREA"}
-        rules |= {"suicide": board.suicide, "tax": "NONE", "whiteHandicapBonus": "0"}
-        return json.dumps(rules, separators=(",", ":"))
 
     def do_time_settings(self, words: list[str]) -> None:
         main, byo, stones = _read_words(words, _number, _number, _integer)
@@ -500,10 +455,13 @@ class GtpEngine:
             every = _integer(rest[0]) if rest and rest[0].isdecimal() else 50
         return colour, max(every, 5) / 100
 
-    def _analyze(self, form: Form, plays: bool, words: list[str]) -> Iterator[str]:
-        return self._lines(form, plays, *self._asked(words))
+    def do_kata__analyze(self, words: list[str]) -> Iterator[str]:
+        return self._lines(False, *self._asked(words))
 
-    def _lines(self, form: Form, plays: bool, colour: int, every: float) -> Iterator[str]:
+    def do_kata__genmove_analyze(self, words: list[str]) -> Iterator[str]:
+        return self._lines(True, *self._asked(words))
+
+    def _lines(self, plays: bool, colour: int, every: float) -> Iterator[str]:
         """A line whenever the interval is over, and an empty piece in between; without end, or until the move."""
         begun = shown = time.monotonic()
         for search in self._think(colour) if plays else self._ponder(colour):
@@ -511,8 +469,8 @@ class GtpEngine:
                 yield ""
             else:
                 shown = time.monotonic()
-                yield analysis_line(search, self.game.name, form)
-        yield analysis_line(search, self.game.name, form)
+                yield analysis_line(search, self.game.name)
+        yield analysis_line(search, self.game.name)
         yield f"play {self._make(colour, self._decide(colour, search), begun)}\n\n"
 
     def _ponder(self, colour: int) -> Iterator[Search]:

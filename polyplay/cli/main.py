@@ -31,7 +31,6 @@ VERBS = {  # by verb: what it takes, and what it does
     "runs": ("[DIR …]", "list runs, newest first"),
     "watch": ("RUN …", "serve a live page with curves and controls"),
     "systems": ("", "list the systems and what each is good for"),
-    "new": ("FILE.py", "write a short example script"),
     "diagram": ("SYSTEM", "draw the workers and buffers of a system"),
     "scores": ("[RUN …]", "compare runs with published Atari scores"),
     "tournament": ("RUN …", "rate agents by matches of every two"),
@@ -47,7 +46,7 @@ VERBS = {  # by verb: what it takes, and what it does
 FILES = {  # verbs whose function, command_VERB, stands in the file of another one
     **dict.fromkeys(("resume", "reproduce", "surgery"), "train"),
     **dict.fromkeys(("verify", "starts", "scores", "export"), "evaluate"),
-    **dict.fromkeys(("diagram", "runs", "check", "new"), "systems"),
+    **dict.fromkeys(("diagram", "runs", "check"), "systems"),
 }
 
 
@@ -87,8 +86,6 @@ def _dispatch(words: list[str]) -> int:
     if verb in ("--version", "-V", "version"):
         print(f"polyplay {__version__}")
         return 0
-    if verb == "arena":
-        raise UserError(f"arena is called tournament now: polyplay tournament {VERBS['tournament'][0]}")
     if verb not in VERBS:
         near = difflib.get_close_matches(verb, VERBS, 1)
         hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(VERBS)}"

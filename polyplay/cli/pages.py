@@ -1,7 +1,4 @@
-"""Pages served to this machine only; the page of `polyplay watch`.
-
-Routes of a local page, and the guard before them: requests that name another host are refused.
-"""
+"""Pages served to this machine only: their routes, and the guard before them."""
 
 from __future__ import annotations
 
@@ -15,10 +12,11 @@ from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
+from starlette.middleware.base import BaseHTTPMiddleware, RequestResponseEndpoint
+from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from polyplay.cli.watch import RunReader
 from polyplay.core.files import Row, parse_json, to_plain
@@ -38,36 +36,26 @@ HEADERS = {
 }
 
 
-class LocalOnly:
-    """Refuses requests that name another host, as a page of a foreign name that leads here would; adds HEADERS."""
-
-    def __init__(self, app: ASGIApp, port: int):
-        self.app = app
-        self.hosts = {f"{name}:{port}".encode() for name in ("127.0.0.1", "localhost", "[::1]")}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return
-        hosts = [value for name, value in scope["headers"] if name == b"host"]
-
-        async def with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                more = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
-                message = {**message, "headers": [*message["headers"], *more]}
-            await send(message)
-
-        local = len(hosts) == 1 and hosts[0].lower() in self.hosts
-        app = self.app if local else PlainTextResponse("this page is for this machine only", 403)
-        await app(scope, receive, with_headers)
+async def add_headers(request: Request, answer: RequestResponseEndpoint) -> Response:
+    """Answer a request with HEADERS besides."""
+    response = await answer(request)
+    response.headers.update(HEADERS)
+    return response
 
 
-def page_application(folder: Path, routes: Sequence[Route], port: int) -> Starlette:
-    """A page's own files, index.html at its root, the files that all pages share, and these routes."""
+def page_application(folder: Path, routes: Sequence[Route]) -> Starlette:
+    """A page's own files, index.html at its root, the files that all pages share, and these routes. Requests that name
+    another host are refused, as a page of a foreign name that leads here would send them.
+    """
     files = [*sorted(path for path in folder.iterdir() if path.is_file()), *SHARED]
     names = {path: "/" if path.name == INDEX else f"/{path.name}" for path in files}
     found = [Route(name, lambda request, path=path: FileResponse(path)) for path, name in names.items()]
     found.append(Route("/favicon.ico", lambda request: Response(status_code=204)))  # browsers ask for it by themselves
-    return Starlette(routes=[*found, *routes], middleware=[Middleware(LocalOnly, port=port)])
+    guards = [
+        Middleware(BaseHTTPMiddleware, dispatch=add_headers),
+        Middleware(TrustedHostMiddleware, allowed_hosts=["127.0.0.1", "localhost"]),
+    ]
+    return Starlette(routes=[*found, *routes], middleware=guards)
 
 
 def answer_if_new(request: Request, state: object) -> Response:
@@ -115,11 +103,11 @@ class Runs:
         return JSONResponse({"answer": asked[1]})
 
 
-def watch_application(directories: list[Path], token: str, port: int) -> Starlette:
-    """The page over these runs, for the given port of this machine."""
+def watch_application(directories: list[Path], token: str) -> Starlette:
+    """The page over these runs."""
     runs = Runs(directories, token)
     routes = [Route("/state", runs.state), Route("/runs/{index:int}/{what}", runs.ask, methods=["POST"])]
-    return page_application(WATCH, routes, port)
+    return page_application(WATCH, routes)
 
 
 # The page of `polyplay play`: the game as JSON, and what a person does to it.
@@ -129,8 +117,8 @@ PLAY = Path(__file__).parent / "page" / "play"
 FROM_PAGE = "x-polyplay"  # of the page's own requests: the browser lets no page from elsewhere send it
 
 
-def play_application(session: PlaySession, port: int) -> Starlette:
-    """The page of a session, for the given port of this machine."""
+def play_application(session: PlaySession) -> Starlette:
+    """The page of a session."""
     requests: dict[str, Callable[[Row], None]] = {
         "move": lambda given: session.move(
             _whole(given, "action", session.board.actions), _whole(given, "ply", 1 << 16)
@@ -160,7 +148,7 @@ def play_application(session: PlaySession, port: int) -> Starlette:
         return JSONResponse(to_plain(session.state()))
 
     routes = [Route("/state", state, methods=["GET"]), Route("/game/{what}", change, methods=["POST"])]
-    return page_application(PLAY, routes, port)
+    return page_application(PLAY, routes)
 
 
 def _whole(given: Row, name: str, end: int) -> int:

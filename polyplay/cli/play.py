@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from polyplay.cli.arguments import check_extra, check_port, listen, run_and_options, serve_page
+from polyplay.cli.arguments import check_extra, listen, run_and_options, serve_page
 from polyplay.core import checkpoint
-from polyplay.core.errors import Simulations, UserError
+from polyplay.core.errors import Port, Simulations, UserError
 from polyplay.games import records
 from polyplay.games.boards import Game, Go, KInARow
 
@@ -98,7 +98,7 @@ class PageOptions:
     gtp: bool = False
     # speak the Go Text Protocol on stdin and stdout, instead of a page: for GoGui, Sabaki and other Go programs
 
-    port: int = 8766  # port of the page, http://127.0.0.1:PORT
+    port: Port = 8766  # port of the page, http://127.0.0.1:PORT
     checkpoint: str | None = None
     # checkpoint to play with: best, or the number its name begins with (none: the newest)
     simulations: Simulations | None = None
@@ -109,7 +109,6 @@ class PageOptions:
     # open a run that was made by another user or machine and imports a module for its environment or network
 
     def __post_init__(self) -> None:
-        check_port(self.port)
         records.ResignOptions.parse(self.resign)
         if self.resign != "auto" and not self.gtp:
             raise UserError(f"--resign: {self.resign} given, but only --gtp resigns: add --gtp, or leave it out")
@@ -129,7 +128,7 @@ def command(words: list[str]) -> None:
 
         print(f"{session.board.title} against {directory}: http://127.0.0.1:{options.port}/")
         print("Ctrl-C stops the page", flush=True)
-        serve_page(listener, play_application(session, options.port))
+        serve_page(listener, play_application(session))
 
 
 def open_engine(directory: Path, options: PageOptions) -> GtpEngine:

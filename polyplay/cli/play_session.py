@@ -14,7 +14,7 @@ from polyplay.cli.play import MoveList
 from polyplay.core.errors import NotFinite
 from polyplay.core.files import Row
 from polyplay.games import records
-from polyplay.games.mcts import solver, unsolved
+from polyplay.games.board_pool import solver, unsolved
 from polyplay.search import Search
 from polyplay.search.search import SearchPolicy
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from rich import box
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from polyplay.cli.arguments import run_and_options
@@ -22,7 +20,7 @@ from polyplay.core.numbers import trailing_means
 from polyplay.population import league_log, ratings, store
 from polyplay.runs import directory as run_files
 from polyplay.runs import population_report as report
-from polyplay.runs.terminal import default_console, print_all
+from polyplay.runs.terminal import default_console, print_all, ruled_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -150,7 +148,7 @@ def draw_league(directory: Path, history: league_log.LeagueHistory, first: Seque
     for agent, colour in enumerate(colours):
         top.plot(history.matches, history.elo[:, agent], color=colour, label=f"agent {agent}")
     for copy in history.copies:
-        ends = [copy["before"]["elo"], copy["donor_elo"]]
+        ends = [copy["elo"], copy["donor_elo"]]
         top.plot([copy["match"]] * 2, ends, color=INK, linewidth=THIN, linestyle=":")
     if agents <= FEW:
         top.legend(frameon=False, ncols=agents, loc="upper left", fontsize=8)
@@ -221,10 +219,6 @@ def command(words: list[str]) -> None:
         print_picture(draw(), Path(options.picture), "--picture")
 
 
-def _table(*columns: str) -> Table:
-    return Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False)
-
-
 def _matches(rated: Sequence[ratings.RatedVersion]) -> int:
     return sum(version.matches for version in rated)
 
@@ -233,7 +227,7 @@ def _show_ratings(directory: Path, rated: Sequence[ratings.RatedVersion]) -> Sho
     references, last = ratings.read_references(directory), rated[-1]
     mu, sigma = last.skill
     newest = f"TrueSkill {mu:.1f} ± {2 * sigma:.1f} after {last.version:,} updates, {last.steps:,} agent steps"
-    table = _table("reference", "TrueSkill", "points of that version")
+    table = ruled_table("reference", "TrueSkill", "points of that version")
     for name, skill in sorted(references.items(), key=lambda found: -found[1]):
         points = last.points.get(name, [])
         table.add_row(name, f"{skill:.1f}", f"{sum(points):g} of {len(points)}" if points else "not played")
@@ -244,7 +238,7 @@ def _show_ratings(directory: Path, rated: Sequence[ratings.RatedVersion]) -> Sho
 def _show_league(directory: Path) -> Shown:
     history = league_log.read_history(directory)
     agents, rated = history.elo.shape[1], int(history.matches[-1])
-    table = _table("agent", "Elo", "copied", "was copied")
+    table = ruled_table("agent", "Elo", "copied", "was copied")
     for agent in history.elo[-1].argsort()[::-1].tolist():
         made = [copy["donor"] for copy in history.copies if copy["agent"] == agent]
         last = f"{len(made)} times, agent {made[-1]} last" if made else "nobody"

@@ -1,16 +1,14 @@
-"""systems, diagram, runs, check, new: what there is."""
+"""systems, diagram, runs, check: what there is."""
 
 from __future__ import annotations
 
 import json
-import shlex
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.table import Column, Table
 from rich.text import Text
 
@@ -20,7 +18,7 @@ from polyplay.core.files import Row
 from polyplay.envs import check as env_check
 from polyplay.runs import directory as run_files
 from polyplay.runs import options as run_options
-from polyplay.runs.terminal import default_console, short_count
+from polyplay.runs.terminal import default_console, ruled_table, short_count
 
 
 def command(words: list[str]) -> None:
@@ -33,7 +31,7 @@ def command(words: list[str]) -> None:
     if words:
         print("usage: polyplay systems\n\nWhat each system is good for.")
         return
-    table = Table("system", "good for", "source", box=box.SIMPLE_HEAD, pad_edge=False)
+    table = ruled_table("system", "good for", "source")
     for name in systems.names():
         row = systems.load(name).row
         table.add_row(Text(name, style="bold"), row.get("good for", ""), row["source"])
@@ -88,8 +86,7 @@ def table_of(rows: Sequence[Row]) -> Table:
     """Names are folded where a line is too long for the terminal, numbers are not."""
     names = [Column("run", overflow="fold"), Column("system", no_wrap=True), Column("env", overflow="fold")]
     marks = [Column("seed", justify="right", no_wrap=True), Column("state", no_wrap=True)]
-    numbers = [Column(name, justify="right", no_wrap=True) for name in ("frames/steps", "min", "return", "best")]
-    table = Table(*names, *marks, *numbers, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = ruled_table(*names, *marks, numbers=("frames/steps", "min", "return", "best"))
     for row in rows:
         path = Path(row["run"])
         shown = f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
@@ -144,40 +141,3 @@ def command_check(words: list[str]) -> int:
         verdict = " and ".join(found) or "keeps to every rule that was checked"
         print_findings(f"{report.environment}: {verdict}", report.findings, report.card, "rule")
     return report.status
-
-
-# `polyplay new`.
-
-
-SCRIPT = '''\
-"""Train an agent, play full games with it, draw its learning curve."""
-
-import polyplay
-
-STEPS = 150_000
-
-if __name__ == "__main__":
-    run = polyplay.train("ppo", env="CartPole-v1", steps=STEPS)
-    print(run.directory, run.evaluate(episodes=20)["episodic_return_mean"])
-    run.plot("curve.png")  # needs matplotlib: pip install 'polyplay[plots]'
-'''
-
-
-@dataclass(frozen=True)
-class NewOptions:
-    """Writes a short example script."""
-
-
-def command_new(words: list[str]) -> None:
-    """Writes the file, and prints how to run it."""
-    first, _, _ = parse_words(NewOptions, words, "polyplay new FILE.py", "FILE.py: the file to write.")
-    if not first or not first[0].endswith(".py"):
-        given = f"'{first[0]}' given" if first else "nothing given"
-        raise UserError(f"new takes the file to write, {given}: polyplay new FILE.py")
-    path = Path(first[0])
-    try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(SCRIPT)
-    except OSError as e:  # what is there already stays as it is
-        raise UserError(f"FILE: {path} cannot be written: {e.strerror}; name another") from None
-    print(f"{path}: run it with `python {shlex.quote(str(path))}`")

@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from polyplay.cli import bench
-from polyplay.cli.arguments import check_extra, check_port, listen, parse_words, serve_page
+from polyplay.cli.arguments import check_extra, listen, parse_words, serve_page
 from polyplay.core import checkpoint
-from polyplay.core.errors import UserError
-from polyplay.core.files import Row, is_row, parse_json, read_object
+from polyplay.core.errors import Port, UserError
+from polyplay.core.files import Row, is_row, parse_json
 from polyplay.core.machine import cores
-from polyplay.evaluation.scores import read_scores
+from polyplay.evaluation.scores import read_evaluations
 from polyplay.runs import directory as run_files
 from polyplay.runs.reporter import KINDS
 
@@ -129,10 +129,12 @@ class RunReader:
         self.games.read()
         with contextlib.suppress(UserError):  # it was deleted: the last one stands
             self.config = run_files.read_config(self.directory)
-        summary, wiring = self._object("summary.json"), self._object(run_files.WIRING)
+        summary = run_files.read_part(self.directory, "summary.json")
+        wiring = run_files.read_part(self.directory, run_files.WIRING)
+        state = run_files.state_of(self.directory, summary)
         values = self.config["config"]
-        standing, shares = self._standing(summary), bench.weighted_means(self.recent, SHARES)
-        limit = limit_sentence(shares, values, wiring) if standing["running"] else ""
+        shares, running = bench.weighted_means(self.recent, SHARES), state == "running"
+        limit = limit_sentence(shares, values, wiring) if running else ""
         plays_itself = is_self_play(values)
         curve = self.of_games if self.of_games.rows and not plays_itself else self.of_reports
         return {
@@ -140,7 +142,7 @@ class RunReader:
             "directory": str(self.directory),
             "system": self.config["system"],
             "env": str(values.get("env", "")),
-            **standing,
+            **{"standing": state, "running": running, "reason": str(summary.get("reason", ""))},
             "wiring": wiring,
             "now": self.row,
             "best": summary.get("episodic_return_mean_best"),
@@ -178,8 +180,7 @@ class RunReader:
         """
         played: list[Row] = []
         with contextlib.suppress(UserError):
-            scores = read_scores(self.directory)
-            played = [score for place in ("final", "best", "snapshots") for score in scores[place].values()]
+            played = read_evaluations(self.directory)
         against = [score for score in played if score.get("against") == "random"]
         newest = max(against, key=lambda score: str(score.get("finished", "")), default=None)
         points = None if newest is None else newest["episodic_return_mean"] * newest["episodes"]
@@ -189,21 +190,6 @@ class RunReader:
             "games": newest and newest["episodes"],
             "measure": f"polyplay evaluate {self.directory} --protocol versus --against random",
         }
-
-    def _standing(self, summary: Row) -> Row:
-        """Whether it goes on, and why it ended."""
-        if run_files.lock_holder(self.directory) is not None:
-            return {"standing": "running" if self.row else "starting", "running": True, "reason": ""}
-        if summary:
-            kind = "finished" if summary.get("exit_code") == 0 else "ended"
-            return {"standing": kind, "running": False, "reason": str(summary.get("reason", ""))}
-        return {"standing": "not running", "running": False, "reason": "no process of this machine writes there"}
-
-    def _object(self, name: str) -> Row:
-        try:
-            return read_object(self.directory / name)
-        except (OSError, ValueError):
-            return {}
 
     def _checkpoints(self) -> list[Row]:
         found = []
@@ -229,10 +215,7 @@ def _text(value: object) -> str:
 class WatchOptions:
     """Serves a live page of runs to this machine only. It reads the runs' directories. Needs polyplay[watch]."""
 
-    port: int = 8765  # port of the page, http://127.0.0.1:PORT
-
-    def __post_init__(self) -> None:
-        check_port(self.port)
+    port: Port = 8765  # port of the page, http://127.0.0.1:PORT
 
 
 def command(words: list[str]) -> None:
@@ -250,4 +233,4 @@ def command(words: list[str]) -> None:
         token, n = secrets.token_urlsafe(24), len(directories)
         print(f"watching {n} run{'s' * (n != 1)}: http://127.0.0.1:{options.port}/#token={token}")
         print("Ctrl-C stops the page; the runs continue", flush=True)
-        serve_page(listener, watch_application(directories, token, options.port))
+        serve_page(listener, watch_application(directories, token))

@@ -115,6 +115,7 @@ Lag = Annotated[int, Range(-1, MOST)]  # -1: any
 Simulations = Annotated[int, Range(0, 100_000)]  # of a search whose trees are in memory; 0: the network alone
 Width = Annotated[int, Range(2, 16_384)]  # of a layer
 Seed = Annotated[int, Range(0, 2**63 - 1)]
+Port = Annotated[int, Range(1, 65_535)]
 
 Fraction = Annotated[float, Range(0, 1)]
 Decay = Annotated[float, Range(0, 1, but="high")]

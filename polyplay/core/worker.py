@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -82,8 +83,15 @@ class WorkerCounters:
         self.values, self.lags, self.sizes = counters.values[i], counters.lags[i], counters.sizes[i]
         self.games, self.metrics = counters.games[i], counters.metrics[i]
         self._at, self._names = counters.columns, counters.names
-        # in `with`, none within itself: the seconds within are added to a column, also where an exception ends them
-        self.timed = {column: Stopwatch(self.values, self._at[column]) for column in SECONDS}.__getitem__
+
+    @contextlib.contextmanager
+    def timed(self, column: str) -> Iterator[None]:
+        """Add the seconds within to a column, also where an exception ends them."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.values[self._at[column]] += time.perf_counter() - began
 
     def add(self, column: str, amount: float) -> None:
         self.values[self._at[column]] += amount
@@ -129,19 +137,6 @@ class WorkerCounters:
         """Add the sum of `n` values to a metric, which is reported as their mean."""
         if name in self._names:
             self.metrics[self._names[name]] += total, n
-
-
-class Stopwatch:
-    """Adds the seconds between its two ends to a counter."""
-
-    def __init__(self, values: np.ndarray, at: int):
-        self.values, self.at = values, at
-
-    def __enter__(self) -> None:
-        self.began = time.perf_counter()
-
-    def __exit__(self, *error: object) -> None:
-        self.values[self.at] += time.perf_counter() - self.began
 
 
 class Counters(SharedObject):

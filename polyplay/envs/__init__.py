@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-from polyplay.envs.pool import All, Batching, Envs, EnvSpec, Greedy, Pool
+from polyplay.envs.pool import Envs, EnvSpec, Pool
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete

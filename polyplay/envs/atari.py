@@ -1,19 +1,4 @@
-"""Atari: options, presets, protocols, start states, ale-py's vector environment.
-
-Every Atari game through ale-py's own vector environment: its threads step, its arrays are not copied.
-
-Why some things here are done in a roundabout way: ale-py's behaviour (0.12, src/ale/vector; pinned by tests):
-
-- its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
-- with life_loss_info its `terminated` mixes lost lives with the end of the game: that stays off, and we compare the
-  `lives` count ourselves, so that `over` is exact;
-- its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
-- where it truncates, the last frame was never drawn (its loop ends before the screen is read): we count
-  steps, end the game one step before ale-py would, and reset that lane ourselves, so that the last
-  observation is the real one;
-- `send` takes no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
-  hang.
-"""
+"""Atari: options, presets, protocols, start states."""
 
 from __future__ import annotations
 
@@ -29,12 +14,10 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
 
 import gymnasium
-import numpy as np
 
 from polyplay.core.errors import UserError
-from polyplay.core.tree import Batch, Field
-from polyplay.envs.base_pool import BasePool
-from polyplay.envs.pool import Envs, EnvSpec, Lanes, closest_names, lane_seeds, need, options
+from polyplay.core.tree import Field
+from polyplay.envs.pool import Envs, EnvSpec, closest_names, need, options
 from polyplay.envs.spaces import Discrete, describe_fields
 
 # Start states of Atari games: the file that people supply for the human-starts protocol. JSON, nothing pickled.
@@ -386,108 +369,6 @@ def _picture(o: Atari) -> str:
     return "".join(f", {part}" for part in parts if part)
 
 
-class NativePool(BasePool):
-    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own."""
-
-    unsaved = "ale-py's vector environment cannot save a game"
-
-    def __init__(self, envs: Envs, seed: int, lane: int):
-        why = f"ale-py's vector environment steps all its lanes at once, without {envs.batching}"
-        need(envs.fixed, f"{envs.title}: option pipeline='native': {why}; use 'plain'")
-        super().__init__(envs, rows={})  # ale-py's own arrays
-        self.options = options(Atari, envs.options, envs.title)
-        self._width = self._ready.width
-        self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
-        game = rom(envs.title)
-        self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
-        actions = actions_of(game, self.options.full_actions)
-        self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games have none
-        self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
-        self._began = [False] * envs.groups
-        n = envs.lanes  # per lane, of its last row:
-        self._age = np.zeros(n, np.int64)  # steps since its game began
-        self._lives = np.zeros(n, np.int32)
-        self._over = np.ones(n, bool)  # the next row begins a game
-        self._cut = np.zeros(n, bool)  # a life was lost: the next row is a first one
-        self._late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
-        self._ready.back(range(n))  # recv() waits for them
-
-    def _vector(self, game: str, threads: int) -> Any:
-        from ale_py.vector_env import AtariVectorEnv
-
-        o, (planes, height, width) = self.options, self.options.shape
-        return AtariVectorEnv(
-            game,
-            self._width,
-            num_threads=threads,
-            max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after we ended the game
-            repeat_action_probability=o.sticky,
-            full_action_space=o.full_actions,
-            img_height=height,
-            img_width=width,
-            stack_num=planes,
-            frameskip=o.frameskip,
-            maxpool=o.maxpool,
-            noop_max=o.noop_max,
-            use_fire_reset=o.fire_reset,
-            episodic_life=False,
-            life_loss_info=False,
-            reward_clipping=False,
-        )
-
-    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
-        lanes, _ = super().recv()
-        assert isinstance(lanes, slice)
-        group, late = lanes.start // self._width, self._late[lanes]
-        vector, began, self._began[group] = self._vectors[group], self._began[group], True
-        if began:
-            obs, reward, dead, _, info = vector.recv()
-        else:
-            obs, info = vector.reset(seed=self._seeds[lanes])
-            reward, dead = np.zeros(len(obs), np.int32), np.zeros(len(obs), bool)
-        if late.any():  # ale-py played on for one frame: reset these lanes now, the others stay as they are
-            reward[late], dead[late] = 0, False
-            obs, info = vector.reset(options={"reset_mask": late.copy()})
-        return lanes, self._finish(lanes, obs, reward, dead, info["lives"])
-
-    def _finish(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
-        """Our flags of these rows, from what the lanes' last rows were."""
-        begins = self._over[at].copy()
-        age = np.where(begins, 0, self._age[at] + 1)
-        late = (age >= self._steps) & ~dead
-        over = dead | late
-        first, terminated = begins, dead
-        if self.options.life_loss == "terminate":
-            first = begins | self._cut[at]
-            cut = (lives < self._lives[at]) & (lives > 0) & ~begins & ~dead
-            self._cut[at] = cut & ~late
-            terminated = dead | cut
-        self._age[at], self._lives[at], self._over[at], self._late[at] = age, lives, over, late
-        if self.options.stack_reset == "repeat":
-            _repeat(obs, age)
-        flags = {"terminated": terminated, "truncated": late, "first": first, "over": over}
-        return {"obs": obs, "reward": reward.astype(np.float32), **flags}
-
-    def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
-        ignored = self._cut[numbers] | self._late[numbers]
-        if ignored.any():
-            action = np.where(ignored, self._noop, action)
-        self._vectors[int(numbers[0]) // self._width].send(action)
-
-    def close(self) -> None:
-        super().close()
-        self._vectors.clear()
-
-
-def _repeat(obs: np.ndarray, age: np.ndarray) -> None:
-    """Fill the empty planes of young games with their first frame, in place."""
-    newest = obs.shape[1] - 1
-    for i in np.flatnonzero(age < newest):
-        empty = newest - int(age[i])
-        obs[i, :empty] = obs[i, empty]
-
-
 # How scores are measured, by name: what starts a game, what ends it, how many are played. docs/guides/evaluation.md.
 #
 # A protocol fixes how games start and end; the picture, the actions and the frames that one lasts stay those that the
@@ -582,6 +463,3 @@ def apply(how: Protocol, envs: Envs, starts: str | None = None) -> tuple[Envs, S
 def label(how: Protocol, starts: Starts | None) -> str:
     """The protocol as every table names it: start states that are no human's are called so."""
     return how.name if starts is None or starts.kind == "human" else f"{how.name} ({starts.kind})"
-
-
-connect = NativePool  # see make

@@ -1,289 +1,134 @@
-"""What pools share: rows in shared memory, who sits where, the batching rule, orders, faults."""
+"""What pools share: which lanes recv gives and send answers, faults; the pool that steps in the caller's thread."""
 
 from __future__ import annotations
 
 import time
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from polyplay.core import tree
 from polyplay.core.errors import Closed, EnvFailure, UserError
-from polyplay.core.numbers import SPLITMIX, mix
-from polyplay.core.shared_memory import SharedObject
-from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs.pool import Batching, Envs, EnvSpec, Greedy, Lanes, Pool, lane_seeds
-from polyplay.envs.spaces import check_action, fields
+from polyplay.core.tree import Batch, Tree
+from polyplay.envs.build import factory
+from polyplay.envs.lane import LaneJob, Unit, lane_seed, make_unit, take_turn
+from polyplay.envs.pool import Envs, Lanes, Pool
+from polyplay.envs.process_state import GlobalGenerators, seeding_torch
+from polyplay.envs.saved_state import reason_of
+from polyplay.envs.shared_rows import BROKEN, ROUNDED, UNBUILT, Seating, SharedRows, row_fields, seat_lanes
+from polyplay.envs.spaces import ActionSpec, Box, Discrete, inner_path, place_of
+
+STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # where a lane is: stepped, with a row, the caller's, not there
 
 
-class Seating:
-    """Matches of `seats` players each. A lane is a player in a match.
+class BasePool(Pool):
+    """A Pool, but for `_step`, which steps lanes and writes their rows, or leaves that to a `recv` of its own.
 
-    With one agent in all seats (`agents` 1), match m has lanes m·seats …, in the order of the seats. With several,
-    agent j holds lanes j·lanes/agents …; match m takes as many lanes of each (where there are more agents than seats:
-    one lane of each of `seats` agents), and `draw` says anew which of them have which seats. Lanes of one agent that
-    are in one match stay next to each other, so an agent has whole teams where seats are in the order of teams.
+    Groups come in turn, but not one behind another that the caller holds. Of a pool that gives whoever is ready, lanes
+    come in turn.
     """
 
-    def __init__(self, lanes: int, seats: int, agents: int = 1, seed: int = 0, lane: int = 0):
-        """lane: the number of the first lane in the run, which with the seed decides the draws. Raises UserError."""
-        check_seats(lanes, seats, agents)
-        self.matches = lanes // seats
-        self.blocks = min(agents, seats)  # of a match, that are drawn
-        self.own = _lanes_of_matches(lanes, seats, agents)
-        self.lanes = self.own.copy()  # [matches, seats]: who has a seat
-        self.match, self.seat = np.empty((2, lanes), np.int64)  # of each lane
-        self.match[self.own] = np.arange(self.matches)[:, None]
-        self.drawn = np.zeros(self.matches, np.int64)  # matches begun
-        self._keys = lane_seeds(seed, lane, lanes)[self.own[:, 0]].astype(np.uint64)
-        self._place(np.arange(self.matches))
-
-    def draw(self, matches: np.ndarray) -> None:
-        """These matches begin: who sits where."""
-        self.drawn[matches] += 1
-        if self.blocks > 1:
-            count = self.drawn[matches].astype(np.uint64)[:, None] * np.uint64(self.blocks)
-            numbers = mix(self._keys[matches][:, None] * SPLITMIX + count + np.arange(self.blocks, dtype=np.uint64))
-            order = np.argsort(numbers, axis=1, kind="stable")
-            own = self.own[matches].reshape(len(matches), self.blocks, -1)
-            self.lanes[matches] = np.take_along_axis(own, order[..., None], 1).reshape(len(matches), -1)
-        self._place(matches)
-
-    def _place(self, matches: np.ndarray) -> None:
-        self.seat[self.lanes[matches]] = np.arange(self.lanes.shape[1])
-
-    # who sits where, as `state` has it and as other processes see it
-    arrays = property(lambda self: {"lanes": self.lanes, "drawn": self.drawn, "seat": self.seat})
-
-    def bind(self, arrays: Batch) -> None:
-        """Keep who sits where in these arrays, as `state` has them and as other processes see them."""
-        self.lanes, self.drawn, self.seat = arrays["lanes"], arrays["drawn"], arrays["seat"]
-
-    def state(self) -> Batch:
-        return {"lanes": self.lanes.copy(), "drawn": self.drawn.copy(), "keys": self._keys.copy()}
-
-    def load(self, state: Batch) -> None:
-        self.lanes[:], self.drawn[:], self._keys[:] = state["lanes"], state["drawn"], state["keys"]
-        self._place(np.arange(self.matches))
-
-
-def check_seats(lanes: int, seats: int, agents: int = 1) -> None:
-    """Raises UserError: lanes that make no whole matches, or agents that cannot share them."""
-    if max(agents, seats) % min(agents, seats):
-        allowed = f"divisors and multiples of the {seats} seats of a match"
-        raise UserError(f"--players {agents} given; allowed: {allowed}")
-    if lanes % agents:
-        raise UserError(f"--lanes {lanes} given; allowed: multiples of --players {agents}")
-    if lanes % seats:
-        raise UserError(f"--lanes {lanes} is no multiple of the {seats} seats of a match: make it one")
-
-
-def _lanes_of_matches(lanes: int, seats: int, agents: int) -> np.ndarray:
-    """int64 [matches, seats]."""
-    everyone, matches = np.arange(lanes), lanes // seats
-    if agents == 1:
-        return everyone.reshape(matches, seats)
-    width = lanes // agents
-    if agents <= seats:  # agent, match, its lanes there
-        return everyone.reshape(agents, matches, seats // agents).transpose(1, 0, 2).reshape(matches, seats)
-    return everyone.reshape(agents // seats, seats, width).transpose(0, 2, 1).reshape(matches, seats)
-
-
-NOTE = 4096  # bytes of a lane's note: its kind, then text
-FAILED, BROKEN, UNBUILT, ROUNDED = 1, 2, 3, 4  # kinds of notes: a fault; two that end the pool; a remark on a good row
-FLAGS = ("terminated", "truncated", "first", "over")
-
-
-def row_fields(spec: EnvSpec) -> Spec:
-    """The fields of one lane's row."""
-    mask = {} if spec.mask is None else {"mask": spec.mask}
-    flags = dict.fromkeys(FLAGS, Field((), "bool"))
-    return {"obs": spec.obs, "reward": Field((), "float32"), **flags, **mask, **spec.team_fields}
-
-
-class SharedRows(SharedObject):
-    """The pool's shared memory: rows and actions [lanes, …], and the status of its workers; of environments with
-    several players who sits where, whether matches are held, and which rest.
-    """
-
-    rows: Batch
-    seating: Seating | None = None
-    sitting: Batch  # its arrays
-    held: np.ndarray  # bool [1]
-    resting: np.ndarray  # bool [matches]
-    action: Tree
-    faults: np.ndarray  # of each lane so far, as the pool counted them
-    joins: np.ndarray  # how often each lane came back after it was gone
-    seeds: np.ndarray  # of each lane's generator, see rules.rng_of; -1: not known
-    notes: np.ndarray
-    deadline: np.ndarray  # by when a worker must be done; 0: it is idle
-    busy: np.ndarray  # the lane that it steps
-    waited: np.ndarray  # seconds that a process waited for orders, number of waits
-
-    def __init__(self, spec: EnvSpec, lanes: int, workers: int, seating: Seating | None = None):
-        matches: dict[str, Tree] = {}
+    def __init__(self, envs: Envs, rows: Batch | None = None, seating: Seating | None = None):
+        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
+        self.spec, self.title = envs.spec, envs.title
+        self.faults: list[str] = []
+        self.remarks: list[str] = []
+        self._rows: Batch = tree.zeros(row_fields(self.spec), (envs.lanes,)) if rows is None else rows
+        self._everyone, self._width, self._most = np.arange(envs.lanes), envs.lanes // envs.groups, envs.at_once
+        self._of_groups = [tree.at(self._rows, slice(i, i + self._width)) for i in range(0, envs.lanes, self._width)]
+        self._where = np.full(envs.lanes, READY, np.int8)
+        self._next = np.zeros((), np.int64)  # the lane that comes next, if it is ready
+        self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # its state
         if seating is not None:
-            sitting = {name: (array.shape, np.int64) for name, array in seating.arrays.items()}
-            matches = {"sitting": sitting, "held": (1, np.bool_), "resting": (seating.matches, np.bool_)}
-        super().__init__(
-            **matches,
-            rows=tree.widen(row_fields(spec), (lanes,)),
-            action=tree.widen(fields(spec.action), (lanes,)),
-            **dict.fromkeys(("faults", "joins", "seeds"), (lanes, np.int64)),
-            notes=((lanes, NOTE), np.uint8),
-            deadline=(workers, np.float64),
-            busy=(workers, np.int64),
-            waited=((workers, 8), np.float64),
-        )
-        self.seeds[:] = -1
-        if seating is not None:
-            tree.write(self.sitting, ..., seating.arrays)
-            self.seating = seating
-            self._attach()
-
-    def _attach(self) -> None:
-        super()._attach()
-        if self.seating is not None:
-            self.seating.bind(self.sitting)
-
-    def note(self, lane: int, kind: int, text: str) -> None:
-        data = text.encode(errors="replace")[: NOTE - 2]
-        self.notes[lane, 0] = kind
-        self.notes[lane, 1 : len(data) + 2] = np.frombuffer(data + b"\0", np.uint8)
-
-    def read(self, lane: int) -> tuple[int, str]:
-        text = self.notes[lane, 1:].tobytes().split(b"\0", 1)[0]
-        return int(self.notes[lane, 0]), text.decode(errors="replace")
-
-
-# Which lanes are being stepped, are ready, are taken by the caller, or are absent; and which recv gives next.
-
-
-STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3
-
-
-class ReadySet:
-    """The batching rules over `lanes` lanes. At first all are being stepped, or only the first `active` (0: all).
-
-    What a pool orders to step are lanes, each by itself; with a seating matches, by their first lanes, when all lanes
-    are answered. `numbers`: of all that it may order, int64 [units].
-    """
-
-    def __init__(self, lanes: int, groups: int, batching: Batching, active: int = 0, seating: Seating | None = None):
-        self.seating, self.numbers = seating, np.arange(lanes) if seating is None else seating.own[:, 0].copy()
-        self.lanes, self.groups, self.width = lanes, groups, lanes // groups
-        self.fixed = not isinstance(batching, Greedy)
-        self.most = batching.n if isinstance(batching, Greedy) else lanes
-        self._everyone, self.where = np.arange(lanes), np.full(lanes, STEPPING, np.int8)
-        self.where[active or lanes :] = ABSENT
-        self._next = 0  # the group that comes next
-        self._queue: deque[int] = deque()  # lanes that are ready, oldest first
-
-    def back(self, numbers: Sequence[int]) -> None:
-        """These lanes have a row."""
-        self.where[numbers] = READY
-        if not self.fixed:
-            self._queue.extend(numbers)
-
-    def take(self) -> Lanes | None:
-        """The lanes to give now, or None: wait."""
-        if not self.fixed:
-            if not self._queue:
-                return None
-            numbers = np.array([self._queue.popleft() for _ in range(min(self.ready, self.most))], np.int64)
-            self.where[numbers] = TAKEN
-            return numbers
-        for turn in range(self.groups):
-            g = (self._next + turn) % self.groups
-            lanes = slice(g * self.width, (g + 1) * self.width)
-            if self.where[lanes.start] != TAKEN:
-                if np.count_nonzero(self.where[lanes]) < self.width:  # STEPPING is 0
-                    return None
-                self.where[lanes] = TAKEN
-                self._next = (g + 1) % self.groups
-                return lanes
-        return None
+            self.seating, self._arrays["seating"] = seating, seating.arrays
+        self._open, self._asynchronous = True, False  # asynchronous: lanes are ready at some time after send()
 
     @property
     def ready(self) -> int:
-        """Lanes that are ready, of a pool that gives whoever is ready."""
-        return len(self._queue)
+        """See Pool; by the answers read so far."""
+        return 0 if self.fixed else int(np.count_nonzero(self._where == READY))
 
-    def part(self, lane: int) -> None:
-        """A lane that the caller took is absent from now on."""
-        self.where[lane] = ABSENT
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool. Does not wait: a step ends in send(). Raises RuntimeError: no lane that is due has a row."""
+        if not self._open:
+            raise Closed
+        if not self.fixed and (ready := np.flatnonzero(self._where == READY)).size:
+            lanes = np.roll(ready, -np.searchsorted(ready, self._next))[: self._most]
+            self._where[lanes], self._next[...] = TAKEN, lanes[-1] + 1
+            return lanes, tree.at(self._rows, lanes)
+        for turn in range(self.groups * self.fixed):
+            begin = (int(self._next) + turn * self._width) % self.lanes
+            where = self._where[begin : begin + self._width]
+            if where[0] == TAKEN:
+                continue
+            if np.count_nonzero(where) < self._width:  # STEPPING is 0
+                break
+            where[:], self._next[...] = TAKEN, (begin + self._width) % self.lanes
+            return slice(begin, begin + self._width), self._of_groups[begin // self._width]
+        raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
 
-    def join(self, lane: int) -> None:
-        """A lane that was absent is being stepped: its row will come."""
-        self.where[lane] = STEPPING
-
-    def complete(self, lanes: np.ndarray) -> np.ndarray:
-        """The numbers to order now that these lanes are answered."""
-        if self.seating is None:
-            return lanes
-        matches = np.unique(self.seating.match[lanes])
-        return self.numbers[matches[self._stepping(matches)]]
-
-    def _stepping(self, matches: np.ndarray) -> np.ndarray:
-        """bool [matches]: nothing is waited for but the environment."""
-        assert self.seating is not None
-        return (self.where[self.seating.own[matches]] == STEPPING).all(1)
-
-    def ordered(self, numbers: list[int]) -> list[int]:
-        """The lanes of what was ordered by these numbers."""
-        if self.seating is None:
-            return numbers
-        return self.seating.own[self.seating.match[numbers]].ravel().tolist()
-
-    @property
-    def busy(self) -> bool:
-        """Something is being stepped."""
-        if self.seating is None:
-            return bool((self.where == STEPPING).any())
-        return bool(self._stepping(np.arange(self.seating.matches)).any())
-
-    @property
-    def idle(self) -> bool:
-        """Nothing is being stepped, and every other lane is the caller's: recv would wait for ever (unless another
-        thread sends).
-        """
-        return bool((self.where == TAKEN).all()) if self.seating is None else not self.busy
-
-    def sent(self, lanes: Lanes) -> np.ndarray:
-        """The caller answers `lanes`: they are being stepped. Their numbers, int64. Raises ValueError: not taken."""
+    def send(self, lanes: Lanes, action: Tree) -> None:
+        """See Pool."""
+        if not self._open:
+            raise Closed
         numbers = self._everyone[lanes]
-        if not numbers.size or not (self.where[lanes] == TAKEN).all():
+        action = check_action(self.spec.action, action, len(numbers))
+        if not numbers.size or not (self._where[lanes] == TAKEN).all():
             raise ValueError(f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}")
         if self.fixed:
-            begin = int(numbers[0]) // self.width * self.width
-            if not np.array_equal(numbers, self._everyone[begin : begin + self.width]):
-                raise ValueError(f"send() answers a whole group of {self.width} lanes, got {lanes}")
-        self.where[lanes] = STEPPING
-        return numbers
+            begin = int(numbers[0]) // self._width * self._width
+            if not np.array_equal(numbers, self._everyone[begin : begin + self._width]):
+                raise ValueError(f"send() answers a whole group of {self._width} lanes, got {lanes}")
+        self._where[lanes] = STEPPING
+        try:
+            self._step(numbers, action)
+        except BaseException:
+            if not self.threaded:  # else other threads wait in recv
+                self.close()
+            raise
+        if not self._asynchronous:
+            self._where[lanes] = READY
 
-    def state(self) -> dict[str, np.ndarray]:
-        queue = np.full(self.lanes, -1, np.int64)
-        queue[: len(self._queue)] = list(self._queue)
-        return {"where": self.where.copy(), "queue": queue, "next": np.array(self._next)}
+    def close(self) -> None:
+        """See Pool."""
+        self._open = False
 
-    def load(self, state: dict[str, np.ndarray]) -> None:
-        self.where[:] = state["where"]
-        self._queue = deque(int(i) for i in state["queue"] if i >= 0)
-        self._next = int(state["next"])
+    def _check_open(self) -> None:
+        if not self._open:
+            raise Closed
+
+    def _whole_matches(self, lanes: np.ndarray) -> np.ndarray:
+        """The matches of these lanes in which every lane was answered."""
+        assert self.seating is not None
+        matches = np.unique(self.seating.match[lanes])
+        return matches[(self._where[self.seating.own[matches]] == STEPPING).all(1)]
+
+    @abstractmethod
+    def _step(self, numbers: np.ndarray, action: Tree) -> None: ...
 
 
-def check_groups(envs: Envs, seats: int) -> None:
-    """Raises UserError: lanes that make no whole matches, or groups with parts of matches."""
-    check_seats(envs.lanes, seats, envs.agents)
-    if envs.active % seats:
-        raise UserError(f"--agents {envs.active} is no multiple of the {seats} seats of a match: make it one")
-    width, share = envs.lanes // envs.groups, max(seats // envs.agents, 1)  # of a match, that one agent has
-    if envs.groups > 1 and (envs.groups % envs.agents or width % share):
-        have = f"--groups {envs.groups} of {envs.lanes} lanes have {width} each"
-        seats_of = f"the {share} seats that an agent has in a match"
-        raise UserError(f"{have}, no multiple of {seats_of}: change --lanes or --groups")
+def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") -> Tree:
+    """`action` as arrays of `lanes` actions, each as its leaf's `field` says, in a dict where `space` is one.
+
+    Raises ValueError: wrong keys, shape, kind or range (a policy's mistake, never an environment's).
+    """
+    if isinstance(space, dict):
+        if not isinstance(action, Mapping) or action.keys() != space.keys():
+            given = f"keys {list(action)}" if isinstance(action, Mapping) else type(action).__name__
+            raise ValueError(f"actions {place_of(path)}must have keys {list(space)}, got {given}")
+        return {k: check_action(s, action[k], lanes, inner_path(path, k)) for k, s in space.items()}
+    array = np.asarray(action)
+    if array.shape != (lanes, *space.field.shape) or array.dtype.kind not in space.kinds:
+        want = f"{'floats' if space.kinds == 'f' else 'integers'} {[lanes, *space.field.shape]}"
+        raise ValueError(f"actions {place_of(path)}must be {want}, got {array.dtype} {list(array.shape)}")
+    if not isinstance(space, Box):
+        array = array.astype(np.int64, copy=False)
+        if (array.view(np.uint64) >= space.most).any():  # what is negative is huge there
+            want = f"lie in 0…{space.n - 1}" if isinstance(space, Discrete) else f"be {space}, counted from 0"
+            raise ValueError(f"actions {place_of(path)}must {want}, got {array.min()}…{array.max()}")
+    return array.astype(space.field.dtype, copy=False)
 
 
 HOUR, STEPS = 3600.0, 10_000  # a fault is forgotten after so many seconds, or so many steps of its pool
@@ -338,77 +183,26 @@ class Faults:
         self.reports.append(text)
 
 
-class BasePool(Pool):
-    """A Pool, but for `_step`: which steps lanes and writes their rows, or leaves that to a `recv` of its own."""
-
-    def __init__(self, envs: Envs, rows: Batch | None = None):
-        self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
-        self.spec, self.title = envs.spec, envs.title
-        self.faults: list[str] = []
-        self.remarks: list[str] = []
-        self._rows: Batch = tree.zeros(row_fields(self.spec), (envs.lanes,)) if rows is None else rows
-        self._ready = ReadySet(envs.lanes, envs.groups, envs.batching, envs.active, self.seating)
-        self._open, self._asynchronous = True, False  # asynchronous: recv() says which lanes are ready
-
-    @property
-    def ready(self) -> int:
-        """See Pool; by the answers read so far."""
-        return self._ready.ready
-
-    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
-        """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
-        if not self._open:
-            raise Closed
-        lanes = self._ready.take()
-        if lanes is None:  # lanes step within send(): waiting would never end
-            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
-        return lanes, tree.at(self._rows, lanes)
-
-    def send(self, lanes: Lanes, action: Tree) -> None:
-        """See Pool."""
-        if not self._open:
-            raise Closed
-        n = len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
-        action = check_action(self.spec.action, action, n)
-        numbers = self._ready.sent(lanes)
-        try:
-            self._step(numbers, action)
-        except BaseException:
-            self.close()
-            raise
-        if not self._asynchronous:
-            self._ready.back(numbers.tolist())
-
-    def close(self) -> None:
-        """See Pool."""
-        self._open = False
-
-    def _check_open(self) -> None:
-        if not self._open:
-            raise Closed
-
-    @abstractmethod
-    def _step(self, numbers: np.ndarray, action: Tree) -> None: ...
-
-
 class UnitPool(BasePool):
     """A pool of lanes or matches that write their rows on a board: orders, faults, matches that are held.
 
     `units` of them, by at most `width` of which the groups of a turn are stepped at once, with `workers` workers.
+    Orders are lanes, each by itself, or matches, by their first lanes, once all lanes are answered: `numbers` has all.
     """
 
     def __init__(self, envs: Envs, seed: int, lane: int, workers: int = 1):
         self.seats = envs.spec.seats if envs.spec.kinds else 1
-        if envs.spec.kinds:
-            check_groups(envs, self.seats)
-            self.seating = Seating(envs.lanes, self.seats, envs.agents, seed, lane)
+        seating = seat_lanes(envs, seed, lane) if envs.spec.kinds else None
         self.units = envs.lanes // self.seats
-        phases = envs.groups if self.seating is None else max(envs.groups // self.seating.blocks, 1)
+        phases = envs.groups if seating is None else max(envs.groups // seating.blocks, 1)
         self.width = self.units // phases  # of the parts that step in turn
         self.workers = min(workers, self.width)
-        self._board = SharedRows(envs.spec, envs.lanes, self.workers, self.seating)
-        super().__init__(envs, self._board.rows)
-        self._faults = Faults(self._board, envs.max_restarts)
+        self._board = board = SharedRows(envs.spec, envs.lanes, self.workers, seating)
+        super().__init__(envs, board.rows, seating)
+        self._arrays |= {"action": board.action, "faults": board.faults}
+        self._arrays |= {} if seating is None else {"held": board.held, "resting": board.resting}
+        self.numbers = self._everyone if seating is None else seating.own[:, 0].copy()
+        self._faults = Faults(board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
 
     restarts = property(lambda self: self._faults.restarts)
@@ -421,22 +215,92 @@ class UnitPool(BasePool):
             super().pause_matches(on)
         self._board.held[:] = on
 
+    def _due(self, lanes: np.ndarray) -> np.ndarray:
+        """The numbers to order now that these lanes are answered."""
+        return lanes if self.seating is None else self.numbers[self._whole_matches(lanes)]
+
+    def _lanes_of(self, numbers: list[int]) -> list[int]:
+        """The lanes of what was ordered by these numbers."""
+        return numbers if self.seating is None else self.seating.own[self.seating.match[numbers]].ravel().tolist()
+
     def _saved(self, lanes: Batch) -> Batch:
         """Its state with that of its lanes or matches; every lane has a row."""
-        seating = {} if self.seating is None else {"seating": self.seating.state()}
-        return {"lanes": lanes, "turns": self._ready.state(), **seating, **tree.map(np.copy, self._arrays())}
+        return {"lanes": lanes, **tree.map(np.copy, self._arrays)}
 
-    def _arrays(self) -> Batch:
-        board = self._board
-        matches = {} if self.seating is None else {"held": board.held, "resting": board.resting}
-        return {"rows": board.rows, "action": board.action, "faults": board.faults, **matches}
+    def _load(self, saved: Batch) -> None:
+        """All but the lanes or matches; every lane has a row."""
+        tree.write(self._arrays, ..., {name: saved[name] for name in self._arrays})
 
-    def _load_seating(self, saved: Batch) -> None:
+
+class InlinePool(UnitPool):
+    """A Pool whose lanes step in send(). An environment that raises is restarted as in a process; one
+    that hangs hangs.
+    """
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        super().__init__(envs, seed, lane)
+        self._asynchronous = self.seating is not None
+        job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
+        self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
+        try:
+            self._random.enter()
+            with seeding_torch():
+                make = factory(envs.name, envs.options)  # it may import a module, which may draw
+            self._units |= {i: make_unit(job, make, self._board, i) for i in self.numbers.tolist()}
+            self._where[:] = STEPPING
+            self._step(self._everyone, self._board.action)
+        except BaseException:
+            self.close()
+            raise
+        self._where[:] = READY
+
+    def _step(self, numbers: np.ndarray, action: Tree) -> None:
+        tree.write(self._board.action, numbers, action)
+        if GlobalGenerators.here is not self._random:
+            self._random.enter()
+        ordered = numbers.tolist() if self.seating is None else self._due(numbers).tolist()
+        for i in ordered:
+            while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, self._lanes_of([i])):
+                pass
+            self._faults.steps += self.seats
         if self.seating is not None:
-            self.seating.load(saved["seating"])
+            self._where[self._lanes_of(ordered)] = READY
 
-    def _load_rows(self, saved: Batch) -> None:
-        """Once the lanes are loaded."""
-        arrays = self._arrays()
-        tree.write(arrays, ..., {k: saved[k] for k in arrays})
-        self._ready.load(saved["turns"])
+    def picture(self, lane: int) -> tuple[np.ndarray, float]:
+        """The image that a lane's environment renders, and its frames per second."""
+        first = lane if self.seating is None else self.seating.own[self.seating.match[lane], 0]
+        env = self._units[int(first)].env
+        if env is None:
+            raise RuntimeError(f"lane {lane} has no environment now")
+        return env.render(), float(env.metadata.get("render_fps") or 30)
+
+    def close(self) -> None:
+        """Close every environment."""
+        super().close()
+        for unit in self._units.values():
+            unit.close()
+        self._random.leave()
+
+    def state(self) -> Batch | None:
+        """See Pool."""
+        self._check_open()
+        self._random.enter()
+        try:
+            lanes = {str(i): unit.save() for i, unit in self._units.items()}
+            random = self._random.save()
+        except Exception as e:
+            self.unsaved = reason_of(e)
+            return None
+        return {**self._saved(lanes), "random": random}
+
+    def load(self, state: Batch) -> None:
+        """See Pool. Raises UserError: an environment that does not take its state back."""
+        self._load(state)
+        self._random.enter()
+        for i, unit in self._units.items():
+            try:
+                unit.load(state["lanes"][str(i)])
+            except Exception as e:
+                raise UserError(f"{unit.who}: cannot go on from what was saved: {reason_of(e)}") from e
+        if "random" in state:  # not of earlier versions
+            self._random.load(state["random"])

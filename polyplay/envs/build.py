@@ -135,7 +135,8 @@ def mask_note(title: str) -> UserError:
 def check_lanes(envs: Envs, spec: EnvSpec) -> None:
     """Raises UserError: a vector environment that can't have these lanes."""
     if not envs.fixed:
-        raise UserError(f"{envs.title}: a vector environment steps all its lanes at once, without {envs.batching}")
+        why = f"a vector environment steps all its lanes at once, without at_once={envs.at_once}"
+        raise UserError(f"{envs.title}: {why}")
     n = envs.lanes // envs.groups
     if spec.width not in (0, n):
         ways = f"give the function a parameter num_envs, or choose lanes so that each group has {spec.width}"

@@ -33,10 +33,9 @@ from polyplay.core.processes import ForkServer
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch, Spec
 from polyplay.envs import rules
-from polyplay.envs.base_pool import UnitPool
+from polyplay.envs.base_pool import InlinePool, UnitPool
 from polyplay.envs.build import factory
-from polyplay.envs.inline_pool import InlinePool
-from polyplay.envs.lane import START
+from polyplay.envs.lane import START, near_bounds
 from polyplay.envs.make import POOLS, whole_matches
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Pool, box_parts
 from polyplay.envs.process_pool import REORDERED, SERVER, TRACE, EnvProcess, ProcessPool, exit_text, settle
@@ -185,7 +184,7 @@ class Trial:
                 self._warn("finite", f"{text}: train with --inputs normalize")
             for one in leaf[~row["first"]] if path in boxes else ():  # pools check what a reset shows
                 try:
-                    rules.near_bounds(boxes[path], one, path)
+                    near_bounds(boxes[path], one, path)
                 except SpaceViolation as e:
                     self._warn("bounds", f"{e}; training looks at bounds after a reset only")
 

@@ -8,7 +8,7 @@ Why some things here are done in a roundabout way: EnvPool's behaviour (1.2.5; c
 - `truncated` is set at max_episode_steps even where the episode terminates there: info is right, in Atari;
 - its seeds are fixed when it is made, reset(seed=) is ignored;
 - num_threads=0 means min(batch_size, cores), one thread with batch_size=1: we always give a number;
-- with batch_size=n recv waits for exactly n lanes, for ever if fewer are out: Greedy receives one by one;
+- with batch_size=n recv waits for exactly n lanes, for ever if fewer are out: at_once=n receives one by one;
 - a bound that was never set is the smallest positive number of its type, which would clip every negative action to 0.
 """
 
@@ -26,10 +26,10 @@ from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.machine import cores
 from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.envs import spaces
-from polyplay.envs.base_pool import STEPPING, BasePool
+from polyplay.envs.base_pool import READY, STEPPING, BasePool
 from polyplay.envs.build import one_line
-from polyplay.envs.inline_pool import action_writer
 from polyplay.envs.pool import OWN_LIMIT, Envs, EnvSpec, Lanes, check_options, closest_names, lane_seeds
+from polyplay.envs.vector_pool import action_writer
 
 OURS = ("num_envs", "batch_size", "num_threads", "max_num_players", "seed", "env_seed", "gym_reset_return_info")
 QUIET = (*OURS, "base_path", "thread_affinity_offset", "max_episode_steps", "reward_threshold", "task")
@@ -134,14 +134,14 @@ def reader(space: gym.Space, spec: Spec, n: int) -> Callable[[Tree], Tree]:
 class EnvPoolPool(BasePool):
     """A Pool over EnvPool, for one thread; a group is an EnvPool of its own. Errors of its C++ end the process.
 
-    Greedy(n) gives n lanes, all that are being stepped if those are fewer: EnvPool cannot say who is ready.
+    at_once=n gives n lanes, all that are being stepped if those are fewer: EnvPool cannot say who is ready.
     """
 
     unsaved = "EnvPool cannot save a game"
 
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
-        self._width, self._asynchronous = self._ready.width, not envs.fixed
+        self._asynchronous = not envs.fixed
         self._batch = self._width if envs.fixed else 1
         task = ask(envs)
         self._read = reader(task.observation_space, self.spec.obs, self._batch)
@@ -151,8 +151,8 @@ class EnvPoolPool(BasePool):
         seeds = lane_seeds(seed, lane, envs.lanes).tolist()
         starts = range(0, envs.lanes, self._width)
         self._pools: list[Any] = [self._pool(envs, seeds[at : at + self._width]) for at in starts]
-        if self.fixed:
-            self._ready.back(range(envs.lanes))  # recv() waits for them
+        if not self.fixed:  # else recv() waits for them
+            self._where[:] = STEPPING
 
     def _pool(self, envs: Envs, seeds: list[int]) -> Any:
         task, threads = envs.title.removeprefix("envpool:"), envs.workers or min(cores(), self._width)
@@ -171,11 +171,11 @@ class EnvPoolPool(BasePool):
         """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
         self._check_open()
         if not self.fixed:
-            stepping = int((self._ready.where == STEPPING).sum())
-            for _ in range(min(self._ready.most, stepping)):
+            stepping = int((self._where == STEPPING).sum())
+            for _ in range(min(self._most, stepping)):
                 lane, row = self._receive(0, None)
                 tree.write(self._rows, lane, row)
-                self._ready.back(lane.tolist())
+                self._where[lane] = READY
         lanes, rows = super().recv()
         return lanes, self._receive(lanes.start // self._width, lanes)[1] if isinstance(lanes, slice) else rows
 

@@ -11,9 +11,10 @@ import inspect
 import os
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from numbers import Real
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from gymnasium import spaces as gym
@@ -21,14 +22,15 @@ from gymnasium import spaces as gym
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs import masks, pettingzoo, rules, saved_state, spaces
-from polyplay.envs.base_pool import BROKEN, FAILED, NOTE, ROUNDED, UNBUILT, SharedRows
+from polyplay.envs import masks, pettingzoo, rules, saved_state
 from polyplay.envs.build import build_env, imported, inspect_env, one_line
 from polyplay.envs.pool import EPISODE_CUT, EnvSpec, Factory, Lanes, Pool, lane_seeds, title_of
-from polyplay.envs.spaces import SpaceViolation, fields
+from polyplay.envs.rules import MOST, ROUNDING, SHOWN
+from polyplay.envs.shared_rows import BROKEN, FAILED, FLAGS, NOTE, ROUNDED, UNBUILT, SharedRows, first_row
+from polyplay.envs.spaces import SpaceViolation, Whole, fields, inner_path, leaf_of, place_of, subspaces
 
 HERE = os.path.dirname(__file__) + os.sep  # the room envs/
-RowWriter = Callable[..., None]  # of (observation, info, terminated, truncated), see Unit.writer
+RowWriter = Callable[..., None]  # of (observation, info, reward, terminated, truncated, first, over)
 Allow = Callable[[float], None]
 START = 60.0  # seconds that starting a process and building an environment may take at least
 
@@ -98,22 +100,27 @@ class Unit(ABC):
         self.made(self.env)
 
     def writer(self, space: gym.Space, lane: int, method: Callable[[], Tree] | None = None) -> RowWriter:
-        """A function that checks an observation of `space`, and the mask in it, in info or by a method, and writes both
-        into a lane's row with these flags. It raises SpaceViolation.
+        """A function that checks an observation of `space`, and the mask in it, in info or by a method, and writes a
+        lane's row. It raises SpaceViolation.
         """
         shown, rows = masks.without_mask(space), self.board.rows
         inside = shown is not space
-        write = spaces.observation_writer(shown, rows["obs"], lane)
+        write = observation_writer(shown, rows["obs"], lane)
         allow = masks.mask_writer(self.job.spec.action, rows.get("mask"), lane, inside, None if inside else method)
         masked = inside or "mask" in rows
+        rewards, terminations, truncations, firsts, overs = (rows[name] for name in ("reward", *FLAGS))
 
-        def show(obs: object, info: object, terminated: bool = False, truncated: bool = False) -> None:
+        def show(
+            obs: object, info: object, reward: float, terminated: bool, truncated: bool, first: bool, over: bool
+        ) -> None:
             try:
                 write(obs)
             except SpaceViolation as e:
-                raise rules.final_observation_flaw(e, terminated) if terminated or truncated else e from None
+                raise final_observation_flaw(e, terminated) if over else e from None
             if masked or (isinstance(info, Mapping) and masks.KEY in info):
-                allow(obs, info, terminated or truncated)
+                allow(obs, info, over)
+            rewards[lane], terminations[lane], truncations[lane] = reward, terminated, truncated
+            firsts[lane], overs[lane] = first, over
 
         return show
 
@@ -124,24 +131,21 @@ class Unit(ABC):
         self.allow(self.job.step_timeout)
         self.stage = "reset"
         seed = None if self.seeded else self.seed
-        found = rules.read_reset(self.env.reset(seed=seed))
+        found = self.env.reset(seed=seed)
+        if not isinstance(found, tuple | list) or len(found) != 2:
+            old = "" if isinstance(found, tuple) else ", as gym's before 0.26 did"
+            given = f"{rules.describe_value(found)}{old}"
+            raise SpaceViolation(f"reset() must return (observation, info), given {given}", "reset")
         if seed is not None:
             check_generator(self, self.env, seed)
         self.seeded = True
-        return found
+        return found[0], found[1]
 
     def say(self, rule: str, text: str, who: str = "") -> None:
         """Leave a remark about a rule that a good row touches: the first of its kind."""
         if rule not in self.remarked:
             self.remarked |= {rule}
             self.remark = f"{self.job.title}{who}: {text} {rules.rule_suffix(rule)}"
-
-    def row(self, lane: int, reward: float, terminated: bool, truncated: bool, first: bool, over: bool) -> None:
-        """All of a row but its observation."""
-        rows = self.board.rows
-        rows["reward"][lane] = reward
-        rows["terminated"][lane], rows["truncated"][lane] = terminated, truncated
-        rows["first"][lane], rows["over"][lane] = first, over
 
     def save(self) -> Batch:
         """What decides its future, without its rows. Raises Unsaveable, and what the environment raises."""
@@ -329,32 +333,30 @@ class Lane(Unit):
         """See Unit."""
         if self.over:
             obs, info = self.reset()
-            self.show(obs, info)
-            if near := rules.check_contains(self.env.observation_space, obs):
+            self.show(obs, info, 0.0, False, False, True, False)
+            if near := check_contains(self.env.observation_space, obs):
                 self.say("bounds", near)
             self.over = self.cut = False
-            self.row(self.lane, 0.0, False, False, True, False)
             return
         self.allow(self.job.step_timeout)
-        self.last, self.stage = tree.at(self.board.action, self.lane), "step"
-        obs, reward, terminated, truncated, info = rules.read_step(self.env.step(self.act(self.last)))
-        self.show(obs, info, terminated, truncated)
-        marked = info if isinstance(info, dict) else NO_INFO
+        self.last, self.stage = self.chosen, "step"
+        obs, reward, terminated, truncated, info = read_step(self.env.step(self.act(self.chosen)))
+        marked, over = info if isinstance(info, dict) else NO_INFO, terminated or truncated
+        cut = EPISODE_CUT in marked
+        self.show(obs, info, reward, terminated or cut, truncated, self.cut, over)
+        self.over, self.cut = over, cut and not over
         if terminated and not truncated and marked.get(rules.OLD_LIMIT):
             self.say("flags", rules.OLD_LIMIT_SEEN)
         if found := getattr(self.env, "polyplay_remark", None):  # (rule, text)
             self.env.polyplay_remark = None
             self.say(*found)
-        first, cut, self.over = self.cut, EPISODE_CUT in marked, terminated or truncated
-        self.cut = cut and not self.over
-        self.row(self.lane, reward, terminated or cut, truncated, first, self.over)
 
     def made(self, env: Any) -> None:
         """See Unit."""
         set_lane = getattr(env, "polyplay_lane", None)
         if callable(set_lane):  # an environment that needs its lane's number in the run
             set_lane(self.job.lane + self.lane)
-        self.act = spaces.action_reader(env.action_space)
+        self.act, self.chosen = action_reader(env.action_space), tree.at(self.board.action, (self.lane, ...))
         self.show = self.writer(env.observation_space, self.lane, masks.mask_method(env))
 
     def save(self) -> Batch:
@@ -364,7 +366,7 @@ class Lane(Unit):
     def load(self, saved: Batch) -> bool:
         """See Unit."""
         if found := super().load(saved):
-            self.cut, self.last = bool(saved["cut"]), tree.at(self.board.action, self.lane)
+            self.cut, self.last = bool(saved["cut"]), self.chosen
         return found
 
     def close(self) -> None:
@@ -408,7 +410,7 @@ class Match(Unit):
         """See Unit."""
         self.agents = list(env.possible_agents)
         self.seen = [env.observation_space(agent) for agent in self.agents]
-        self._act = [spaces.action_reader(env.action_space(agent)) for agent in self.agents]
+        self._act = [action_reader(env.action_space(agent)) for agent in self.agents]
         self._writers = {}
 
     def _begin(self) -> None:
@@ -439,7 +441,7 @@ class Match(Unit):
         board, playing = self.board.action, [seat for seat, alive in enumerate(self.alive) if alive]
         actions = {self.agents[i]: self._act[i](tree.at(board, self.lanes[i])) for i in playing}
         self.last, self.stage = {str(agent): action for agent, action in actions.items()}, "step"
-        results = rules.step_parts(self.env.step(actions))
+        results = step_parts(self.env.step(actions))
         here = self._here()
         for seat, agent in enumerate(self.agents):
             if self.alive[seat]:
@@ -459,56 +461,59 @@ class Match(Unit):
         """The row of a player that acted; here: it is among the agents still. Raises SpaceViolation."""
         agent, (obs, rewards, terminations, truncations, infos) = self.agents[seat], results
         try:
-            seen, reward = obs[agent], rules.read_reward(rewards[agent])
+            seen, reward = obs[agent], read_reward(rewards[agent])
             terminated, truncated = terminations[agent], truncations[agent]
         except (KeyError, TypeError):
             text = f"step() gave no observation, reward or flag of {agent}, which acted"
             raise SpaceViolation(text, "players") from None
-        terminated, truncated = rules.read_flag("terminated", terminated), rules.read_flag("truncated", truncated)
+        terminated, truncated = read_flag("terminated", terminated), read_flag("truncated", truncated)
         over = terminated or truncated
         if not over and not here:
             raise SpaceViolation(f"{agent} left agents, but was neither terminated nor truncated", "agents")
         info = _of(infos, agent)
-        self._show(seat, seen, info, terminated, truncated)
+        self._show(seat, seen, info, reward, terminated, truncated, False, over)
         if over:
             self.alive[seat], self.gone[seat] = False, True
-        self._write(self.lanes[seat], reward, terminated, truncated, False, over, info)
 
     def _arrive(self, seat: int, obs: Any, infos: Any) -> None:
         """The first row of a player. Raises SpaceViolation."""
         agent = self.agents[seat]
         if not isinstance(obs, Mapping) or agent not in obs:
             raise SpaceViolation(f"{agent} is in agents, but was given no observation", "players")
-        info = _of(infos, agent)
-        self._show(seat, obs[agent], info)
-        if near := rules.check_contains(self.seen[seat], obs[agent]):
+        self._show(seat, obs[agent], _of(infos, agent), 0.0, False, False, True, False)
+        if near := check_contains(self.seen[seat], obs[agent]):
             self.say("bounds", near, f", {agent}")
-        self._write(self.lanes[seat], 0.0, False, False, True, False, NO_INFO)
 
     def _absent(self, lane: int) -> None:
         """The row of a seat without a player. Its observation stays."""
         if "mask" in self.board.rows:
             tree.map(lambda mask: mask[lane].fill(True), self.board.rows["mask"])
-        self._write(lane, 0.0, False, False, True, False, NO_INFO)
+        tree.write(self.board.rows, lane, first_row(self.board.rows))
 
-    def _show(self, seat: int, obs: object, info: object, *flags: bool) -> None:
-        key = seat, self.lanes[seat]
-        if key not in self._writers:
-            self._writers[key] = self.writer(self.seen[seat], key[1])
+    def _show(
+        self,
+        seat: int,
+        obs: object,
+        info: Mapping[str, Any],
+        reward: float,
+        dead: bool,
+        late: bool,
+        first: bool,
+        over: bool,
+    ) -> None:
+        """Write a player's row. Raises SpaceViolation."""
+        rows, lane, spec = self.board.rows, self.lanes[seat], self.job.spec
+        if (seat, lane) not in self._writers:
+            self._writers[seat, lane] = self.writer(self.seen[seat], lane)
         try:
-            self._writers[key](obs, info, *flags)
+            self._writers[seat, lane](obs, info, reward, dead, late, first, over)
         except SpaceViolation as e:
             raise SpaceViolation(f"{self.agents[seat]}: {e}", e.rule) from None
-
-    def _write(
-        self, lane: int, reward: float, dead: bool, late: bool, first: bool, over: bool, info: Mapping[str, Any]
-    ) -> None:
-        rows, spec = self.board.rows, self.job.spec
-        self.row(lane, reward, dead, late, first, over)
+        counted = NO_INFO if first else info
         if spec.events:
-            rows["events"][lane] = pettingzoo.read_events(info, len(spec.events))
+            rows["events"][lane] = pettingzoo.read_events(counted, len(spec.events))
         if spec.team_reward:
-            rows["team_reward"][lane] = rules.read_reward(info.get(pettingzoo.TEAM_REWARD, 0.0))
+            rows["team_reward"][lane] = read_reward(counted.get(pettingzoo.TEAM_REWARD, 0.0))
 
     def save(self) -> Batch:
         """See Unit."""
@@ -526,3 +531,219 @@ def _of(infos: Any, agent: pettingzoo.Agent) -> Mapping[str, Any]:
     """An agent's info; nothing where there is none."""
     info = infos.get(agent) if isinstance(infos, Mapping) else None
     return info if isinstance(info, Mapping) else NO_INFO
+
+
+# What an environment takes and gives, in each step: an element of its action space from a row of arrays, what step()
+# and reset() return, checked, and observations into rows.
+
+
+Casting = Literal["safe", "same_kind"]
+Writer = Callable[[object], None]  # of an environment's observations, see observation_writer
+
+
+def read_step(result: object) -> tuple[object, float, bool, bool, object]:
+    """What step() returned, all but the observation checked. Raises SpaceViolation."""
+    obs, reward, terminated, truncated, info = (
+        result if type(result) is tuple and len(result) == 5 else step_parts(result)
+    )
+    if type(reward) is float and -MOST <= reward <= MOST and type(terminated) is bool and type(truncated) is bool:
+        return obs, reward, terminated, truncated, info
+    return obs, read_reward(reward), read_flag("terminated", terminated), read_flag("truncated", truncated), info
+
+
+def step_parts(result: object) -> Sequence[Any]:
+    """The five parts of what step() returned. Raises SpaceViolation: it has not five."""
+    if not isinstance(result, tuple | list) or len(result) != 5:
+        wanted = "(observation, reward, terminated, truncated, info)"
+        old = ", as gym's before 0.26 did" if isinstance(result, tuple) and len(result) == 4 else ""
+        raise SpaceViolation(f"step() must return {wanted}, given {rules.describe_value(result)}{old}", "step")
+    return result
+
+
+def read_reward(reward: object) -> float:
+    """A reward. Raises SpaceViolation: not one finite number."""
+    value = reward if type(reward) is float else _scalar(reward)
+    if not -MOST <= value <= MOST:  # false for NaN too
+        raise SpaceViolation(f"reward must be one finite number of float32, given {value}", "reward")
+    return value
+
+
+def _scalar(reward: Any) -> float:
+    """From NumPy's and other libraries' numbers."""
+    number = isinstance(reward, Real | np.bool_) or getattr(reward, "shape", None) == ()
+    try:
+        if number and not np.iscomplexobj(reward):
+            return float(reward)
+    except (TypeError, ValueError, OverflowError):
+        pass
+    raise SpaceViolation(f"reward must be one finite number, given {rules.describe_value(reward)}", "reward")
+
+
+def read_flag(name: str, value: object) -> bool:
+    """terminated or truncated. Raises SpaceViolation: neither a boolean nor 0 or 1."""
+    if type(value) is bool:
+        return value
+    if getattr(value, "shape", ()) != () or value not in (0, 1):
+        raise SpaceViolation(f"{name} must be a boolean, given {rules.describe_value(value)}", "flags")
+    return bool(value)
+
+
+def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:
+    """What is wrong with an observation of a step that ended the episode, as a violation of its own rule."""
+    if violation.rule not in SHOWN:
+        return violation
+    how = "terminated" if terminated else "truncated"
+    text = f"the step that {how} the episode has no real last observation: {violation}"
+    return SpaceViolation(text, "final-observation")
+
+
+def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
+    """Raises SpaceViolation where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds.
+    A line where it lies beyond them by no more than floats are rounded; "": it is in there.
+    """
+    try:
+        if space.contains(obs):
+            return ""
+    except Exception as e:  # of a class derived from a space
+        why = f"{type(space).__name__}.contains() raised {type(e).__name__}: {' '.join(str(e).split())}"
+        raise SpaceViolation(f"{place_of(path)}{why}", "spaces") from None
+    if isinstance(space, gym.Box):
+        return near_bounds(space, np.asarray(obs), path)
+    if isinstance(space, gym.Dict) and obs.keys() != space.spaces.keys():
+        raise SpaceViolation(f"{place_of(path)}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
+    inner = subspaces(space)
+    if inner is None:
+        raise SpaceViolation(f"{place_of(path)}given what is not in {space}", "bounds")
+    at = ((key, obs[key if isinstance(space, gym.Dict) else int(key)]) for key in inner)
+    near = [check_contains(inner[key], part, inner_path(path, key)) for key, part in at]
+    return next(filter(None, near), "")
+
+
+def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
+    """As check_contains. Floats may lie beyond a bound by a few steps of their type at the size of the bounds."""
+    over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
+    if not (over > 0).any():
+        return ""  # its type only: the writer looks at that
+    where = tuple(int(i) for i in np.unravel_index(np.argmax(over), over.shape))
+    low, high = space.low[where], space.high[where]
+    what = f"{place_of(path)}{in_full(obs[where])} at {list(where)} is not in [{in_full(low)}, {in_full(high)}]"
+    floats = [np.finfo(x.dtype).eps for x in (space, obs) if np.issubdtype(x.dtype, np.floating)]
+    size = max(abs(float(x)) if np.isfinite(x) else 1.0 for x in (low, high))
+    if over[where] > ROUNDING * max(floats, default=0.0) * size:
+        raise SpaceViolation(what, "bounds")
+    return f"a reset observation lies beyond its bounds, {what}, but only by rounding: such ones are taken as they are"
+
+
+def in_full(number: Any) -> str:
+    """A number with all digits that it has."""
+    short = f"{number:g}"
+    return short if float(short) == float(number) else str(number)
+
+
+def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
+    """From a row of the action's arrays to what the environment's own `step` takes: an element of its space."""
+    inner = {k: action_reader(s) for k, s in (subspaces(space) or {}).items()}
+    if isinstance(space, gym.Tuple):
+        return lambda a: tuple(act(a[k]) for k, act in inner.items())
+    if isinstance(space, gym.Dict):
+        return lambda a: {k: act(a[k]) for k, act in inner.items()}
+    if isinstance(space, gym.Discrete):
+        kind, least = np.dtype(space.dtype).type, int(space.start)
+        return lambda a: kind(int(a) + least)
+    dtype = space.dtype
+    if isinstance(space, gym.Box):
+        low, high = space.low, space.high
+        return lambda a: np.asarray(np.clip(a, low, high), dtype)
+    start = _start(space)
+    return lambda a: np.asarray(a + start).astype(dtype)
+
+
+def _start(space: gym.Space) -> np.ndarray:
+    """The environment's own first numbers, int64."""
+    return np.asarray(getattr(space, "start", 0), np.int64)
+
+
+def observation_writer(
+    space: gym.Space, into: Tree, lane: int | slice, path: str = "", casting: Casting = "safe"
+) -> Writer:
+    """A function that checks an observation against `space`, or a batch of them for a slice of lanes, and writes it in
+    place into `into[lane]`. casting: which types of numbers a Box takes, as np.can_cast has it; with same_kind float64
+    for float32 too.
+
+    It raises SpaceViolation where shape, type or keys are not the declared ones.
+    """
+    parts = subspaces(space)
+    if parts is not None:
+        inner = {k: observation_writer(s, into[k], lane, inner_path(path, k), casting) for k, s in parts.items()}
+        return lambda obs: _write_parts(space, inner, obs, path)
+    row = into[lane, ...]
+    if isinstance(space, gym.Box):
+        return _box_writer(space, row, path, casting)
+    start, leaf = _start(space), leaf_of(space)
+    assert isinstance(leaf, Whole)
+    return lambda obs: _write_whole(space, leaf, start, row, obs, path)
+
+
+def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: str) -> None:
+    if isinstance(space, gym.Tuple):
+        if not isinstance(obs, tuple | list) or len(obs) != len(inner):
+            given = f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
+            raise other(path, f"a tuple of {len(inner)}", given, "keys")
+        parts = list(obs)
+    else:
+        if not isinstance(obs, Mapping) or not inner.keys() <= obs.keys():
+            given = f"keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
+            raise other(path, f"keys {list(inner)}", given, "keys")
+        parts = [obs[key] for key in inner]
+    for write, part in zip(inner.values(), parts, strict=True):
+        write(part)
+
+
+def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarray, obs: object, path: str) -> None:
+    """Numbers from `start` on, counted from 0."""
+    array = as_array(obs, None, space, path)
+    if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
+        raise other(path, space, array, "shape" if array.shape != row.shape else "dtype")
+    values = array.astype(np.int64) - start
+    if (values.view(np.uint64) >= leaf.most).any():  # what is negative is huge there
+        raise other(path, space, " ".join(str(array).split()), "bounds")
+    row[...] = values
+
+
+def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) -> Writer:
+    shape, dtype, floating = row.shape, space.dtype, np.issubdtype(space.dtype, np.floating)
+
+    def write(given: object) -> None:
+        obs = given if type(given) is np.ndarray else as_array(given, dtype, dtype, path)
+        if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype, casting)):
+            raise other(path, f"{dtype} {list(shape)}", obs, "shape" if obs.shape != shape else "dtype")
+        if floating and not np.isfinite(obs).all():
+            bad = np.argwhere(~np.isfinite(obs))
+            first = f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation"
+            raise SpaceViolation(f"{place_of(path)}{first}, {len(bad)} of {obs.size} values not finite", "finite")
+        row[...] = obs
+
+    return write
+
+
+def other(path: str, declared: object, given: object, rule: str) -> SpaceViolation:
+    """What a part gives is not what was declared."""
+    given = f"{given.dtype} {list(given.shape)}" if isinstance(given, np.ndarray) else given
+    return SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
+
+
+def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
+    """Lists and Python numbers have no dtype of their own: they take the declared one, if that holds their numbers.
+    Raises SpaceViolation.
+    """
+    own = isinstance(obs, list | tuple | bool | int | float)
+    try:
+        array = np.asarray(obs, dtype if own else None)
+        if not own or dtype is None or dtype.kind not in "biu" or np.array_equal(array, np.asarray(obs)):
+            return array
+        raise OverflowError
+    except OverflowError:
+        rule, given = "dtype", f"{' '.join(str(obs).split())[:80]}, which it can't hold"
+    except (TypeError, ValueError):
+        rule, given = "shape", f"{type(obs).__name__} that is no array"
+    raise other(path, declared, given, rule)

@@ -11,15 +11,16 @@ from typing import Any
 
 from polyplay.envs import build, process_pool
 from polyplay.envs.atari import Atari
-from polyplay.envs.base_pool import check_groups
+from polyplay.envs.base_pool import InlinePool
 from polyplay.envs.build import check_lanes
-from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import Envs, EnvSpec, Pool, options
 from polyplay.envs.process_pool import ProcessPool
 from polyplay.envs.process_state import GlobalGenerators
+from polyplay.envs.shared_rows import check_groups
+from polyplay.envs.vector_pool import NativePool, VectorPool
 
-# By how a name begins, modules with describe(envs) and connect(envs, seed, lane), loaded when a name asks: some bring
-# Numba. All others are Gymnasium environments.
+# By how a name begins, modules with describe(envs) and, but for Atari's, connect(envs, seed, lane), loaded when a name
+# asks: some bring Numba. All others are Gymnasium environments.
 POOLS = {
     "ALE/": "polyplay.envs.atari",
     "envpool:": "polyplay.envs.envpool",
@@ -97,7 +98,10 @@ def _describe_here(envs: Envs) -> EnvSpec:
 
 def connect(envs: Envs, seed: int, lane: int) -> Pool:
     """A pool of `envs`; `lane` is its first lane's number in the run. Raises UserError."""
-    if (own := _own(envs)) is not None and (not envs.title.startswith("ALE/") or native(envs)):
+    if envs.title.startswith("ALE/"):
+        if native(envs):
+            return NativePool(envs, seed, lane)
+    elif (own := _own(envs)) is not None:
         pool: Pool = own.connect(envs, seed, lane)
         return pool
     if envs.spec.vector:

@@ -26,8 +26,8 @@ from polyplay.envs import masks, rules, spaces
 from polyplay.envs.spaces import ActionSpec, Conditional, conditional_actions, subspaces
 
 if TYPE_CHECKING:
-    from polyplay.envs.base_pool import Seating
     from polyplay.envs.lane import Seats
+    from polyplay.envs.shared_rows import Seating
 
 WRAPPERS = "wrappers"  # an option of every Gymnasium environment, see Envs.wrappers
 EPISODE_CUT = "polyplay.cut"  # a key of a step's info: for the learner an episode ends here, though the game goes on
@@ -39,24 +39,6 @@ def need(good: bool, text: str) -> None:
     """Raises UserError: it is not good."""
     if not good:
         raise UserError(text)
-
-
-# --------------------------------------------------------------------------------- batching rules
-
-
-@dataclass(frozen=True)
-class All:
-    """recv() gives every lane, or one of `groups` fixed groups at a time, in turn."""
-
-
-@dataclass(frozen=True)
-class Greedy:
-    """recv() gives whatever is ready: at least one lane, at most `n` (EnvPool: exactly n)."""
-
-    n: int
-
-
-Batching = All | Greedy
 
 
 # ------------------------------------------------------------------------------------------- pool
@@ -214,7 +196,7 @@ class Envs:
     name: str | Factory
     lanes: int
     groups: int = 1
-    batching: Batching = field(default_factory=All)
+    at_once: int = 0  # recv gives whoever is ready, at most so many (EnvPool: exactly so many); 0: groups in turn
     workers: int = 0  # process pool: processes (0: one per core, at most one per lane); native: threads
     step_timeout: float = 60.0  # seconds; process pool: a lane whose step takes longer is restarted
     max_restarts: int = 10  # faults (an exception, a hang, a lost process) that a pool repairs, see base_pool.Faults
@@ -223,7 +205,7 @@ class Envs:
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
     wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
     inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
-    agents: int = 1  # that share the seats of matches, a group of the lanes each, see base_pool.Seating
+    agents: int = 1  # that share the seats of matches, a group of the lanes each, see shared_rows.Seating
 
     def __post_init__(self) -> None:
         wrapper = "--wrapper module:callable"
@@ -233,18 +215,19 @@ class Envs:
         parts = "--players" if self.agents > 1 else "--groups"
         whole = self.lanes > 0 and self.groups > 0 and self.lanes % self.groups == 0
         need(whole, f"--lanes {self.lanes} given; allowed: positive multiples of {parts} {self.groups}")
-        alone = isinstance(self.batching, All) or (self.groups == 1 and 1 <= self.batching.n <= self.lanes)
+        alone = self.fixed or (self.groups == 1 and 1 <= self.at_once <= self.lanes)
         got = f"groups={self.groups}, lanes={self.lanes}"
-        need(alone, f"batching={self.batching} needs groups=1 and 1 ≤ n ≤ lanes, got {got}")
+        need(alone, f"at_once={self.at_once} needs groups=1 and 0 … lanes, got {got}")
         comes = 0 <= self.active <= self.lanes and not (self.active and self.fixed)
-        need(comes, f"active={self.active} must be 0 … lanes={self.lanes}, and needs Greedy")
+        need(comes, f"active={self.active} must be 0 … lanes={self.lanes}, and needs at_once")
         good = self.workers >= 0 and self.step_timeout > 0 and self.max_restarts >= 0
         least = f"workers={self.workers} and max_restarts={self.max_restarts} must be 0 or more"
         need(good, f"{least}, step_timeout={self.step_timeout} above 0")
 
     @property
     def fixed(self) -> bool:
-        return isinstance(self.batching, All)
+        """Whether recv gives every lane, or one of `groups` fixed groups at a time, in turn."""
+        return not self.at_once
 
     @property
     def title(self) -> str:

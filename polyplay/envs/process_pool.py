@@ -31,14 +31,14 @@ from polyplay.core.processes import LOST, ForkedProcess, ForkServer
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import rules
-from polyplay.envs.base_pool import ABSENT, STEPPING, SharedRows, UnitPool
+from polyplay.envs.base_pool import ABSENT, READY, STEPPING, UnitPool
 from polyplay.envs.build import describe as describe_
 from polyplay.envs.build import factory, one_line
 from polyplay.envs.lane import START, LaneJob, Unit, lane_seed, make_unit, take_turn
 from polyplay.envs.pool import Envs, EnvSpec, Factory, Lanes
 from polyplay.envs.process_state import load_generators, save_generators, seed_process, seeding_torch
 from polyplay.envs.saved_state import reason_of
-from polyplay.envs.spaces import check_action
+from polyplay.envs.shared_rows import SharedRows
 
 # Environment processes are forked from a server of their own, with NumPy and Gymnasium in it but no torch: whoever
 # acts wants torch preloaded; hence a second one.
@@ -346,7 +346,7 @@ class ProcessPool(UnitPool):
         n, units = self.workers, self.units
         # every process serves every group, so that all of them are busy whichever group steps
         self._owner = np.empty(envs.lanes, np.int64)
-        self._owner[self._ready.numbers] = np.arange(units) % self.width * n // self.width
+        self._owner[self.numbers] = np.arange(units) % self.width * n // self.width
         self._turn = threading.RLock()  # who waits
         self._lock = threading.RLock()  # who changes what is below
         self._poll = select.poll()
@@ -355,6 +355,9 @@ class ProcessPool(UnitPool):
         self._leaving: list[EnvProcessHandle] = []  # without orders; they are closing their environments
         self._apart = n == units  # every lane, or match, has a process of its own, so lanes may come and go
         self._wanted = envs.active or envs.lanes
+        self._where[:] = STEPPING
+        self._where[self._wanted :] = ABSENT
+        self._asynchronous = True
         self._here: set[int] = set()  # lanes that gave a row since they came
         self._failure: BaseException | None = None
         self._checked = time.monotonic()
@@ -381,12 +384,11 @@ class ProcessPool(UnitPool):
                 with self._lock:
                     if self._failure is not None:
                         raise self._failure
-                    self._check_open()
-                    lanes = self._ready.take()
-                    if lanes is None and self.fixed and self._ready.idle:
-                        raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
-                if lanes is not None:
-                    return lanes, tree.at(self._rows, lanes)
+                    try:
+                        return super().recv()
+                    except RuntimeError:  # no lane that is due has a row yet
+                        if self.fixed and not self._busy:
+                            raise
                 if not self._wait(end) and time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
@@ -398,11 +400,8 @@ class ProcessPool(UnitPool):
 
     def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
-        n = len(range(self.lanes)[lanes]) if isinstance(lanes, slice) else len(lanes)
-        action = check_action(self.spec.action, action, n)
         with self._lock:
-            self._check_open()
-            self._step(self._ready.sent(lanes), action)
+            super().send(lanes, action)
 
     def close(self) -> None:
         """Ask every process to end, wait a second, kill the rest."""
@@ -420,10 +419,7 @@ class ProcessPool(UnitPool):
     def state(self) -> Batch | None:
         """See Pool; waits for the rows that are awaited."""
         with self._turn, self._lock:
-            self._check_open()
-            while self._ready.busy:  # a lane that is begun anew has no row yet
-                self._wait(math.inf)
-                self._check_open()
+            self._settle()
             lanes: Batch = {}
             for worker in self._workers.values():
                 if not self._ask(worker, SAVE):
@@ -434,12 +430,12 @@ class ProcessPool(UnitPool):
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
         with self._turn, self._lock:
-            self._load_seating(state)
+            self._settle()
+            self._load(state)
             for worker in self._workers.values():
                 worker.mail.put({str(lane): state["lanes"][str(lane)] for lane in worker.lanes})
                 if not self._ask(worker, LOAD):
                     raise UserError(f"{self.title}, {worker}: cannot go on from what was saved: {self.unsaved}")
-            self._load_rows(state)
 
     # --------------------------------------------------------------------------- lanes that come and go
 
@@ -455,7 +451,7 @@ class ProcessPool(UnitPool):
             for i in range(self._wanted // self.seats):
                 for lane in self._absent(i):
                     self._board.joins[lane] += 1
-                    self._ready.join(lane)
+                    self._where[lane] = STEPPING
                 if i not in self._workers:
                     self._start(i)
             self._reap()
@@ -464,7 +460,7 @@ class ProcessPool(UnitPool):
         """See Pool. Nobody waits for their end."""
         with self._lock:
             for lane in lanes.tolist():
-                self._ready.part(lane)
+                self._where[lane] = ABSENT
                 self._here.discard(lane)
                 i = lane // self.seats
                 if len(self._absent(i)) == self.seats:
@@ -477,7 +473,7 @@ class ProcessPool(UnitPool):
     def _absent(self, i: int) -> list[int]:
         """The lanes of process `i`, of those that have one lane or match, that are not there."""
         lanes = range(i * self.seats, (i + 1) * self.seats)
-        return [lane for lane in lanes if self._ready.where[lane] == ABSENT]
+        return [lane for lane in lanes if self._where[lane] == ABSENT]
 
     wanted = property(lambda self: self._wanted)
 
@@ -502,8 +498,20 @@ class ProcessPool(UnitPool):
 
     # ------------------------------------------------------------------------------------- inside
 
+    @property
+    def _busy(self) -> bool:
+        """Something is being stepped."""
+        return bool(self._due(np.flatnonzero(self._where == STEPPING)).size)
+
+    def _settle(self) -> None:
+        """Wait for the rows that are awaited: also a lane that is begun anew has none yet."""
+        self._check_open()
+        while self._busy:
+            self._wait(math.inf)
+            self._check_open()
+
     def _start(self, i: int) -> None:
-        mine = self._ready.numbers[self._owner[self._ready.numbers] == i]
+        mine = self.numbers[self._owner[self.numbers] == i]
         self._workers[i] = EnvProcessHandle(i, mine.tolist(), self._board, self._job, not self.fixed, self._server)
         self._register(self._workers[i])
         self._workers[i].order(mine)
@@ -542,7 +550,7 @@ class ProcessPool(UnitPool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
-        ordered = self._ready.complete(numbers)
+        ordered = self._due(numbers)
         owner = self._owner[ordered]
         for i in np.unique(owner).tolist():
             self._workers[i].order(ordered[owner == i])
@@ -573,13 +581,13 @@ class ProcessPool(UnitPool):
 
     def _stepped(self, answers: bytes) -> None:
         numbers = np.frombuffer(answers, np.int32).tolist()
-        failed = [~i for i in numbers if i < 0 and self._faults.of_lane(~i, self._ready.ordered([~i]))]
+        failed = [~i for i in numbers if i < 0 and self._faults.of_lane(~i, self._lanes_of([~i]))]
         for i in failed:
             self._workers[self._owner[i]].order(np.array([i]))
-        lanes = self._ready.ordered([lane for i in numbers if (lane := max(i, ~i)) not in failed])
+        lanes = self._lanes_of([lane for i in numbers if (lane := max(i, ~i)) not in failed])
         self._faults.steps += len(lanes)
         self._here.update(lanes)
-        self._ready.back(lanes)
+        self._where[lanes] = READY
 
     def _replace_hung(self, now: float) -> None:
         """Replace processes whose environment takes too long."""
@@ -601,9 +609,9 @@ class ProcessPool(UnitPool):
         self._stepped(worker.drain())
         worker.end()
         text = f"{why}; all its lanes were restarted {rules.rule_suffix(rule)}{stack}"
-        lanes = np.array(self._ready.ordered(worker.lanes))
+        lanes = np.array(self._lanes_of(worker.lanes))
         self._faults.of_process(text, lanes.tolist())
         worker.start()
         self._register(worker)
-        if (awaited := self._ready.complete(lanes[self._ready.where[lanes] == STEPPING])).size:
+        if (awaited := self._due(lanes[self._where[lanes] == STEPPING])).size:
             worker.order(awaited)

@@ -14,7 +14,7 @@ import os
 import random
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -23,7 +23,6 @@ from polyplay.core.tree import Batch
 _seed: int | None = None  # what they were seeded with last; None: this process has no environments
 _forks = 0  # processes that this one has forked since
 _outside: dict[str, Any] = {}  # the generators of the process itself, while a pool's are in place
-_here: GlobalGenerators | None = None  # whose are in place
 
 
 def seed_process(seed: int) -> None:
@@ -64,19 +63,21 @@ os.register_at_fork(before=_count_fork, after_in_child=_seed_fork)
 class GlobalGenerators:
     """Those of one pool in a process that has others: they go on where they were when the pool stepped last."""
 
+    here: ClassVar[GlobalGenerators | None] = None  # those in place
+
     def __init__(self, seed: int):
         self._seed, self._states = seed, dict[str, Any]()
 
     def enter(self) -> None:
         """From now on the global generators are these."""
-        global _here, _outside, _seed
-        if (here := _here) is self:  # once: another thread may leave meanwhile
+        global _outside, _seed
+        if (here := GlobalGenerators.here) is self:  # once: another thread may leave meanwhile
             return
         if here is None:
             _outside = _states()
         else:
             here._states = _states()
-        _here = self
+        GlobalGenerators.here = self
         if self._states:
             _seed = self._seed
             _restore(self._states)
@@ -85,14 +86,14 @@ class GlobalGenerators:
 
     def leave(self) -> None:
         """Give those of the process back."""
-        global _here, _seed
-        if _here is self:
-            _here = _seed = None
+        global _seed
+        if GlobalGenerators.here is self:
+            GlobalGenerators.here = _seed = None
             _restore(_outside)
 
     def save(self) -> Batch:
         """Where they are, as arrays. Raises ValueError: NumPy's is of an unknown kind."""
-        return _to_arrays(_states() if _here is self or not self._states else self._states)
+        return _to_arrays(_states() if GlobalGenerators.here is self or not self._states else self._states)
 
     def load(self, saved: Batch) -> None:
         """Go on from there."""
@@ -103,7 +104,7 @@ class GlobalGenerators:
 @contextlib.contextmanager
 def outside() -> Iterator[None]:
     """Meanwhile the generators of the process itself are in place: what it draws and seeds is no pool's."""
-    pool = _here
+    pool = GlobalGenerators.here
     if pool is None:
         yield
         return

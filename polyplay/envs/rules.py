@@ -11,20 +11,18 @@ import math
 import re
 import tomllib
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
-from gymnasium import spaces as gym
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec
-from polyplay.envs.spaces import ActionSpec, Box, Discrete, SpaceViolation, inner_path, place_of, subspaces
+from polyplay.envs.spaces import ActionSpec, Box, Discrete, SpaceViolation
 
 SHOWN = ("keys", "shape", "dtype")  # of an observation, and therefore of a missing one
 ROUNDING = 4  # steps of a float that an observation may lie beyond its bounds
@@ -110,116 +108,6 @@ def deterministic_flaw(action: ActionSpec) -> str:
     """Why no deterministic policy learns these actions; "": one does."""
     bounded = isinstance(action, Box) and bool(np.isfinite(action.high / 2 - action.low / 2).all())
     return "" if bounded else "it learns bounded real vectors (a Box)"
-
-
-# ---------------------------------------------------------------------------- what step and reset give
-
-
-def read_reset(result: object) -> tuple[object, object]:
-    """(observation, info) from what reset() returned. Raises SpaceViolation."""
-    if not isinstance(result, tuple | list) or len(result) != 2:
-        old = "" if isinstance(result, tuple) else ", as gym's before 0.26 did"
-        raise SpaceViolation(f"reset() must return (observation, info), given {describe_value(result)}{old}", "reset")
-    return result[0], result[1]
-
-
-def read_step(result: object) -> tuple[object, float, bool, bool, object]:
-    """What step() returned, all but the observation checked. Raises SpaceViolation."""
-    obs, reward, terminated, truncated, info = (
-        result if type(result) is tuple and len(result) == 5 else step_parts(result)
-    )
-    if type(reward) is float and -MOST <= reward <= MOST and type(terminated) is bool and type(truncated) is bool:
-        return obs, reward, terminated, truncated, info
-    return obs, read_reward(reward), read_flag("terminated", terminated), read_flag("truncated", truncated), info
-
-
-def step_parts(result: object) -> Sequence[Any]:
-    """The five parts of what step() returned. Raises SpaceViolation: it has not five."""
-    if not isinstance(result, tuple | list) or len(result) != 5:
-        wanted = "(observation, reward, terminated, truncated, info)"
-        old = ", as gym's before 0.26 did" if isinstance(result, tuple) and len(result) == 4 else ""
-        raise SpaceViolation(f"step() must return {wanted}, given {describe_value(result)}{old}", "step")
-    return result
-
-
-def read_reward(reward: object) -> float:
-    """A reward. Raises SpaceViolation: not one finite number."""
-    value = reward if type(reward) is float else _scalar(reward)
-    if not -MOST <= value <= MOST:  # false for NaN too
-        raise SpaceViolation(f"reward must be one finite number of float32, given {value}", "reward")
-    return value
-
-
-def _scalar(reward: Any) -> float:
-    """From NumPy's and other libraries' numbers."""
-    number = isinstance(reward, Real | np.bool_) or getattr(reward, "shape", None) == ()
-    try:
-        if number and not np.iscomplexobj(reward):
-            return float(reward)
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise SpaceViolation(f"reward must be one finite number, given {describe_value(reward)}", "reward")
-
-
-def read_flag(name: str, value: object) -> bool:
-    """terminated or truncated. Raises SpaceViolation: neither a boolean nor 0 or 1."""
-    if type(value) is bool:
-        return value
-    if getattr(value, "shape", ()) != () or value not in (0, 1):
-        raise SpaceViolation(f"{name} must be a boolean, given {describe_value(value)}", "flags")
-    return bool(value)
-
-
-def final_observation_flaw(violation: SpaceViolation, terminated: bool) -> SpaceViolation:
-    """What is wrong with an observation of a step that ended the episode, as a violation of its own rule."""
-    if violation.rule not in SHOWN:
-        return violation
-    how = "terminated" if terminated else "truncated"
-    text = f"the step that {how} the episode has no real last observation: {violation}"
-    return SpaceViolation(text, "final-observation")
-
-
-def check_contains(space: gym.Space, obs: Any, path: str = "") -> str:
-    """Raises SpaceViolation where `obs`, of the right shape and type, is not in `space`: other keys, beyond bounds.
-    A line where it lies beyond them by no more than floats are rounded; "": it is in there.
-    """
-    try:
-        if space.contains(obs):
-            return ""
-    except Exception as e:  # of a class derived from a space
-        why = f"{type(space).__name__}.contains() raised {type(e).__name__}: {' '.join(str(e).split())}"
-        raise SpaceViolation(f"{place_of(path)}{why}", "spaces") from None
-    if isinstance(space, gym.Box):
-        return near_bounds(space, np.asarray(obs), path)
-    if isinstance(space, gym.Dict) and obs.keys() != space.spaces.keys():
-        raise SpaceViolation(f"{place_of(path)}declared keys {list(space.spaces)}, given keys {list(obs)}", "keys")
-    inner = subspaces(space)
-    if inner is None:
-        raise SpaceViolation(f"{place_of(path)}given what is not in {space}", "bounds")
-    at = ((key, obs[key if isinstance(space, gym.Dict) else int(key)]) for key in inner)
-    near = [check_contains(inner[key], part, inner_path(path, key)) for key, part in at]
-    return next(filter(None, near), "")
-
-
-def near_bounds(space: gym.Box, obs: np.ndarray, path: str) -> str:
-    """As check_contains. Floats may lie beyond a bound by a few steps of their type at the size of the bounds."""
-    over = np.maximum(np.subtract(space.low, obs, dtype=float), np.subtract(obs, space.high, dtype=float))
-    if not (over > 0).any():
-        return ""  # its type only: the writer looks at that
-    where = tuple(int(i) for i in np.unravel_index(np.argmax(over), over.shape))
-    low, high = space.low[where], space.high[where]
-    what = f"{place_of(path)}{in_full(obs[where])} at {list(where)} is not in [{in_full(low)}, {in_full(high)}]"
-    floats = [np.finfo(x.dtype).eps for x in (space, obs) if np.issubdtype(x.dtype, np.floating)]
-    size = max(abs(float(x)) if np.isfinite(x) else 1.0 for x in (low, high))
-    if over[where] > ROUNDING * max(floats, default=0.0) * size:
-        raise SpaceViolation(what, "bounds")
-    return f"a reset observation lies beyond its bounds, {what}, but only by rounding: such ones are taken as they are"
-
-
-def in_full(number: Any) -> str:
-    """A number with all digits that it has."""
-    short = f"{number:g}"
-    return short if float(short) == float(number) else str(number)
 
 
 def rng_of(env: object) -> int:

@@ -1,7 +1,8 @@
 """What an environment shows and takes; random actions.
 
 Dict and Tuple become dicts, a Tuple's parts with the keys "0", "1", …; what they are made of are leaves. A further
-kind of leaf is a class and one line in `LEAVES`, and what `action_reader` and `observation_writer` make of its arrays.
+kind of leaf is a class and one line in `LEAVES`, and what lane.action_reader and lane.observation_writer make of its
+arrays.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Integral
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from gymnasium import spaces as gym
@@ -19,8 +20,6 @@ from gymnasium import spaces as gym
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field, Spec, Tree
-
-Casting = Literal["safe", "same_kind"]
 
 
 class SpaceViolation(Exception):
@@ -34,29 +33,6 @@ class SpaceViolation(Exception):
 def place_of(path: str) -> str:
     """The place of a part, as messages begin with it."""
     return f"at {path!r} " if path else ""
-
-
-def other(path: str, declared: object, given: object, rule: str) -> SpaceViolation:
-    """What a part gives is not what was declared."""
-    given = f"{given.dtype} {list(given.shape)}" if isinstance(given, np.ndarray) else given
-    return SpaceViolation(f"{place_of(path)}declared {declared}, given {given}", rule)
-
-
-def as_array(obs: object, dtype: np.dtype | None, declared: object, path: str) -> np.ndarray:
-    """Lists and Python numbers have no dtype of their own: they take the declared one, if that holds their numbers.
-    Raises SpaceViolation.
-    """
-    own = isinstance(obs, list | tuple | bool | int | float)
-    try:
-        array = np.asarray(obs, dtype if own else None)
-        if not own or dtype is None or dtype.kind not in "biu" or np.array_equal(array, np.asarray(obs)):
-            return array
-        raise OverflowError
-    except OverflowError:
-        rule, given = "dtype", f"{' '.join(str(obs).split())[:80]}, which it can't hold"
-    except (TypeError, ValueError):
-        rule, given = "shape", f"{type(obs).__name__} that is no array"
-    raise other(path, declared, given, rule)
 
 
 # Every leaf has `field`, the array of one lane's action, `space`, Gymnasium's for it, `kinds`, the kinds of dtypes that
@@ -164,7 +140,6 @@ class Conditional(dict[str, Any]):
     __hash__ = None
 
 
-Writer = Callable[[object], None]  # of an environment's observations, see observation_writer
 Whole = Discrete | MultiDiscrete | MultiBinary
 Leaf = Whole | Box
 ActionSpec = Leaf | dict[str, Any]  # of ActionSpecs
@@ -298,117 +273,6 @@ def describe_actions(action: ActionSpec) -> str:
     if isinstance(action, Conditional):
         when = {name: f" ({action.first} {', '.join(map(str, values))})" for name, values in action.uses.items()}
     return ", ".join(f"{path}: {leaf}{when.get(path, '')}" if path else str(leaf) for path, leaf in tree.leaves(action))
-
-
-# --------------------------------------------------------------------------------------- per step
-
-
-def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") -> Tree:
-    """`action` as arrays of `lanes` actions, each as its leaf's `field` says, in a dict where `space` is one.
-
-    Raises ValueError: wrong keys, shape, kind or range (a policy's mistake, never an environment's).
-    """
-    if isinstance(space, dict):
-        if not isinstance(action, Mapping) or action.keys() != space.keys():
-            given = f"keys {list(action)}" if isinstance(action, Mapping) else type(action).__name__
-            raise ValueError(f"actions {place_of(path)}must have keys {list(space)}, got {given}")
-        return {k: check_action(s, action[k], lanes, inner_path(path, k)) for k, s in space.items()}
-    array = np.asarray(action)
-    if array.shape != (lanes, *space.field.shape) or array.dtype.kind not in space.kinds:
-        want = f"{'floats' if space.kinds == 'f' else 'integers'} {[lanes, *space.field.shape]}"
-        raise ValueError(f"actions {place_of(path)}must be {want}, got {array.dtype} {list(array.shape)}")
-    if not isinstance(space, Box):
-        array = array.astype(np.int64, copy=False)
-        if (array.view(np.uint64) >= space.most).any():  # what is negative is huge there
-            want = f"lie in 0…{space.n - 1}" if isinstance(space, Discrete) else f"be {space}, counted from 0"
-            raise ValueError(f"actions {place_of(path)}must {want}, got {array.min()}…{array.max()}")
-    return array.astype(space.field.dtype, copy=False)
-
-
-def action_reader(space: gym.Space) -> Callable[[Tree], Any]:
-    """From a row of the action's arrays to what the environment's own `step` takes: an element of its space."""
-    inner = {k: action_reader(s) for k, s in (subspaces(space) or {}).items()}
-    if isinstance(space, gym.Tuple):
-        return lambda a: tuple(act(a[k]) for k, act in inner.items())
-    if isinstance(space, gym.Dict):
-        return lambda a: {k: act(a[k]) for k, act in inner.items()}
-    if isinstance(space, gym.Discrete):
-        kind, least = np.dtype(space.dtype).type, int(space.start)
-        return lambda a: kind(int(a) + least)
-    dtype = space.dtype
-    if isinstance(space, gym.Box):
-        low, high = space.low, space.high
-        return lambda a: np.asarray(np.clip(a, low, high), dtype)
-    start = _start(space)
-    return lambda a: np.asarray(a + start).astype(dtype)
-
-
-def _start(space: gym.Space) -> np.ndarray:
-    """The environment's own first numbers, int64."""
-    return np.asarray(getattr(space, "start", 0), np.int64)
-
-
-def observation_writer(
-    space: gym.Space, into: Tree, lane: int | slice, path: str = "", casting: Casting = "safe"
-) -> Writer:
-    """A function that checks an observation against `space`, or a batch of them for a slice of lanes, and writes it in
-    place into `into[lane]`. casting: which types of numbers a Box takes, as np.can_cast has it; with same_kind float64
-    for float32 too.
-
-    It raises SpaceViolation where shape, type or keys are not the declared ones.
-    """
-    parts = subspaces(space)
-    if parts is not None:
-        inner = {k: observation_writer(s, into[k], lane, inner_path(path, k), casting) for k, s in parts.items()}
-        return lambda obs: _write_parts(space, inner, obs, path)
-    row = into[lane, ...]
-    if isinstance(space, gym.Box):
-        return _box_writer(space, row, path, casting)
-    start, leaf = _start(space), leaf_of(space)
-    assert isinstance(leaf, Whole)
-    return lambda obs: _write_whole(space, leaf, start, row, obs, path)
-
-
-def _write_parts(space: gym.Space, inner: dict[str, Writer], obs: object, path: str) -> None:
-    if isinstance(space, gym.Tuple):
-        if not isinstance(obs, tuple | list) or len(obs) != len(inner):
-            given = f"{type(obs).__name__} of {len(obs)}" if isinstance(obs, tuple | list) else type(obs).__name__
-            raise other(path, f"a tuple of {len(inner)}", given, "keys")
-        parts = list(obs)
-    else:
-        if not isinstance(obs, Mapping) or not inner.keys() <= obs.keys():
-            given = f"keys {list(obs)}" if isinstance(obs, Mapping) else type(obs).__name__
-            raise other(path, f"keys {list(inner)}", given, "keys")
-        parts = [obs[key] for key in inner]
-    for write, part in zip(inner.values(), parts, strict=True):
-        write(part)
-
-
-def _write_whole(space: gym.Space, leaf: Whole, start: np.ndarray, row: np.ndarray, obs: object, path: str) -> None:
-    """Numbers from `start` on, counted from 0."""
-    array = as_array(obs, None, space, path)
-    if array.shape != row.shape or array.dtype.kind not in leaf.kinds:
-        raise other(path, space, array, "shape" if array.shape != row.shape else "dtype")
-    values = array.astype(np.int64) - start
-    if (values.view(np.uint64) >= leaf.most).any():  # what is negative is huge there
-        raise other(path, space, " ".join(str(array).split()), "bounds")
-    row[...] = values
-
-
-def _box_writer(space: gym.Box, row: np.ndarray, path: str, casting: Casting) -> Writer:
-    shape, dtype, floating = row.shape, space.dtype, np.issubdtype(space.dtype, np.floating)
-
-    def write(given: object) -> None:
-        obs = given if type(given) is np.ndarray else as_array(given, dtype, dtype, path)
-        if obs.shape != shape or (obs.dtype != dtype and not np.can_cast(obs.dtype, dtype, casting)):
-            raise other(path, f"{dtype} {list(shape)}", obs, "shape" if obs.shape != shape else "dtype")
-        if floating and not np.isfinite(obs).all():
-            bad = np.argwhere(~np.isfinite(obs))
-            first = f"{obs[tuple(bad[0])]} at {bad[0].tolist()} of an observation"
-            raise SpaceViolation(f"{place_of(path)}{first}, {len(bad)} of {obs.size} values not finite", "finite")
-        row[...] = obs
-
-    return write
 
 
 # Actions of several parts of which the first decides which others count: how an environment declares that.

@@ -5,7 +5,6 @@ It stands alone: it needs the run's directory and neither workers nor the enviro
 
 from __future__ import annotations
 
-import contextlib
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,11 +16,13 @@ from gymnasium.vector.utils import concatenate, create_empty_array
 
 from polyplay.core import checkpoint, tree
 from polyplay.core.errors import UserError
-from polyplay.core.files import Row, read_object
+from polyplay.core.files import Row
 from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import make, pool, spaces
+from polyplay.envs.lane import action_reader, observation_writer
 from polyplay.envs.pool import Envs, EnvSpec, Factory
+from polyplay.runs import directory as run_files
 from polyplay.runs import load
 from polyplay.systems import System
 from polyplay.workers import process
@@ -58,15 +59,8 @@ class Agent:
         if epsilon is not None and not 0.0 <= epsilon <= 1.0:
             raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
         run, which = (Path(path), checkpoint) if checkpoint is not None else load.split_checkpoint(Path(path))
-        try:
-            known: contextlib.AbstractContextManager[None] = make.known_spec(
-                pool.spec_from_json(read_object(run / pool.FILE), str(run / pool.FILE))
-            )
-        except OSError:  # of earlier versions' runs the environment is made
-            known = contextlib.nullcontext()
-        except ValueError as e:
-            raise UserError(f"{run / pool.FILE} is damaged: {e}; put back a copy of it") from None
-        with known:
+        run_files.read_config(run)
+        with make.known_spec(load.read_spaces(run)):
             wired, self.config = _wire_run(run, trust)
             self.spec: EnvSpec = wired.envs.spec
         self.directory, self.system = run, str(self.config["system"])
@@ -77,7 +71,7 @@ class Agent:
         self._envs: Envs = wired.envs
         self._units, self._policy = wired.values, play.load_player(wired, self.checkpoint, agent=whose)
         self._how = play.PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
-        self._read = spaces.action_reader(self.action_space)
+        self._read = action_reader(self.action_space)
         self._acts = 0  # random numbers used: who passes no state on is not given the same ones again
 
     def __repr__(self) -> str:
@@ -150,7 +144,7 @@ class Agent:
             raise UserError(f"state: of {state.lanes} episodes, {n} observations are given: begin with state=None")
         rows = tree.zeros(self.spec.obs, (n,))
         for i in range(n):
-            write = spaces.observation_writer(self.observation_space, rows, i, casting="same_kind")
+            write = observation_writer(self.observation_space, rows, i, casting="same_kind")
             try:
                 write(_lane(obs, i) if batched else obs)
             except spaces.SpaceViolation as e:

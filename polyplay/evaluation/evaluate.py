@@ -1,8 +1,6 @@
 """Scores of a run's checkpoints: measured by a protocol, written down so that they can be compared and checked again.
 
-Every evaluation is a file of its own in the run's directory, `evaluation-….json`; `scores.json` gathers them in three
-places that are never mixed: "final" (the run's last weights), "best" (its best snapshot) and "training" (the returns of
-its last 100 games while it learnt); evaluations of other checkpoints are in "snapshots".
+Every evaluation is a file of its own in the run's directory, `evaluation-….json`.
 """
 
 from __future__ import annotations
@@ -32,7 +30,6 @@ from polyplay.core.numbers import mean_interval
 from polyplay.core.tree import Batch
 from polyplay.envs import atari
 from polyplay.envs.pool import Envs, Pool
-from polyplay.evaluation.scores import FILE, read_scores, training_score
 from polyplay.runs import directory as run_files
 from polyplay.runs import load
 from polyplay.systems import System
@@ -297,12 +294,6 @@ def check_board_options(options: EvaluateOptions) -> None:
 
 SCHEMA = 1
 LONGEST_SLUG = 120  # letters of a protocol in the name of a file
-IN_SCORES = (  # of an evaluation, in scores.json
-    "protocol", "label", "agent", "against", "simulations", "chosen_by", "checkpoint", "checkpoint_sha256", "frames",
-    "seed",
-    "episodes", "epsilon", "actions", "episodic_return_mean", "episodic_return_std", "interval", "config_hash",
-    "versions", "commit", "machine", "finished",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -355,8 +346,7 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: Gam
     read_only = run_files.is_read_only(directory)
     video = (Path() if read_only else directory) / f"{name}.mp4" if options.video else None
     played = play_and_score(wired, envs, found, options, video, watch)
-    place = "best" if options.checkpoint == "best" else "final" if found.name == final(directory) else "snapshots"
-    result = {**_origin(place, wired, found, config, starts, played.get("agent", 0)), **played, "label": label}
+    result = {**_origin(directory, wired, found, config, starts, played.get("agent", 0)), **played, "label": label}
     result |= {"environment": dict(envs.spec.describe)}
     if "ended" not in result and read_only:
         why = f"which is read-only ({run_files.READ_ONLY})"
@@ -364,7 +354,6 @@ def evaluate(directory: Path, options: EvaluateOptions | None = None, watch: Gam
     elif "ended" not in result:
         result |= {"signature": signed} if (signed := run_files.program_signature(result)) else {}
         write_json(directory / f"{name}.json", result)
-        update_scores(directory, name, result)
     return result
 
 
@@ -452,13 +441,7 @@ def file_name(options: EvaluateOptions, found: str, label: str) -> str:
     return "-".join([*parts, f"seed{options.seed}", *(["greedy"] if options.greedy else [])])
 
 
-def final(directory: Path) -> str | None:
-    """The checkpoint that a run ended with; None: it goes on, or failed."""
-    summary = run_files.read_summary(directory)
-    return summary.get("checkpoint") if summary.get("exit_code") == 0 else None
-
-
-def _origin(place: str, wired: System, found: Path, config: Row, starts: atari.Starts | None, agent: int) -> Row:
+def _origin(directory: Path, wired: System, found: Path, config: Row, starts: atari.Starts | None, agent: int) -> Row:
     """Whose score it is, and with what it was measured."""
     stamp, counters = machine.stamp(), checkpoint.manifest(found)["counters"]
     chosen = {checkpoint.BEST: "evaluation", checkpoint.CHAMPION: "match"}
@@ -466,8 +449,7 @@ def _origin(place: str, wired: System, found: Path, config: Row, starts: atari.S
     files = None if starts is None else {k: vars(starts)[k] for k in ("path", "digest", "kind", "source")}
     return {
         "schema": SCHEMA,
-        "place": place,
-        "chosen_by": by if place == "best" else None,
+        "chosen_by": by if found == checkpoint.best(directory) else None,
         "system": config["system"],
         "env": config["config"]["env"],
         "game": atari.game(wired.envs),
@@ -480,16 +462,3 @@ def _origin(place: str, wired: System, found: Path, config: Row, starts: atari.S
         **{k: stamp[k] for k in ("versions", "commit", "machine")},
         "finished": stamp["started"],
     }
-
-
-def update_scores(directory: Path, name: str, result: Row) -> None:
-    """Put an evaluation into scores.json, and the training returns of now."""
-    scores = read_scores(directory)
-    last = final(directory)
-    for old in [k for k, v in scores["final"].items() if v.get("checkpoint") != last]:  # the run went on since
-        scores["snapshots"][old] = scores["final"].pop(old)
-    entry = {k: result[k] for k in IN_SCORES if k in result}
-    entry |= {"starts": result["starts"]} if result["starts"] else {}
-    scores[result["place"]][name] = {**entry, "frames": result["frames_trained"]}
-    scores["training"] = training_score(directory)
-    write_json(directory / FILE, scores)

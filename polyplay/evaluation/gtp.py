@@ -19,8 +19,8 @@ import numpy as np
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
 from polyplay.games import records
+from polyplay.games.board_pool import Opponent
 from polyplay.games.boards import Game, Go
-from polyplay.games.mcts import Opponent
 
 
 def _agree(board: Go, record: np.ndarray, later: np.ndarray) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
+from itertools import count, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,24 +13,21 @@ import numpy as np
 from polyplay.acting import play
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row
-from polyplay.core.tree import Batch
 from polyplay.envs import atari
 from polyplay.envs.lane import load_bot
-from polyplay.envs.pool import Envs
+from polyplay.envs.pool import Envs, EnvSpec
 from polyplay.evaluation.agent import RunAgent, find_agent, is_run
 from polyplay.evaluation.gtp import PREFIX, GtpPlayer, programs_running
 from polyplay.evaluation.tournament import Entrant, TournamentOptions
 from polyplay.games import board_rules, records
-from polyplay.games.board_pool import board_of
+from polyplay.games.board_pool import Opponent, board_of, opponent
 from polyplay.games.boards import Game, Go
-from polyplay.games.mcts import Opponent, opponent
 from polyplay.nets import device
 from polyplay.nets.policy import Player
 from polyplay.systems import System
 
 if TYPE_CHECKING:
     from polyplay.evaluation.evaluate import EvaluateOptions
-    from polyplay.search.search import SearchPolicy
 
 MORE = ", or the directory of a run"  # beside opponents by name
 
@@ -45,49 +42,35 @@ class BoardPlayer:
     about: Row
 
 
-@dataclass(frozen=True)
-class SearchAt(Player):
-    """A search as a player for one step that knows its positions, records int8 [n, record], whole: planes of Go show
-    only the last eight of those that may not be repeated.
+def policy_moves(board: Game, spec: EnvSpec, policy: Player, how: play.PlayOptions) -> Opponent:
+    """A policy without a memory, on any position of its game. A search gets the whole record: planes of Go show only
+    the last eight of the positions that may not be repeated.
     """
+    from polyplay.search.search import SearchPolicy
 
-    search: SearchPolicy
-    records: np.ndarray
+    acts = count()
 
-    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
-        import torch
-
-        action, value = self.search.choose(self.records)
-        return {"action": torch.as_tensor(action), "value": torch.as_tensor(value)}, state
-
-
-class PolicyPlayer:
-    """A policy that has no memory, on any position of its game: an Opponent."""
-
-    def __init__(self, wired: System, policy: Player, how: play.PlayOptions):
-        self.board, self.spec, self.policy, self.how, self.acts = board_of(wired.envs), wired.envs.spec, policy, how, 0
-        if policy.state_spec():
-            memory = "a policy with a memory cannot be asked for a position alone"
-            raise UserError(f"{memory}, as that of {wired.envs.title}")
-
-    def __call__(self, records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
-        from polyplay.search.search import SearchPolicy
-
-        n = len(at)
+    def choose(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+        n, found, act = len(at), records[at], next(acts)
         off, reward = np.zeros(n, bool), np.zeros(n, np.float32)
-        step = {"obs": np.zeros((n, *self.board.planes), np.float32), "reward": reward, "first": off}
-        step["mask"], found = np.zeros((n, self.board.actions), bool), records[at]
-        board_rules.show_all(self.board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
-        policy = SearchAt(self.policy, found) if isinstance(self.policy, SearchPolicy) else self.policy
-        action, _, _ = play.choose_with_value(self.spec, policy, self.how, at, step, {}, self.acts)
-        self.acts += 1
+        step = {"obs": np.zeros((n, *board.planes), np.float32), "reward": reward, "first": off}
+        step["mask"] = np.zeros((n, board.actions), bool)
+        board_rules.show_all(board.numbers, found, np.arange(n), found[:, 0], step["obs"], step["mask"], off)
+        if isinstance(policy, SearchPolicy):
+            action, _ = policy.choose(found)
+            return play.some_random(spec, how, at, step, action, np.full(n, act)) if how.epsilon else action
+        action, _, _ = play.choose_with_value(spec, policy, how, at, step, {}, act)
         return np.asarray(action, np.int64)
+
+    return choose
 
 
 def player_of(wired: System, policy: Player, about: Row, how: play.PlayOptions, name: str = "") -> BoardPlayer:
     """A policy of a checkpoint. Raises UserError: it has a memory."""
-    moves = PolicyPlayer(wired, policy, how)
-    return BoardPlayer(name, moves.board, moves, about)
+    board, envs = board_of(wired.envs), wired.envs
+    if policy.state_spec():
+        raise UserError(f"a policy with a memory cannot be asked for a position alone, as that of {envs.title}")
+    return BoardPlayer(name, board, policy_moves(board, envs.spec, policy, how), about)
 
 
 def player_of_agent(

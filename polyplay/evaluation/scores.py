@@ -10,17 +10,16 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from rich import box
 from rich.console import Console
-from rich.table import Column, Table
+from rich.table import Column
 
-from polyplay.core.errors import Seed, UserError
+from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_row, read_lines, read_object
 from polyplay.core.numbers import STATISTICS, aggregate, mean_interval
 from polyplay.envs import atari
 from polyplay.envs.pool import closest_names
 from polyplay.runs import directory as run_files
-from polyplay.runs.terminal import default_console
+from polyplay.runs.terminal import default_console, ruled_table
 
 Published = Mapping[str, Mapping[str, float]]  # by column and game
 Ends = Mapping[str, tuple[float, float]]  # by game: the scores of random play and of a human
@@ -42,7 +41,7 @@ BASELINES = {  # scores of random play and of a human: what they are, and what f
 }
 TRAP = (
     "video_pinball: the raw tables say random play scores 16,256.9 (no-op) or 20,452 (human starts), newer ones 0; all "
-    "published 57-game aggregates only come out with 0, so that is taken here (--pinball table: as the tables say)"
+    "published 57-game aggregates only come out with 0, so that is taken here"
 )
 
 
@@ -88,11 +87,11 @@ def column(name: str) -> Mapping[str, float]:
     return known[name]
 
 
-def baseline_scores(baselines: str, pinball: str = "published") -> dict[str, tuple[float, float]]:
-    """{game: (random play's score, the human's)}. pinball: "published", see TRAP, or "table"."""
+def baseline_scores(baselines: str) -> dict[str, tuple[float, float]]:
+    """{game: (random play's score, the human's)}; see TRAP."""
     table, (_, suffix) = _table("atari_scores.csv"), BASELINES[baselines]
     low, high = dict(table[f"random{suffix}"]), table[f"human{suffix}"]
-    if pinball == "published" and baselines != "nature":
+    if baselines != "nature":
         low[PINBALL] = 0.0
     return {game: (low[game], high[game]) for game in high if game in low}
 
@@ -102,18 +101,15 @@ def normalise(scores: Mapping[str, float], ends: Ends) -> dict[str, float]:
     return {g: 100.0 * (x - ends[g][0]) / (ends[g][1] - ends[g][0]) for g, x in scores.items() if g in ends}
 
 
-# The scores of runs, as their scores.json has them.
+# The scores of runs: their evaluations, each a file of its own, and the returns of their training.
 
 
-SCHEMA = 1
-FILE = "scores.json"
-PLACES = ("final", "best", "training", "snapshots")
 WINDOW = 100  # games of training that its score is over, as in reports
 
 
 def scores_of_runs(runs: Sequence[Path], place: str, protocol: str | None) -> list[Row]:
-    """One entry of scores.json per run, with `run`, `env`, `label` and `game` (the ROM's name, of an Atari game): of
-    several evaluations the newest. Raises UserError: none, or of several protocols.
+    """One score per run, with `run`, `env`, `label` and `game` (the ROM's name, of an Atari game): of several
+    evaluations the newest. Raises UserError: none, or of several protocols.
     """
     found = list[Row]()
     for run in runs:
@@ -138,38 +134,42 @@ def training_score(directory: Path) -> Row:
     """The score of the games that the run learnt from: the last 100, with the exploration of then."""
     if not (games := list(read_lines(directory / "episodes.jsonl", "frames", "episodic_return"))[-WINDOW:]):
         return {}
-    returns = np.array([g["episodic_return"] for g in games])
+    returns = [float(game["episodic_return"]) for game in games]
     return {
         "protocol": "training",
         **run_files.origin(directory),
         "episodes": len(games),
-        "frames": games[-1]["frames"],
-        "episodic_return_mean": float(returns.mean()),
-        "episodic_return_std": float(returns.std()),
-        "interval": mean_interval(returns.tolist()),
+        "episodic_return_mean": float(np.mean(returns)),
+        "interval": mean_interval(returns),
     }
 
 
 def _entries(run: Path, place: str) -> list[Row]:
-    if place != "training":
-        return list(read_scores(run)[place].values())
-    score = training_score(run)
-    return [score] if score else []
+    if place == "training":
+        score = training_score(run)
+        return [score] if score else []
+    summary = run_files.read_summary(run)
+    last = summary.get("checkpoint") if summary.get("exit_code") == 0 else None  # it goes on, or failed
+
+    def fits(score: Row) -> bool:
+        final, best = score.get("checkpoint") == last, bool(score.get("chosen_by"))
+        return {"final": final, "best": best}.get(place, not (final or best))
+
+    return list(filter(fits, read_evaluations(run)))
 
 
-def read_scores(run: Path) -> Row:
-    """{"final", "best", "snapshots": {evaluation: …}, "training": {…}}; empty places where nothing was measured."""
-    try:
-        scores = read_object(run / FILE)
-        for place in ("final", "best", "snapshots"):
-            for entry in scores.get(place, {}).values():
-                if not is_row(entry, ("episodic_return_mean", "episodes")) or not isinstance(entry["protocol"], str):
-                    raise ValueError(f"not all in {place} are scores")
-    except OSError:
-        scores = {}
-    except (ValueError, AttributeError, KeyError) as e:
-        raise UserError(f"{run / FILE} is damaged: {e}; remove it and evaluate again") from None
-    return {"schema": SCHEMA, **{place: scores.get(place, {}) for place in PLACES}}
+def read_evaluations(run: Path) -> list[Row]:
+    """Read what `polyplay evaluate` wrote into a run's directory. Raises UserError: one is damaged."""
+    found = list[Row]()
+    for path in sorted(run.glob("evaluation-*.json")):
+        try:
+            score = read_object(path)
+            if not is_row(score, ("episodic_return_mean", "episodes")) or not isinstance(score.get("protocol"), str):
+                raise ValueError("it is no score")
+        except (OSError, ValueError) as e:
+            raise UserError(f"{path} is damaged: {e}; remove it and evaluate again") from None
+        found.append(score)
+    return found
 
 
 BESIDE = {  # the published columns that stand beside a protocol's scores unless --published names others
@@ -193,22 +193,17 @@ class ScoresOptions:
     place: Literal["final", "best", "training", "snapshots"] = "final"
     # score of the last weights (final), the best checkpoint, the training games, or other checkpoints (snapshots)
     protocol: str | None = None  # scores of this protocol (none: the only one that the runs have)
-    baselines: Literal["auto", "nature", "noop57", "human-starts"] = "auto"
-    # random and human scores for normalization: those of the protocol (auto), or of this set
-    pinball: Literal["published", "table"] = "published"
-    # random score in video_pinball: 0 as in all published aggregates, or the value of the raw tables
     published: tuple[str, ...] = ()  # published columns to compare with (none: a few of the protocol's)
-    seed: Seed = 0  # seed of the bootstrap
     json: bool = False  # print one JSON object
 
 
-def list_published(options: ScoresOptions) -> Row:
+def list_published() -> Row:
     """All published columns, each with the aggregates of its normalised scores."""
     rows = []
     for name, published in sorted(columns().items(), key=lambda item: (protocol_of(item[0]), item[0])):
         protocol = protocol_of(name)
-        baselines = _baselines(protocol, options)
-        scores = normalise(published, baseline_scores(baselines, options.pinball))
+        baselines = _baselines(protocol)
+        scores = normalise(published, baseline_scores(baselines))
         about = {"column": name, "protocol": protocol, "baselines": baselines, "games": len(scores)}
         estimates = aggregate({game: [score] for game, score in scores.items()})
         rows.append({**about, **{k: round(e.value, 1) for k, e in estimates.items()}, "source": source_of(name)})
@@ -220,8 +215,8 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
     scores = scores_of_runs(runs, options.place, options.protocol)
     label, name = scores[0]["label"], scores[0]["protocol"]
     beside = {n: column(n) for n in options.published or (BESIDE.get(name, ()) if label == name else ())}
-    baselines = _baselines(name, options)
-    ends = baseline_scores(baselines, options.pinball)
+    baselines = _baselines(name)
+    ends = baseline_scores(baselines)
     by_game = {g: [s for s in scores if s["game"] == g] for g in sorted({s["game"] for s in scores if s["game"]})}
     rows = [_row(game, of, ends, beside) for game, of in by_game.items()]
     rows += [_row(s["env"], [s], {}, {}) for s in scores if not s["game"]]
@@ -231,17 +226,17 @@ def compare_runs(runs: Sequence[Path], options: ScoresOptions) -> Row:
     return {
         "protocol": label,
         "place": options.place,
-        "baselines": {"name": baselines, "what": BASELINES[baselines][0], "pinball": options.pinball},
+        "baselines": {"name": baselines, "what": BASELINES[baselines][0]},
         "games": rows,
-        "aggregates": _aggregates(by_game, beside, ends, options.seed),
+        "aggregates": _aggregates(by_game, beside, ends),
         "notes": notes,
     }
 
 
-def _baselines(protocol: str, options: ScoresOptions) -> str:
-    """The name of those that the options name, else of the protocol's own."""
+def _baselines(protocol: str) -> str:
+    """The name of a protocol's own."""
     own = atari.PROTOCOLS[protocol].baselines if protocol in atari.PROTOCOLS else ()
-    return options.baselines if options.baselines != "auto" else own[0] if own else "noop57"
+    return own[0] if own else "noop57"
 
 
 def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
@@ -268,7 +263,7 @@ def _row(game: str, of: Sequence[Row], ends: Ends, columns: Published) -> Row:
     }
 
 
-def _aggregates(by_game: Mapping[str, Sequence[Row]], columns: Published, ends: Ends, seed: int) -> list[Row]:
+def _aggregates(by_game: Mapping[str, Sequence[Row]], columns: Published, ends: Ends) -> list[Row]:
     """Of the runs, and of the published agents over the same games."""
     own = {
         g: [normalise({g: s["episodic_return_mean"]}, ends)[g] for s in of] for g, of in by_game.items() if g in ends
@@ -277,7 +272,7 @@ def _aggregates(by_game: Mapping[str, Sequence[Row]], columns: Published, ends: 
     for name, scores in columns.items():
         agents[name] = {g: [x] for g, x in normalise(scores, ends).items() if g in own}
     return [
-        {"agent": agent, "games": len(of), **{k: asdict(e) for k, e in aggregate(of, seed).items()}}
+        {"agent": agent, "games": len(of), **{k: asdict(e) for k, e in aggregate(of).items()}}
         for agent, of in agents.items()
         if of
     ]
@@ -313,9 +308,7 @@ def _print_table(
 ) -> None:
     if not rows:
         return
-    heads = [Column(heading, no_wrap=True) for heading in words]
-    heads += [Column(heading, justify="right", no_wrap=True) for heading in numbers]
-    table = Table(*heads, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
+    table = ruled_table(*(Column(heading, no_wrap=True) for heading in words), numbers=numbers)
     for row in rows:
         table.add_row(*map(_cell, row))
     console.print(title, style="bold", soft_wrap=True)

@@ -30,19 +30,9 @@ LARGEST = 2.0  # change of a rating in one step, in log odds
 WIDTH = NormalDist().inv_cdf(0.975)  # of an interval's half, in standard errors
 
 
-@dataclass(frozen=True)
-class Rating:
-    """A player's Elo and an interval of it, as a distance from the anchor, whose own is exact."""
-
-    name: str
-    elo: float
-    low: float
-    high: float
-    games: float
-
-
-def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1.0) -> list[Rating]:
-    """Ratings in the order of names, the anchor's being 0. Games join every player to the anchor.
+def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1.0) -> list[Row]:
+    """Ratings in the order of names: `elo` from `low` to `high`, by `games`. The anchor's is 0, and exact. Games join
+    every player to the anchor.
 
     points [n, n]: what row's player scored against column's in all: wins + draws / 2. P(i beats j) =
     1 / (1 + 10^((j - i) / 400)); the ratings are the most likely ones. prior: every two players that met drew so many
@@ -55,7 +45,7 @@ def rate(names: Sequence[str], points: np.ndarray, anchor: str, prior: float = 1
     errors[free] = np.sqrt(np.diag(np.linalg.inv(information)))
     elo, spread = SCALE * strengths, WIDTH * SCALE * errors
     return [
-        Rating(name, float(e), float(e - s), float(e + s), float(n))
+        {"name": name, "elo": float(e), "low": float(e - s), "high": float(e + s), "games": float(n)}
         for name, e, s, n in zip(names, elo, spread, games.sum(1), strict=True)
     ]
 
@@ -94,8 +84,6 @@ class TournamentOptions:
     seed: Seed = 0  # seed of environments, openings and players
     greedy: bool = False  # runs without a search take the most probable action instead of a sampled one
     device: Literal["auto", "cpu", "cuda"] = "auto"  # where networks compute (auto: on CUDA if there is a GPU)
-    picture: str | None = None
-    # file of a picture of payoffs and ratings: .png, .svg or .pdf (none: no picture). Needs polyplay[plots]
     json: bool = False  # print one JSON object
     trust: bool = False
     # open runs that were made by another user or machine and import a module for their environment or network
@@ -151,7 +139,7 @@ def play_tournament(names: Sequence[str], options: TournamentOptions, report: Re
                 report(fault)
     ratings = rate(names, points, anchor)
     players = [
-        {**vars(rating), "points": float(scored), **about}
+        {**rating, "points": float(scored), **about}
         for rating, scored, about in zip(ratings, points.sum(1), matches.about, strict=True)
     ]
     payoff = [[None if i == j else float(points[i, j] / options.matches) for j in range(n)] for i in range(n)]

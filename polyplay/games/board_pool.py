@@ -1,43 +1,252 @@
-"""`game:NAME`: a board game as an environment. A lane is one player; its opponent is part of the environment."""
+"""`game:NAME`: a board game as an environment. A lane is one player; its opponent is part of the environment.
+
+Opponents by name: random, Monte Carlo tree search by random roll-outs (UCT, Kocsis and Szepesvári 2006), perfect play
+of connect four.
+
+A random stream is a uint64 [1], one of an array: its place in SplitMix64's sequence (Steele et al. 2014). It moves on
+as numbers are drawn, so whoever saves the array goes on to the bit.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import importlib.util
+import math
+import re
+import threading
+from collections import namedtuple
+from collections.abc import Callable
+from functools import cache
+from typing import Any
 
 import numpy as np
 
 from polyplay.core import tree
+from polyplay.core.compiled import bits
 from polyplay.core.errors import UserError
+from polyplay.core.numbers import SPLITMIX
 from polyplay.core.tree import Batch, Field, Tree
-from polyplay.envs.base_pool import FLAGS
-from polyplay.envs.pool import Envs, EnvSpec, options
+from polyplay.envs.pool import Envs, EnvSpec, check_options, closest_names
+from polyplay.envs.shared_rows import first_row
 from polyplay.envs.spaces import Discrete, describe_actions, describe_fields
-from polyplay.games.board_rules import show_all
+from polyplay.games.board_rules import legal, play, show_all
 from polyplay.games.boards import GAMES, OPTIONS, Game, game
-from polyplay.games.mcts import Opponent, opponent
-from polyplay.games.records import GOES_ON, WORTH
+from polyplay.games.records import CELLS, DRAWN, GOES_ON, WON, WORTH, compiled
 from polyplay.games.toys import ArrayPool, game_streams
 
-PREFIX = "game:"
+EXPLORATION = 1.4  # UCT's constant, for values in [0, 1]
+_32 = np.uint64(32)
 
 
-@dataclass(frozen=True)
-class BoardOptions:
-    opponent: str = "random"  # or mcts:SIMULATIONS, in connect four perfect
+# Of one search: by node its children's numbers by action (-1: none), visits, summed values for the player that moved
+# into it, and what that move led to; the nodes of a descent; room for legal moves.
+Nodes = namedtuple("Nodes", "child visits values results path moves")
 
 
-def of(envs: Envs) -> tuple[Game, BoardOptions, Opponent]:
-    """What `envs` names: game:NAME, game:NAME+opponent=WHO. Raises UserError."""
+@compiled
+def integer_below(random: np.ndarray, limit: int) -> int:
+    """An integer in [0, limit), limit < 2³¹, from a random stream, uint64 [1]."""
+    random[0] += SPLITMIX
+    return int(((bits(random[0], np.uint64(0)) >> _32) * np.uint64(limit)) >> _32)
+
+
+@compiled
+def random_move(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> int:
+    """A legal action, each with the same chance. moves: room, int16 [actions]."""
+    return int(moves[integer_below(random, legal(game, record, moves))])
+
+
+@compiled
+def _roll_out(game: np.ndarray, record: np.ndarray, moves: np.ndarray, random: np.ndarray) -> float:
+    """Play the record to its end at random: 1 if who moves first here wins, 0 if the other does, 0.5 drawn."""
+    first, own, result = record[0], record[0], GOES_ON
+    while result == GOES_ON:
+        own = record[0]
+        result = play(game, record, random_move(game, record, moves, random))
+    return 0.5 if result == DRAWN else 1.0 if (own == first) == (result == WON) else 0.0
+
+
+@compiled
+def _choose(tree: Nodes, node: int, n: int, random: np.ndarray) -> int:
+    """Of n legal moves one that was not tried, by chance; else that of the greatest upper confidence bound."""
+    child, moves, untried = tree.child[node], tree.moves, 0
+    for i in range(n):
+        if child[moves[i]] < 0:
+            moves[untried], moves[i] = moves[i], moves[untried]
+            untried += 1
+    if untried:
+        return int(moves[integer_below(random, untried)])
+    best, top = int(moves[0]), -1.0
+    for action in moves[:n]:
+        visits = tree.visits[child[action]]
+        mean, explore = tree.values[child[action]] / visits, math.sqrt(math.log(tree.visits[node]) / visits)
+        if mean + EXPLORATION * explore > top:
+            best, top = int(action), mean + EXPLORATION * explore
+    return best
+
+
+@compiled
+def _simulate(game: np.ndarray, record: np.ndarray, tree: Nodes, random: np.ndarray, new: int) -> bool:
+    """One descent, one new node at most, one roll-out; whether node `new` was made."""
+    node, depth, made = 0, 1, False
+    while tree.results[node] == GOES_ON and not made:
+        action = _choose(tree, node, legal(game, record, tree.moves), random)
+        made = tree.child[node, action] < 0
+        if made:
+            tree.child[node, action] = new
+        node = tree.child[node, action]
+        tree.results[node] = play(game, record, action)
+        tree.path[depth] = node
+        depth += 1
+    if tree.results[node] == GOES_ON:
+        value = 1.0 - _roll_out(game, record, tree.moves, random)
+    else:
+        value = 1.0 if tree.results[node] == WON else 0.5 if tree.results[node] == DRAWN else 0.0
+    for i in range(depth - 1, -1, -1):  # value: of who moved into the node
+        tree.visits[tree.path[i]] += 1.0
+        tree.values[tree.path[i]] += value
+        value = 1.0 - value
+    return made
+
+
+@compiled
+def mcts(game: np.ndarray, record: np.ndarray, simulations: int, actions: int, random: np.ndarray) -> np.ndarray:
+    """Visits int64 [actions] of the root's moves after so many simulations from a position that goes on."""
+    nodes, used, scratch = simulations + 1, 1, record.copy()
+    child, visits, values = np.full((nodes, actions), -1, np.int32), np.zeros(nodes), np.zeros(nodes)
+    path, moves = np.zeros(nodes + 1, np.int32), np.zeros(actions, np.int16)
+    tree = Nodes(child, visits, values, np.zeros(nodes, np.int8), path, moves)
+    for _ in range(simulations):
+        scratch[:] = record
+        used += 1 if _simulate(game, scratch, tree, random, used) else 0
+    out = np.zeros(actions, np.int64)
+    for action in range(actions):
+        if child[0, action] >= 0:
+            out[action] = int(visits[child[0, action]])
+    return out
+
+
+@compiled
+def most_visited(visits: np.ndarray, random: np.ndarray) -> int:
+    """The action of the most visits, one of equals by chance."""
+    top, ties, chosen = visits.max(), 0, 0
+    for action in range(visits.size):
+        if visits[action] == top:
+            ties += 1
+            if integer_below(random, ties) == 0:
+                chosen = action
+    return chosen
+
+
+MOST = 100_000  # simulations
+# of (records int8 [lanes, record], random streams uint64 [lanes], lanes int64 [n]): actions int64 [n]
+Opponent = Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
+def opponent(name: str, game: Game, given: str = "", more: str = "") -> Opponent:
+    """The opponent of that name. It advances the random streams that it is given. given: the words before the name in
+    a message; more: what else is allowed there. Raises UserError.
+    """
+    given = given or f"game:{game.name}: opponent="
+    if name == "perfect":
+        if reason := unsolved(game):
+            raise UserError(f"{given}perfect given, but {reason}; other opponents: random, mcts:N{more}")
+        return _perfect_moves
+    found = re.fullmatch(r"mcts:(\d{1,9})", name)
+    if name == "random" or (found and 1 <= int(found[1]) <= MOST):
+        simulations = int(found[1]) if found else 0
+        return lambda records, random, at: _moves(game.numbers, records, random, at, game.actions, simulations)
+    perfect = ("perfect",) if is_connect_four(game) else ()
+    allowed = ", ".join(("random", f"mcts:N with N simulations from 1 to {MOST:,}", *perfect))
+    near = "" if found else closest_names(name, ("random", "mcts:100", *perfect))
+    raise UserError(f"{given}{name} given, allowed: {allowed}{more}{near}")
+
+
+def is_connect_four(game: Game) -> bool:
+    """By the rules, whatever the game's name."""
+    return np.array_equal(game.numbers, GAMES["connect_four"].numbers)
+
+
+def unsolved(game: Game) -> str:
+    """Why there is no perfect play of a game; empty: there is."""
+    if not is_connect_four(game):
+        return f"there is no solver for game:{game.name}"
+    missing = importlib.util.find_spec("bitbully") is None
+    return "it needs the package bitbully; `pip install 'polyplay[solver]'`" if missing else ""
+
+
+class Solver:
+    """Perfect play of connect four, by the package bitbully and its openings. Records are of positions that go on.
+    Threads may share it.
+    """
+
+    def __init__(self) -> None:
+        import bitbully
+
+        self._board, self._solver, self._lock = bitbully.Board, bitbully.BitBully(), threading.Lock()
+
+    def scores(self, record: np.ndarray) -> dict[int, int]:
+        """Of every legal move, for who makes it: above 0 for a win, the higher the sooner; 0 for a draw; below 0 for a
+        loss, the higher the later.
+        """
+        with self._lock:
+            return dict(sorted(self._solver.score_all_moves(self._position(record)).items()))
+
+    def plies(self, record: np.ndarray, score: int) -> int:
+        """How many moves of both players are left in a position of that score, under perfect play."""
+        return int(self._solver.score_to_moves_left(score, self._position(record)))
+
+    def _position(self, record: np.ndarray) -> Any:
+        return self._board(record[CELLS:].reshape(GAMES["connect_four"].rows, -1).tolist())
+
+
+@cache
+def solver() -> Solver:
+    """The process's solver, whose table all that ask it share."""
+    return Solver()
+
+
+def _perfect_moves(records: np.ndarray, random: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """The soonest wins, draws or latest losses, each with the same chance."""
+    out = np.empty(at.size, np.int64)
+    for i, lane in enumerate(at.tolist()):
+        scores = solver().scores(records[lane])
+        best = [action for action, score in scores.items() if score == max(scores.values())]
+        out[i] = best[integer_below(random[lane : lane + 1], len(best))]
+    return out
+
+
+@compiled
+def _moves(
+    game: np.ndarray, records: np.ndarray, random: np.ndarray, at: np.ndarray, actions: int, simulations: int
+) -> np.ndarray:
+    """By a search of so many simulations; 0: at random."""
+    out, room = np.empty(at.size, np.int64), np.empty(actions, np.int16)
+    for i in range(at.size):
+        record, stream = records[at[i]], random[at[i] : at[i] + 1]
+        if simulations:
+            out[i] = most_visited(mcts(game, record, simulations, actions, stream), stream)
+        else:
+            out[i] = random_move(game, record, room, stream)
+    return out
+
+
+PREFIX, RANDOM = "game:", "random"
+
+
+def of(envs: Envs) -> tuple[Game, str, Opponent]:
+    """What `envs` names: game:NAME, game:NAME+opponent=WHO; and the opponent's name. Raises UserError."""
     words = envs.title.removeprefix(PREFIX).split("+")
     own = [word for word in words if word.startswith("opponent")]
     board = game("+".join([word for word in words if word not in own]))
     named = dict(word.partition("=")[::2] for word in own)
-    rules = {f.name for f in fields(OPTIONS.get(board.name.partition("+")[0], BoardOptions))} - {"opponent"}
+    rules = OPTIONS.get(board.name.partition("+")[0], {})
     if wrong := {k: v for k, v in envs.options.items() if k in rules}:
         name = "+".join([f"{PREFIX}{board.name}", *(f"{k}={v}" for k, v in wrong.items())])
         raise UserError(f"--env-kwargs: {', '.join(wrong)} given, but rules are part of a game's name: --env {name}")
-    given = options(BoardOptions, {**named, **envs.options}, f"{PREFIX}{board.name}")
-    return board, given, opponent(given.opponent, board)
+    given = {**named, **envs.options}
+    check_options(given, {"opponent": RANDOM}, f"{PREFIX}{board.name}")
+    who = given.get("opponent", RANDOM)  # or mcts:SIMULATIONS, in connect four perfect
+    return board, who, opponent(who, board)
 
 
 def board_of(envs: Envs) -> Game:
@@ -50,10 +259,10 @@ def board_of(envs: Envs) -> Game:
 
 def describe(envs: Envs) -> EnvSpec:
     """The spec of a board game. Raises UserError."""
-    board, given, _ = of(envs)
+    board, who, _ = of(envs)
     obs, action = Field(board.planes, "float32"), Discrete(board.actions)
     text = {"environment": envs.title, "observation": describe_fields(obs), "actions": describe_actions(action)}
-    text |= {"action mask": "the legal moves", "opponent": given.opponent}
+    text |= {"action mask": "the legal moves", "opponent": who}
     return EnvSpec(obs, action, describe=text, mask=Field((board.actions,), "bool"))
 
 
@@ -72,9 +281,8 @@ class BoardPool(ArrayPool):
         # of the player: 1 moves second; a game changes it first
         self._side = ((lane + everyone + 1) % 2).astype(np.int8)
         self._random = game_streams(seed, lane, envs.lanes)
-        self._arrays = {"records": self._records, "side": self._side, "random": self._random, "rows": self._rows}
+        self._arrays |= {"records": self._records, "side": self._side, "random": self._random}
         self._begin(everyone)
-        self._ready.back(everyone.tolist())
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         over = self._rows["over"][numbers]
@@ -100,7 +308,7 @@ class BoardPool(ArrayPool):
         self._side[at] ^= 1
         self._records[at] = self._start
         self._answer(at[self._side[at] == 1])
-        self._write(at, {"reward": 0.0, **dict.fromkeys(FLAGS, False), "first": True})
+        self._write(at, first_row(self._rows))
 
     def _answer(self, at: np.ndarray) -> np.ndarray:
         """The opponents move; what that leads to."""

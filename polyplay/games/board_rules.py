@@ -322,16 +322,3 @@ def show(game: np.ndarray, records: np.ndarray, planes: np.ndarray) -> None:
     """What movers see of positions."""
     for i in range(len(records)):
         write_planes(game, records[i], planes[i])
-
-
-@compiled
-def first_illegal(game: np.ndarray, records: np.ndarray, at: np.ndarray, chosen: np.ndarray, actions: int) -> int:
-    """The index of the first illegal move; -1: all are legal."""
-    room = np.empty(actions, np.int16)
-    for i in range(at.size):
-        fine = False
-        for action in room[: legal(game, records[at[i]], room)]:
-            fine |= action == chosen[i]
-        if not fine:
-            return i
-    return -1

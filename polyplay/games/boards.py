@@ -8,12 +8,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from string import ascii_lowercase
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from polyplay.core.errors import UserError
-from polyplay.envs.pool import need, options
+from polyplay.envs.pool import check_options, need
 from polyplay.games import board_rules, go, records
 from polyplay.games.records import CELLS, GO, K_IN_A_ROW, OTHELLO, PLIES
 from polyplay.games.toys import switch
@@ -111,10 +111,6 @@ class Game(ABC):
     def play_all(self, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> np.ndarray:
         """Make a legal move in each of the records `at`; int8 [n] what they lead to."""
         return board_rules.play_all(self.numbers, records, at, actions)
-
-    def first_illegal(self, records: np.ndarray, at: np.ndarray, actions: np.ndarray) -> int:
-        """The index of the first of these moves that is illegal; -1: all are legal."""
-        return board_rules.first_illegal(self.numbers, records, at, actions, self.actions)
 
     def shown(self, records: np.ndarray) -> np.ndarray:
         """float32 [n, C, rows, columns]: what movers see of positions int8 [n, record]."""
@@ -275,34 +271,20 @@ class Othello(Game):
         return float(abs(np.count_nonzero(record[CELLS:] == 1) - np.count_nonzero(record[CELLS:] == 2)))
 
 
-@dataclass(frozen=True)
-class GoOptions:
-    """Of game:go, as game:go+size=9+komi=6.5."""
-
-    size: int = 19  # cells of a side, 3 to 19
-    komi: float = 7.5  # points for the second player, whole or half
-    ko: str = "positional"  # no move repeats: positional (stones), situational (and the mover), simple (last but one)
-    suicide: bool = False  # whether several stones may be put to death by their own player
-
-    def game(self, name: str) -> Go:
-        need(3 <= self.size <= go.LARGEST, f"game:{name}: size={self.size} given; allowed: 3 to {go.LARGEST}")
-        points = abs(self.komi) <= self.size**2 and self.komi * 2 == int(self.komi * 2)
-        allowed = f"whole and half points up to {self.size**2}"
-        need(points, f"game:{name}: komi={self.komi:g} given; allowed: {allowed}")
-        need(self.ko in KO, f"game:{name}: ko={self.ko} given; allowed: {', '.join(KO)}")
-        return Go(name, self.size, self.size, int(self.komi * 2), KO.index(self.ko), bool(self.suicide))
+def go_board(name: str, size: int, komi: float, ko: str, suicide: bool) -> Go:
+    """Raises UserError."""
+    need(3 <= size <= go.LARGEST, f"game:{name}: size={size} given; allowed: 3 to {go.LARGEST}")
+    points = abs(komi) <= size**2 and komi * 2 == int(komi * 2)
+    need(points, f"game:{name}: komi={komi:g} given; allowed: whole and half points up to {size**2}")
+    need(ko in KO, f"game:{name}: ko={ko} given; allowed: {', '.join(KO)}")
+    return Go(name, size, size, int(komi * 2), KO.index(ko), suicide)
 
 
-@dataclass(frozen=True)
-class OthelloOptions:
-    """Of game:othello, as game:othello+size=6."""
-
-    size: int = 8  # cells of a side, even, 4 to 26
-
-    def game(self, name: str) -> Othello:
-        even = self.size % 2 == 0 and 4 <= self.size <= LARGEST
-        need(even, f"game:{name}: size={self.size} given; allowed: even numbers from 4 to {LARGEST}")
-        return Othello(name, self.size, self.size)
+def othello_board(name: str, size: int) -> Othello:
+    """Raises UserError."""
+    even = size % 2 == 0 and 4 <= size <= LARGEST
+    need(even, f"game:{name}: size={size} given; allowed: even numbers from 4 to {LARGEST}")
+    return Othello(name, size, size)
 
 
 GAMES = {
@@ -310,8 +292,13 @@ GAMES = {
     "three_in_a_row": KInARow("three_in_a_row", 4, 5, 3, gravity=True),
     "connect_four": KInARow("connect_four", 6, 7, 4, gravity=True),
 }
-OPTIONS = {"go": GoOptions, "othello": OthelloOptions}
-NUMBER = re.compile(r"-?(\d+\.?\d*|\.\d+)")
+# of games that have some: size=9, cells of a side; komi=6.5, points for the second player, whole or half; ko, what no
+# move repeats: positional (stones), situational (and the mover), simple (last but one); suicide, whether several stones
+# may be put to death by their own player
+OPTIONS: dict[str, dict[str, Any]] = {
+    "go": {"size": 19, "komi": 7.5, "ko": "positional", "suicide": False},
+    "othello": {"size": 8},
+}
 
 
 def game(name: str) -> Game:
@@ -324,9 +311,9 @@ def game(name: str) -> Game:
         return SpielGame.of(name)
     known, *words = name.split("+")
     if known in OPTIONS:
-        given = dict(_option(word, name) for word in words)
-        made: GoOptions | OthelloOptions = options(OPTIONS[known], given, f"game:{known}")
-        return made.game(name)
+        given = dict(map(switch, words))
+        check_options(given, OPTIONS[known], f"game:{known}")
+        return (go_board if known == "go" else othello_board)(name, **OPTIONS[known] | given)
     if name in GAMES:
         return GAMES[name]
     if found := re.fullmatch(r"connect:(\d{1,3})x(\d{1,3})x(\d{1,3})", name):
@@ -336,13 +323,3 @@ def game(name: str) -> Game:
     hint = f"; did you mean {near[0]}?" if near else ""
     every = ", ".join((*GAMES, "connect:ROWSxCOLUMNSxK (connect:6x7x4)", *OPTIONS, "spiel:NAME (spiel:hex)"))
     raise UserError(f"game:{name} given, allowed: {every}{hint}")
-
-
-def _option(word: str, game: str) -> tuple[str, bool | int | float | str]:
-    """NAME=VALUE of a game's name; komi is any number, as 7, 6.5 or -0.5. Raises UserError."""
-    name, _, value = word.partition("=")
-    if name != "komi":
-        return switch(word)
-    allowed = "whole and half points, as komi=7 or komi=-0.5"
-    need(bool(NUMBER.fullmatch(value)), f"game:{game}: komi={value} given; allowed: {allowed}")
-    return name, float(value)

@@ -13,7 +13,6 @@ import itertools
 import math
 from collections import namedtuple
 from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -33,26 +32,21 @@ STEPS_A_SECOND = 15.0
 HELD_OUT = np.uint64(1 << 63)  # of a map's key
 
 
-class CaptureTheFlag(Toy):
-    """A match is terminated after World.length steps. See World.reward."""
+@dataclass(frozen=True)
+class CaptureTheFlag(World, Toy):
+    """A match is terminated after `length` steps. See World.reward."""
 
-    options, events = World, EVENTS
+    events = EVENTS
     team_reward = True
     bots = {name: f"polyplay.games.ctf:{name}" for name in BOTS}  # noqa: RUF012
-    obs = cached_property(lambda self: self.world.obs)
-    action = property(lambda self: self.world.action)
-
-    def __init__(self, world: World):
-        self.world = world
-        self.seats, self.teams = world.seats, world.teams
 
     def reset(self, draw: Draw, n: int) -> Arrays:
-        s = self.world.arrays(n)
+        s = self.arrays(n)
         keys, rooms = (draw() * 2.0**53).astype(np.uint64), draw() < 0.5
-        if self.world.maps == "held_out":
+        if self.maps == "held_out":
             keys |= HELD_OUT
-        if self.world.kind != "both":
-            rooms[:] = self.world.kind == "rooms"
+        if self.kind != "both":
+            rooms[:] = self.kind == "rooms"
         for m in range(n):
             ctf_maps.draw_map(keys[m], rooms[m], s["grid"][m], s["base"][m], s["spawn"][m])
         rules.begin_matches(FlagMatches.of(s))
@@ -62,14 +56,14 @@ class CaptureTheFlag(Toy):
         """In place."""
         n, P = s["here"].shape
         reward, events = np.zeros((n, P), np.float32), np.zeros((n, P, len(EVENTS)), np.float32)
-        now, happened, chosen = np.empty_like(reward), np.empty_like(events), self.world.composite(action)
+        now, happened, chosen = np.empty_like(reward), np.empty_like(events), self.composite(action)
         matches, hit = FlagMatches.of(s), np.zeros(P, bool)
-        for _ in range(self.world.repeat):
+        for _ in range(self.repeat):
             rules.step_matches(matches, chosen, now, happened, hit)
             reward += now
             events += happened
-        ends = np.repeat((s["age"] >= self.world.length)[:, None], P, 1)
-        if self.world.reward == "win":
+        ends = np.repeat((s["age"] >= self.length)[:, None], P, 1)
+        if self.reward == "win":
             lead = np.sign(s["score"][:, :1] - s["score"][:, 1:]) * ends
             reward[:] = np.where(np.array(self.teams) == 0, lead, -lead)
         row = {"reward": reward, "team_reward": reward, "events": events}
@@ -77,12 +71,12 @@ class CaptureTheFlag(Toy):
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
         """See Toy."""
-        return ctf_views.draw_match(s, m), STEPS_A_SECOND / self.world.repeat
+        return ctf_views.draw_match(s, m), STEPS_A_SECOND / self.repeat
 
     def see(self, s: Arrays) -> Tree:
         seen = tree.zeros(self.obs, s["here"].shape)
-        ctf_views.know(FlagMatches.of(s), self.world.length, seen["facts"])
-        draw = ctf_views.draw_windows if self.world.view == "window" else ctf_views.draw_first_person
+        ctf_views.know(FlagMatches.of(s), self.length, seen["facts"])
+        draw = ctf_views.draw_windows if self.view == "window" else ctf_views.draw_first_person
         draw(FlagMatches.of(s), seen["view"])
         return seen
 
@@ -302,7 +296,7 @@ class FlagBot(StateBot):
     role: int = ANY
 
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> np.ndarray:
-        world = seats.game.world
+        world = seats.game
         few = world.actions == "small"
         actions, matches, skill = FEW if few else ALL, FlagMatches.of(seats.states), SKILLS[self.level - 1]
         out = choose_all(matches, seats.match, seats.seat, self.role, skill, actions, world.repeat)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -92,7 +93,7 @@ class World:
     def action(self) -> ActionSpec:
         return COMPOSITE if self.actions == "all" else Discrete(len(SMALL))
 
-    @property
+    @cached_property
     def obs(self) -> Spec:
         view = Field((3, 84, 84), "uint8") if self.view == "pixels" else Field((len(PLANES), SEEN, SEEN), "uint8")
         return {"facts": Field((FACTS,), "float32"), "view": view}

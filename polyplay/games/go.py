@@ -22,6 +22,7 @@ POSITIONAL, SITUATIONAL, SIMPLE = range(3)  # what a move may not repeat: stones
 LARGEST = 19
 EIGHT = 8  # positions that a network sees, the present one among them
 BORDER = 3  # on a padded board
+EMPTY = 1  # of what lies beside a region
 STONES = np.uint64(1023)  # the bits of a hash that count
 
 _numbers = np.random.Generator(np.random.PCG64(20171018)).integers(0, 2**54, (3, LARGEST * LARGEST), np.uint64)
@@ -182,35 +183,38 @@ def legal(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> int:
 
 
 @compiled
-def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> int:
-    """Write the cells of a group into found int16 [n²]; their number if it has no liberty, else 0."""
-    stone = record[CELLS + cell]
-    mark, count, done, breathes = stone + 4, 1, 0, False
+def _flood(n: int, record: np.ndarray, cell: int, found: np.ndarray, stop: int) -> tuple[int, int]:
+    """Write the cells of a region, a group of stones or empty cells, into found int16 [n²]; their number, and what lies
+    beside them: EMPTY, 2 the first player's stones, 4 the second's, added up. It may end once it met `stop`.
+    """
+    what, count, done, met = record[CELLS + cell], 1, 0, 0
+    mark = what + 4
     found[0] = cell
     record[CELLS + cell] = mark
-    while done < count and not breathes:
+    while done < count and met & stop == 0:
         at = int(found[done])
         done += 1
         for side in range(4):
             beside = _beside(n, at, side)
             if beside >= 0:
-                what = record[CELLS + beside]
-                if what == 0:
-                    breathes = True
-                elif what == stone:
+                value = record[CELLS + beside]
+                if value == what:
                     record[CELLS + beside] = mark
                     found[count] = beside
                     count += 1
+                elif value != mark:
+                    met |= 1 << value
     for i in range(count):
-        record[CELLS + found[i]] = stone
-    return 0 if breathes else count
+        record[CELLS + found[i]] = what
+    return count, met
 
 
 @compiled
 def _take(n: int, record: np.ndarray, cell: int, found: np.ndarray) -> np.uint64:
     """Take a group off the board if it has no liberty; the sum of its stones' numbers."""
     stone, total = record[CELLS + cell], np.uint64(0)
-    for i in range(_flood(n, record, cell, found)):
+    count, met = _flood(n, record, cell, found, EMPTY)
+    for i in range(0 if met & EMPTY else count):
         record[CELLS + found[i]] = 0
         total += _STONE[stone, found[i]]
     return total
@@ -260,30 +264,14 @@ def play(game: np.ndarray, record: np.ndarray, action: int) -> int:
 def owners(game: np.ndarray, record: np.ndarray, out: np.ndarray) -> None:
     """Write whose each cell is, by area: 1, 2, or 0: empty and reached by both, or by none; out int8 [n²]."""
     n = game[ROWS]
-    cells = n * n
-    found = np.empty(cells, np.int16)
-    for cell in range(cells):
+    found = np.empty(n * n, np.int16)
+    for cell in range(n * n):
         out[cell] = record[CELLS + cell] if record[CELLS + cell] else -1
-    for cell in range(cells):
-        if out[cell] >= 0:
-            continue
-        found[0], count, done, reached = cell, 1, 0, 0
-        out[cell] = 0
-        while done < count:
-            at = int(found[done])
-            done += 1
-            for side in range(4):
-                beside = _beside(n, at, side)
-                if beside < 0:
-                    continue
-                if record[CELLS + beside]:
-                    reached |= record[CELLS + beside]
-                elif out[beside] < 0:
-                    out[beside] = 0
-                    found[count] = beside
-                    count += 1
-        for i in range(count if reached != 3 else 0):
-            out[found[i]] = reached
+    for cell in range(n * n):
+        if out[cell] < 0:
+            count, met = _flood(n, record, cell, found, 0)
+            for i in range(count):
+                out[found[i]] = met // 2 if met < 6 else 0
 
 
 @compiled

@@ -28,26 +28,24 @@ from polyplay.games.toys import Arrays, Draw, Toy
 BOTS = ("level1", "level2", "level3", "level4")
 
 
-class LaneGame(Toy):
-    """A match is terminated when a core has fallen, or after LaneWorld.length steps."""
+@dataclass(frozen=True)
+class LaneGame(LaneWorld, Toy):
+    """A match is terminated when a core has fallen, or after `length` steps."""
 
-    options, events = LaneWorld, (*moba_views.EVENTS, *moba_views.SHARES)
+    events = (*moba_views.EVENTS, *moba_views.SHARES)
     team_reward = True
     uses = w.USES  # of the action's parts: by which values of `primary` they are used
     bots = {name: f"polyplay.games.moba:{name}" for name in BOTS}  # noqa: RUF012
-    obs = cached_property(lambda self: self.world.obs)
-    action = property(lambda self: self.world.action)
 
-    def __init__(self, world: LaneWorld):
-        self.world = world
-        self.seats, self.teams = world.seats, world.teams
-        self.legality = world.legality
-        self._weights = moba_views.DECAY ** (np.arange(world.length + 1) / moba_views.DECAY_TIME)
+    @cached_property
+    def _weights(self) -> np.ndarray:
+        """What shaped rewards are worth, by age."""
+        return np.asarray(moba_views.DECAY ** (np.arange(self.length + 1) / moba_views.DECAY_TIME))
 
     def reset(self, draw: Draw, n: int) -> Arrays:
-        s, world = self.world.arrays(n), self.world
+        s = self.arrays(n)
         s["key"][:] = (draw() * 2.0**53).astype(np.uint64)
-        moba_rules.start_matches(world, s, draw)
+        moba_rules.start_matches(self, s, draw)
         moba_views.look(w.LaneMatches.of(s))
         return {**s, "here": np.ones((n, self.seats), bool)}
 
@@ -56,28 +54,27 @@ class LaneGame(Toy):
         n, P = s["here"].shape
         events, chosen = np.zeros((n, P, len(moba_views.EVENTS))), np.stack([action[k] for k in w.PARTS], -1)
         matches = w.LaneMatches.of(s)
-        moba_rules.step_lanes(matches, chosen, self.world.repeat, events)
+        moba_rules.step_lanes(matches, chosen, self.repeat, events)
         moba_views.look(matches)
         lead, ends = self._lead(s)
         ended = np.repeat(ends[:, None], P, 1)
-        won = np.repeat((lead * ends)[:, None] * (1.0, -1.0), self.world.team, 1)
+        won = np.repeat((lead * ends)[:, None] * (1.0, -1.0), self.team, 1)
         events[:, :, moba_views.EVENTS.index("win")] = won > 0
-        own = won if self.world.reward == "win" else self.shaped(events, s["age"])
-        shared = np.repeat(own.reshape(n, 2, -1).mean(2), self.world.team, 1)
-        reward = (1.0 - self.world.spirit) * own + self.world.spirit * shared
+        own = won if self.reward == "win" else self.shaped(events, s["age"])
+        shared = np.repeat(own.reshape(n, 2, -1).mean(2), self.team, 1)
         events = np.concatenate([events, np.stack([own, shared], -1)], -1)
-        row = {"reward": reward, "team_reward": won, "events": events}
+        row = {"reward": own + 0.0, "team_reward": won, "events": events}
         return {**s, "here": ~ended}, {**row, "terminated": ended, "truncated": np.zeros_like(ended)}
 
     def _lead(self, s: Arrays) -> tuple[np.ndarray, np.ndarray]:
         """1 where side 0 is ahead, -1 where side 1 is, by a fallen core, else by the health of cores and towers, [n];
         and which matches end.
         """
-        half, team = s["units"].shape[1] // 2, self.world.team
+        half, team = s["units"].shape[1] // 2, self.team
         health = s["units"][:, :, w.HEALTH].reshape(-1, 2, half)
         fallen = health[:, :, -1] == 0
-        standing = np.where(fallen, -1, health[:, :, team + w.SLOTS * self.world.lanes :].sum(2))
-        return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.world.length)
+        standing = np.where(fallen, -1, health[:, :, team + w.SLOTS * self.lanes :].sum(2))
+        return np.sign(standing[:, 0] - standing[:, 1]), fallen.any(1) | (s["age"] >= self.length)
 
     def shaped(self, events: np.ndarray, age: np.ndarray) -> np.ndarray:
         """Rewards [n, P] of events [n, P, 11] at ages [n], before they are shared in the team: REWARDS, all but the win
@@ -92,17 +89,17 @@ class LaneGame(Toy):
 
     def legal(self, s: Arrays) -> Tree:
         """Masks: of primary bool [n, P, 8], of unit for each primary bool [n, P, 8, rows]."""
-        masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.world.legality.items()}
+        masks = {k: np.empty((*s["here"].shape, *field.shape), bool) for k, field in self.legality.items()}
         w.legal_actions(w.LaneMatches.of(s), masks["primary"], masks["unit"])
         return masks
 
     def picture(self, s: Arrays, m: int) -> tuple[np.ndarray, float]:
         """See Toy."""
-        return moba_views.draw_lanes(s, m), w.STEPS_A_SECOND / self.world.repeat
+        return moba_views.draw_lanes(s, m), w.STEPS_A_SECOND / self.repeat
 
     def see(self, s: Arrays) -> Tree:
         out = tree.zeros(self.obs, s["here"].shape)
-        moba_views.observe(w.LaneMatches.of(s), self.world.length, moba_views.LaneSight(**out))
+        moba_views.observe(w.LaneMatches.of(s), self.length, moba_views.LaneSight(**out))
         return out
 
 
@@ -300,7 +297,7 @@ class LaneBot(StateBot):
     def __call__(self, obs: Tree, mask: Tree | None, seats: Seats) -> Tree:
         out = np.empty((len(seats.match), 4), np.int64)
         matches, skill = w.LaneMatches.of(seats.states), SKILLS[self.level - 1]
-        choose_lane_actions(matches, seats.match, seats.seat, skill, seats.game.world.repeat, out)
+        choose_lane_actions(matches, seats.match, seats.seat, skill, seats.game.repeat, out)
         return {name: out[:, i].copy() for i, name in enumerate(w.PARTS)}
 
 

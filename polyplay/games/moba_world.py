@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import namedtuple
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -84,7 +85,7 @@ KINDS = ("shaped", "win")  # of rewards
 @dataclass(frozen=True)
 class LaneWorld:
     """arena:moba. reward: shaped, by the table in moba_views; or win, 1 and -1 for who has won when a match ends.
-    spirit: how much of the team's mean reward is in a hero's. randomise: how unlike each other heroes and lanes are.
+    randomise: how unlike each other heroes and lanes are.
     """
 
     team: int = 5  # heroes of a side
@@ -92,7 +93,6 @@ class LaneWorld:
     length: int = 6000  # steps of a match; 30 make a second
     repeat: int = 4  # steps for which an action is held, which are one of the agent
     reward: str = "shaped"
-    spirit: float = 0.0
     randomise: float = 0.0
 
     def __post_init__(self) -> None:
@@ -102,12 +102,12 @@ class LaneWorld:
         whole = self.length >= 1 and self.repeat >= 1 and self.length % self.repeat == 0
         got = f"length={self.length}, repeat={self.repeat}"
         need(whole, f"arena:moba: {got} given, allowed: a repeat from 1, as length a multiple of it")
-        for name in ("spirit", "randomise"):
-            value = vars(self)[name]
-            need(0.0 <= value <= 1.0, f"arena:moba: {name}={value} given, allowed: 0 to 1")
+        need(0.0 <= self.randomise <= 1.0, f"arena:moba: randomise={self.randomise} given, allowed: 0 to 1")
 
     seats = property(lambda self: 2 * self.team)
     teams = property(lambda self: (0,) * self.team + (1,) * self.team)
+    # of offset and delay all are legal: they have no mask
+    legality = property(lambda self: {"primary": Field((8,), "bool"), "unit": Field((8, sum(self.sets)), "bool")})
 
     @property
     def sets(self) -> tuple[int, int, int, int]:
@@ -119,12 +119,7 @@ class LaneWorld:
         sizes = (8, sum(self.sets), OFFSETS**2, DELAYS)
         return {name: Discrete(n) for name, n in zip(PARTS, sizes, strict=True)}
 
-    @property
-    def legality(self) -> Spec:
-        """Of offset and delay all are legal: they have no mask."""
-        return {"primary": Field((8,), "bool"), "unit": Field((8, sum(self.sets)), "bool")}
-
-    @property
+    @cached_property
     def obs(self) -> Spec:
         allies, enemies, creeps, towers = self.sets
         shapes = {"own": (len(OWN),), "allies": (allies, len(HERO)), "enemies": (enemies, len(HERO))}

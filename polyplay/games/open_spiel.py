@@ -12,6 +12,7 @@ import os
 import re
 import tempfile
 import threading
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,32 +29,19 @@ from polyplay.games.records import CELLS, DRAWN, GOES_ON, LOST, SPIEL, WON, move
 
 MOST_ACTIONS = 2**15 - 2  # int16 holds them and the pass
 LONGEST = 512  # moves, passes included
-STATES = 20_000  # that are known at least, of those asked for last
-SHOWN = 10_000  # positions that can be found by their planes, likewise
+STATES = 20_000  # that are known
+SHOWN = 10_000  # positions that can be found by their planes
 HEX = "Blue connects top and bottom, Orange left and right."
 PLACED = ("gomoku", "havannah", "hex", "mnk", "tic_tac_toe", "y")
 _stderr_alone = threading.Lock()  # it is the process's: two threads that change it would restore each other's
 Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
-class Newest(dict[bytes, Any]):
-    """The values that were asked for last: `most` at least, and twice as many at most."""
-
-    def __init__(self, most: int):
-        super().__init__()
-        self.most, self.older = most, dict[bytes, Any]()
-
-    def find(self, key: bytes) -> Any:
-        """None: it is not there."""
-        if key not in self and key in self.older:
-            self.put(key, self.older[key])
-        return self.get(key)
-
-    def put(self, key: bytes, value: Any) -> None:
-        if len(self) >= self.most:
-            self.older = dict(self)
-            self.clear()
-        self[key] = value
+def remember(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
+    """Add a value to those that are known, of which the newest stay."""
+    known[key] = value
+    if len(known) > most:
+        known.popitem(last=False)
 
 
 class SpielRules:
@@ -68,19 +56,19 @@ class SpielRules:
             self.observer(begin, begin.current_player(), np.empty(math.prod(self.shape), np.float32))
         self.first, self.actions = begin.current_player(), self.game.num_distinct_actions()
         self.longest = min(2 * self.game.max_game_length(), LONGEST)
-        self.states, self.shown = Newest(STATES), Newest(SHOWN)
-        self.states.put(b"", begin)
+        self.states = OrderedDict[bytes, Any]({b"": begin})  # by the moves to there
+        self.shown = OrderedDict[bytes, bytes]()  # these moves, by what the mover sees
         self.functions = [_answering(f) for f in (self._legal, self._play, self._planes)]  # held: they are called
 
     def state(self, moves: bytes) -> Any:
         """After moves, int16 [n]."""
-        found = self.states.find(moves)
+        found = self.states.get(moves)
         if found is None:
             found = self.game.new_initial_state()
             for action in np.frombuffer(moves, np.int16).tolist():
                 if action < self.actions:
                     found.apply_action(action)
-            self.states.put(moves, found)
+            remember(self.states, moves, found, STATES)
         return found
 
     def _legal(self, moves: int, n: int, out: int) -> int:
@@ -94,7 +82,7 @@ class SpielRules:
         if action < self.actions:
             after = after.clone()
             after.apply_action(action)
-        self.states.put(before + action.to_bytes(2, "little"), after)
+        remember(self.states, before + action.to_bytes(2, "little"), after, STATES)
         if after.is_terminal():
             points = after.returns()[self._player(n % 2)]
             return WON if points > 0 else LOST if points < 0 else DRAWN
@@ -108,7 +96,7 @@ class SpielRules:
         size = math.prod(self.shape)
         shown = np.frombuffer(memoryview((ctypes.c_float * size).from_address(out)), np.float32)
         self.observer(self.state(history), self._player(who), shown)
-        self.shown.put(shown.tobytes() + bytes([who]), history)
+        remember(self.shown, shown.tobytes() + bytes([who]), history, SHOWN)
         return 0
 
     def _player(self, who: int) -> int:
@@ -273,7 +261,7 @@ class SpielGame(Game):
         """
         records = np.zeros((len(planes), self.record), np.int8)
         for record, shown in zip(records, np.ascontiguousarray(planes, np.float32), strict=True):
-            history = self.rules.shown.find(shown[:-1].tobytes() + bytes([int(shown[-1, 0, 0] < 0.5)]))
+            history = self.rules.shown.get(shown[:-1].tobytes() + bytes([int(shown[-1, 0, 0] < 0.5)]))
             if history is None:
                 raise ValueError(f"game:{self.name}: a position that was not shown before can't be searched")
             moves = np.frombuffer(history, np.int16).tolist()

@@ -4,23 +4,19 @@ Small games that tests learn in seconds, many lanes at once in NumPy, with an ex
 
 toy:catch     bsuite's catch: a paddle under a falling ball; random play scores about -0.6, perfect play 1.
 toy:memory    a cue shown in the first row only, blank rows, then repeat it; without memory 2 cues score 0.
-toy:pendulum  Gymnasium's Pendulum-v1, to the bit of its float64 equations, truncated after 200 steps.
-toy:cartpole  Gymnasium's CartPole-v1, likewise; terminated when it falls, truncated after 500 steps.
-toy:conditional  a verb, then the parts that it takes.
-toy:still     the same picture for ever: costs nothing.
 toy:rps       rock-paper-scissors, and toy:skirmish, two against two: games of several players.
 
 toy:module:Class is a game of your own, a dataclass that inherits Toy. Options that are switches or numbers may stand in
-the name: toy:still+planes=1, toy:module:Class+mask.
+the name: toy:memory+cues=4, toy:module:Class+mask.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, is_dataclass, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -29,10 +25,10 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import SPLITMIX, mix
 from polyplay.core.tree import Batch, Field, Spec, Tree
-from polyplay.envs import base_pool, build, spaces
+from polyplay.envs import base_pool, build, shared_rows, spaces
 from polyplay.envs.lane import Seats
 from polyplay.envs.pool import Envs, EnvSpec, Lanes, Pool, closest_names, lane_seeds, need, options
-from polyplay.envs.spaces import ActionSpec, Box, Discrete
+from polyplay.envs.spaces import ActionSpec, Discrete
 
 Arrays = dict[str, np.ndarray]
 Draw = Callable[[], np.ndarray]  # uniforms in [0, 1), one for each of the lanes at hand
@@ -97,112 +93,6 @@ class Toy(ABC):
 def _check(toy: Any, good: bool, needs: str) -> None:
     """Raises UserError: the options of a toy are not good."""
     need(good, f"{needs}, got {', '.join(f'{name}={value!r}' for name, value in asdict(toy).items())}")
-
-
-@dataclass(frozen=True)
-class Still(Toy):
-    """Observation: `planes` noisy images, or with height 0 as many real numbers. Rewards 1, 0, -1 that mean nothing;
-    truncated after `steps`. Numbers stand in the name: toy:still+planes=1+actions=18.
-    """
-
-    planes: int = 4
-    height: int = 84
-    width: int = 84
-    actions: int = 6
-    steps: int = 400
-
-    def __post_init__(self) -> None:
-        good = min(self.planes, self.actions, self.steps) >= 1 and min(self.height, self.width) >= 0
-        _check(self, good, "toy:still needs numbers from 1 up (height and width from 0 up)")
-
-    action = property(lambda self: Discrete(self.actions))
-
-    @property
-    def obs(self) -> Field:
-        if self.height and self.width:
-            return Field((self.planes, self.height, self.width), "uint8")
-        return Field((self.planes,), "float32")
-
-    @cached_property
-    def shown(self) -> np.ndarray:
-        rng, obs = np.random.default_rng(0), self.obs
-        noise = rng.integers(0, 256, obs.shape) if obs.dtype == "uint8" else rng.normal(size=obs.shape)
-        return noise.astype(obs.dtype)
-
-    def reset(self, draw: Draw, n: int) -> Arrays:
-        return {"age": np.zeros(n, np.int64)}
-
-    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
-        age = s["age"] + 1
-        end = age >= self.steps
-        return {"age": age}, (age % 3 - 1).astype(np.float32), np.zeros_like(end), end
-
-    def see(self, s: Arrays) -> np.ndarray:
-        return np.broadcast_to(self.shown, (len(s["age"]), *self.shown.shape))
-
-
-# A verb, then the parts that it takes: the smallest game whose actions are of several parts that depend on the first.
-#
-#     verb        0   1     2       3
-#     takes       -   unit  offset  both
-#     legal       yes one of these in each row, at random, which the observation does not tell
-#
-# So a head whose parts don't know the verb can't be right with more than two of the three: it returns at most 2/3.
-
-
-VERBS, UNITS, OFFSETS = 4, 4, 3
-TAKES = np.array([[False, True, False, True], [False, False, True, True]])  # [unit, offset; verb]
-
-
-@dataclass(frozen=True)
-class ConditionalGame(Toy):
-    """Observation: a cue, one-hot. Right is unit (cue + verb) mod 4, offset (cue + verb) mod 3. The share of right
-    parts over `rows` is the reward: perfect play returns 1, waiting (verb 0) nothing. One wrong value of each part is
-    illegal; what is illegal ends the game with -1.
-    """
-
-    rows: int = 8
-
-    def __post_init__(self) -> None:
-        _check(self, self.rows >= 1, "toy:conditional needs rows ≥ 1")
-
-    obs = Field((UNITS,), "float32")
-    action = {"verb": Discrete(VERBS), "unit": Discrete(UNITS), "offset": Discrete(OFFSETS)}  # noqa: RUF012
-    uses = {"unit": (1, 3), "offset": (2, 3)}  # noqa: RUF012
-    _shapes = {"verb": (VERBS,), "unit": (VERBS, UNITS), "offset": (OFFSETS,)}  # noqa: RUF012
-    legality = {name: Field(shape, "bool") for name, shape in _shapes.items()}  # noqa: RUF012
-
-    def reset(self, draw: Draw, n: int) -> Arrays:
-        return {"row": np.zeros(n, np.int64), **_asked(draw)}
-
-    def step(self, s: Arrays, action: Tree, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
-        verb, unit, offset = action["verb"], action["unit"], action["offset"]
-        right = np.stack([unit == (s["cue"] + verb) % UNITS, offset == (s["cue"] + verb) % OFFSETS])
-        takes, legal, n = TAKES[:, verb], self.legal(s), np.arange(len(verb))
-        allowed = np.stack([legal["unit"][n, verb, unit], legal["offset"][n, offset]])
-        illegal = ~legal["verb"][n, verb] | (takes & ~allowed).any(0)
-        share = (takes & right).sum(0) / np.maximum(takes.sum(0), 1) / self.rows
-        row = s["row"] + 1
-        end = illegal | (row == self.rows)
-        return {"row": row, **_asked(draw)}, np.where(illegal, -1.0, share), end, np.zeros_like(end)
-
-    def see(self, s: Arrays) -> np.ndarray:
-        return np.eye(UNITS, dtype=np.float32)[s["cue"]]
-
-    def legal(self, s: Arrays) -> Tree:
-        """Of units for each verb, of offsets for the verb that is legal; nothing where it takes none."""
-        cue, asked = s["cue"][:, None], s["asked"][:, None]
-        wrong = (cue[..., None] + np.arange(VERBS)[:, None] + 1) % UNITS
-        return {
-            "verb": (np.arange(VERBS) == 0) | (np.arange(VERBS) == asked),
-            "unit": (np.arange(UNITS) != wrong) & TAKES[0][:, None],
-            "offset": (np.arange(OFFSETS) != (cue + asked + 1) % OFFSETS) & TAKES[1][asked],
-        }
-
-
-def _asked(draw: Draw) -> Arrays:
-    """A new cue, and the verb that is legal besides waiting."""
-    return {"cue": (draw() * UNITS).astype(np.int64), "asked": 1 + (draw() * (VERBS - 1)).astype(np.int64)}
 
 
 # Games of several players.
@@ -311,7 +201,7 @@ class Skirmish(Toy):
         return ((second > 0) & ((first == 0) | (second < first))).astype(np.int64)
 
 
-DIGITS = 300  # of a number in a name, which int() and float() take
+NUMBER, DIGITS = re.compile(r"-?(\d+\.?\d*|\.\d+)"), 300  # in a name; those that int() and float() take
 
 
 @dataclass(frozen=True)
@@ -382,64 +272,9 @@ class MemoryGame(Toy):
         return obs
 
 
-@dataclass(frozen=True)
-class Pendulum(Toy):
-    """gymnasium/envs/classic_control/pendulum.py, vectorised; the torque is clipped to [-2, 2]."""
-
-    steps: int = 200  # then truncated
-
-    obs = Field((3,), "float32")
-    action = Box((1,), np.array([-2], np.float32), np.array([2], np.float32))
-
-    def reset(self, draw: Draw, n: int) -> Arrays:
-        return {"th": (2 * draw() - 1) * np.pi, "thdot": 2 * draw() - 1, "age": np.zeros(n, np.int64)}
-
-    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
-        u = np.clip(action[:, 0], -2.0, 2.0)  # float32, as there
-        th, thdot, age = s["th"], s["thdot"], s["age"] + 1
-        angle = (th + np.pi) % (2 * np.pi) - np.pi
-        cost = angle**2 + 0.1 * thdot**2 + 0.001 * u**2
-        new = np.clip(thdot + (3 * 10.0 / 2 * np.sin(th) + 3.0 * u) * 0.05, -8, 8)
-        end = age >= self.steps
-        return {"th": th + new * 0.05, "thdot": new, "age": age}, -cost, np.zeros_like(end), end
-
-    def see(self, s: Arrays) -> np.ndarray:
-        return np.stack([np.cos(s["th"]), np.sin(s["th"]), s["thdot"]], 1).astype(np.float32)
-
-
-@dataclass(frozen=True)
-class CartPole(Toy):
-    """gymnasium/envs/classic_control/cartpole.py (Euler), vectorised; actions: push left, push right."""
-
-    steps: int = 500  # then truncated
-
-    obs = Field((4,), "float32")
-    action = Discrete(2)
-
-    def reset(self, draw: Draw, n: int) -> Arrays:
-        return {"x": np.stack([0.1 * draw() - 0.05 for _ in range(4)], 1), "age": np.zeros(n, np.int64)}
-
-    def step(self, s: Arrays, action: np.ndarray, draw: Draw) -> tuple[Arrays, np.ndarray, np.ndarray, np.ndarray]:
-        x, v, th, w = s["x"].T
-        force, sin, cos, age = np.where(action == 1, 10.0, -10.0), np.sin(th), np.cos(th), s["age"] + 1
-        push = (force + 0.05 * w**2 * sin) / 1.1
-        turn = (9.8 * sin - cos * push) / (0.5 * (4.0 / 3.0 - 0.1 * cos**2 / 1.1))
-        pull = push - 0.05 * turn * cos / 1.1
-        new = np.stack([x + 0.02 * v, v + 0.02 * pull, th + 0.02 * w, w + 0.02 * turn], 1)
-        fallen = (np.abs(new[:, 0]) > 2.4) | (np.abs(new[:, 2]) > 12 * 2 * np.pi / 360)
-        return {"x": new, "age": age}, np.ones(len(x)), fallen, age >= self.steps
-
-    def see(self, s: Arrays) -> np.ndarray:
-        return s["x"].astype(np.float32)
-
-
 TOYS: dict[str, type[Toy]] = {
     "catch": Catch,
     "memory": MemoryGame,
-    "pendulum": Pendulum,
-    "cartpole": CartPole,
-    "conditional": ConditionalGame,
-    "still": Still,
     "rps": RockPaperScissors,
     "skirmish": Skirmish,
 }
@@ -455,12 +290,12 @@ def toy(envs: Envs) -> Toy:
     name, *switches = rest.split("+")
     given, title = {**dict(map(switch, switches)), **envs.options}, f"{kind}:{name}"
     if title in ARENAS:
-        game: Any = build.imported(ARENAS[title])
-        return game(options(game.options, given, title))
-    if kind == "arena":
+        made: Any = build.imported(ARENAS[title])
+    elif kind == "arena":
         allowed = f"{', '.join(ARENAS)}, with options after a +: arena:ctf+size=21"
         raise UserError(f"--env: {envs.title} given, allowed: {allowed}")
-    made = TOYS.get(name) or (own_class(name) if ":" in name else None)
+    else:
+        made = TOYS.get(name) or (own_class(name) if ":" in name else None)
     if made is None:
         known = [f"toy:{k}" for k in TOYS]
         near = closest_names(envs.title, known)
@@ -533,9 +368,8 @@ def switch(word: str) -> tuple[str, bool | int | float | str]:
     name, equals, value = word.partition("=")
     if not equals:
         return name, True
-    whole, point, parts = value.partition(".")
-    if whole.isdecimal() and (parts.isdecimal() or not point) and len(value) < DIGITS:
-        return name, float(value) if point else int(value)
+    if NUMBER.fullmatch(value) and len(value) < DIGITS:
+        return name, float(value) if "." in value else int(value)
     return name, value
 
 
@@ -570,24 +404,19 @@ def game_rng(counters: np.ndarray, at: np.ndarray) -> np.ndarray:
 
 
 class ArrayPool(base_pool.BasePool):
-    """A Pool all of whose state are arrays, `_arrays` by name, and who sits where."""
+    """A Pool all of whose state are its `_arrays`."""
 
-    _arrays: Batch
     _counters: np.ndarray  # of the lanes' or matches' random streams
 
     def _draw(self, at: np.ndarray) -> Draw:
         return lambda: game_rng(self._counters, at)
 
     def state(self) -> Batch:
-        """Copies of its arrays, seating and turns."""
-        seating = {} if self.seating is None else {"seating": self.seating.state()}
-        return tree.map(np.copy, {**self._arrays, **seating, "turns": self._ready.state()})
+        """Copies of its arrays."""
+        return tree.map(np.copy, self._arrays)
 
     def load(self, state: Batch) -> None:
-        tree.write(self._arrays, ..., {k: state[k] for k in self._arrays})
-        if self.seating is not None:
-            self.seating.load(state["seating"])
-        self._ready.load(state["turns"])
+        tree.write(self._arrays, ..., state)
 
 
 class ToyPool(ArrayPool):
@@ -600,8 +429,7 @@ class ToyPool(ArrayPool):
         everyone = np.arange(envs.lanes)
         self._states = self.game.reset(self._draw(everyone), envs.lanes)
         self._begin(everyone, self._states)
-        self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters}
-        self._ready.back(everyone.tolist())
+        self._arrays |= {"game": self._states, "random": self._counters}
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         over = self._rows["over"][numbers]
@@ -618,7 +446,7 @@ class ToyPool(ArrayPool):
         self._write(at, after, {"reward": reward, **flags, "first": False})
 
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
-        self._write(at, states, {"reward": 0.0, **dict.fromkeys(base_pool.FLAGS, False), "first": True})
+        self._write(at, states, shared_rows.first_row(self._rows))
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)
@@ -641,11 +469,10 @@ class MatchPool(ArrayPool):
     """A Pool of a toy of several players: a match steps in the send() that answers its last lane, in that thread."""
 
     def __init__(self, envs: Envs, game: Toy, seed: int, lane: int):
-        super().__init__(envs)
-        base_pool.check_groups(envs, self.spec.seats)
+        self._table = shared_rows.seat_lanes(envs, seed, lane)
+        super().__init__(envs, seating=self._table)
         self._asynchronous = True  # a lane is ready again once its match has stepped
         self.game = game
-        self.seating = self._table = base_pool.Seating(envs.lanes, self.spec.seats, envs.agents, seed, lane)
         n = self._table.matches
         self._counters = game_streams(seed, lane, envs.lanes)[self._table.own[:, 0]]
         self._action = tree.zeros(spaces.fields(self.spec.action), (envs.lanes,))
@@ -653,9 +480,8 @@ class MatchPool(ArrayPool):
         everyone = np.arange(n)
         self._states = self.game.reset(self._draw(everyone), n)
         self._begin(everyone, self._states)
-        self._arrays = {"game": self._states, "rows": self._rows, "random": self._counters, "action": self._action}
+        self._arrays |= {"game": self._states, "random": self._counters, "action": self._action}
         self._arrays |= {"over": self._over, "rests": self._rests, "held": self._held}
-        self._ready.back(range(envs.lanes))
 
     resting = property(lambda self: bool(self._rests.all()))
 
@@ -673,13 +499,12 @@ class MatchPool(ArrayPool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._action, numbers, action)
-        matches = np.unique(self._table.match[numbers])
-        matches = matches[(self._ready.where[self._table.own[matches]] == base_pool.STEPPING).all(1)]
+        matches = self._whole_matches(numbers)
         ended = self._over[matches]
         for at, advance in ((matches[~ended], self._play), (matches[ended], self._rest if self._held else self._new)):
             if at.size:
                 advance(at)
-        self._ready.back(self._table.own[matches].ravel().tolist())
+        self._where[self._table.own[matches]] = base_pool.READY
 
     def _play(self, at: np.ndarray) -> None:
         before = tree.at(self._states, at)
@@ -696,16 +521,11 @@ class MatchPool(ArrayPool):
     def _begin(self, at: np.ndarray, states: Arrays) -> None:
         self._table.draw(at)
         self._over[at] = self._rests[at] = False
-        self._write(at, states, self._nothing())
+        self._write(at, states, shared_rows.first_row(self._rows))
 
     def _rest(self, at: np.ndarray) -> None:
         self._rests[at] = True
-        tree.write(self._rows, self._table.lanes[at], self._nothing())
-
-    def _nothing(self) -> Batch:
-        """Of a row that follows no step."""
-        counts: Batch = {k: 0.0 for k in ("reward", "team_reward", "events") if k in self._rows}
-        return {**counts, **dict.fromkeys(base_pool.FLAGS, False), "first": True}
+        tree.write(self._rows, self._table.lanes[at], shared_rows.first_row(self._rows))
 
     def _write(self, at: np.ndarray, states: Arrays, row: Batch) -> None:
         tree.write(self._states, at, states)

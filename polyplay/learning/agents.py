@@ -141,23 +141,24 @@ APART = 7_919  # between the seeds of agents: no two begin with the same weights
 
 
 class JointProgress(LearnerPart):
-    """Ends the run once all agents together have learnt from its steps."""
+    """One agent of several: the run ends once all of them together have learnt from its steps."""
 
-    def __init__(self, params: AgentParams):
-        self.params = params
+    def __init__(self, params: AgentParams, agent: int):
+        self.params, self.agent = params, agent
 
     def begin(self, found: OpenCheckpoint | None) -> None:
         self.progress(self.learner.learnt)
 
     def progress(self, steps: float) -> float:
-        self.params.learnt[self.learner.spec.agent] = steps
+        self.params.learnt[self.agent] = steps
         together: float = self.params.together
         return together
 
 
 class AgentRollouts(Rollouts):
     """Rollouts that several agents act, each in a part of the queue of its own. league: that knows past agents and who
-    copies whom; snapshots: updates of an agent from one past agent to the next; initial: see Source.
+    copies whom; snapshot_every: updates of an agent from one past agent to the next; initial: hyperparameters of each
+    agent where they differ, empty: nowhere.
     """
 
     replayable = False
@@ -167,11 +168,11 @@ class AgentRollouts(Rollouts):
         queue: RolloutQueue,
         n: int,
         league: League | None = None,
-        snapshots: int = 0,
+        snapshot_every: int = 0,
         initial: Sequence[Mapping[str, float]] = (),
     ):
         super().__init__(queue, n)
-        self.league, self.snapshots, self.agents, self.initial = league, snapshots, queue.consumers, initial
+        self.league, self.snapshot_every, self.agents, self.initial = league, snapshot_every, queue.consumers, initial
 
     def open(self, ctx: WorkerContext, learner: Learner, params: AgentParams, replayed: bool = False) -> Feed:
         return AgentFeed(self, ctx, learner, params)
@@ -203,7 +204,7 @@ def agent_spec(spec: LearnerSpec, agent: int, source: Source, params: AgentParam
     hyper, own = spec.hyperparameters, source.initial[agent] if source.initial else {}
     made = Hyperparameters(hyper.anneal, **{**hyper.configured, **own})
     made.schedules = hyper.schedules
-    return replace(spec, agent=agent, parts=(*spec.parts, JointProgress(params)), hyperparameters=made)
+    return replace(spec, parts=(*spec.parts, JointProgress(params, agent)), hyperparameters=made)
 
 
 class AgentFeed(Feed):
@@ -220,7 +221,7 @@ class AgentFeed(Feed):
         self.first_save = checkpoint.update_of(ctx.resume) if ctx.resume is not None else 0  # that it goes on from
         self.number = self.first_save  # of the last save
         self.rounds = 0
-        self.past = past_agents(self, source.league, source.snapshots)
+        self.past = past_agents(self, source.league, source.snapshot_every)
         self.copies: AgentCopies | None = None
         self.join = collator_for(self.queue, source.n, self.learner.device)
         self.publish()
@@ -328,11 +329,11 @@ class Windows(Source):
     queue: RolloutQueue
     capacity: int  # windows of a buffer
     batch: int  # windows of an update
-    reuse: float = 1.0  # 0: drawing waits for nothing once the buffer is full
-    publish: int = 1  # updates from one published version of the weights to the next
-    stale: int = 0  # versions that the published weights are behind
+    sample_reuse: float = 1.0  # windows drawn for each that came; 0: drawing waits for nothing once the buffer is full
+    publish_every: int = 1  # updates from one published version of the weights to the next
+    staleness: int = 0  # versions that the published weights are behind
     league: League | None = None  # that knows past agents
-    snapshots: int = 0  # updates from one past agent to the next
+    snapshot_every: int = 0  # updates from one past agent to the next
     n = 1  # slots taken at once
 
     @property
@@ -351,12 +352,12 @@ class Windows(Source):
         return rows * self.queue.window * (self.capacity + self.batch)
 
     def describe(self) -> list[str]:
-        reuse = f"reuse {self.reuse:g}" if self.reuse else "reuse free"
-        stale = f", {self.stale} versions behind" if self.stale else ""
+        reuse = f"reuse {self.sample_reuse:g}" if self.sample_reuse else "reuse free"
+        stale = f", {self.staleness} versions behind" if self.staleness else ""
         return [
             f"buffer  {self.capacity:,} windows × {self.queue.window} steps, {reuse}",
             f"batch   {self.batch:,} windows, drawn at random",
-            f"version every {self.publish} updates{stale}",
+            f"version every {self.publish_every} updates{stale}",
         ]
 
 
@@ -431,14 +432,14 @@ class WindowFeed(Feed):
         self.source, self.queue, self.params = source, source.queue, params.each[0]
         self.first = ctx.index == 0
         self.alone = self.queue.consumers == 1
-        self.past = past_agents(self, source.league, source.snapshots) if self.first else None
+        self.past = past_agents(self, source.league, source.snapshot_every) if self.first else None
         kept = {k: v for k, v in self.queue.rows.items() if k in COLUMNS and k not in LEFT}
         columns = specs_of(kept, 3) | TARGETS
         seed = seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index
         state = specs_of(self.queue.state, 3)
-        self.buffer = WindowBuffer(columns, state, self.queue.window, source.capacity, source.reuse, seed)
+        self.buffer = WindowBuffer(columns, state, self.queue.window, source.capacity, source.sample_reuse, seed)
         self.fresh, self.since = 0.0, 0  # agent steps, and windows, that came since the last update
-        self.versions: deque[PublishedWeights] = deque(maxlen=source.stale + 1)
+        self.versions: deque[PublishedWeights] = deque(maxlen=source.staleness + 1)
         learner.checkpoints.more = self._write
         if ctx.resume is not None:
             self._load()
@@ -451,13 +452,13 @@ class WindowFeed(Feed):
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
         """Rollouts that came; (): a batch is due; None: nothing came for a while."""
-        rollouts = self.queue.batches(1).consumer(self.ctx.index, wait=bool(self.source.reuse))
+        rollouts = self.queue.batches(1).consumer(self.ctx.index, wait=bool(self.source.sample_reuse))
         while True:
-            if self.source.reuse and self.buffer.due(self.source.batch):
+            if self.source.sample_reuse and self.buffer.due(self.source.batch):
                 yield ()
                 continue
             rollout = next(rollouts)
-            if rollout is None and not self.source.reuse and self.buffer.due(self.source.batch):
+            if rollout is None and not self.source.sample_reuse and self.buffer.due(self.source.batch):
                 yield ()
             else:
                 if rollout is None:
@@ -518,9 +519,9 @@ class WindowFeed(Feed):
         yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh)
         self.fresh = 0.0
         self.ctx.counters.tally("reuse", source.batch, self.since)
-        self.ctx.counters.tally("staleness", lags.sum() / source.publish, lags.size)
+        self.ctx.counters.tally("staleness", lags.sum() / source.publish_every, lags.size)
         self.since = 0
-        if self.first and learner.version % source.publish == 0:
+        if self.first and learner.version % source.publish_every == 0:
             self._publish()
         if self.past is not None:
             self.past.look()

@@ -23,9 +23,9 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
-from polyplay.learning.losses import Hyper, Loss, LossOutput, check_loss, check_output
+from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput, check_loss, check_output
 from polyplay.learning.parts import LearnerPart, open_parts
-from polyplay.learning.unreal import DRAWN, UnrealWindows
+from polyplay.learning.unreal import DRAWN, UnrealWindows, WithAuxiliary, terms_of
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
@@ -217,7 +217,9 @@ class Runner:
 
 @dataclass(frozen=True)
 class LearnerSpec(Holder):
-    """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long."""
+    """What a learner is to do, besides wiring: network, loss, update, hyperparameters, how long. An actor-critic's loss
+    gets the terms that its network has heads or a core for, and the memory that these draw from.
+    """
 
     policy: PolicyFactory
     loss: Loss
@@ -226,7 +228,6 @@ class LearnerSpec(Holder):
     total: float  # agent steps; learning ends there
     parts: tuple[LearnerPart, ...] = ()  # what else it has: a target network, how the rate falls, …
     passes: Epochs | None = None  # over each batch of rollouts, where they are several
-    agent: int = 0
 
     def __post_init__(self) -> None:
         if not isinstance(self.policy, PolicyFactory):
@@ -237,12 +238,27 @@ class LearnerSpec(Holder):
             if not isinstance(part, LearnerPart):
                 allowed = "objects of subclasses of LearnerPart, as TargetNetwork(every=100)"
                 raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
-        drawn = [name for name in DRAWN if name in self.loss.terms]
-        if drawn and not any(isinstance(part, UnrealWindows) for part in self.parts):
-            raise UserError(f"LearnerSpec.parts: the loss has {drawn[0]}, which needs the part UnrealWindows()")
+        hyper, terms = self.hyperparameters, terms_of(self.policy)
+        if self.loss.anneals and "remaining" not in hyper.configured:
+            self._become("hyperparameters", Hyperparameters(hyper.anneal, **hyper.configured, remaining=1.0))
+        if terms and isinstance(self.loss, ActorCriticLoss):
+            self._become("loss", WithAuxiliary(self.loss, terms))
+        draws = any(name in self.loss.terms for name in DRAWN)
+        if draws and not any(isinstance(part, UnrealWindows) for part in self.parts):
+            self._become("parts", (*self.parts, UnrealWindows()))
         if self.update.replicas > 1 and any(part.admit for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
+        self.update.fit(self.policy)
+
+    @property
+    def agent(self) -> int:
+        """The agent that learns, of several."""
+        return max((part.agent for part in self.parts), default=0)
+
+    def _become(self, name: str, value: object) -> None:
+        """Complete what is given by what it needs."""
+        object.__setattr__(self, name, value)
 
     def holds(self) -> Mapping[str, Any]:
         """See Holder."""

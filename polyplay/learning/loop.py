@@ -17,13 +17,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from polyplay.acting.actor import Actor, LanePlayer, TapeRecorder
+from polyplay.acting.actor import Actor, Exploration, LanePlayer, TapeRecorder, player_from_cpu, report_faults
 from polyplay.acting.predictor import LaneTable, Predictor
-from polyplay.acting.rows import Exploration, player_from_cpu, report_faults
 from polyplay.acting.worker import open_pool
 from polyplay.buffers import TrainingQueue, actor_checkpoint, delivery_log, replay_worker
 from polyplay.buffers.league import League
-from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.replay import Replay
 from polyplay.buffers.replay_worker import SampleQueue
 from polyplay.buffers.rollout_queue import (
     UNWRITTEN,
@@ -211,6 +210,12 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         run(batch, state, 0)
     except UserError:
         raise
+    except KeyError as error:
+        if isinstance(name := error.args[0], str) and name not in {**run.hyper, **batch, **state}:
+            kind, known = type(spec.loss).__name__, ", ".join(run.hyper)
+            raise UserError(
+                f"LearnerSpec.loss: class {kind}: no hyperparameter or row {name!r}; there are {known}"
+            ) from None
     except Exception:
         return
 
@@ -325,10 +330,6 @@ class InlineFeed(ActingFeed):
     def learn(self, item: Rollout) -> Iterator[None]:
         tape = self.recorder.take() if self.recorder else None
         return self.learner.step(*item, tape)
-
-    def finish(self, item: Rollout) -> None:
-        self.collate.done()
-        report_faults(self.ctx, self.pool)
 
     def late(self) -> bool:
         return self.actor.late()
@@ -542,8 +543,7 @@ class ReplayFeed(Feed):
         self.buffer = self.replay.open(seed_of(ctx.seed, ctx.incarnation % 1000) + ctx.index)
         self.updates, self.steps = 0, math.prod(source.source.shape)  # agent steps of a rollout
         self.ahead: Batch | None = None  # the next update's sample, drawn before the steps that make it due
-        # where others change the weights meanwhile, each update begins with the newest
-        self.divided = divide(learner, self.replay.batch) and not apart
+        divided = divide(learner, self.replay.batch)
         if not apart:
             learner.checkpoints.more = self.write
         replicas = learner.spec.update.replicas
@@ -556,15 +556,22 @@ class ReplayFeed(Feed):
                 learner.run.begin(to_device(self.ahead, learner.device), learner.version)
         self.feed = source.source.open(ctx, learner, params, replayed=True)
         self.alone, self.blocking = self.feed.alone, self.feed.blocking
+        # where others change the weights meanwhile, each update begins with the newest
+        self.divided = divided and not apart and not self.blocking
 
     def items(self) -> Iterator[Rollout | Nothing | None]:
-        rollouts = self.feed.items()
+        """Rollouts, and () while updates are due. Where the next rollout makes one due, and other threads may begin
+        with it while this one acts, its sample is drawn before.
+        """
+        rollouts, learner = self.feed.items(), self.learner
         while True:
-            if self.buffer.due(self.ahead is not None):
+            if self.buffer.due(int(self.ahead is None)):
                 yield ()
                 continue
-            if self.divided and not self.blocking:
-                self.draw_ahead()
+            if self.divided and self.ahead is None and self.buffer.due(coming=self.steps):
+                with self.ctx.counters.timed("replay"):
+                    self.ahead = self.buffer.sample(learner.remaining)
+                learner.run.begin(to_device(self.ahead, learner.device), learner.version)
             yield next(rollouts)
 
     def learn(self, item: Rollout | Nothing) -> Iterator[None]:
@@ -574,43 +581,29 @@ class ReplayFeed(Feed):
         buffer, learner, counters = self.buffer, self.learner, self.ctx.counters
         if item:
             rows, state = item
-            before = buffer.steps
+            before, lanes = buffer.steps, slice(self.feed.lane, self.feed.lane + rows["first"].shape[1])
             with counters.timed("replay"):
                 learner.observe({"obs": rows["obs"]})
-                steps = buffer.add_rollout(rows, state, self.feed.lane)
+                steps = buffer.add(rows, lanes, state, overlap=True)
             buffer.steps = before + (yield from learner.count_only(steps))
         else:
-            sample = self._draw() if self.ahead is None else self.ahead
+            with counters.timed("replay"):
+                sample = buffer.sample(learner.remaining) if self.ahead is None else self.ahead
             self.ahead = None
             priority = yield from learner.step_on_sample(sample)
-            if priority is not None and isinstance(self.replay.sampler, Proportional):
+            if priority is not None and self.replay.sampler is not None:
                 with counters.timed("replay"):
                     buffer.update_priorities(sample["id"], to_host(priority))
             self.updates += 1
             if self.updates % replay_worker.REPORT == 0:
                 replay_worker.report_replay(self.ctx, buffer)
-        self.between = self.blocking or not buffer.due(self.ahead is not None)
+        self.between = self.blocking or not buffer.due(int(self.ahead is None))
 
     def finish(self, item: Rollout | Nothing) -> None:
         if item:
             self.feed.finish(item)
         elif self.blocking:
             self.feed.publish()
-
-    def draw_ahead(self) -> None:
-        """Draw the next sample and begin with it, if the next rollout makes an update due: other threads pass it
-        through the target network while this one acts.
-        """
-        buffer, replay = self.buffer, self.replay
-        if self.ahead is not None or not buffer.ready:
-            return
-        if buffer.owed() + self.steps * (replay.ratio or 0.0) >= replay.batch * buffer.each:
-            self.ahead, learner = self._draw(), self.learner
-            learner.run.begin(to_device(self.ahead, learner.device), learner.version)
-
-    def _draw(self) -> Batch:
-        with self.ctx.counters.timed("replay"):
-            return self.buffer.sample(self.buffer.importance_exponent(self.learner.remaining))
 
     def late(self) -> bool:
         return self.feed.late()

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.errors import Fraction, NonNegative, Positive, UserError
-from polyplay.core.numbers import uniform
+from polyplay.core.numbers import ValueUnits, uniform
 from polyplay.core.tree import Batch
 from polyplay.nets.policy import Policy
 
@@ -196,9 +196,13 @@ class Loss:
 
     metrics: tuple[str, ...] = ("loss",)  # names of the reported scalars, all of them in every result
     terms: Mapping[str, float] = MappingProxyType({})  # added terms, by name, and their costs
+    reward: str = "none"  # what rewards become: limited to ±1 ("clip"), their sign, …
+    reward_scale: float = 1.0  # multiplies rewards
+    rescale: float = 0.0  # ε of the h that values are rescaled by; 0: they are not
     reduction: str = "mean"  # over the batch; "sum": the gradient grows with the batch
     whole: bool = True  # with several passes over a rollout, minibatches have whole lanes with all their rows
     divisible: bool = False  # the losses of parts of a batch of transitions add up to its own; see `ahead`
+    anneals: bool = False  # takes the hyperparameter `remaining`, the part of the run to come
     recalls: bool = False  # unrolls the rows that were acted and no others, so activations of acting can serve
 
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
@@ -214,6 +218,11 @@ class Loss:
     def title(self) -> str:
         """Its name in the diagram."""
         return type(self).__name__
+
+    @property
+    def units(self) -> ValueUnits:
+        """Units of the values that the network learns; a sign has no scale."""
+        return ValueUnits(1.0 if self.reward == "sign" else self.reward_scale, self.rescale)
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
         """Compute what several passes over a rollout [T+1, B] share: at least `valid` [T, B]. scale: of rewards."""
@@ -482,6 +491,10 @@ class PPO(ActorCriticLoss):
     whole = False
 
     metrics = (*COMMON, "clip_fraction", "clip_range")
+
+    @property
+    def anneals(self) -> bool:  # type: ignore[override]
+        return self.anneal_clip
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
         """A rollout's advantage, target, valid, each [T, B], from its rows [T+1, B]. scale: of rewards, as learnt."""

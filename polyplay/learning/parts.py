@@ -40,6 +40,7 @@ class LearnerPart:
     learner: Learner  # whose it is, once it is open
     net: Policy | None = None  # a second network, once it is open: losses get it as the target network
     vectors: ClassVar[int] = 0  # of all weights that it holds, for estimates of memory and checkpoints
+    agent: int = 0  # whose learner it makes the learner, where a run has several agents
 
     # Before an update, of all its passes: take over what changes as the run goes on.
     adjust: Callable[[], None] | None = None

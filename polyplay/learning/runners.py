@@ -239,7 +239,7 @@ EAGER = {  # what only eager updates do, and why traced ones do not; the last tw
     "nets.layers.recall": "outputs of acting are no inputs: a traced update computes them again",
     "nets.layers.cache_half_weights": "copies in bfloat16 are no inputs: a traced update converts its weights",
     "nets.layers._GradientOfUses": "its backward fills Python lists: a traced update adds up the gradients of all uses",
-    "nets.recurrent.TemporalLinks": "how many lanes tick is a number: a traced update computes all, and keeps all",
+    "nets.recurrent._copied": "how many lanes tick is a number: a traced update computes all, and keeps all",
 }
 PureUpdate = Callable[..., tuple[Tensor, Tensor, LossOutput]]
 

@@ -9,6 +9,7 @@ means, over transitions or examples; WithAuxiliary makes sums of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -22,12 +23,15 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
+from polyplay.core.numbers import ValueUnits
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.learning import losses
 from polyplay.learning.losses import Hyper, Loss, LossOutput, Transitions, masked_mean
 from polyplay.learning.parts import LearnerPart
 from polyplay.nets.actor_critic import CELL, FRAMES, PICTURE, ActorCritic, control_cells
 from polyplay.nets.device import to_device, to_host
+from polyplay.nets.factory import NetworkFactory
+from polyplay.nets.policy import PolicyFactory
 
 # A learner's memory of recent rows, and what it draws from them for UNREAL's reward prediction and value replay
 # (Jaderberg et al. 2016, §3.2 and §3.3).
@@ -247,6 +251,46 @@ KL = MappingProxyType({"kl_posterior": 1e-3, "kl_prior": 1e-4})  # terms of a te
 DRAWN = {"reward_prediction": "reward_logits", "value_replay": "replayed_value"}  # outputs of rows that a learner drew
 
 
+def task_costs(auxiliary: str, unroll: int, live: tuple[str, ...] = ()) -> dict[str, float]:
+    """The auxiliary tasks that --auxiliary names, and what each costs. live: those whose costs are hyperparameters;
+    where there are such, no others are known, and none has a cost here. Raises UserError: another task or cost, or
+    rollouts that are too short to predict a reward from three rows.
+    """
+    allowed, found = ", ".join(live or TERMS), dict[str, float]()
+    allowed += ", a comma between, or none" + ("; costs are in --ranges" if live else "; each may have =COST")
+    for word in () if auxiliary == "none" else auxiliary.split(","):
+        task, equals, cost = word.strip().partition("=")
+        if task not in (live or TERMS) or task in found or (live and equals):
+            twice = " twice" if task in found else ""
+            raise UserError(f"--auxiliary: {word} given{twice}, allowed: {allowed}")
+        found[task] = _cost(word, cost) if equals else TERMS[task][1]
+    if "reward" in found and unroll < FRAMES:
+        raise UserError(f"--unroll {unroll} given, allowed with --auxiliary reward: {FRAMES} or more")
+    return found
+
+
+def _cost(word: str, number: str) -> float:
+    try:
+        cost = float(number)
+    except ValueError:
+        cost = math.nan
+    if not 0.0 <= cost < math.inf:
+        raise UserError(f"--auxiliary: {word} given, allowed for a cost: a number, 0 or more")
+    return cost
+
+
+def terms_of(policy: PolicyFactory) -> dict[str, float]:
+    """What a network adds to its loss, with the costs: the two KL divergences of a temporal core, the tasks that it has
+    heads for.
+    """
+    if not isinstance(policy, NetworkFactory):
+        return {}
+    tasks = policy.options.get("auxiliary", ())
+    costs = tasks if isinstance(tasks, Mapping) else {task: TERMS[task][1] for task in tasks}
+    core = KL if policy.options.get("core") == "temporal" else {}
+    return {**core, **{TERMS[task][0]: cost for task, cost in costs.items()}}
+
+
 @dataclass(frozen=True)
 class WithAuxiliary(Loss):
     """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
@@ -284,6 +328,14 @@ class WithAuxiliary(Loss):
     @property
     def whole(self) -> bool:  # type: ignore[override]
         return self.loss.whole
+
+    @property
+    def anneals(self) -> bool:  # type: ignore[override]
+        return self.loss.anneals
+
+    @property
+    def units(self) -> ValueUnits:
+        return self.loss.units
 
     @property
     def recalls(self) -> bool:  # type: ignore[override]

@@ -29,7 +29,6 @@ from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 from polyplay.learning import losses
 from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight, masked_mean
-from polyplay.nets import q_network
 from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
 # Targets of action values, and priorities: pure, without gradient; inputs are never written to.
@@ -44,17 +43,13 @@ from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy
 
 
 @torch.no_grad()
-def scalar(
-    ret: Tensor, discount: Tensor, target: Tensor, online: Tensor | None = None, mask: Tensor | None = None
-) -> Tensor:
-    """y = G + D·Q⁻(s', a*) [B] with a* = argmax_a Q⁻(s', a) (Mnih et al. 2015); with `online`, its argmax: double
-    Q-learning (van Hasselt et al. 2016).
-
-    ret, discount: G, D float [B]; target: Q⁻(s', ·) [B, A]; online: Q(s', ·) [B, A]; mask: legal at s', bool [B, A].
-    Raises ValueError for shapes that do not fit.
+def td_target(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
+    """y = G + D·Q⁻(s', a*) [B], from G, D and Q⁻ of the action chosen at s', float [B] each; where D = 0 the network's
+    output is not used, even if it is NaN. Raises ValueError for shapes that do not fit.
     """
-    check_shapes(online is None or online.shape == target.shape, "online must be as target", target, online)
-    return targeted(ret, discount, take_action(target, greedy_action(target if online is None else online, mask)))
+    fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
+    check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
+    return ret + torch.where(discount == 0, 0.0, discount * ahead)
 
 
 @torch.no_grad()
@@ -69,7 +64,8 @@ def categorical(
 ) -> Tensor:
     """The projected distribution m [B, K] of G + D·Z⁻(s', a*) (Bellemare et al. 2017, algorithm 1).
 
-    a* has the highest mean by target⁻'s logits [B, A, K], or by `online`'s (double). The rest as in `scalar`.
+    ret, discount: G, D float [B]. a* has the highest mean by target⁻'s logits [B, A, K], or by `online`'s (double);
+    mask: legal at s', bool [B, A]. Raises ValueError for shapes that do not fit.
     """
     fit = ret.ndim == 1 and ret.shape == discount.shape == target.shape[:1] and target.ndim == 3
     names = "ret and discount must be [B], target and online [B, A, K]"
@@ -169,15 +165,17 @@ class TransitionLoss(Loss, ABC):
     def __call__(self, policy: QNetwork, target: QNetwork, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         """One pass each, as large as can be without taking gradients that nobody wants."""
         out: Batch = {"q": _scores(policy, batch, 0)}
-        out["target"] = batch["target"] if "target" in batch else self.ahead(target, batch)["target"]
-        if self.double:
-            with torch.no_grad():
+        with torch.no_grad():
+            out["target"] = batch["target"] if "target" in batch else _scores(target, batch, 1, cached=True)
+            if self.double:
                 out["online"] = _scores(policy, batch, 2)
         return self.score(out, batch)
 
     @torch.no_grad()
     def ahead(self, target: QNetwork, batch: Batch) -> Batch:
-        """ "target" of `score`. target.cache_weights() saves each pass the conversion of its weights."""
+        """Compute "target" of `score` before the rest. target.cache_weights() saves each pass the conversion of its
+        weights.
+        """
         return {"target": _scores(target, batch, 1, cached=True)}
 
     @abstractmethod
@@ -208,17 +206,18 @@ class QLoss(TransitionLoss):
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
         mask = batch["mask"][1] if "mask" in batch else None
-        goal = scalar(batch["return"], batch["discount"], out["target"], out.get("online"), mask)
-        q = q_network.take_action(out["q"], batch["action"])
-        error, weight = goal - q, losses.importance_weight(batch, goal)
+        best = greedy_action(out["online" if "online" in out else "target"], mask)
+        goal = td_target(batch["return"], batch["discount"], take_action(out["target"], best))
+        q = take_action(out["q"], batch["action"])
+        error, weight = goal - q, importance_weight(batch, goal)
         size, bound = error.abs(), self.clip or torch.inf
         inner = size.clamp(max=bound)
         each = weight * (inner * (size - 0.5 * inner))
         size = size.detach()
         loss = each.sum() * self.replicas if self.reduction == "sum" else each.mean()
 
-        metrics = {**_common(loss, q, goal, size, weight), "clipped": (size > bound).to(size.dtype).mean()}
-        return LossOutput(loss, metrics, size)
+        means = (x.detach().mean() for x in (q, goal, size, weight, (size > bound).to(size.dtype)))
+        return LossOutput(loss, dict(zip(self.metrics, (loss.detach(), *means), strict=True)), size)
 
 
 @dataclass(frozen=True)
@@ -244,13 +243,14 @@ class CategoricalLoss(TransitionLoss):
         mask = batch["mask"][1] if "mask" in batch else None
         where = self.low, self.high
         goal = categorical(batch["return"], batch["discount"], out["target"], *where, out.get("online"), mask)
-        logits = q_network.take_action(out["q"], batch["action"])
-        each, weight = -(goal * logits.log_softmax(-1)).sum(-1), losses.importance_weight(batch, goal[:, 0])
+        logits = take_action(out["q"], batch["action"])
+        each, weight = -(goal * logits.log_softmax(-1)).sum(-1), importance_weight(batch, goal[:, 0])
         floor = -torch.special.xlogy(goal, goal).sum(-1)  # the least that it can be: the target's entropy
         kl = (each.detach() - floor).clamp(min=0.0)
         loss = (weight * each).mean()
-        q, mean = q_network.expected_value(logits.detach(), *where), goal @ q_network.support(*where, goal)
-        metrics = {**_common(loss, q, mean, (mean - q).abs(), weight), "kl": kl.mean(), "entropy": floor.mean()}
+        q, mean = expected_value(logits.detach(), *where), goal @ support(*where, goal)
+        means = (x.mean() for x in (q, mean, (mean - q).abs(), weight, kl, floor))
+        metrics = dict(zip(self.metrics, (loss.detach(), *means), strict=True))
         return LossOutput(loss, metrics, kl if self.priority == "kl" else each.detach())
 
 
@@ -294,21 +294,16 @@ class SequenceLoss(Loss):
         rows = {k: batch[k][len(batch[k]) - len(out["q"]) :] for k in keys if k in batch}
         eps = self.rescale or None
         target, valid = sequence_targets(rows, out["target"], self.gamma, self.n, out.get("online"), eps)
-        q = torch.where(valid, q_network.take_action(out["q"][:-1], rows["action"][:-1]), 0.0)
-        goal = torch.where(valid, target, 0.0)
-        error, weight = goal - q, losses.importance_weight(batch, goal[0])
+        action = rows["action"][:-1]
+        q, goal = (torch.where(valid, x, 0.0) for x in (take_action(out["q"][:-1], action), target))
+        error, weight = goal - q, importance_weight(batch, goal[0])
         loss = (weight * (0.5 * error.square().sum(0))).mean()
         size = error.detach().abs()
 
         values = (unscale(x.detach(), self.rescale) if self.rescale else x.detach() for x in (q, goal))
-        means = (loss.detach(), *(masked_mean(x, valid) for x in (*values, size)), weight.mean())
-        metrics = {**dict(zip(COMMON, means, strict=True)), "rows_mean": valid.sum(0).to(size.dtype).mean()}
-        return LossOutput(loss, metrics, sequence_priority(size, valid, self.eta))
-
-
-def _common(loss: Tensor, q: Tensor, goal: Tensor, size: Tensor, weight: Tensor) -> dict[str, Tensor]:
-    means = (x.detach().mean() for x in (q, goal, size, weight))
-    return dict(zip(COMMON, (loss.detach(), *means), strict=True))
+        learnt = valid.sum(0).to(size.dtype).mean()
+        means = (loss.detach(), *(masked_mean(x, valid) for x in (*values, size)), weight.mean(), learnt)
+        return LossOutput(loss, dict(zip(self.metrics, means, strict=True)), sequence_priority(size, valid, self.eta))
 
 
 # The loss of deterministic policies. batch: transitions of a replay's `sample()`, as tensors: "return", "discount" [B],
@@ -336,6 +331,7 @@ class DPGLoss(Loss):
 
     clip: float = 1.0
     saturation_cost: float = 0.0
+    reward_scale: float = 1.0  # of the rewards in the replay
 
     metrics = (
         "loss", "critic_loss", "q_mean", "target_mean", "td_abs", "weight_mean", "policy_value", "dqda_clip_fraction",
@@ -350,7 +346,7 @@ class DPGLoss(Loss):
 
     def score(self, out: Batch, batch: Batch) -> LossOutput:
         """Score what `policy.learnt` gives of s_t, and "target" [B], Q⁻(s', μ⁻(s')) of s_{t+n}, without gradient."""
-        goal = targeted(batch["return"], batch["discount"], out["target"])
+        goal = td_target(batch["return"], batch["discount"], out["target"])
         error = goal - out["q"]
         weight = importance_weight(batch, goal)
         critic = (weight * 0.5 * error.square()).mean()
@@ -363,13 +359,3 @@ class DPGLoss(Loss):
         means = (x.detach().mean() for x in (out["q"], goal, size, weight, out["value"], beyond, ends))
         metrics = dict(zip(self.metrics, (loss.detach(), critic.detach(), *means), strict=True))
         return LossOutput(loss, metrics, size)
-
-
-@torch.no_grad()
-def targeted(ret: Tensor, discount: Tensor, ahead: Tensor) -> Tensor:
-    """y = G + D·Q⁻(s', μ⁻(s')) [B]; where D = 0 the network's output is not used, even if it is NaN.
-    Raises ValueError for shapes that do not fit.
-    """
-    fit = ret.ndim == 1 and ret.shape == discount.shape == ahead.shape
-    check_shapes(fit, "ret, discount and ahead must be one [B]", ret, discount, ahead)
-    return ret + torch.where(discount == 0, 0.0, discount * ahead)

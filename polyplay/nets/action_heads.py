@@ -77,7 +77,8 @@ class ConditionalHead(SeveralHeads):
         self.counts, self.widths = [len(uses[path]) for path in rest], self.sizes
         self.sizes = [n * width for n, width in zip([1, *self.counts], self.widths, strict=True)]
         self.size = sum(self.sizes)
-        users, values = [list(uses[path]) for path in rest], range(first.size)
+        self.values = users = [list(uses[path]) for path in rest]  # of each other part, those of the first that use it
+        values = range(first.size)
         places = [list(range(first.size)) for _ in values]
         for start, width, some in zip(accumulate(self.sizes[:-1]), self.widths[1:], users, strict=True):
             for v in values:
@@ -91,8 +92,8 @@ class ConditionalHead(SeveralHeads):
         """Without the numbers of a part."""
         (name, first), *rest = self.parts.items()
         found = [*first.segments(name)]
-        for (path, part), values in zip(rest, self.users.split(self.counts), strict=True):
-            for value in values.tolist() if path != without else ():
+        for (path, part), values in zip(rest, self.values, strict=True):
+            for value in values if path != without else ():
                 found += part.segments(path, f" of {name} {value}")
         return tuple(found)
 
@@ -165,8 +166,7 @@ class UnitPointer(nn.Module):
         super().__init__()
         at = head.paths.index(part)
         self.sizes, self.embedding = [sum(head.sizes[:at]), sum(head.sizes[at + 1 :])], embedding
-        values = head.users.split(head.counts)[at - 1].tolist()
-        names = [f"query of action {part} of {head.paths[0]} {value}" for value in values]
+        names = [f"query of action {part} of {head.paths[0]} {value}" for value in head.values[at - 1]]
         queries = tuple(AxisSegment(name, (embedding,), fixed=True, silent=True) for name in names)
         self.query, self.others = Linear.along(queries, columns), Linear.along(head.axis(part), columns)
 

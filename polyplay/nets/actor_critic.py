@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, cast
 
 import torch
@@ -117,9 +118,9 @@ class PixelControl(nn.Module):
             raise UserError(f"--auxiliary pixel: takes actions that are whole numbers, here they are {shown}")
         self.cells, self.paths = cells, tuple(leaves)
         self.parts = [n for leaf in leaves.values() for n in leaf.classes]
-        options = torch.tensor(self.parts)
-        self.register_buffer("options", options.repeat_interleave(options), persistent=False)
-        self.register_buffer("starts", 1 + options.cumsum(0) - options, persistent=False)
+        options, starts = [n for n in self.parts for _ in range(n)], [*accumulate(self.parts[:-1], initial=1)]
+        self.register_buffer("options", torch.tensor(options), persistent=False)
+        self.register_buffer("starts", torch.tensor(starts), persistent=False)
         kernel = 4 - cells[0] % 2, 4 - cells[1] % 2
         self.map = (cells[0] - kernel[0]) // 2 + 1, (cells[1] - kernel[1]) // 2 + 1
         self.fc = Linear(features, CHANNELS * math.prod(self.map))
@@ -223,7 +224,7 @@ class AuxiliaryHeads(nn.Module):
     pixel: PixelControl | None
     reward: RewardPrediction | None
 
-    def __init__(self, tasks: Sequence[str], features: tuple[int, int], spec: EnvSpec):
+    def __init__(self, tasks: Collection[str], features: tuple[int, int], spec: EnvSpec):
         super().__init__()
         self.pixel, self.reward, self.value = None, None, "value" in tasks  # whether values of replayed rows are wanted
         if "pixel" in tasks:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import inspect
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -24,10 +25,10 @@ from polyplay.envs import rules
 from polyplay.envs.pool import EnvSpec, closest_names
 from polyplay.envs.process_state import outside
 from polyplay.envs.spaces import Box, Discrete, describe_fields, fields
-from polyplay.nets import action_heads, layers, recurrent, torsos
+from polyplay.nets import action_heads, recurrent, torsos
 from polyplay.nets.actor_critic import ActorCritic, AuxiliaryHeads, EventRewards, Inputs
 from polyplay.nets.device import set_precision
-from polyplay.nets.layers import CentredImages, Linear, SignedImages
+from polyplay.nets.layers import CentredImages, Linear, SignedImages, outline, outlines
 from polyplay.nets.policy import BOUND, Normalize, Policy, PolicyFactory, ReturnScale, Torso
 from polyplay.nets.q_network import VARIANTS, DPGNetwork, QHead, QNetwork
 from polyplay.nets.torsos import MLP, FiveTorso, FTWTorso, SeparateMLPs
@@ -55,7 +56,7 @@ def make(
     rewards: Sequence[str] = (),
     width: int = 0,
     memory: int = 0,
-    auxiliary: Sequence[str] = (),
+    auxiliary: Collection[str] = (),
     bound: float = BOUND,
     actions: str = "scale",
     **options: Any,
@@ -181,7 +182,7 @@ def make_deterministic(
 
 
 def _torso(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any], need: str) -> Torso:
-    """A torso, tried. Raises UserError, for a whole policy too."""
+    """A torso. Raises UserError, for a whole policy too."""
     torso = _made(build, title, spec, options)
     if isinstance(torso, Policy):
         raise UserError(WHOLE.format(title, need))
@@ -214,8 +215,9 @@ class NetworkFactory(PolicyFactory):
     deterministic: bool = False
 
     def __call__(self) -> Policy:
-        own = callable(self.name) or ":" in self.name
-        return layers.made(self, self._make, draws=own)
+        own = callable(self.name) or ":" in self.name  # a user's code may compute as it makes it
+        with nullcontext() if own else outline():
+            return self._make()
 
     def _make(self) -> Policy:
         build: Callable[..., Policy] = make_values if self.values else make
@@ -320,7 +322,7 @@ def _load(name: str) -> Builder:
 
 
 def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any]) -> Torso | Policy:
-    """A whole policy, or a torso, tried. Raises UserError."""
+    """A whole policy, or a torso; a user's own is tried. Raises UserError."""
     signature = inspect.signature(build)
     try:
         signature.bind(spec, **options)
@@ -328,9 +330,9 @@ def _made(build: Builder, title: str, spec: EnvSpec, options: Mapping[str, Any])
         known = ", ".join(k for k in list(signature.parameters)[1:] if k != "init") or "none"
         raise UserError(f"--network: {title!r}: {error}; its options are: {known}") from error
     made = build(spec, **options)
-    if isinstance(made, Torso):
+    if isinstance(made, Torso) and not type(made).__module__.startswith("polyplay."):
         _try_torso(made, title, spec.obs)
-    elif not isinstance(made, Policy):
+    if not isinstance(made, Torso | Policy):
         allowed = "a Torso or a Policy: a class of yours inherits one of these from polyplay.nets.policy"
         raise UserError(f"--network: {title!r} returned {type(made).__name__}, it must return {allowed}")
     return made
@@ -387,7 +389,7 @@ class NetworkTrial:
 
 
 def _zeros(spec: Spec, *lead: int) -> Any:
-    return tree.map(torch.from_numpy, tree.zeros(spec, lead))
+    return tree.map(lambda leaf: torch.zeros(*lead, *leaf.shape, dtype=getattr(torch, leaf.dtype)), spec)
 
 
 def _rows(spec: EnvSpec, *lead: int) -> Batch:
@@ -450,6 +452,6 @@ def build_network(
     """The network on a device with the initial weights of `seed`; torch's generator is global: threads take turns, and
     environments that step in this process have one of their own.
     """
-    with _building, outside(), layers.drawn():
+    with _building, outside(), outlines(False):
         torch.manual_seed(seed)
         return set_precision(policy().to(device), precision)

@@ -7,20 +7,19 @@ from __future__ import annotations
 
 import contextlib
 import math
-import pickle
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar, cast
+from typing import Any, Self
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
-from torch.overrides import TorchFunctionMode
 
 from polyplay.core import tree
+from polyplay.core.compiled import compiled, inlined
 from polyplay.envs.pool import EnvSpec, byte_bounds
 
 # What stands along the axes of a network's tensors, so that one that grows knows which numbers are the old ones.
@@ -81,66 +80,24 @@ def observed_axis(spec: EnvSpec, one_hot: bool = True, without: tuple[str, ...] 
     return tuple(found)
 
 
-# Networks whose weights nobody has drawn, for plans: sizes and shapes at once, however large they are.
-#
-# Memory that is not written is not taken, so a network of gigabytes costs nothing until somebody draws its weights.
-
-
-N = TypeVar("N")
-DRAWS = {"uniform_", "normal_", "trunc_normal_", "orthogonal_"}
-DRAWS |= {"kaiming_uniform_", "kaiming_normal_", "xavier_uniform_", "xavier_normal_"}
-# by factory; None: weights are drawn
-_known: ContextVar[dict[bytes, object] | None] = ContextVar("_known", default=None)
-_undrawn: ContextVar[bool] = ContextVar("_undrawn", default=False)
-
-
-class _Undrawn(TorchFunctionMode):
-    """Leaves out what fills a tensor with random numbers."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Sequence[type], args: Sequence[Any] = (), kwargs: Any = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__name__", "") in DRAWS:
-            return args[0] if args else kwargs["tensor"]
-        return func(*args, **kwargs)
+_planned: ContextVar[bool] = ContextVar("_planned", default=False)
 
 
 @contextlib.contextmanager
-def _within(variable: ContextVar[Any], value: object) -> Iterator[None]:
-    token = variable.set(value)
+def outlines(planned: bool = True) -> Iterator[None]:
+    """Within it, factories of our networks make outlines: shapes and names, no weights. `planned` False takes that
+    back.
+    """
+    token = _planned.set(planned)
     try:
         yield
     finally:
-        variable.reset(token)
+        _planned.reset(token)
 
 
-def outlines() -> contextlib.AbstractContextManager[None]:
-    """Within it a factory makes its network once, and its weights are not drawn. `drawn` takes that back."""
-    known = _known.get()
-    return _within(_known, {} if known is None else known)
-
-
-def drawn() -> contextlib.AbstractContextManager[None]:
-    """Within it weights are drawn, as everywhere outside `outlines`."""
-    return _within(_known, None)
-
-
-def made(factory: object, make: Callable[[], N], draws: bool = False) -> N:
-    """The factory's network, which `make` makes. draws: its weights are drawn nevertheless, since a user's own code may
-    refuse to compute with what happens to lie in memory.
-    """
-    known = _known.get()
-    if known is None:
-        return make()
-    try:
-        key = pickle.dumps(factory)
-    except Exception:  # a function that was written at a prompt
-        return make()
-    if key not in known:
-        with _within(_undrawn, not draws), contextlib.nullcontext() if draws else _Undrawn():
-            known[key] = make()
-    return cast("N", known[key])
+def outline() -> contextlib.AbstractContextManager[Any]:
+    """Where a factory makes its network: within `outlines` on a device that holds no numbers."""
+    return torch.device("meta") if _planned.get() else contextlib.nullcontext()
 
 
 def tracing() -> bool:
@@ -296,15 +253,13 @@ def pad_lanes(lanes: int, device: torch.device) -> int:
 
 
 def initialise(module: nn.Module, style: str, gain: float = math.sqrt(2.0)) -> None:
-    """Fill every linear and convolutional layer in `module`, in order, from torch's global generator. Not in outlines.
+    """Fill every linear and convolutional layer in `module`, in order, from torch's global generator.
 
     orthogonal: orthogonal with `gain`, zero bias (OpenAI baselines).
     torch: weights and biases uniform in ±1/√fan_in (Torch 7's, as in A3C and GA3C).
     sonnet: weights normal with deviation 1/√fan_in, drawn anew beyond twice that, zero bias (Sonnet's, as in IMPALA).
     dopamine: weights uniform in ±∜3/√fan_in, zero bias (Dopamine's Rainbow). Of these three none has a `gain`.
     """
-    if _undrawn.get():  # a network whose weights nobody draws
-        return
     for layer in module.modules():
         if not isinstance(layer, (nn.Linear, nn.Conv2d)):
             continue
@@ -331,7 +286,7 @@ def pixels(obs: Tensor, scale: float = 1.0 / 255.0, low: float = 0.0) -> Tensor:
     """
     if obs.is_floating_point():  # what came through CentredImages or SignedImages, or a user's own: in their numbers
         return obs.contiguous(memory_format=torch.channels_last)
-    if obs.device.type != "cpu" and torch.is_autocast_enabled(obs.device.type):  # bytes are exact in bfloat16
+    if obs.device.type == "cuda" and torch.is_autocast_enabled("cuda"):  # bytes are exact in bfloat16
         x = obs.to(torch.bfloat16, memory_format=torch.channels_last)
         return (x.sub_(low) if low else x).mul_(scale)
     return _scaled(obs, torch.tensor(low) if low else None, scale)
@@ -373,18 +328,54 @@ def _fused(obs: Tensor, mean: np.ndarray, scale: float) -> Tensor:
     """(obs − mean)·scale in one pass, for what takes torch three or four; the same to the bit, in bfloat16 where that
     is asked for. mean: float32 [4, H · W].
     """
-    from polyplay.nets import kernels
-
     n, planes, height, width = obs.shape
     half = torch.is_autocast_enabled("cpu")
     out = torch.empty(n, height, width, planes, dtype=torch.bfloat16 if half else torch.float32)
     bytes_ = obs.numpy().reshape(n, planes, -1)
     if half:
         bits = out.view(torch.int64).numpy().view(np.uint64).reshape(n, -1)  # four numbers of 16 bits each
-        kernels.images(bytes_, mean, np.float32(scale), bits)
+        _interleave_halves(bytes_, mean, np.float32(scale), bits)
     else:
-        kernels.floats(bytes_, mean, np.float32(scale), out.numpy().reshape(n, -1))
+        _interleave(bytes_, mean, np.float32(scale), out.numpy().reshape(n, -1))
     return out.permute(0, 3, 1, 2)
+
+
+@inlined
+def _bfloat16(number: np.float32) -> np.uint32:
+    """The bits of a float32 rounded to bfloat16, to the nearest even as torch does; no NaN."""
+    bits = np.float32(number).view(np.uint32)
+    return (bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+
+
+@compiled
+def _interleave_halves(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
+    """(x − mean)·scale of four planes, interleaved. x uint8 [N, 4, P], mean float32 [4, P], out uint64 [N, P]: four
+    bfloat16 a pixel. Packed by hand: stores of neighbours are what keeps compilers from using wide registers.
+    """
+    a, b, c, d = mean[0], mean[1], mean[2], mean[3]
+    for n in range(x.shape[0]):
+        p, q, r, s, row = x[n, 0], x[n, 1], x[n, 2], x[n, 3], out[n]
+        for i in range(row.size):
+            low = _bfloat16((np.float32(p[i]) - a[i]) * scale) | (
+                _bfloat16((np.float32(q[i]) - b[i]) * scale) << np.uint32(16)
+            )
+            high = _bfloat16((np.float32(r[i]) - c[i]) * scale) | (
+                _bfloat16((np.float32(s[i]) - d[i]) * scale) << np.uint32(16)
+            )
+            row[i] = np.uint64(low) | (np.uint64(high) << np.uint64(32))
+
+
+@compiled
+def _interleave(x: np.ndarray, mean: np.ndarray, scale: np.float32, out: np.ndarray) -> None:
+    """The same as float32 numbers, out [N, 4 · P]: a pixel's four planes side by side."""
+    a, b, c, d = mean[0], mean[1], mean[2], mean[3]
+    for n in range(x.shape[0]):
+        p, q, r, s, row = x[n, 0], x[n, 1], x[n, 2], x[n, 3], out[n]
+        for i in range(p.size):
+            row[4 * i] = (np.float32(p[i]) - a[i]) * scale
+            row[4 * i + 1] = (np.float32(q[i]) - b[i]) * scale
+            row[4 * i + 2] = (np.float32(r[i]) - c[i]) * scale
+            row[4 * i + 3] = (np.float32(s[i]) - d[i]) * scale
 
 
 class CentredImages(nn.Module):

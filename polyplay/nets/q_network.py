@@ -11,7 +11,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import repeat
 from typing import cast
 
 import numpy as np
@@ -20,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from polyplay.core import tree
+from polyplay.core.compiled import compiled, inlined
 from polyplay.core.tree import Batch, Field, Tree
 from polyplay.envs.spaces import Box
 from polyplay.nets.action_heads import normal
@@ -115,17 +117,13 @@ def _table(how: str, device: torch.device) -> Tensor:
 # Values of actions from what a network puts out: of the chosen action, of the best, of atoms.
 
 
-def legal_values(q: Tensor, mask: Tensor | None) -> Tensor:
-    """q [..., A], −∞ for actions that are illegal by `mask` (bool [..., A], None: all are legal)."""
-    return q if mask is None else q.masked_fill(~mask, -torch.inf)
-
-
-@torch.no_grad()
 def greedy_action(q: Tensor, mask: Tensor | None = None) -> Tensor:
     """The action with the highest value, int64 [...], of q [..., A]; with `mask` (bool [..., A]) of the legal ones."""
-    if mask is not None and mask.shape != q.shape:
+    if mask is None:
+        return q.argmax(-1)
+    if mask.shape != q.shape:
         raise ValueError(f"mask must be q's {list(q.shape)}; got {list(mask.shape)}")
-    return legal_values(q, mask).argmax(-1)
+    return q.masked_fill(~mask, -torch.inf).argmax(-1)
 
 
 def take_action(scores: Tensor, action: Tensor) -> Tensor:
@@ -149,36 +147,12 @@ def expected_value(logits: Tensor, low: float, high: float) -> Tensor:
     return (logits.softmax(-1) * support(low, high, logits)).sum(-1)
 
 
-Make = Callable[[int, int, bool], nn.Module]  # inputs, outputs, bias
-
-
-class DuelingBranch(nn.Module):
-    """[N, inputs] → [N, outputs]: a hidden layer with ReLU, if `hidden` is more than 0, and a last one without."""
-
-    def __init__(self, inputs: int, hidden: int, outputs: int, make: Make, bias: bool):
-        super().__init__()
-        self.hidden = make(inputs, hidden, True) if hidden else None
-        self.last = make(hidden or inputs, outputs, bias)
-        self.noises = [layer.noise if isinstance(layer, Noisy) else 0 for layer in (self.hidden, self.last)]
-        self.noise = sum(self.noises)
-
-    def forward(self, x: Tensor, noise: Tensor | None, bf16: bool) -> Tensor:
-        """noise [N or 1, self.noise]; bf16: of the hidden layer. The last one is float32."""
-        at = self.noises[0]
-        first, second = ((), ()) if noise is None else ((noise[:, :at],), (noise[:, at:],))  # Linear takes none
-        if self.hidden is not None:
-            with precision_of(self, bf16):
-                x = F.relu(self.hidden(x, *first), inplace=True)
-        out: Tensor = self.last(x.float(), *second)
-        return out
-
-
 class QHead(nn.Module):
     """Values of `actions` actions; atoms: 0 for numbers, else logits of that many atoms.
 
     dueling: Q = V + A − mean_a A (Wang et al. 2016), atom by atom (Hessel et al. 2018), from two branches; the gradient
     that they give the features together is multiplied by `scale` (1/√2 there). hidden: width of a branch's hidden
-    layer, 0 for none. noisy: a variant of Noisy for every layer, and its first σ·√inputs, None for its own.
+    layer with ReLU, 0 for none. noisy: a variant of Noisy for every layer, and its first σ·√inputs, None for its own.
     bias: of the last layer of Q, or of A: "each" action's, one "shared" by all (tuned double DQN), or "none" (all last
     layers of dqn_zoo's Rainbow).
     """
@@ -207,27 +181,38 @@ class QHead(nn.Module):
             initialise(layer, init)
             return layer
 
-        self.advantage = DuelingBranch(inputs, hidden, actions * size, make, bias == "each")
-        self.value = DuelingBranch(inputs, hidden, size, make, bias != "none") if dueling else None
+        self.branches = nn.ModuleList()  # of Q or A, and of V: a hidden layer, where there is one, and the last
+        for outputs, biased in [(actions * size, bias == "each"), (size, bias != "none")][: 1 + dueling]:
+            layers = [make(inputs, hidden, True)] if hidden else []
+            self.branches.append(nn.ModuleList([*layers, make(hidden or inputs, outputs, biased)]))
         self.shared = nn.Parameter(torch.empty(size)) if bias == "shared" and not dueling else None
         if self.shared is not None:
             bound = (hidden or inputs) ** -0.5 if init == "torch" else 0.0
             nn.init.uniform_(self.shared, -bound, bound)
-        self.noise = sum(s.noise for s in (self.advantage, self.value) if s is not None)
+        self.noises = [layer.noise for layer in self.modules() if isinstance(layer, Noisy)]
+        self.noise = sum(self.noises)
 
     def forward(self, x: Tensor, key: Tensor | None = None, bf16: bool = False) -> Tensor:
-        """x [N, inputs], key of the noise int64 [N or 1] → float32 [N, A] or [N, A, K]. bf16: see DuelingBranch."""
+        """x [N, inputs], key of the noise int64 [N or 1] → float32 [N, A] or [N, A, K]. bf16: of hidden layers."""
         if self.scale != 1.0 and x.requires_grad:
             x.register_hook(lambda grad: grad * self.scale)
-        at, noise = self.advantage.noise, None if key is None else draw_noise(key, self.noise, self.noisy)
-        advantage = self.advantage(x, None if noise is None else noise[:, :at], bf16)
-        made = advantage.unflatten(1, (self.actions, self.atoms)) if self.atoms else advantage
+        noise: Iterator[tuple[Tensor, ...]] = repeat(())  # of each layer; Linear takes none
+        if key is not None:
+            noise = ((part,) for part in draw_noise(key, self.noise, self.noisy).split(self.noises, 1))
+        made = []
+        for branch in cast("list[nn.ModuleList]", self.branches):
+            y, (*hidden, last) = x, branch
+            for layer in hidden:
+                with precision_of(self, bf16):
+                    y = F.relu(layer(y, *next(noise)), inplace=True)
+            made.append(last(y.float(), *next(noise)))
+        scores = made[0].unflatten(1, (self.actions, self.atoms)) if self.atoms else made[0]
         if self.shared is not None:
-            made = made + self.shared
-        if self.value is None:
-            return made
-        value = self.value(x, None if noise is None else noise[:, at:], bf16)
-        return (value.unsqueeze(1) if self.atoms else value) + made - made.mean(1, keepdim=True)
+            scores = scores + self.shared
+        if len(made) == 1:
+            return scores
+        value = made[1].unsqueeze(1) if self.atoms else made[1]
+        return value + scores - scores.mean(1, keepdim=True)
 
     def embed(self, action: Tensor) -> Tensor:
         """Actions [N] as a network's input, [N, actions]."""
@@ -251,19 +236,55 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     """
     if q.device.type != "cpu" or tracing():
         return by_torch(q, mask, noise, epsilon)
-    from polyplay.nets import kernels
-
-    rows, legal = len(q), np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
-    chance = np.zeros(rows, np.float32) if epsilon is None else epsilon.contiguous().numpy()
-    action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
-    given = q.detach().contiguous().numpy(), legal, noise.contiguous().numpy(), chance
-    kernels.epsilon_greedy_loop(*given, action, value, chosen)
+    legal = np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
+    chance = np.zeros(len(q), np.float32) if epsilon is None else epsilon.contiguous().numpy()
+    values = q.detach().contiguous().numpy()
+    action, value, chosen = _epsilon_greedy_loop(values, legal, noise.contiguous().numpy(), chance)
     return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)
+
+
+@compiled
+def _epsilon_greedy_loop(
+    q: np.ndarray, legal: np.ndarray, noise: np.ndarray, epsilon: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """epsilon_greedy of q float32 and legal bool [B, A], noise [B, 3 or more] and epsilon [B] float32. A value that is
+    not a number is the greatest, as torch has it.
+    """
+    rows, actions = q.shape
+    action, value, chosen = np.empty(rows, np.int64), np.empty(rows, np.float32), np.empty(rows, np.float32)
+    best = np.empty(actions, np.bool_)
+    for b in range(rows):
+        top = np.float32(-np.inf)
+        for a in range(actions):
+            if legal[b, a] and not q[b, a] <= top:  # greater, or not a number
+                top = q[b, a]
+                if top != top:
+                    break
+        for a in range(actions):
+            best[a] = (q[b, a] if legal[b, a] else np.float32(-np.inf)) == top
+        u = noise[b]
+        at = _nth_of(legal[b], u[1]) if u[0] < epsilon[b] else _nth_of(best, u[2])
+        action[b], value[b], chosen[b] = at, top, q[b, at]
+    return action, value, chosen
+
+
+@inlined
+def _nth_of(among: np.ndarray, u: np.float32) -> int:
+    """The index of one of those marked in bool [A], by a uniform; 0 where none is."""
+    count = 0
+    for marked in among:
+        count += marked
+    nth = min(np.int64(np.float32(u) * np.float32(count)), count - 1)
+    for i in range(among.size):
+        nth -= among[i]
+        if among[i] and nth < 0:
+            return i
+    return 0
 
 
 def by_torch(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tensor | None) -> Choice:
     """epsilon_greedy on any device."""
-    legal = legal_values(q, mask)
+    legal = q if mask is None else q.masked_fill(~mask, -torch.inf)
     value = legal.amax(1)
     action = random_choice(legal == value.unsqueeze(1), noise[:, 2])
     if epsilon is not None:
@@ -326,9 +347,8 @@ class QNetwork(TorsoPolicy):
         if noise is None:
             if epsilon is not None:
                 raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
-            legal = legal_values(q, mask)
-            action, value = legal.argmax(1), legal.amax(1)
-            chosen = take_action(q, action)
+            action = greedy_action(q, mask)
+            value = chosen = take_action(q, action)
         else:
             action, value, chosen = epsilon_greedy(q, mask, noise, epsilon)
         if self.previous:
@@ -341,10 +361,8 @@ class QNetwork(TorsoPolicy):
         """
         q = self.scores(batch, state)
         q = expected_value(q, *self.support) if self.head.atoms else q
-        return {
-            "value": legal_values(q, batch.get("mask")).amax(-1),
-            "chosen": take_action(q, batch["action"]),
-        }
+        best = greedy_action(q, batch.get("mask"))
+        return {"value": take_action(q, best), "chosen": take_action(q, batch["action"])}
 
     def scores(self, batch: Batch, state: Batch, key: Tensor | None = None, cached: bool = False) -> Tensor:
         """What losses take: q [R, B, A] or logits [R, B, A, K] of rows [R, B], with gradient where it is wanted.
@@ -355,21 +373,19 @@ class QNetwork(TorsoPolicy):
         """
         if key is None and self.head.noise and "noise" in batch:
             key = keys(batch["noise"].flatten(0, 1))
+        obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
         with self._present_weights() if self.bf16 and not cached else contextlib.nullcontext():
-            made = self.head(self._unrolled(batch, state)[0], key, self.bf16)
+            x, _, _ = self._behind_core(self._features(self.torso, obs), batch, state)
+            made = self.head(x, key, self.bf16)
         lead = next(tree.leaves(batch["obs"]))[1].shape[:2]
         return made.unflatten(0, lead)
 
     def after(self, batch: Batch, state: Batch) -> Batch:
         """The state behind rows [R, B], R ≥ 1, by the present weights."""
-        with self._present_weights():
-            _, after = self._unrolled(batch, state)
-        return {**after, "action": batch["action"][-1]} if self.previous else after
-
-    def _unrolled(self, batch: Batch, state: Batch) -> tuple[Tensor, Batch]:
-        """What the head takes of rows [R, B]: [R · B, inputs], and the core's state behind them."""
         obs = tree.map(lambda x: x.flatten(0, 1), batch["obs"])
-        return self._behind_core(self._features(self.torso, obs), batch, state)[:2]
+        with self._present_weights():
+            _, after, _ = self._behind_core(self._features(self.torso, obs), batch, state)
+        return {**after, "action": batch["action"][-1]} if self.previous else after
 
     @contextlib.contextmanager
     def _present_weights(self) -> Iterator[None]:

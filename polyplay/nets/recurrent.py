@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
 
 from polyplay.core import tree
 from polyplay.core.tree import Batch, Field, Spec
@@ -124,7 +125,7 @@ class Core(nn.Module):
         return torch.stack(outputs), {k: v[:lanes] for k, v in zip(self.cell.names, now, strict=True)}, None
 
 
-# How a differentiable memory is written, and addressed by content and by free space; by order: see TemporalLinks.
+# How a differentiable memory is written, and addressed by content and by free space; by order: see _FollowLinks.
 #
 # Graves et al. 2016, "Hybrid computing using a neural network with dynamic external memory", as deepmind/dnc has it.
 # B lanes, N slots of W numbers, R read heads, one write head. Weights over slots are ≥ 0 and sum to 1 at most.
@@ -197,245 +198,45 @@ def _norm(x: Tensor) -> Tensor:
     return ((x * x).sum(2) + _EPSILON).sqrt()
 
 
-# Along which order a differentiable memory was written: its temporal links, over many accesses.
-#
-# They are most of its state, and of what an access computes. Learning keeps every tenth of these matrices, and computes
-# those between anew when it goes back. From the next one it couldn't: where a write's weight is 1, links are forgotten.
+class _FollowLinks(torch.autograd.Function):
+    """Write the temporal links, how much word i was written right after word j, and follow them from what was read.
 
-
-EVERY = 10  # writes to all lanes from one matrix that is kept to the next
-_AT_ONCE = 2**18  # numbers of matrices computed at once on a CPU, whose cache has room for a few times as many
-
-
-class TemporalLinks:
-    """The link matrices of an unroll, from `link` [B, N, N] on, which is never written to.
-
-    L[i, j] = (1 − w_i − w_j)·L[i, j] + w_i·p_j, L[i, i] = 0: how much i was written right after j. p is the
-    precedence before this write. forward_i = Σ_j L[i, j]·r_j, backward_j = Σ_i L[i, j]·r_i, r what was read last.
-    Graves et al. 2016, as deepmind/dnc has it.
-    """
-
-    def __init__(self, link: Tensor):
-        self._tape = _Tape(link.detach(), torch.is_grad_enabled())
-        self._link = link  # what autograd sees of the newest: its shape alone, once something was written
-
-    def read_links(
-        self, precedence: Tensor, write_weights: Tensor, read_weights: Tensor, lanes: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """forward and backward [B, R, N]; the links are then those behind this write.
-
-        precedence, write_weights: [B, N]; read_weights: [B, R, N]. lanes: int64 [B'], those that all else is of, each
-        once.
-        """
-        given = self._link, precedence, write_weights, read_weights
-        self._link, forward, backward = _Follow.apply(self._tape, lanes, *given)
-        return forward, backward
-
-    def clear(self, lanes: Tensor) -> None:
-        """No links from here on where this is True, bool [B]."""
-        self._tape.write(_Write(lanes.nonzero().squeeze(1)))
-        if self._link.requires_grad:
-            self._link = self._link.masked_fill(lanes.view(-1, 1, 1), 0.0)
-
-    def end(self) -> Tensor:
-        """The newest link matrices. Nothing is to be written from here on."""
-        link: Tensor = _End.apply(self._link, self._tape.link)
-        return link
-
-
-class TracedLinks:
-    """TemporalLinks by plain operations on all lanes, for tracers: no shape depends on a number. Autograd keeps every
-    matrix.
-    """
-
-    def __init__(self, link: Tensor):
-        self._link = link
-        self._off = 1.0 - torch.eye(link.shape[1], device=link.device)  # the diagonal
-
-    def read_links(
-        self, precedence: Tensor, write_weights: Tensor, read_weights: Tensor, lanes: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """As TemporalLinks.read_links, but of all lanes; lanes: bool [B], where links change, None: everywhere."""
-        if lanes is not None:
-            write_weights = torch.where(lanes.unsqueeze(1), write_weights, 0.0)
-        new = _scale(write_weights) * self._link + write_weights.unsqueeze(2) * precedence.unsqueeze(1)
-        self._link = new * self._off
-        return bmm_rows(read_weights, self._link.transpose(1, 2)), bmm_rows(read_weights, self._link)
-
-    def clear(self, lanes: Tensor) -> None:
-        """No links from here on where this is True, bool [B]."""
-        self._link = self._link.masked_fill(lanes.view(-1, 1, 1), 0.0)
-
-    def end(self) -> Tensor:
-        """The newest link matrices."""
-        return self._link
-
-
-Links = TemporalLinks | TracedLinks
-
-
-class _Write(NamedTuple):
-    lanes: Tensor | None  # None: all
-    precedence: Tensor | None = None  # None: these lanes are cleared
-    weights: Tensor | None = None
-
-
-class _Tape:
-    """The newest links, and, if `keeping`, segments of what was written. It has no part in autograd's graph."""
-
-    def __init__(self, link: Tensor, keeping: bool):
-        self.link, self.keeping = link, keeping
-        self.segments: list[_Segment] = []
-        self._ours = False  # whether `link` may be written to
-
-    def write(self, write: _Write, read: Tensor | None = None) -> tuple[Tensor, ...]:
-        """forward and backward, if there is something to read."""
-        if self.keeping:
-            if not self.segments or self.segments[-1].written >= EVERY * len(self.link):
-                self.segments.append(_Segment(self.link))
-                self._ours = False
-            self.segments[-1].add(write)
-        self.link, ways = _written(self.link, write, self._ours, read)
-        self._ours = True
-        return ways
-
-
-class _Segment:
-    """Writes, and the links before the first of them, from which the rest is computed where it is needed again."""
-
-    def __init__(self, link: Tensor):
-        self.link, self.written = link, 0
-        self.writes: list[_Write] = []
-        self._before: list[Tensor] = []  # of some first writes, the links before each, of its lanes
-        self._behind = link  # the last one of these
-
-    def add(self, write: _Write) -> None:
-        self.writes.append(write)
-        self.written += len(self.link if write.lanes is None else write.lanes)
-
-    def undo(self, i: int) -> tuple[Tensor, Tensor]:
-        """The links before and behind write i, of its lanes. Cheap from the last write to the first."""
-        if i >= len(self._before):
-            self._replay(i)
-        while len(self._before) > i + 1:
-            self._back()
-        return self._back()
-
-    def _replay(self, i: int) -> None:
-        self._before, self._behind = [], self.link
-        for j, write in enumerate(self.writes[: i + 1]):
-            self._before.append(self._behind if write.lanes is None else self._behind[write.lanes])
-            self._behind, _ = _written(self._behind, write, j > 0 and write.lanes is not None)
-
-    def _back(self) -> tuple[Tensor, Tensor]:
-        before, lanes = self._before.pop(), self.writes[len(self._before)].lanes
-        behind = self._behind if lanes is None else self._behind[lanes]
-        self._behind = before if lanes is None else self._behind.index_copy_(0, lanes, before)
-        self._behind = self._behind if self._before else self.link
-        return before, behind
-
-
-def _written(link: Tensor, write: _Write, ours: bool, read: Tensor | None = None) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """The links behind a write, in the same memory if that is ours, and forward and backward."""
-    if write.lanes is None:
-        new = link if ours else torch.empty_like(link, memory_format=torch.contiguous_format)
-        return new, _write_links(link, write, read, new)
-    new = link if ours else link.clone()
-    if write.weights is None:
-        return new.index_fill_(0, write.lanes, 0.0), ()
-    some = link[write.lanes]
-    ways = _write_links(some, write, read, some)
-    return new.index_copy_(0, write.lanes, some), ways
-
-
-def _write_links(link: Tensor, write: _Write, read: Tensor | None, out: Tensor) -> tuple[Tensor, ...]:
-    """Writes the links behind a write to `out`, which may be `link`."""
-    _, precedence, weights = write
-    assert precedence is not None
-    assert weights is not None
-    ways = []
-    for at in _parts(link):
-        new, w = out[at], weights[at]
-        torch.mul(_scale(w), link[at], out=new).addcmul_(w.unsqueeze(2), precedence[at].unsqueeze(1))
-        new.diagonal(dim1=1, dim2=2).zero_()
-        if read is not None:
-            ways.append((bmm_rows(read[at], new.transpose(1, 2)), bmm_rows(read[at], new)))
-    return tuple(torch.cat(parts) for parts in zip(*ways, strict=True))
-
-
-class _Follow(torch.autograd.Function):
-    """What it gives and takes for the link matrix has its shape and no numbers of its own; its gradient has all. That
-    comes from the next `_Follow` or from `_End`, nobody else has it, and so it is written to: that of the links behind
-    becomes that of those before.
-
-    G += forward'⊗r + r⊗backward', G[i, i] = 0; p' = Gᵀ·w; w' = G·p − Σ_j (G∘L)[·, j] − Σ_i (G∘L)[i, ·];
-    r' = forward'·L_new + backward'·L_newᵀ; G = (1 − w_i − w_j)·G.
+    L[i, j] ← (1 − w_i − w_j)·L[i, j] + w_i·p_j, L[i, i] = 0; forward_i = Σ_j L[i, j]·r_j, backward_j = Σ_i L[i, j]·r_i.
+    p is the precedence before the write w, r what the last access read. L [B, N, N], p and w [B, N], r [B, R, N] →
+    L, forward and backward [B, R, N].
     """
 
     @staticmethod
-    def forward(
-        ctx: Any, tape: _Tape, lanes: Tensor | None, link: Tensor, precedence: Tensor, write: Tensor, read: Tensor
-    ) -> tuple[Tensor, ...]:
-        ctx.set_materialize_grads(False)
-        ctx.save_for_backward(precedence, write, read)
-        ways = tape.write(_Write(lanes, precedence.detach(), write.detach()), read)
-        if tape.keeping:
-            ctx.segment, ctx.write = tape.segments[-1], len(tape.segments[-1].writes) - 1
-        ctx.lanes, ctx.shape = lanes, link.shape
-        return link.new_zeros(()).expand(link.shape), *ways
+    def forward(link: Tensor, precedence: Tensor, write: Tensor, read: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        new = _link_scale(write).mul_(link).addcmul_(write.unsqueeze(2), precedence.unsqueeze(1))
+        new.diagonal(dim1=1, dim2=2).zero_()
+        return new, bmm_rows(read, new.transpose(1, 2)), bmm_rows(read, new)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, ...]) -> None:
+        ctx.save_for_backward(*inputs, output[0])
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, *ways: Tensor | None) -> tuple[Tensor | None, ...]:
-        precedence, write, read = ctx.saved_tensors
-        before, behind = ctx.segment.undo(ctx.write)
-        grad = read.new_zeros(ctx.shape) if grad is None else grad
-        forward, backward = (torch.zeros_like(read) if x is None else x for x in ways)
-        some, found = grad if ctx.lanes is None else grad[ctx.lanes], []
-        for at in _parts(some):
-            g, w, r, f, b = some[at], write[at], read[at], forward[at], backward[at]
-            d_read = torch.bmm(f, behind[at]) + torch.bmm(b, behind[at].transpose(1, 2))
-            g.baddbmm_(torch.cat([f, r], 1).transpose(1, 2), torch.cat([r, b], 1))
-            g.diagonal(dim1=1, dim2=2).zero_()
-            shares = g * before[at]
-            d_write = torch.bmm(g, precedence[at].unsqueeze(2)).squeeze(2) - shares.sum(1) - shares.sum(2)
-            found.append((torch.bmm(w.unsqueeze(1), g).squeeze(1), d_write, d_read))
-            g.mul_(_scale(w))
-        link = grad if ctx.lanes is None else grad.index_copy_(0, ctx.lanes, some)
-        return None, None, link, *(torch.cat(parts) for parts in zip(*found, strict=True))
+    def backward(ctx: Any, grad: Tensor, forward: Tensor, backward: Tensor) -> tuple[Tensor, ...]:
+        link, precedence, write, read, new = ctx.saved_tensors
+        d_read = torch.bmm(forward, new) + torch.bmm(backward, new.transpose(1, 2))
+        grad = torch.baddbmm(grad, torch.cat([forward, read], 1).transpose(1, 2), torch.cat([read, backward], 1))
+        grad.diagonal(dim1=1, dim2=2).zero_()
+        shares = grad * link
+        d_write = torch.bmm(grad, precedence.unsqueeze(2)).squeeze(2) - shares.sum(1) - shares.sum(2)
+        d_precedence = torch.bmm(write.unsqueeze(1), grad).squeeze(1)
+        return grad.mul_(_link_scale(write)), d_precedence, d_write, d_read
 
 
-class _End(torch.autograd.Function):
-    """The numbers of `link` in autograd's graph."""
-
-    @staticmethod
-    def forward(ctx: Any, _: Tensor, link: Tensor) -> Tensor:
-        return link.view_as(link)
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
-        return grad.clone(), None
-
-
-def _parts(link: Tensor) -> Iterator[slice]:
-    """Lanes that are computed at once."""
-    lanes = len(link)
-    some = max(1, _AT_ONCE // max(1, link[0].numel())) if lanes and link.device.type == "cpu" else max(1, lanes)
-    for at in range(0, max(1, lanes), some):
-        yield slice(at, at + some)
-
-
-def _scale(write_weights: Tensor) -> Tensor:
+def _link_scale(write: Tensor) -> Tensor:
     """1 − w_i − w_j [B, N, N]."""
-    return (1.0 - write_weights.unsqueeze(2)) - write_weights.unsqueeze(1)
+    return (1.0 - write.unsqueeze(2)) - write.unsqueeze(1)
 
 
 # The external memory of the Differentiable Neural Computer (Graves et al. 2016): one write head, several read heads.
 #
 # It has no parameters. A linear layer of some controller says what to write and what to look for, anew in every access.
-
-
-Follow = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # TemporalLinks.read_links, of all lanes or some
 
 
 class Memory(nn.Module):
@@ -458,10 +259,8 @@ class Memory(nn.Module):
         shapes |= {"read_weights": (self.reads, n), "write_weights": (n,)}
         return {name: Field(shape, "float32") for name, shape in shapes.items()}
 
-    def forward(self, interface: Tensor, state: Batch, follow: Follow) -> tuple[Tensor, Batch]:
-        """One access, writing before it reads: [B, interface], the state without links → words [B, features], the state
-        behind. follow: what the links of many accesses are followed by.
-        """
+    def forward(self, interface: Tensor, state: Batch) -> tuple[Tensor, Batch]:
+        """One access, writing before it reads: [B, interface], the state → words [B, features], the state behind."""
         write_vector, gates, modes, keys, strengths = interface.split(self._sizes, 1)
         erase, free, allocation_gate, write_gate = torch.sigmoid(gates).split((self.word, self.reads, 1, 1), 1)
         backward_mode, content_mode, forward_mode = (
@@ -475,10 +274,11 @@ class Memory(nn.Module):
         write = write_gate * (allocation_gate * allocation_weights(usage) + (1.0 - allocation_gate) * content)
         memory: Tensor = _EraseAndAdd.apply(state["memory"], write, erase, write_vector)
 
-        forward, backward = follow(state["precedence"], write, state["read_weights"])
+        given = state["link"], state["precedence"], write, state["read_weights"]
+        link, forward, backward = _FollowLinks.apply(*given)
         content = content_weights(memory, read_keys, read_strengths)
         read = backward_mode * backward + content_mode * content + forward_mode * forward
-        after = {"memory": memory, "usage": usage, "read_weights": read, "write_weights": write}
+        after = {"memory": memory, "usage": usage, "link": link, "read_weights": read, "write_weights": write}
         after["precedence"] = (1.0 - write.sum(1, keepdim=True)) * state["precedence"] + write
         return bmm_rows(read, memory).flatten(1), after
 
@@ -496,6 +296,7 @@ class Memory(nn.Module):
 
 
 SCALE, LEAST = 0.1, 1e-6  # of deviations: at first, and at least
+LINKS = 2**28  # numbers of link matrices that an unroll keeps for its gradients at once
 FIXED = 0.1  # deviation of what the prior is drawn towards
 
 
@@ -566,12 +367,30 @@ class Temporal(nn.Module):
         with context:
             gates = self.input(x.flatten(0, 1))
         gates = gates.view(*first.shape, -1).float()
-        now, found, links, traced = {k: state[k] for k in self.state_spec()}, [], None, tracing()
-        if self.memory is not None:
-            now["memory"] = dict(now["memory"])
-            links = (TracedLinks if traced else TemporalLinks)(now["memory"].pop("link"))
+        rows, now = len(first), {k: state[k] for k in self.state_spec()}
         counts = _counted(now.pop("count"), first)
         ticks = counts[:-1] % self.period.long() == 0
+        given = (gates, first, ticks, *(() if noise is None else (noise,)))
+        every = self._rows_at_once(*first.shape)
+        found = []
+        for part in zip(*(x.split(every) for x in given), strict=True):
+            run = self._rows if every >= rows else partial(checkpoint, self._rows, use_reentrant=False)
+            now, *shown = run(now, *part)
+            found.append(shown)
+        z, mean, scale, *prior = (torch.cat(x) for x in zip(*found, strict=True))
+        return z, now | {"count": counts[-1]}, Latent(mean, scale, prior[0], prior[1], ticks)
+
+    def _rows_at_once(self, rows: int, lanes: int) -> int:
+        """Rows that keep what gradients need of them at once: more are computed anew on the way back."""
+        if self.memory is None or tracing() or not torch.is_grad_enabled():
+            return rows
+        return max(1, LINKS // (2 * lanes * self.memory.slots**2))
+
+    def _rows(
+        self, now: Batch, gates: Tensor, first: Tensor, ticks: Tensor, noise: Tensor | None = None
+    ) -> tuple[Any, ...]:
+        """Some rows of an unroll: the state behind them, then of every row z, the posterior and the prior."""
+        traced, found = tracing(), []
         begins, lanes = [True] * len(first), [1] * len(first)  # a tracer can't ask which
         if not traced:
             begins, lanes = first.any(1).tolist(), ticks.sum(1).tolist()
@@ -580,18 +399,16 @@ class Temporal(nn.Module):
                 if isinstance(layer, RepeatedLinear):
                     stack.enter_context(layer.repeated())
             for t, gate in enumerate(gates.unbind(0)):
-                now = _zeroed(now, links, first[t]) if begins[t] else now
+                now = _zeroed(now, first[t]) if begins[t] else now
                 if lanes[t]:
                     at = ticks[t] if traced else None if lanes[t] == first.shape[1] else ticks[t].nonzero().squeeze(1)
-                    now = self._tick(now, links, at)
-                now, mean, scale = self._step(now, links, gate)
+                    now = self._tick(now, at)
+                now, mean, scale = self._step(now, gate)
                 now["z"] = mean if noise is None else mean + scale * noise[t]
                 found.append((now["z"], mean, scale, now["prior_mean"], now["prior_scale"]))
-        z, mean, scale, *prior = (torch.stack(rows) for rows in zip(*found, strict=True))
-        now = now if links is None else now | {"memory": now["memory"] | {"link": links.end()}}
-        return z, now | {"count": counts[-1]}, Latent(mean, scale, prior[0], prior[1], ticks)
+        return now, *(torch.stack(x) for x in zip(*found, strict=True))
 
-    def _tick(self, now: Batch, links: Links | None, at: Tensor | None) -> Batch:
+    def _tick(self, now: Batch, at: Tensor | None) -> Batch:
         """The slow clock's step in the lanes `at`, int64, or bool [B] where all are computed; None: in all."""
         some = at is not None and at.dtype != torch.bool
         old = tree.map(lambda x: x[at], now) if some else now
@@ -599,9 +416,8 @@ class Temporal(nn.Module):
         new, gates = {}, self.slow(torch.cat([old["h"], old["slow_h"], *reads], 1))
         new["slow_h"], new["slow_c"] = lstm_step(gates, old["slow_c"])
         shown = [new["slow_h"]]
-        if self.memory is not None and links is not None:
-            follow = partial(links.read_links, lanes=at)
-            new["slow_reads"], new["memory"] = self.memory(self.slow_interface(new["slow_h"]), old["memory"], follow)
+        if self.memory is not None:
+            new["slow_reads"], new["memory"] = self.memory(self.slow_interface(new["slow_h"]), old["memory"])
             shown.append(new["slow_reads"])
         new["prior_mean"], new["prior_scale"] = _normal(self.prior(torch.cat(shown, 1)))
         shown += [new["prior_mean"], new["prior_scale"]]
@@ -611,15 +427,15 @@ class Temporal(nn.Module):
         put = _copied if some else _selected
         return now | {k: tree.map(partial(put, at), now[k], v) for k, v in new.items()}
 
-    def _step(self, now: Batch, links: Links | None, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
+    def _step(self, now: Batch, gates: Tensor) -> tuple[Batch, Tensor, Tensor]:
         """The fast clock's step, without z: the state, and the posterior's mean and scale."""
         reads = () if self.memory is None else (now["reads"],)
         gates = gates + now["held"] + self.fast(torch.cat([now["h"], now["z"], *reads], 1))
         new = dict(now)
         new["h"], new["c"] = lstm_step(gates, now["c"])
         shown = [new["h"]]
-        if self.memory is not None and links is not None:
-            new["reads"], new["memory"] = self.memory(self.fast_interface(new["h"]), now["memory"], links.read_links)
+        if self.memory is not None:
+            new["reads"], new["memory"] = self.memory(self.fast_interface(new["h"]), now["memory"])
             shown.append(new["reads"])
         return new, *_normal(self.posterior(torch.cat(shown, 1)))
 
@@ -679,10 +495,8 @@ def _selected(where: Tensor, old: Tensor, new: Tensor) -> Tensor:
     return torch.where(where.view(-1, *[1] * (old.dim() - 1)), new, old)
 
 
-def _zeroed(state: Batch, links: Links | None, first: Tensor) -> Batch:
-    """The state, zero in lanes where an episode begins, as then the links are."""
-    if links is not None:
-        links.clear(first)
+def _zeroed(state: Batch, first: Tensor) -> Batch:
+    """The state, zero in lanes where an episode begins."""
     return tree.map(lambda x: x.masked_fill(first.view(-1, *[1] * (x.dim() - 1)), 0.0), state)
 
 

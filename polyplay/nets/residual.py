@@ -25,7 +25,7 @@ from polyplay.core.tree import Batch, Field, Spec
 from polyplay.envs.pool import EnvSpec
 from polyplay.envs.spaces import Discrete, describe_fields
 from polyplay.nets.device import precision_of
-from polyplay.nets.layers import Linear, initialise, made
+from polyplay.nets.layers import Linear, initialise, outline
 from polyplay.nets.policy import Policy, PolicyFactory
 
 
@@ -150,7 +150,8 @@ class BoardNetworkFactory(PolicyFactory):
     def __call__(self) -> DualResidualNetwork:
         planes, actions = self.spec.obs.shape, int(self.spec.action.n)  # type: ignore[union-attr]
         sizes = self.blocks, self.filters, self.hidden
-        return made(self, lambda: DualResidualNetwork(planes, actions, *sizes, self.init))
+        with outline():
+            return DualResidualNetwork(planes, actions, *sizes, self.init)
 
 
 # A residual network for acting alone: its batch normalisations are folded into the convolutions.

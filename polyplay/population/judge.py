@@ -31,8 +31,8 @@ from polyplay.core.files import JsonLines, Row, read_lines, refusal_text, write_
 from polyplay.core.worker import WorkerContext, seed_of
 from polyplay.envs.lane import load_bot
 from polyplay.envs.pool import Envs, EnvSpec
+from polyplay.games.board_pool import Opponent
 from polyplay.games.boards import Game
-from polyplay.games.mcts import Opponent
 from polyplay.nets.device import enter_device
 from polyplay.nets.factory import build_network
 from polyplay.nets.policy import PolicyFactory

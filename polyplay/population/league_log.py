@@ -16,11 +16,10 @@ from __future__ import annotations
 
 import itertools
 import json
-import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +29,7 @@ from polyplay.buffers import league as leagues
 from polyplay.buffers.league import Identity, League
 from polyplay.core.errors import UserError
 from polyplay.core.files import JsonLines, Row, read_lines, write_bytes
-from polyplay.population.ratings import Elo, Skill, TrueSkill
+from polyplay.population.ratings import START, elo_change
 from polyplay.population.rules import Evolution, Population, Standing, Values, evolve
 
 LOG, SUMMARY, SCHEMA = "matches.jsonl", "league.json", 1
@@ -83,15 +82,14 @@ Pairing = tuple[list[int], list[int], float]  # two teams and the points of the 
 class LeagueRatings:
     """What matches make: arrays of its own, until `bind` makes them the League's."""
 
-    def __init__(self, league: League, elo: Elo, skill: TrueSkill):
-        self.rule, self.skill, self.sides, self.agents = elo, skill, league.sides, league.agents
-        self.drift = skill.sigma / 100  # τ of living agents, which learn between matches
+    def __init__(self, league: League):
+        self.sides, self.agents = league.sides, league.agents
         self._work_in(tuple(map(np.zeros_like, league.rated)))
         self.forget(slice(None))
 
     def _work_in(self, arrays: tuple[np.ndarray, ...]) -> None:
         self.arrays = arrays
-        self.elo, self.mu, self.sigma, self.quality, self.games, self.points = arrays
+        self.elo, self.quality, self.games, self.points = arrays
 
     def bind(self, league: League) -> None:
         """Publish them in the league's memory, and work there from now on."""
@@ -99,31 +97,20 @@ class LeagueRatings:
             shared[:] = own
         self._work_in(league.rated)
 
-    def skills(self, agent: int) -> Row:
-        """What an agent is rated as, which becomes that of whom it copies."""
-        return {"elo": float(self.elo[agent]), "mu": float(self.mu[agent]), "sigma": float(self.sigma[agent])}
-
-    def restore(self, agent: int, skills: Row) -> None:
-        """The inverse."""
-        self.elo[agent], self.mu[agent], self.sigma[agent] = skills["elo"], skills["mu"], skills["sigma"]
-
     def inherit(self, player: int, agent: int, quality: float) -> None:
         """A past agent: as good as its agent is now."""
-        for rating in (self.elo, self.mu, self.sigma):
-            rating[player] = rating[agent]
-        self.quality[player] = quality
+        self.elo[player], self.quality[player] = self.elo[agent], quality
 
     def forget(self, player: int | slice) -> None:
         """As before the first match."""
-        self.elo[player], self.mu[player], self.sigma[player] = self.rule.start, self.skill.mu, self.skill.sigma
-        self.quality[player] = 0
+        self.elo[player], self.quality[player] = START, 0
         for matrix in (self.games, self.points):
             matrix[player] = matrix[:, player] = 0
 
     def about(self, player: int, names: Sequence[str]) -> Row:
         """Its numbers, as league.json has them. against: matches with each other one, and points of these."""
         met = np.flatnonzero(self.games[player]).tolist()
-        row: Row = {**self.skills(player), "quality": float(self.quality[player])}
+        row: Row = {"elo": float(self.elo[player]), "quality": float(self.quality[player])}
         return row | {"against": {names[j]: [int(self.games[player, j]), float(self.points[player, j])] for j in met}}
 
     def play(self, of: Sequence[Match], played: Sequence[int], costs: Mapping[int, float]) -> None:
@@ -136,12 +123,11 @@ class LeagueRatings:
                 self._count(pairing, n, costs)
         there = {p for players, _ in of for p in players}
         elo = {p: float(self.elo[p]) for p in there}
-        skill = {p: (float(self.mu[p]), float(self.sigma[p])) for p in there}
         for i in played:
             for pairing in pairings[i]:
-                self._rate(pairing, elo, skill)
+                _rate(pairing, elo)
         for p in there:
-            self.elo[p], (self.mu[p], self.sigma[p]) = elo[p], skill[p]
+            self.elo[p] = elo[p]
 
     def _pairings(self, players: Sequence[int], outcome: Sequence[float]) -> list[Pairing]:
         """A match as matches of two teams. A player counts once in a team, and not at all if it is in both."""
@@ -166,18 +152,15 @@ class LeagueRatings:
                 for p in b:
                     self.quality[p] -= n * costs.get(p, 0.0)
 
-    def _rate(self, pairing: Pairing, elo: dict[int, float], skill: dict[int, Skill]) -> None:
-        first, second, points = pairing
-        mine, theirs = (sum(elo[p] for p in team) / len(team) for team in (first, second))
-        change = self.rule.change(mine, theirs, points)
-        moved = self.skill.rate(self._skills(first, skill), self._skills(second, skill), points)
-        for team, rated, by in zip((first, second), moved, (change, -change), strict=True):
-            for p, new in zip(team, rated, strict=True):
-                elo[p] += by
-                skill[p] = new
 
-    def _skills(self, team: Sequence[int], skill: dict[int, Skill]) -> list[Skill]:
-        return [(skill[p][0], math.hypot(skill[p][1], self.drift)) if p < self.agents else skill[p] for p in team]
+def _rate(pairing: Pairing, elo: dict[int, float]) -> None:
+    """Move the ratings of a match's players, each as its team."""
+    first, second, points = pairing
+    mine, theirs = (sum(elo[p] for p in team) / len(team) for team in (first, second))
+    change = elo_change(mine, theirs, points)
+    for team, by in ((first, change), (second, -change)):
+        for p in team:
+            elo[p] += by
 
 
 # Jaderberg et al. 2019: an agent that has played enough matches looks at another one, drawn at random. If that one
@@ -217,9 +200,9 @@ class CopyHistory:
         agent, donor = self.pending["look"], self.pending["donor"]
         about = {"copy": line["copied"], "agent": agent, "donor": donor, "at": line.get("at")}
         versions = {"version": line["version"], "donor_version": line["donor_version"]}
-        counts = {"donor_elo": float(ratings.elo[donor]), "matches": self.matches[agent]}
+        counts = {"elo": float(ratings.elo[agent]), "donor_elo": float(ratings.elo[donor])}
         values = {"old": self.pending.get("old", {}), "values": self.pending["values"]}
-        self.made.append({**about, **versions, **counts, **values, "before": ratings.skills(agent)})
+        self.made.append({**about, **versions, **counts, "matches": self.matches[agent], **values})
         ratings.inherit(agent, donor, 0.0)
         self.matches[agent] = self.looked[agent] = 0
         self.pending = None
@@ -229,7 +212,7 @@ class CopyHistory:
         self.pending = None
         for copy in reversed(self.made):
             if copy["version"] > versions.get(str(copy["agent"]), 0):
-                ratings.restore(copy["agent"], copy["before"])
+                ratings.elo[copy["agent"]] = copy["elo"]
         self.made = [copy for copy in self.made if copy["version"] <= versions.get(str(copy["agent"]), 0)]
 
 
@@ -283,12 +266,11 @@ class LeagueTable:
 class LeagueState:
     """Ratings, players and tables."""
 
-    def __init__(self, league: League, elo: Elo, skill: TrueSkill):
-        self.ratings = LeagueRatings(league, elo, skill)
+    def __init__(self, league: League):
+        self.ratings = LeagueRatings(league)
         self.settings = {"agents": league.agents, "past": league.past, "bots": list(league.bots)}
         self.settings |= {"teams": list(league.teams), "seated": league.seated}
         self.actors, self.session, self.sides = league.actors, 0, league.sides
-        self.rules = {"elo": asdict(elo), "trueskill": asdict(skill)}
         self.places = range(league.agents, league.players - len(league.bots))  # of past agents
         names = [*map(str, range(league.agents)), *[""] * len(self.places), *(f"bot:{name}" for name in league.bots)]
         self.names = names  # of players, "": nobody is there
@@ -334,7 +316,7 @@ class LeagueState:
 
     @property
     def about(self) -> Row:
-        return {"begin": self.session, "actors": self.actors, **self.settings, **self.rules}
+        return {"begin": self.session, "actors": self.actors, **self.settings}
 
     def _begin(self, line: Row) -> None:
         for name, value in self.settings.items():
@@ -421,7 +403,7 @@ def read_history(directory: Path) -> LeagueHistory:
     try:
         begin = lines[0]
         held = (begin[name] for name in ("agents", "actors", "teams", "seated", "past", "bots"))
-        state = LeagueState(League(*held), Elo(**begin["elo"]), TrueSkill(**begin["trueskill"]))
+        state = LeagueState(League(*held))
         total = sum(len(line.get("played", ())) for line in lines)
         rated, every, found = 0, max(1, total // POINTS), [(0, state.ratings.elo[: state.places.start].copy())]
         copies: list[Row] = []

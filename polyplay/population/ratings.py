@@ -1,11 +1,10 @@
-"""Ratings that follow matches one by one: Elo, and TrueSkill of two teams in closed form; references. No torch."""
+"""Ratings that follow matches one by one: Elo of teams, TrueSkill of two players; references. No torch."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import NormalDist
 
@@ -21,52 +20,40 @@ def win_probability(elo: float, other: float) -> float:
     return 1 / (1 + 10 ** ((other - elo) / 400))
 
 
-@dataclass(frozen=True)
-class Elo:
-    """Elo (1978), base 10. A team has the mean rating of its players, and each of them moves as the team does."""
-
-    start: float = 1000.0
-    k: float = 16.0  # points that a win moves a rating by which was sure to be lost
-
-    def change(self, first: float, second: float, points: float) -> float:
-        """What the first team's ratings gain and the second's lose. points: of the first: 1 won, ½ drawn, 0 lost."""
-        return self.k * (points - win_probability(first, second))
+START = 1000.0  # of Elo (1978), base 10
+K = 16.0  # points that a win moves a rating by which was sure to be lost
 
 
-@dataclass(frozen=True)
-class TrueSkill:
-    """TrueSkill (Herbrich et al. 2006) of two teams, where its message passing ends in closed form. The defaults are
-    those of OpenAI Five (Berner et al. 2019), whose versions do not change: τ 0.
+def elo_change(first: float, second: float, points: float) -> float:
+    """What the first team's ratings gain and the second's lose. points: of the first: 1 won, ½ drawn, 0 lost. A team
+    has the mean rating of its players, and each of them moves as the team does.
     """
-
-    mu: float = 25.0
-    sigma: float = 25 / 3
-    beta: float = 25 / 6  # standard deviation of a player's performance in a match
-    tau: float = 0.0  # of what a player's skill changes by before each match
-    draw: float = 0.02  # probability of a draw between equals
-
-    def rate(self, first: Sequence[Skill], second: Sequence[Skill], points: float) -> tuple[list[Skill], list[Skill]]:
-        """Both teams after a match. points: of the first: 1 won, ½ drawn, 0 lost."""
-        tau, noise, mean, variance = self.tau**2, self.beta**2, 0.0, 0.0
-        for mu, sigma in (*first, *((-mu, sigma) for mu, sigma in second)):
-            mean += mu
-            variance += sigma * sigma + tau + noise
-        c, lost = math.sqrt(variance), points < 0.5
-        margin = self.beta * _margin(self.draw, len(first) + len(second)) / c
-        x = (-mean if lost else mean) / c
-        v, w = _drawn(x, margin) if points == 0.5 else _won(x - margin)
-        v = (-v if lost else v) / c
-        return self._moved(first, v, w / variance), self._moved(second, -v, w / variance)
-
-    def _moved(self, team: Sequence[Skill], v: float, w: float) -> list[Skill]:
-        own = [(mu, sigma * sigma + self.tau**2) for mu, sigma in team]
-        return [(mu + variance * v, math.sqrt(variance * (1 - variance * w))) for mu, variance in own]
+    return K * (points - win_probability(first, second))
 
 
-@cache
-def _margin(draw: float, players: int) -> float:
-    """How far performances are apart at least, if the match is no draw, in β."""
-    return NORMAL.inv_cdf((draw + 1) / 2) * math.sqrt(players)
+# TrueSkill (Herbrich et al. 2006) of two players, where its message passing ends in closed form. The numbers are those
+# of OpenAI Five (Berner et al. 2019), whose versions do not change.
+
+
+MU, SIGMA = 25.0, 25 / 3  # of a player that has not played yet
+BETA = 25 / 6  # standard deviation of a player's performance in a match
+DRAW = 0.02  # probability of a draw between equals
+MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # how far apart performances are, if nobody draws
+
+
+def rate(first: Skill, second: Skill, points: float) -> tuple[Skill, Skill]:
+    """Both players after a match. points: of the first: 1 won, ½ drawn, 0 lost."""
+    variance = (first[1] * first[1] + BETA**2) + (second[1] * second[1] + BETA**2)
+    c, lost = math.sqrt(variance), points < 0.5
+    ahead = (second[0] - first[0] if lost else first[0] - second[0]) / c
+    v, w = _drawn(ahead, MARGIN / c) if points == 0.5 else _won(ahead - MARGIN / c)
+    v = (-v if lost else v) / c
+    return _moved(first, v, w / variance), _moved(second, -v, w / variance)
+
+
+def _moved(skill: Skill, v: float, w: float) -> Skill:
+    mu, variance = skill[0], skill[1] * skill[1]
+    return mu + variance * v, math.sqrt(variance * (1 - variance * w))
 
 
 def _density(x: float) -> float:
@@ -106,7 +93,6 @@ def _drawn(x: float, margin: float) -> tuple[float, float]:
 RATINGS = "ratings.jsonl"  # matches of a run's versions against references
 NUMBERS = "version", "steps", "wall_seconds", "reference_mu", "mu", "sigma"  # that a line has
 NEAR, FEWEST = 10.0, 2  # points within which opponents are; how many there are at least
-RULES = TrueSkill()
 
 
 @dataclass
@@ -130,13 +116,13 @@ def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Ski
     For each, c² = σ² + 2β², and with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w).
     """
     for scored in points:
-        (skill,), _ = RULES.rate([skill], [(reference, 0.0)], scored)
+        skill, _ = rate(skill, (reference, 0.0), scored)
     return skill
 
 
 def first_skill(rated: Sequence[RatedVersion]) -> Skill:
     """What the next version begins with: the μ of the one before, the first at random play's."""
-    return (rated[-1].skill[0] if rated else 0.0), RULES.sigma
+    return (rated[-1].skill[0] if rated else 0.0), SIGMA
 
 
 def rate_lines(lines: Iterable[Row]) -> list[RatedVersion]:
@@ -179,18 +165,18 @@ SEED, MATCHES = 0, 32  # of every two: of every run the same
 
 def reference_settings(environment: str, names: Sequence[str]) -> Row:
     """What decides the matches of references and their ratings."""
-    about = {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": asdict(RULES)}
-    return {**about, "names": list(names)}
+    skills = {"mu": MU, "sigma": SIGMA, "beta": BETA, "draw": DRAW}
+    return {"environment": environment, "seed": SEED, "matches": MATCHES, "trueskill": skills, "names": list(names)}
 
 
 def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Sequence[float]]) -> dict[str, Skill]:
     """By matches of every two, `random` among them, whose μ is 0. They are taken in rounds: the first match of each
     two, the second of each, and so on.
     """
-    skills: dict[str, Skill] = dict.fromkeys(names, (RULES.mu, RULES.sigma))
+    skills: dict[str, Skill] = dict.fromkeys(names, (MU, SIGMA))
     for scored in zip(*pairs.values(), strict=True):
         for (one, other), points in zip(pairs, scored, strict=True):
-            (skills[one],), (skills[other],) = RULES.rate([skills[one]], [skills[other]], points)
+            skills[one], skills[other] = rate(skills[one], skills[other], points)
     return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
 
 

@@ -14,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +22,13 @@ from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.league import CopyOrder, League
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
-from polyplay.core.files import LogWrites, Row, read_lines, refusal_text
+from polyplay.core.files import Row, read_lines, refusal_text
 from polyplay.core.machine import now
 from polyplay.core.numbers import uniform
 from polyplay.core.worker import WorkerContext
 from polyplay.population.league_log import LOG, SUMMARY, LeagueAgents, LeagueState, MatchLog
-from polyplay.population.ratings import Elo, TrueSkill, win_probability
+from polyplay.population.ratings import win_probability
 from polyplay.population.rules import Evolution
-from polyplay.population.store import LINEAGE, write_copies
 
 # Rules that draw the players of a table:
 #
@@ -138,7 +136,6 @@ def keep_seats(players: Sequence[int], costs: Sequence[float], before: Sequence[
 STATE = "league/state"  # of a checkpoint between two rounds of turns
 MOST = 256  # matches of one line
 SAVE = 30.0  # seconds from one league.json to the next
-ELO, TRUESKILL = Elo(), TrueSkill()
 NO_COPIES = Evolution()
 
 
@@ -148,12 +145,12 @@ def referee(
     rates: League,
     opponents: Opponents,
     matches: int,
-    copies: Evolution = NO_COPIES,
+    evolution: Evolution = NO_COPIES,
 ) -> Iterator[None]:
     """Rate what is reported. matches: that a table plays before its players are drawn again."""
     place = contextlib.nullcontext(ctx.directory) if ctx.directory else tempfile.TemporaryDirectory()  # of a dry run
     with place as directory:
-        rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, copies)
+        rating = Referee(replace(ctx, directory=Path(directory)), rates, opponents, matches, evolution)
         with contextlib.closing(rating):
             ctx.hooks.write_part = rating.write_part
             if rating.found is not None:
@@ -168,7 +165,7 @@ class Referee:
     """Its state is that of the lines in the log, and the League's memory follows it."""
 
     def __init__(
-        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, copies: Evolution = NO_COPIES
+        self, ctx: WorkerContext, league: League, opponents: Opponents, matches: int, evolution: Evolution = NO_COPIES
     ):
         assert ctx.directory is not None
         self.ctx, self.league, self.opponents, self.matches = ctx, league, opponents, matches
@@ -176,18 +173,15 @@ class Referee:
         if self.found is not None:  # the league's memory is as it was, and so is the log
             self.log.cut(self.found.json(STATE)["lines"])
             league.load(self.found.arrays(actor_checkpoint.LEAGUE))
-        self.state = LeagueState(league, ELO, TRUESKILL)
-        self.agents = LeagueAgents(league, self.state.copies, copies)
+        self.state = LeagueState(league)
+        self.agents = LeagueAgents(league, self.state.copies, evolution)
         for line in read_lines(ctx.directory / LOG):
             self.state.apply(line)
         if not league.begun[0]:
             versions = {} if ctx.resume is None else checkpoint.manifest(ctx.resume)["counters"].get("agents", {})
             self.log.write(line := self.state.beginning(versions))
             self.state.apply(line)
-        self._writes = LogWrites(partial(ctx.log, "warning"))
         self.failed, self.warned = False, False  # to write; of lost matches
-        self.copied = -1 if self.state.copies.made or (ctx.directory / LINEAGE).exists() else 0  # in lineage.jsonl
-        self._write_lineage()
         self._publish()
         self.saved = 0.0
         self._save()
@@ -223,7 +217,6 @@ class Referee:
         acknowledged = self.league.acknowledged.tolist()  # before its last matches
         lines = [*self._results(), *self._posts(), *self._copied()]
         if self._take(lines):
-            self._write_lineage()
             self._hand_back()
             self._make_room(acknowledged)
             agent = self.agents.due()
@@ -349,14 +342,6 @@ class Referee:
 
     # ------------------------------------------------------------------------------------------------ files
 
-    def _write_lineage(self) -> None:
-        def write() -> None:
-            write_copies(self.log.directory, self.state.copies.made)
-            self.copied = len(self.state.copies.made)
-
-        if self.copied != len(self.state.copies.made):
-            self._writes.attempt(LINEAGE, write)
-
     def _save(self) -> None:
         self.saved = time.monotonic()
         try:
@@ -367,7 +352,6 @@ class Referee:
     def close(self) -> None:
         """Take what is left, and write league.json."""
         while self._take(lines := [*self._results(), *self._posts(), *self._copied()]) and lines:
-            self._write_lineage()
             self._hand_back()
             self._make_room()
         self._save()

@@ -198,6 +198,11 @@ class Evolution:
     explore: str = "mutate"
     priors: Priors = field(default_factory=dict)
 
+    @property
+    def varied(self) -> tuple[str, ...]:
+        """Names of the values that change where a member copies another."""
+        return tuple(self.priors) if self.every else ()
+
     def describe(self) -> list[str]:
         """A line for the diagram of agents."""
         return [f"copies  who wins {SURE:.0%}, every {self.every:,} matches of an agent"] if self.every else []

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,15 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from polyplay.core.errors import UserError
-from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, to_plain, write_bytes, write_json
+from polyplay.core.files import JsonLines, Row, is_row, read_lines, read_object, write_json
 from polyplay.core.machine import now
 
 # Lineage of a population: a member's line walked back through its donors to a founder, and what it was trained with.
 #
 # A row is a decision about a member (lineage.jsonl, in order): at agent step `steps` of its own it copied `donor`,
 # which was at `donor_steps`, or nobody, and went on with the values `new`. The founders' rows come first, at step 0.
-#
-# A league's rows are of copies: at its update `version` an agent became the donor of update `donor_version`.
 
 
 LINEAGE = "lineage.jsonl"
@@ -70,21 +67,6 @@ def ancestry(rows: Sequence[Row], member: int, steps: int | None = None) -> list
             line.append(Segment(member, row["steps"], end, row["new"]))
         member, end = (member, row["steps"]) if row["donor"] is None else (row["donor"], row["donor_steps"])
     return line[::-1]
-
-
-def write_copies(directory: Path, copies: Sequence[Row]) -> None:
-    """Write lineage.jsonl of a league: a line for each copy that the agents have made, in order. copies: as CopyHistory
-    has made them. Raises OSError.
-    """
-    lines = [json.dumps(to_plain(_copy_line(copy)), allow_nan=False) + "\n" for copy in copies]
-    write_bytes(directory / LINEAGE, "".join(lines).encode())
-
-
-def _copy_line(copy: Row) -> Row:
-    """A line of lineage.jsonl about a copy."""
-    about = {name: copy[name] for name in ("copy", "agent", "donor", "version", "donor_version")}
-    counts = {"elo": copy["before"]["elo"]} | {name: copy.get(name) for name in ("donor_elo", "matches", "at")}
-    return {**about, **counts, "old": copy.get("old", {}), "new": copy["values"]}  # get: of runs of former versions
 
 
 SCHEMA = 1

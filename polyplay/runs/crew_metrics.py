@@ -16,7 +16,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -80,37 +79,6 @@ def _total(root: psutil.Process | None, of: Callable[[psutil.Process], float]) -
     return total
 
 
-# Warnings that the network of a run of self-play overfits the games of its replay. Imports no torch.
-
-
-REUSE = 4.0  # how often a position may be drawn, in the mean
-# Of the value loss in the replay, divided by that of fresh games. Silver et al. 2016 give 0.19 / 0.37 = 0.51 for a
-# value network that had memorized its games, and 0.226 / 0.234 = 0.97 for one that had not: this lies between.
-OVERFITTED = 0.7
-REPORTS = 10  # that the losses are averaged over: right after the start, fresh games are of older weights
-REUSED = f"each position is drawn more than {REUSE:g} times in the mean: the network may overfit: lower --ratio"
-OVERFITS = f"the value loss on the replay is below {OVERFITTED:g} times that on fresh games: the network"
-OVERFITS += " overfits the games in its replay: lower --ratio or raise --capacity"
-
-
-class SelfPlayAlarms:
-    """Looks at each report, and gives warnings."""
-
-    def __init__(self) -> None:
-        self.losses: deque[tuple[float, float]] = deque(maxlen=REPORTS)  # in the replay, of fresh games
-
-    def look(self, row: Mapping[str, float | None]) -> list[str]:
-        """At a line of metrics.jsonl."""
-        fresh, learnt, reuse = (row.get(name) for name in ("fresh_value_loss", "value_loss", "replay_ratio"))
-        if fresh is None:
-            return []
-        if learnt is not None:
-            self.losses.append((learnt, fresh))
-        sums = [sum(column) for column in zip(*self.losses, strict=True)]
-        overfits = len(self.losses) == REPORTS and sums[0] < OVERFITTED * sums[1]
-        return [REUSED] * (reuse is not None and reuse > REUSE) + [OVERFITS] * overfits
-
-
 Metrics = dict[str, float | None]
 DECILES = (0.1, 0.5, 0.9)
 SILENCE = 120.0  # seconds without a turn of a worker before a warning
@@ -154,19 +122,19 @@ class CrewMetrics:
 
     def report_games(self, reporter: Reporter, warn: Callable[[str], None]) -> None:
         """Pass on the games that workers have finished since the last time, in the order in which they ended."""
-        counts, games = self.counters.column("episodes").astype(np.int64), list[tuple[np.ndarray, int]]()
+        counts, games = self.counters.column("episodes").astype(np.int64), list[np.ndarray]()
         for row in map(int, np.flatnonzero(counts)):
             count = int(counts[row])
             first = max(self.reported.get(row, 0), count - EPISODES)
             if first > self.reported.get(row, 0):
                 warn("games ended faster than they could be counted: reports lack some")
-            games += [(self.counters.games[row, i % EPISODES], row) for i in range(first, count)]
+            games += [self.counters.games[row, i % EPISODES] for i in range(first, count)]
             self.reported[row] = count
         several = any(role.agents for role in self.crew.roles)
-        for (return_, length, lane, agent, _), row in sorted(games, key=lambda game: float(game[0][-1])):
+        for return_, length, lane, agent, _ in sorted(games, key=lambda game: float(game[-1])):
             game = {"frames": self.frames, "steps": self.steps, "episodic_return": float(return_)}
             game |= {"episodic_length": int(length), "lane": int(lane), **({"agent": int(agent)} if several else {})}
-            reporter.episode(game, row)
+            reporter.episode(game)
 
     def read(self) -> tuple[Row, dict[str, float]]:
         """A report's numbers; and what learners report, means since the last time."""

@@ -13,7 +13,6 @@ import errno
 import fcntl
 import hashlib
 import hmac
-import importlib.util
 import json
 import os
 import re
@@ -50,16 +49,11 @@ def current_rows(file: Path, *numbers: str) -> list[Row]:
     return rows
 
 
-def read_table(file: Path) -> Any:
-    """A pandas DataFrame if pandas is installed, else {column: list}. What a line lacks is None, in pandas NaN."""
+def read_table(file: Path) -> dict[str, list[Any]]:
+    """{column: list}, as pandas.DataFrame takes it. What a line lacks is None."""
     rows = current_rows(file)
     names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = {name: [row.get(name) for row in rows] for name in names}
-    if importlib.util.find_spec("pandas") is None:
-        return columns
-    import pandas
-
-    return pandas.DataFrame(columns)
+    return {name: [row.get(name) for row in rows] for name in names}
 
 
 # The lock on a run's directory: one process writes there. The system releases it when its holder ends, however.
@@ -72,7 +66,7 @@ class DirectoryLock:
     """Held from here to `close`. Raises UserError: another process holds it."""
 
     def __init__(self, directory: Path):
-        self.path, self.fd, self.place = directory / LOCK_FILE, -1, -1
+        self.path, self.fd = directory / LOCK_FILE, -1
         self.take()
 
     def take(self) -> None:
@@ -86,7 +80,6 @@ class DirectoryLock:
             raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd
-        self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
         if not self.held:  # deleted between open and lock
             return self.take()
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": machine.now()}
@@ -97,28 +90,16 @@ class DirectoryLock:
     @property
     def held(self) -> bool:
         """Whether what is at our path is what we locked, and not another directory or none."""
-        return _same(self.path, self.fd)
-
-    @property
-    def in_place(self) -> bool:
-        """Whether the directory at our path is the one that we locked, even if the lock in it was deleted."""
-        return _same(self.path.parent, self.place)
-
-    @property
-    def moved_to(self) -> Path | None:
-        """Where the directory that we locked is, if it has another path now and the system says it."""
         try:
-            there = Path(os.readlink(f"/proc/self/fd/{self.place}"))
+            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
         except OSError:
-            return None
-        return there if _same(there, self.place) and not self.in_place else None
+            return False
 
     def close(self) -> None:
         """May be called again."""
-        for fd in (self.fd, self.place):
-            if fd >= 0:
-                os.close(fd)
-        self.fd = self.place = -1
+        if self.fd >= 0:
+            os.close(self.fd)
+        self.fd = -1
 
 
 def is_locked(directory: Path) -> bool:
@@ -141,13 +122,6 @@ def _lock(fd: int, how: int, after: float = 0.0) -> bool:
         if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks: it goes on
             raise
     return True
-
-
-def _same(path: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except OSError:
-        return False
 
 
 # What another program may ask of a run that goes on: to save a checkpoint, or to end.
@@ -324,7 +298,6 @@ WIRING = "wiring.json"  # roles and arrows, as `polyplay diagram` draws them
 # the numbers that a line has at least
 METRICS = ("wall_seconds", "frames", "steps", "updates")
 GAME = ("wall_seconds", "frames", "steps", "lane", "episodic_return", "episodic_length")
-STANDS_FOR = "games"  # in a line of episodes.jsonl: games that it stands for, itself included; left out: 1
 Shape = Mapping[str, Callable[[Any], bool]]  # name in a file → whether a value is as a run writes it
 
 
@@ -361,8 +334,8 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
     """Cut what came after a checkpoint out of a run's lines, because it is done again, and what is damaged, with a line
     about that. Each file stays whole.
 
-    A game that ended before the checkpoint and was written down after it stays, with the checkpoint's counters. For
-    those that have no line of their own, the line before them stands. Raises OSError.
+    A game that ended before the checkpoint and was written down after it stays, with the checkpoint's counters. Raises
+    OSError.
     """
     steps, updates = counters["steps"], counters["updates"]
     learnt, played = counters.get("agents", {"0": updates}), max(updates, 1)  # the update's own match is played again
@@ -394,40 +367,21 @@ def rewind(directory: Path, counters: Mapping[str, Any], say: Callable[[str], No
 
 
 def _cut_games(path: Path, counters: Mapping[str, Any], say: Callable[[str], None]) -> None:
-    games, found, kept = counters.get("games", {}), Counter[str](), Counter[str]()
+    games, found = counters.get("games", {}), Counter[str]()
     owner = {lane: worker for worker in games for lane in worker_lanes(worker)}
 
     def bounded(row: Row) -> Row | None:
         worker = owner.get(row["lane"])
         if worker is not None:
-            found[worker] += games_of(row)
+            found[worker] += 1
             if found[worker] > games[worker]:
                 return None
-            kept[worker] = found[worker]
         elif row["frames"] > counters["frames"]:
             return None
         most = {k: min(row[k], counters[k]) for k in ("frames", "steps")}
         return row if most.items() <= row.items() else row | most
 
     _cut(path, lambda row: is_row(row, GAME), bounded, say)
-    if path.is_file() and (missing := +(Counter(games) - kept)):
-        _let_stand(path, owner, missing)
-
-
-def _let_stand(path: Path, owner: Mapping[int, str], missing: Counter[str]) -> None:
-    """Add games that have no line to the last line of their worker."""
-    lines = path.read_bytes().splitlines(keepends=True)
-    for i in reversed(range(len(lines))):
-        row = parse_json(lines[i])
-        if more := missing.pop(owner.get(row["lane"], ""), 0):
-            lines[i] = (json.dumps(row | {STANDS_FOR: games_of(row) + more}) + "\n").encode()
-    write_bytes(path, b"".join(lines))
-
-
-def games_of(row: Row) -> int:
-    """How many games a line of episodes.jsonl stands for."""
-    games = row.get(STANDS_FOR, 1)
-    return max(1, int(games)) if is_number(games) else 1
 
 
 def worker_lanes(name: str) -> range:
@@ -618,8 +572,13 @@ def state_of(directory: Path, summary: Row) -> str:
 
 def read_summary(directory: Path) -> Row:
     """summary.json; empty where the run has not ended, or that is damaged."""
+    return read_part(directory, "summary.json")
+
+
+def read_part(directory: Path, name: str) -> Row:
+    """Read a file of a run; empty where it is not there, or damaged."""
     try:
-        return read_object(directory / "summary.json")
+        return read_object(directory / name)
     except (OSError, ValueError):
         return {}
 

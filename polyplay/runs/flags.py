@@ -16,6 +16,7 @@ import re
 import shutil
 import textwrap
 import types
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Annotated, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -89,7 +90,10 @@ def read_flags(cls: type[T], args: Sequence[str], command: str, about: str = "")
 
 
 def option_types(*classes: type) -> OptionTypes:
-    """Every option of some dataclasses and its type."""
+    """Every option of some dataclasses and its type. Raises UserError: two of them have one of the same name."""
+    counts = Counter(f.name for cls in classes for f in dataclasses.fields(cls))
+    if twice := [name for name, n in counts.items() if n > 1]:
+        raise UserError(f"{classes[0].__qualname__}: {', '.join(twice)} is an option of every run too: rename it")
     types = {name: hint for cls in classes for name, hint in get_type_hints(cls, include_extras=True).items()}
     return {f.name: types[f.name] for cls in classes for f in dataclasses.fields(cls)}
 

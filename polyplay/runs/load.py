@@ -132,15 +132,18 @@ def load_run(
     return page, settings, run_options.from_json(RunOptions, options), config
 
 
-def check_spaces(directory: Path, envs: pool.Envs) -> None:
-    """Raises UserError: an environment shows or takes something else than what the run was trained on."""
+def read_spaces(directory: Path) -> pool.EnvSpec:
+    """Read what a run's environment shows and takes. Raises UserError: the file is damaged, or not there."""
     path = directory / pool.FILE
     try:
-        was = pool.spec_from_json(read_object(path), str(path))
-    except OSError:  # of an earlier version
-        return
-    except ValueError as e:
+        return pool.spec_from_json(read_object(path), str(path))
+    except (OSError, ValueError) as e:
         raise UserError(f"{path} is damaged: {e}; put back a copy of it") from None
+
+
+def check_spaces(directory: Path, envs: pool.Envs) -> None:
+    """Raises UserError: an environment shows or takes something else than what the run was trained on."""
+    was = read_spaces(directory)
     now = pool.spec_from_json(pool.spec_to_json(envs.spec), envs.title)
     (seen, acted), (before, taken) = pool.network_view(now), pool.network_view(was)
     shown, actions = pool.describe_views(now, was)
@@ -148,7 +151,7 @@ def check_spaces(directory: Path, envs: pool.Envs) -> None:
     same = (acted, now.action, now.mask) == (taken, was.action, was.mask)
     for what, (is_, other), equal in (("shows", shown, seen == before), ("takes", masked, same)):
         if not equal:
-            trained = f"{directory} was trained on {other} ({path.name})"
+            trained = f"{directory} was trained on {other} ({pool.FILE})"
             cure = f"give them another name and `polyplay surgery {directory} --out RUN2 --env NAME`"
             raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
 

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from polyplay.core.files import Row
 from polyplay.population import store
-from polyplay.runs.terminal import Fact, Screen, clock_text, fact_lines, progress_line, short_count, value_text
+from polyplay.runs.terminal import Screen, clock_text, fact_lines, progress_line, ruled_table, short_count, value_text
 
 # Tables and lines: members, best first, their decisions, and the winner's ancestors.
 
@@ -55,9 +55,7 @@ def _table(population: Row, rows: Sequence[Row]) -> Table:
     copies = {
         r["member"]: f"{member_name(r['donor'])} at {short_count(r['steps'])}" for r in rows if r["donor"] is not None
     }
-    table = Table("member", "state", box=None, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in ("steps", "score"):
-        table.add_column(name, justify="right", no_wrap=True)
+    table = ruled_table("member", "state", numbers=("steps", "score"))
     for name in population["vary"]:
         table.add_column(name, justify="right", overflow="ellipsis")
     if copies:
@@ -126,7 +124,7 @@ class PopulationPanel:
         self.first: tuple[float, int] | None = None  # when the population was first shown, and its steps then
         self.reported_at, self.last = self.begun, ""
 
-    def begin(self, lines: Iterable[Fact]) -> None:
+    def begin(self, lines: Iterable[tuple[str, str]]) -> None:
         """The first lines."""
         for line in () if self.quiet else fact_lines(lines, self.screen.console):
             self.screen.print(line)

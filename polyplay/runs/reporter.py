@@ -12,19 +12,18 @@ import importlib.util
 import math
 import os
 import queue
-import random
 import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 from polyplay.core.errors import UserError
 from polyplay.core.files import AppendFile, JsonLines, LogWrites, Row, read_lines, to_plain, write_json
 from polyplay.core.machine import now
-from polyplay.runs.directory import GAME, METRICS, STANDS_FOR, games_of, read_config
+from polyplay.runs.directory import GAME, METRICS, read_config
 from polyplay.runs.options import RunOptions
 
 # What metrics are called in TensorBoard and W&B: Polyplay's names, CleanRL's or Stable-Baselines3's.
@@ -172,53 +171,6 @@ class WandbLogger:
         return run
 
 
-# Which games of a run `episodes.jsonl` has: each one up to a bound, then fewer and fewer. Imports no torch.
-
-
-COUNTERS = ("wall_seconds", "frames", "steps")
-
-
-class ThinnedGames:
-    """Chooses the games that are written, of each worker by itself: then a checkpoint, which has the games of every
-    worker, says where its lines end. The gaps are random, because lanes that end together take turns.
-
-    bound: the games that are written one by one; 0: none is written. Lines of n games: at most bound · (1 + ½ log2 (n /
-    bound)) on average, and one for each worker of a session.
-    """
-
-    def __init__(self, bound: int) -> None:
-        self.bound, self.random = bound, random.Random(bound)
-        self.unwritten: dict[int, tuple[int, Row]] = {}  # by worker: games since its last line, and the last of them
-        self.newest: Row = {}
-
-    def take(self, row: Row, worker: int, number: int) -> Row | None:
-        """The line of the run's game `number`, from 1, which says how many it stands for; None: it has none."""
-        if not self.bound:
-            return None
-        self.newest = row
-        games = self.unwritten.pop(worker, (0, row))[0] + 1
-        if self.random.random() * stride(number, self.bound) < 1.0:
-            return _standing_for(row, games)
-        self.unwritten[worker] = games, row
-        return None
-
-    def remaining(self) -> Iterator[Row]:
-        """Give a line for each worker whose last games have none yet, with the counters of now: a file's rise."""
-        counters = {k: self.newest[k] for k in COUNTERS if k in self.newest}
-        while self.unwritten:
-            games, row = self.unwritten.pop(min(self.unwritten))
-            yield _standing_for({**row, **counters}, games)
-
-
-def stride(number: int, bound: int) -> int:
-    """How many games a line stands for on average: 1 up to the bound, 2 up to twice the bound, then 4, 8, …"""
-    return 1 << (-(-number // bound) - 1).bit_length()
-
-
-def _standing_for(row: Row, games: int) -> Row:
-    return {**row, STANDS_FOR: games} if games > 1 else row
-
-
 WINDOW = 100  # full games the means are over
 TOTALS = ("frames", "steps", "updates")
 
@@ -244,7 +196,7 @@ class Reporter:
         options = options or RunOptions()
         self.directory, self.clock, self.writes = Path(directory), clock, LogWrites(warn)
         self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
-        self.style, self.thinned, self.closed = options.metrics_style, ThinnedGames(options.log_games), False
+        self.style, self.log_games, self.closed = options.metrics_style, options.log_games, False
         self.events = TensorBoardWriter(self.directory / "tensorboard") if options.tensorboard else None
         self.tracker = WandbLogger(options.wandb, self.directory, warn) if options.wandb else None
         (self.directory / "summary.json").unlink(missing_ok=True)
@@ -297,15 +249,14 @@ class Reporter:
         mean = self.return_mean
         return len(self.returns) == WINDOW and mean is not None and mean >= target
 
-    def episode(self, game: Row, worker: int = 0) -> None:
+    def episode(self, game: Row) -> None:
         """A full game ended: the run's frames and steps then, its unclipped return, its length in agent steps, its
         lane; in a run of several agents also whose it was.
         """
         self._count(game)
         row = self._line(game)
-        line = self.thinned.take(row, worker, self.episodes)
-        if line is not None:
-            self._write("episodes", line)
+        if self.log_games:
+            self._write("episodes", row)
             self._event(game["steps"], of_episode(self.style, game))
         self.listen("episodes", row)
 
@@ -368,8 +319,6 @@ class Reporter:
         )
         if not self.closed:
             self.closed = True
-            for line in self.thinned.remaining():
-                self._write("episodes", line)
             self.writes.attempt("summary.json", lambda: write_json(self.directory / "summary.json", summary))
             for file in self.files.values():
                 file.close()
@@ -380,7 +329,7 @@ class Reporter:
         return summary
 
     def _count(self, game: Row) -> None:
-        self.episodes += games_of(game)
+        self.episodes += 1
         if "agent" in game:
             self.agents.setdefault(game["agent"], deque(maxlen=WINDOW)).append(game["episodic_return"])
         self.returns.append(game["episodic_return"])

@@ -72,7 +72,7 @@ class ActorReplay:
         if self.worker is None or self.ctx.incarnation != rollout.by:  # it was replaced then, or began anew
             self.close()
             self.ctx = replace(self.ctx, incarnation=rollout.by)
-            kw = {**self.role.holds, "params": self, "lag": None}
+            kw = {**self.role.holds, "params": self, "lag": -1}
             self.worker = cast(Worker, self.role.work(self.ctx, **kw))
         self.due = rollout.version
         before = self.queue.made(rollout.actor)

@@ -24,7 +24,7 @@ from polyplay.core import checkpoint, processes
 from polyplay.core.errors import Closed, UserError
 from polyplay.core.files import Row, parse_json, read_lines, refusal_text, write_json
 from polyplay.runs import directory as run_files
-from polyplay.runs.crew_metrics import CrewMetrics, SelfPlayAlarms
+from polyplay.runs.crew_metrics import CrewMetrics
 from polyplay.runs.load import BEGINNING, steps_learnt
 from polyplay.runs.options import RunOptions, Settings, Sources, to_json
 from polyplay.runs.plan import Plan, minutes_over
@@ -55,7 +55,7 @@ class Callback:
         """A line of metrics.jsonl was written."""
 
     def on_episode(self, run: CurrentRun, row: Row) -> object:
-        """A full game has ended: its line of episodes.jsonl, also where --log-games leaves it out."""
+        """A full game has ended: its line of episodes.jsonl, also with --no-log-games."""
 
     def on_checkpoint(self, run: CurrentRun, path: Path) -> object:
         """A checkpoint is complete: its directory."""
@@ -65,17 +65,6 @@ class Callback:
 
     def on_end(self, run: CurrentRun, summary: Row) -> object:
         """The run has ended, and has not failed."""
-
-
-class FunctionCallback(Callback):
-    """A function that is called with reports."""
-
-    def __init__(self, function: Callable[..., object]):
-        self.on_report = function  # type: ignore[method-assign]
-
-    @property
-    def title(self) -> str:
-        return _name(self.on_report)
 
 
 EVENTS = {  # by file of lines, and what else happens
@@ -101,7 +90,7 @@ def _checked(callback: object) -> Callback:
         and not isinstance(callback, type | Callback)
         and not set(EVENTS.values()) & set(dir(callback))
     ):
-        callback = FunctionCallback(callback)
+        callback = type(_name(callback), (Callback,), {"on_report": staticmethod(callback)})()
     if not isinstance(callback, Callback):
         given = f"the class {_name(callback)}" if isinstance(callback, type) else _name(callback)
         allowed = f"a function, or an object whose class inherits polyplay.Callback ({', '.join(EVENTS.values())})"
@@ -186,7 +175,7 @@ class CheckpointCompleter:
         self.listen: Callable[[Path], None] = lambda path: None  # called with every complete one
         self.games_before = Counter[int]()  # by lane
         for game in read_lines(directory / "episodes.jsonl", *run_files.GAME):
-            self.games_before[game["lane"]] += run_files.games_of(game)
+            self.games_before[game["lane"]] += 1
         for worker, n in (games or {}).items():
             lanes = run_files.worker_lanes(worker)
             self.games_before[lanes[0]] += max(0, n - sum(self.games_before[lane] for lane in lanes))
@@ -481,7 +470,7 @@ class Session(Supervisor):
         self.config, self.origin = run_files.read_config(self.directory), run_files.origin(self.directory)
         self.lock = setup.lock
         before = {k: int(setup.counters.get(k, 0)) for k in ("steps", "updates")}
-        self.metrics, self.alarms = CrewMetrics(self.crew, setup.frames_per_step, before), SelfPlayAlarms()
+        self.metrics = CrewMetrics(self.crew, setup.frames_per_step, before)
         keep, games = self.options.keep, setup.counters.get("games", {})
         start = {**before, "frames": setup.frames_per_step * before["steps"], "episodes": sum(games.values())}
         start["wall_seconds"] = setup.counters.get("wall_seconds", 0.0)
@@ -529,22 +518,10 @@ class Session(Supervisor):
         self.checkpoints.complete()
 
     def _restore_directory(self, lock: run_files.DirectoryLock) -> None:
-        """It was moved: go on there, by a link at its old place. It was deleted: write it anew, with all lines, and
-        then a checkpoint. Only its lock was: lock it again. Raises UserError: something else is there.
+        """It was deleted or moved: write it anew, with all lines, and then a checkpoint. Only its lock was: lock it
+        again. Raises UserError: something else is there.
         """
-        if (moved := lock.moved_to) is not None:
-            try:
-                self.directory.parent.mkdir(parents=True, exist_ok=True)
-                self.directory.symlink_to(moved)
-            except OSError as e:
-                lock.close()
-                how = f"`polyplay resume {moved}` goes on from its last checkpoint"
-                raise UserError(f"RUN: {self.directory} was moved to {moved} ({refusal_text(e)}): {how}") from None
-            self._warn(
-                f"{self.directory} was moved to {moved}: the run goes on there, and its old name is a link to it"
-            )
-            return
-        same, config = lock.in_place, self.directory / "config.json"
+        config = self.directory / "config.json"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock.take()
@@ -556,11 +533,11 @@ class Session(Supervisor):
         except OSError as e:
             self.log("caution", f"{self.directory}: {refusal_text(e)}; the run continues, its files are missing")
             return
-        if same and there:
+        if there:
             self._warn(f"{lock.path} was deleted: it is locked again")
             return
         lost = "" if checkpoint.everything(self.directory) else ", without the checkpoints that were there"
-        self._warn(f"{self.directory} was deleted: it is written anew{lost}")
+        self._warn(f"{self.directory} was deleted or moved: it is written anew{lost}")
         self.reporter.restore()
         self.crew.control.save()
 
@@ -648,8 +625,6 @@ class Session(Supervisor):
     def _report(self) -> None:
         row = self.reporter.report(*self.metrics.read())
         self.terminal.report(row, self.metrics.roles)
-        for line in self.alarms.look(row):
-            self.log("caution", line)
 
     def log(self, kind: str, text: str) -> None:
         """Besides, a decision, an evaluation, a match or a game as JSON, and why something is unsaved."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -93,6 +94,12 @@ class Screen:
                 line.no_wrap, line.overflow = True, "ellipsis"
         width = self.console.width - len("^C^C")  # echoed behind it, they would fold the line and leave a border behind
         return Panel(Group(*shown), title=title, title_align="left", border_style="blue", width=width)
+
+
+def ruled_table(*words: str | Column, numbers: Iterable[str] = ()) -> Table:
+    """A table with a line below its head: columns of words, then of numbers, which are never folded."""
+    right = [Column(name, justify="right", no_wrap=True) for name in numbers]
+    return Table(*words, *right, box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
 
 
 def progress_line(done: float, *texts: str) -> Table:

@@ -68,11 +68,9 @@ def import_openvino() -> ModuleType:
 
 
 class OpenVINOBackend:
-    """threads: that compute; 0: as OpenVINO chooses. They are not bound to cores: those of two processes would be bound
-    to the same ones. Raises UserError.
-    """
+    """Its thread is not bound to a core: those of two processes would be bound to the same one. Raises UserError."""
 
-    def __init__(self, network: DualResidualNetwork, batch: int, precision: str, threads: int):
+    def __init__(self, network: DualResidualNetwork, batch: int, precision: str):
         device = network.output.weight.device
         if device.type != "cpu":
             raise UserError(f"--evaluator openvino: computes on CPUs, the network is on {device}; take torch")
@@ -80,7 +78,7 @@ class OpenVINOBackend:
         self.core = self.openvino.Core()
         self.options = {
             "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
-            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_NUM_THREADS": 1,
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,
         }
@@ -153,8 +151,7 @@ class NetworkEvaluator:
 
     backend "torch" or "openvino" (on CPUs), precision "float32" or "bfloat16": the numbers that convolutions are
     computed in; answers are float32. "auto" measures (`choose_backend`); a player that continues from a checkpoint
-    names what was chosen, for bits differ between them. threads: that compute on a CPU; 0: as many as the process has.
-    Raises UserError.
+    names what was chosen, for bits differ between them. One thread computes on a CPU. Raises UserError.
     """
 
     def __init__(
@@ -164,16 +161,15 @@ class NetworkEvaluator:
         backend: str = "torch",
         precision: str = "float32",
         device: torch.device | str = "cpu",
-        threads: int = 1,
     ):
         network = build_network(factory, 0, device=device)
         assert isinstance(network, DualResidualNetwork)
         self.network, self.vector = network, FlatParams(network)
-        self.batch, self.threads, self.version = batch, threads, -1
+        self.batch, self.version = batch, -1
         if "auto" in (backend, precision):
-            backend, precision = choose_backend(network, batch, backend, precision, threads)
+            backend, precision = choose_backend(network, batch, backend, precision)
         self.backend, self.precision = backend, precision
-        self._backend = _make_backend(network, batch, backend, precision, threads)
+        self._backend = _make_backend(network, batch, backend, precision)
 
     @property
     def title(self) -> str:
@@ -188,7 +184,7 @@ class NetworkEvaluator:
 
     def take(self, version: int) -> None:
         """Compute with the weights that are in `vector` now."""
-        with computing_threads(self.threads):
+        with one_thread():
             self._backend.take(self.network)
         self.version = version
 
@@ -198,7 +194,7 @@ class NetworkEvaluator:
             raise RuntimeError("no weights yet: load comes before evaluate")
         logits = np.empty((len(planes), self.network.actions), np.float32)
         values = np.empty(len(planes), np.float32)
-        with computing_threads(self.threads):
+        with one_thread():
             for at in range(0, len(planes), self.batch):
                 n = min(self.batch, len(planes) - at)
                 self._backend.planes[:n] = planes[at : at + n]
@@ -208,10 +204,10 @@ class NetworkEvaluator:
 
 
 @contextlib.contextmanager
-def computing_threads(n: int) -> Iterator[None]:
-    """torch computes with so many threads; 0: as many as it has."""
+def one_thread() -> Iterator[None]:
+    """torch computes in one thread."""
     before = torch.get_num_threads()
-    torch.set_num_threads(n or before)
+    torch.set_num_threads(1)
     try:
         yield
     finally:
@@ -229,14 +225,14 @@ def _has_openvino() -> bool:
 
 
 def choose_backend(
-    network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto", threads: int = 1
+    network: DualResidualNetwork, batch: int, backend: str = "auto", precision: str = "auto"
 ) -> tuple[str, str]:
     """(backend, precision) of the ways that these names leave and this machine has, the fastest in batches of this
     size. Measured in turn, each by its fastest batch, for a second or so. Raises UserError.
     """
     tried = ways(backend, precision, network.output.weight.device.type)
-    with computing_threads(threads):
-        computing = {way: _make_backend(network, batch, *way, threads) for way in tried}
+    with one_thread():
+        computing = {way: _make_backend(network, batch, *way) for way in tried}
         seconds, rounds = dict.fromkeys(tried, math.inf), 0
         until = time.perf_counter() + SECONDS * len(tried)
         while len(tried) > 1 and (rounds < ROUNDS or time.perf_counter() < until):
@@ -258,9 +254,9 @@ def ways(backend: str, precision: str, device: str) -> list[tuple[str, str]]:
     return list(itertools.product(backends, several if precision == "auto" else [precision]))
 
 
-def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str, threads: int) -> Backend:
+def _make_backend(network: DualResidualNetwork, batch: int, backend: str, precision: str) -> Backend:
     """Raises UserError."""
     check_backend(backend)
     if backend == "torch":
         return TorchBackend(network, batch, precision)
-    return OpenVINOBackend(network, batch, precision, threads)
+    return OpenVINOBackend(network, batch, precision)

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from polyplay.acting.rows import EpisodeCounter
+from polyplay.acting.actor import EpisodeCounter
 from polyplay.buffers import actor_checkpoint
 from polyplay.buffers.rollout_queue import ROWS, Producer, RolloutQueue
 from polyplay.core import checkpoint, numbers, tree
@@ -97,10 +97,9 @@ class GameNotes:
 # less than a share were not lost by who would have done so first. As long as too little is known, nobody resigns.
 
 
-RESIGN_METRICS = ("resigned", "resign_value", "resign_false_rate", "resign_false_rate_high")
+RESIGN_METRICS = ("resigned", "resign_value", "resign_false_rate")
 GRID = np.linspace(records.NEVER, 0.0, 101).astype(np.float32)  # what v may be
 NEWEST, ENOUGH = 1000, 100  # games played on that count, and that have to be known before anybody resigns
-SURE = 1.96  # standard deviations of the interval's upper end: 97.5 %
 
 
 class Resignation:
@@ -149,14 +148,10 @@ class Resignation:
         return float(GRID[np.flatnonzero(fine)[-1]]) if self.known >= ENOUGH and fine.any() else records.NEVER
 
     @property
-    def rate(self) -> tuple[float, float]:
-        """The share of wrong resignations with v, of games played on, and the upper end of its interval (Wilson)."""
+    def rate(self) -> float:
+        """The share of wrong resignations with v, of games played on."""
         at = int(np.searchsorted(GRID, self.v, side="right")) - 1
-        n, k = int(self.would[:, at].sum()), int(self.wrong[:, at].sum())
-        if not n:
-            return 0.0, 1.0
-        share, z = k / n, SURE**2 / n
-        return share, (share + z / 2 + SURE * math.sqrt(share * (1 - share) / n + z / 4 / n)) / (1 + z)
+        return int(self.wrong[:, at].sum()) / max(int(self.would[:, at].sum()), 1)
 
 
 def learned_value(found: Path) -> float:
@@ -173,66 +168,28 @@ def learned_value(found: Path) -> float:
     return records.NEVER
 
 
-# What a player counts of its searches and games: how much the search spared the network, how games end, and how well
-# the network foresaw that. Sums over whole games are made when a game ends, so a move costs next to nothing.
-#
+# What a player counts of its searches and games: how games end, and how well the network foresaw that.
 
 
-SEARCHES = ("batch_occupancy", "saved_by_terminal", "saved_by_reuse")
-GAMES = ("first_player_wins", "draws", "visits_entropy", "visits_kl", "fresh_value_loss")
-ACCURACY = ("value_accuracy_early", "value_accuracy_middle", "value_accuracy_late")  # by thirds of a game
-SEARCH_METRICS = (*SEARCHES, *GAMES, *ACCURACY)
+ACCURACY = tuple(f"value_accuracy_{part}" for part in ("early", "middle", "late"))  # thirds of a game
+SEARCH_METRICS = ("batch_occupancy", "first_player_wins", "draws", "visits_entropy", "fresh_value_loss", *ACCURACY)
 SELF_PLAY_METRICS = (*SEARCH_METRICS, *RESIGN_METRICS)
 
 
-class SearchMetrics:
-    """Of one player."""
-
-    def __init__(self, search: Search, counters: WorkerCounters):
-        self.search, self.counters = search, counters
-        board, games = search.game, len(search.lanes)
-        fields = {"priors": Field((board.actions,), "float32"), "raw": Field((), "float32")}
-        self.seen: Batch = tree.zeros(tree.widen(fields, (games, board.longest)))  # of games that go on
-
-    @property
-    def done(self) -> int:
-        """Simulations of all games."""
-        return int(self.search.tree.plays["done"].sum())
-
-    def round(self, leaves: int, terminal: int, made: int) -> None:
-        """A round is over: leaves for the network, simulations that ended the game, and simulations in all."""
-        if leaves:
-            self.counters.tally("batch_occupancy", leaves, len(self.search.planes))
-        self.counters.add("simulations", made)
-        self.counters.tally("saved_by_terminal", terminal, made)
-        self.counters.tally("saved_by_reuse", 0, made)
-
-    def moved(self, done: Finished) -> None:
-        """Searches ended with a move: `done` of them, and their games go on with the subtrees that were kept."""
-        at = (done.games, done.plies)
-        self.seen["priors"][at], self.seen["raw"][at] = done.priors, done.raw
-        inherited = int(self.search.tree.plays["done"][done.games].sum())
-        self.counters.tally("saved_by_terminal", 0, inherited)
-        self.counters.tally("saved_by_reuse", inherited, inherited)
-
-    def ended(self, game: int, rows: Batch) -> None:
-        """A game is over: its rows, that of the end included."""
-        z, visits = rows["reward"][1:], rows["visits"][:-1].astype(np.float64)
-        moves = len(z)
-        priors, raw = self.seen["priors"][game, :moves], self.seen["raw"][game, :moves]
-        played = np.where(visits > 0, visits, 1.0)  # 0 log 0 = 0
-        ratio = played / np.where(visits > 0, np.maximum(priors, 1e-12), 1.0)
-        tally = self.counters.tally
-        tally("first_player_wins", float(z[0] > 0), 1)
-        tally("draws", float(z[0] == 0), 1)
-        full = int(visits.any(1).sum())  # not all, where playouts are capped
-        tally("visits_entropy", -float((visits * np.log(played)).sum()), full)
-        tally("visits_kl", float((visits * np.log(ratio)).sum()), full)
-        tally("fresh_value_loss", float(np.square(z - raw).sum()), moves)
-        if z[0] != 0:
-            right, stage = np.sign(raw) == z, 3 * np.arange(moves) // moves
-            for i, name in enumerate(ACCURACY):
-                tally(name, int(right[stage == i].sum()), int((stage == i).sum()))
+def tally_game(counters: WorkerCounters, rows: Batch, raw: np.ndarray) -> None:
+    """Count a game that is over by its rows, that of the end included. raw: the network's value of each position."""
+    z, visits = rows["reward"][1:], rows["visits"][:-1].astype(np.float64)
+    moves, tally = len(z), counters.tally
+    tally("first_player_wins", float(z[0] > 0), 1)
+    tally("draws", float(z[0] == 0), 1)
+    played = np.where(visits > 0, visits, 1.0)  # 0 log 0 = 0
+    full = int(visits.any(1).sum())  # not all, where playouts are capped
+    tally("visits_entropy", -float((visits * np.log(played)).sum()), full)
+    tally("fresh_value_loss", float(np.square(z - raw).sum()), moves)
+    if z[0] != 0:
+        right, stage = np.sign(raw) == z, 3 * np.arange(moves) // moves
+        for i, name in enumerate(ACCURACY):
+            tally(name, int(right[stage == i].sum()), int((stage == i).sum()))
 
 
 EVALUATIONS = 32  # between two pulls of the weights
@@ -341,9 +298,10 @@ class SelfPlay:
         self.moves = tree.zeros(tree.widen(game_rows(board), (games, board.longest + 1)))  # of games that go on
         self.finished: deque[Batch] = deque()  # rows of games that no slot has yet
         self.version, self.held = -1, held
-        self.metrics, self.number = SearchMetrics(self.search, ctx.counters), 0  # number: of games that have ended
+        self.raw = np.zeros((games, board.longest), np.float32)  # the network's values, of games that go on
+        self.number = 0  # of games that have ended
         self.arrays: Batch = {"moves": self.moves, "games": vars(self.games), "recorded": self.recorded}
-        self.arrays |= {"seen": self.metrics.seen, "resignation": self.resignation.arrays, "notes": self.notes.arrays}
+        self.arrays |= {"raw": self.raw, "resignation": self.resignation.arrays, "notes": self.notes.arrays}
 
     def slots(self, pull: Callable[[], int]) -> Iterator[int | None]:
         """Play for ever. None: no slot is full yet. pull: takes newer weights if they are due; their version."""
@@ -363,17 +321,17 @@ class SelfPlay:
         """One evaluation, and a move in each game whose search is done."""
         search, counters = self.search, self.ctx.counters
         with counters.timed("env"):
-            before = self.metrics.done
+            before = int(search.tree.plays["done"].sum())
             planes = search.round()
-            terminal = self.metrics.done - before
         if len(planes):
+            counters.tally("batch_occupancy", len(planes), len(search.planes))
             with counters.timed("infer"):
                 answers = search.evaluate(planes)
             counters.served(len(planes))
             with counters.timed("env"):
                 search.answer(*answers)
         with counters.timed("env"):
-            self.metrics.round(len(planes), terminal, self.metrics.done - before)
+            counters.add("simulations", int(search.tree.plays["done"].sum()) - before)
             done = search.finished()
             if len(done.games):
                 self._move(done)
@@ -395,12 +353,12 @@ class SelfPlay:
         row = {"obs": obs, "mask": done.legal, "action": actions, "visits": shares, "version": self.version}
         for name, value in row.items():
             self.moves[name][at] = value
+        self.raw[at] = done.raw
         self.games.length[done.games] += 1
         self.recorded[done.games] += done.full
         self.notes.add(done.games, actions, done)
         self.ctx.counters.add("steps", int(done.full.sum()))
         results = self.search.advance(done.games, actions)
-        self.metrics.moved(done)
         ended = np.flatnonzero(results != records.GOES_ON)
         for game, result in zip(done.games[ended].tolist(), results[ended].tolist(), strict=True):
             self._end(game, float(records.WORTH[result]))
@@ -423,17 +381,15 @@ class SelfPlay:
             self.ctx.log("game", json.dumps(about))
         self.notes.begin(game, self.notes.action[game, :0])
         self.number += 1
-        self.metrics.ended(game, rows)
+        tally_game(self.ctx.counters, rows, self.raw[game, :moves])
         self.ctx.counters.episode(float(rows["reward"][1]), moves, self.first_lane + game)
         self.resignation.ended(game, moves, float(rows["reward"][1]))
         if self.recorded[game]:
             self.finished.append(rows if self.recorded[game] == moves else recorded_rows(rows))
         self.resignation.begin(np.array([game]))
         self.games.length[game] = self.recorded[game] = 0
-        tally, (wrong, high) = self.ctx.counters.tally, self.resignation.rate
-        tally("resigned", 0, 1)
-        for name, value in zip(RESIGN_METRICS[1:], (float(self.resignation.v), wrong, high), strict=True):
-            tally(name, value, 1)
+        for name, value in zip(RESIGN_METRICS, (0, float(self.resignation.v), self.resignation.rate), strict=True):
+            self.ctx.counters.tally(name, value, 1)
 
     def _fill(self, slot: int) -> None:
         """Write the games that fit, the oldest first."""

@@ -101,7 +101,6 @@ Node = np.dtype(
         ("first", "i4"),
         ("count", "i2"),
         ("status", "i2"),
-        ("explored", "f4"),  # sum of the priors of the edges that have a child
         ("value", "f4"),  # the network's, for the node's mover
     ]
 )
@@ -113,7 +112,6 @@ Play = np.dtype(
         ("done", "i4"),  # simulations that count for this search
         ("asked", "i4"),  # of this search: all of them, or few where playouts are capped
         ("waiting", "i4"),  # leaves in the batch
-        ("given_up", "i4"),  # reuses for want of room
         ("status", "i4"),
     ]
 )
@@ -144,8 +142,8 @@ class Tree(NamedTuple):
 # The options as compiled code takes them; those with other names are in SearchOptions.rules.
 Rules = namedtuple(
     "Rules",
-    "simulations fast_simulations full counted leaves virtual_loss fpu_parent fpu_reduction noise noise_alpha reuse "
-    "width gumbel c_visit by_range key lane",
+    "simulations fast_simulations full leaves fpu_parent noise noise_alpha reuse width gumbel c_visit by_range key "
+    "lane",
 )
 
 
@@ -156,8 +154,7 @@ class SearchOptions:
     exploration "alphago_zero": U = c P sqrt(Σ_b N(s, b)) / (1 + N(s, a)) (Silver et al. 2017); "alphazero": U = c(s) P
     sqrt(N(s)) / (1 + N(s, a)), c(s) = log((1 + N(s) + c_base) / c_base) + c (Silver et al. 2018), where N(s) counts
     the visit that evaluated s, at the root too. fpu, the value of a move not yet visited: "zero"; "parent", the mean
-    value of its position; a number r: that less r sqrt(priors of the visited moves), as in KataGo and Leela Zero, but
-    at a root with noise "parent", as there.
+    value of its position.
 
     root "gumbel": sequential halving over `gumbel_actions` moves and completed values q (Danihelka et al. 2022), σ(q)
     being (c_visit + the most visits) q, where q is brought from [-1, 1] to [0, 1]. "gumbel_mctx": as mctx has it, a
@@ -172,7 +169,7 @@ class SearchOptions:
     exploration: Literal["alphago_zero", "alphazero"] = "alphazero"
     c: float = 1.25
     c_base: float = 19652.0
-    fpu: Literal["zero", "parent"] | float = "zero"
+    fpu: Literal["zero", "parent"] = "zero"
     fast_simulations: int = 0  # simulations of a search that is not full; 0: all are
     full: float = 0.25
     root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"
@@ -182,12 +179,8 @@ class SearchOptions:
     noise_alpha: float = 0.3
     temperature: tuple[tuple[int, float], ...] = ((0, 1.0), (30, 0.0))  # (from this ply on, temperature)
     symmetries: bool = False  # ask the network under a random symmetry of the board each time
-    reuse: bool = True  # keep the subtree of the move played
-    inherited: Literal["counted", "added"] = "counted"  # do its visits count as simulations, or are all done anew
-    leaves: int = 1  # per game and round
-    virtual_loss: int = 1  # visits, lost, of a leaf that waits; only where leaves > 1
-    nodes: int = 0  # room per game; 0: as many as can be needed, with inherited "added" for two searches
-    width: int = 0  # room for so many edges per node; 0: the game's actions, or 128 where it has more than 400
+    reuse: bool = True  # keep the subtree of the move played, whose visits count as simulations
+    leaves: int = 1  # per game and round; one that waits counts as a visit that was lost
 
     def __post_init__(self) -> None:
         n, fast, actions = self.simulations, self.fast_simulations, self.gumbel_actions
@@ -197,7 +190,6 @@ class SearchOptions:
         fits = not (self.halves and n) or 1 <= actions <= n
         need(fits, f"search gumbel_actions: {actions} given; allowed: 1 to its {n} simulations")
         need(not 0 < n < self.leaves, f"search leaves: {self.leaves} given; allowed: at most its {n} simulations")
-        need(not 0 < self.nodes <= n, f"search nodes: {self.nodes} given; {n} simulations need one more than that")
 
     @property
     def halves(self) -> bool:
@@ -210,7 +202,6 @@ class SearchOptions:
         return replace(self, fast_simulations=0, noise=0.0, temperature=((0, 0.0),), reuse=False)
 
     def rules(self, game: Game, seed: int, lane: int) -> Rules:
-        zero, named = self.fpu == "zero", isinstance(self.fpu, str)
         given = {name: value for name, value in vars(self).items() if name in Rules._fields}
         gumbel, noise = self.halves, 0.0 if self.halves else float(self.noise)
         given |= {"noise": noise, "width": self.edges_per_node(game), "reuse": self.reuse and not gumbel}
@@ -218,9 +209,7 @@ class SearchOptions:
             **given,
             gumbel=gumbel,
             by_range=self.root == "gumbel_mctx",
-            counted=self.inherited == "counted",
-            fpu_parent=not zero,
-            fpu_reduction=0.0 if named else float(self.fpu),
+            fpu_parent=self.fpu == "parent",
             key=np.random.SeedSequence(seed % 2**64).generate_state(1, np.uint64)[0],
             lane=lane,
         )
@@ -232,12 +221,11 @@ class SearchOptions:
 
     def edges_per_node(self, game: Game) -> int:
         """A board that is filled has nearly as many legal moves as actions; a game like chess has few of very many."""
-        return self.width or (game.actions if game.actions <= FILLED else 128)
+        return game.actions if game.actions <= FILLED else 128
 
     def room(self, game: Game) -> tuple[int, int]:
         """Nodes and edges per game."""
-        again = 2 if self.reuse and self.inherited == "added" else 1
-        nodes = self.nodes or 1 + again * self.simulations
+        nodes = 1 + self.simulations
         return nodes, 1 + max(nodes * self.edges_per_node(game), game.actions)
 
     def nbytes(self, game: Game) -> int:
@@ -272,7 +260,7 @@ def allocate(game: Game, games: int, options: SearchOptions) -> Tree:
     nodes, edges = options.room(game)
     most = games * options.leaves
     moves = range(1 + (options.gumbel_actions if options.halves else 0))
-    visits = 2 + options.leaves * options.virtual_loss + 8 * max(nodes, options.simulations)
+    visits = 2 + options.leaves + options.simulations
     return Tree(
         edges=np.zeros((games, edges), Edge),
         sums=np.zeros((games, edges), Sums),

@@ -3,7 +3,7 @@
 The compiled loops of a search: leaves for the batch, the network's answers backed up.
 
 A backed-up value is for who chose the edge: the sign changes at each step up. With several leaves per game a leaf that
-waits counts as `virtual_loss` visits that were lost, until its answer comes. A leaf that is met again while it waits
+waits counts as a visit that was lost, until its answer comes. A leaf that is met again while it waits
 ends the game's part of the round: it is evaluated once.
 """
 
@@ -152,14 +152,12 @@ def choose_gumbel(tree: Tree, rules: Rules, games: np.ndarray, actions: np.ndarr
 
 
 @inlined
-def _unvisited_value(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> np.float32:
-    """First-play urgency at a node, from its mover's view; `edge` leads into the node."""
+def _unvisited_value(tree: Tree, rules: Rules, g: int, edge: int) -> np.float32:
+    """First-play urgency at the node that `edge` leads into, from its mover's view."""
     value = 0.0
     if rules.fpu_parent:
-        visits = tree.edges[g, edge].visits - rules.virtual_loss * tree.sums[g, edge].pending
+        visits = tree.edges[g, edge].visits - tree.sums[g, edge].pending
         value = -tree.sums[g, edge].total / visits
-        if rules.fpu_reduction != 0.0 and (node > 0 or rules.noise == 0.0):
-            value -= rules.fpu_reduction * math.sqrt(np.float64(tree.nodes[g, node].explored))
     return np.float32(value)
 
 
@@ -168,7 +166,7 @@ def _best_edge(tree: Tree, rules: Rules, g: int, node: int, edge: int) -> int:
     """The edge of the greatest Q + U, the first of equals; or as gumbel has it."""
     if rules.gumbel:
         return gumbel_edge(tree, rules, g, node)
-    fpu = _unvisited_value(tree, rules, g, node, edge)
+    fpu = _unvisited_value(tree, rules, g, edge)
     factor = tree.factors[tree.edges[g, edge].visits]
     first = tree.nodes[g, node].first
     best, top = first, _NONE
@@ -187,17 +185,15 @@ def _prior(tree: Tree, g: int, edge: int, depth: int) -> np.float32:
 
 
 @inlined
-def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int, depth: int) -> int:
+def _add_child(tree: Tree, game: np.ndarray, g: int, parent: int, edge: int) -> int:
     """A new node: the position after an edge's move."""
     child = tree.plays[g].nodes
     tree.plays[g].nodes = child + 1
     tree.edges[g, edge].child = child
-    tree.nodes[g, parent].explored += _prior(tree, g, edge, depth)
     for i in range(tree.records.shape[2]):
         tree.records[g, child, i] = tree.records[g, parent, i]
     result = board_rules.play(game, tree.records[g, child], tree.sums[g, edge].action)
     tree.nodes[g, child].status = trees.ENDS[result]
-    tree.nodes[g, child].explored = 0.0
     return child
 
 
@@ -212,39 +208,38 @@ def _descend(tree: Tree, rules: Rules, game: np.ndarray, g: int, row: int) -> tu
         tree.paths[row, depth] = edge
         child = tree.edges[g, edge].child
         if child < 0:
-            child = _add_child(tree, game, g, node, edge, depth)
+            child = _add_child(tree, game, g, node, edge)
         node = child
     return node, depth
 
 
 @inlined
-def _change(tree: Tree, rules: Rules, g: int, edge: int, depth: int, visits: int) -> None:
+def _change(tree: Tree, g: int, edge: int, depth: int, visits: int) -> None:
     """Give an edge so many visits more (virtual ones included), and find its q and u from its sums."""
-    n = tree.edges[g, edge].visits + visits
-    lost = rules.virtual_loss * tree.sums[g, edge].pending
+    n, total = tree.edges[g, edge].visits + visits, tree.sums[g, edge].total - tree.sums[g, edge].pending
     tree.edges[g, edge].visits = n
-    tree.edges[g, edge].q = np.float32((tree.sums[g, edge].total - lost) / n) if n > 0 else np.float32(0.0)
+    tree.edges[g, edge].q = np.float32(total / n) if n > 0 else np.float32(0.0)
     tree.edges[g, edge].u = _prior(tree, g, edge, depth) / (_ONE + np.float32(n))
 
 
 @inlined
-def _back_up(tree: Tree, rules: Rules, g: int, row: int, depth: int, value: float, waited: int) -> None:
+def _back_up(tree: Tree, g: int, row: int, depth: int, value: float, waited: int) -> None:
     """Add a value, for who chose the last edge of a path, to all its edges; waited 1 takes back a virtual loss too."""
     for k in range(depth, -1, -1):
         edge = tree.paths[row, k]
         tree.sums[g, edge].total += value
         tree.sums[g, edge].pending -= waited
-        _change(tree, rules, g, edge, k, 1 - waited * rules.virtual_loss)
+        _change(tree, g, edge, k, 1 - waited)
         value = -value
 
 
 @inlined
-def _lose_virtually(tree: Tree, rules: Rules, g: int, row: int, depth: int) -> None:
+def _lose_virtually(tree: Tree, g: int, row: int, depth: int) -> None:
     """Let a path look worse as long as its leaf waits."""
     for k in range(depth + 1):
         edge = tree.paths[row, k]
         tree.sums[g, edge].pending += 1
-        _change(tree, rules, g, edge, k, rules.virtual_loss)
+        _change(tree, g, edge, k, 1)
 
 
 @inlined
@@ -268,14 +263,14 @@ def gather_leaves(tree: Tree, rules: Rules, game: np.ndarray, batch: np.ndarray,
             status = tree.nodes[g, node].status
             if status in (trees.WON, trees.DRAWN, trees.LOST):
                 value = 1.0 if status == trees.WON else 0.0 if status == trees.DRAWN else -1.0
-                _back_up(tree, rules, g, count, depth, value, 0)
+                _back_up(tree, g, count, depth, value, 0)
                 tree.plays[g].done += 1
                 continue
             if tree.sums[g, tree.paths[count, depth]].pending > 0:
                 break
             board_rules.write_planes(game, tree.records[g, node], batch[count])
             if rules.leaves > 1:
-                _lose_virtually(tree, rules, g, count, depth)
+                _lose_virtually(tree, g, count, depth)
             tree.leaves[count].game, tree.leaves[count].node, tree.leaves[count].depth = g, node, depth
             tree.plays[g].waiting += 1
             count += 1
@@ -328,15 +323,12 @@ def set_root(tree: Tree, rules: Rules, g: int) -> None:
     if noise > 0.0:
         key = trees.stream(rules.key, rules.lane + g, tree.plays[g].searches)
         trees.dirichlet(key, rules.noise_alpha, tree.shares[:count])
-    tree.nodes[g, 0].explored = 0.0
     for i in range(count):
         mixed = tree.sums[g, first + i].prior
         if noise > 0.0:
             mixed = np.float32((1.0 - noise) * mixed + noise * tree.shares[i])
         tree.root_priors[g, i] = mixed
-        if tree.edges[g, first + i].child >= 0:
-            tree.nodes[g, 0].explored += mixed
-        _change(tree, rules, g, first + i, 1, 0)
+        _change(tree, g, first + i, 1, 0)
 
 
 @compiled
@@ -348,7 +340,7 @@ def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, value
         if tree.nodes[g, node].status == trees.FRESH:
             _expand(tree, game, g, node, logits, i)
         tree.nodes[g, node].value = values[i]
-        _back_up(tree, rules, g, i, depth, -np.float64(values[i]), waited)
+        _back_up(tree, g, i, depth, -np.float64(values[i]), waited)
         tree.plays[g].waiting -= 1
         if depth > 0:
             tree.plays[g].done += 1
@@ -360,7 +352,7 @@ def answer(tree: Tree, rules: Rules, game: np.ndarray, logits: np.ndarray, value
 # found.
 #
 # A subtree is compacted in place: children lie after their parents in both pools, so nothing is overwritten that is
-# still to be moved. It is given up where the pools might not hold it and a whole search besides.
+# still to be moved. It is given up where the pool of edges might not hold it and the rest of a search.
 
 
 @inlined
@@ -385,7 +377,7 @@ def _plant(tree: Tree, g: int) -> None:
     """An empty tree at the position in `tree.record`."""
     _copy(tree.record, tree.records[g, 0])
     tree.nodes[g, 0].status, tree.nodes[g, 0].count = trees.FRESH, 0
-    tree.nodes[g, 0].explored, tree.nodes[g, 0].value = 0.0, 0.0
+    tree.nodes[g, 0].value = 0.0
     tree.edges[g, 0].q, tree.edges[g, 0].u, tree.edges[g, 0].visits, tree.edges[g, 0].child = 0.0, 0.0, 0, 0
     tree.sums[g, 0].total, tree.sums[g, 0].prior, tree.sums[g, 0].action, tree.sums[g, 0].pending = 0.0, 0.0, -1, 0
     tree.plays[g].nodes, tree.plays[g].edges, tree.plays[g].done = 1, 1, 0
@@ -403,8 +395,8 @@ def begin(tree: Tree, rules: Rules, games: np.ndarray, records: np.ndarray) -> N
 
 
 @inlined
-def _mark(tree: Tree, g: int, root: int) -> tuple[int, int]:
-    """(nodes, edges) below and with a node; `tree.kept` becomes their new numbers, -1 for the others."""
+def _mark(tree: Tree, g: int, root: int) -> int:
+    """Edges below a node; `tree.kept` becomes their new numbers, -1 for the others."""
     kept, used = tree.kept, tree.plays[g].nodes
     kept[:used] = -1
     kept[root] = 0
@@ -420,7 +412,7 @@ def _mark(tree: Tree, g: int, root: int) -> tuple[int, int]:
             for e in range(first, first + count):
                 if tree.edges[g, e].child >= 0:
                     kept[tree.edges[g, e].child] = 0
-    return nodes, edges
+    return edges
 
 
 @inlined
@@ -454,14 +446,9 @@ def _reuse(tree: Tree, rules: Rules, g: int, edge: int) -> bool:
     child = tree.edges[g, edge].child
     if not rules.reuse or child < 0 or tree.nodes[g, child].status != trees.EXPANDED:
         return False
-    inherited = tree.edges[g, edge].visits - 1
-    done = inherited if rules.counted else 0
-    to_come = max(tree.plays[g].asked - done, 0)
-    nodes, edges = _mark(tree, g, child)
-    most = inherited + 1 + to_come + rules.leaves * rules.virtual_loss
-    room = nodes + to_come <= tree.nodes.shape[1] and 1 + edges + to_come * rules.width <= tree.edges.shape[1]
-    if not room or most >= tree.factors.size:
-        tree.plays[g].given_up += 1
+    done = tree.edges[g, edge].visits - 1
+    edges = _mark(tree, g, child)
+    if 1 + edges + max(tree.plays[g].asked - done, 0) * rules.width > tree.edges.shape[1]:
         return False
     _compact(tree, g, child, edge)
     tree.plays[g].done = done

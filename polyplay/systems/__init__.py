@@ -12,7 +12,7 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_da
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from polyplay.core import user_modules
 from polyplay.core.errors import UserError
@@ -24,12 +24,26 @@ class System:
     """What a page's `build` answers: what reports and evaluation need to know of the wiring."""
 
     envs: Any  # Envs: the training environments
-    policy: Any  # makes the network: policy() -> Policy
-    metrics: tuple[str, ...]  # names the losses report
+    spec: Any  # LearnerSpec: the network and its loss
+    more_metrics: tuple[str, ...] = ()  # names that workers report besides the loss's
     resolved: dict[str, Any] = field(default_factory=dict)  # what stood for "choose": the values chosen
     epsilon: float = 0.0  # probability of a uniform random action in evaluations on Atari games, as published
-    values: ValueUnits = field(default_factory=ValueUnits)  # units of the network's values
     player: Any = None  # player(network) -> Policy: what plays full games, where that is not the network alone
+
+    @property
+    def policy(self) -> Any:
+        """What makes the network: policy() -> Policy."""
+        return self.spec.policy
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what is reported."""
+        return (*self.spec.loss.metrics, *self.more_metrics) if self.spec else ()
+
+    @property
+    def values(self) -> ValueUnits:
+        """Units of the network's values."""
+        return cast("ValueUnits", self.spec.loss.units)
 
     @property
     def test_epsilon(self) -> float:

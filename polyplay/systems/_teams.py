@@ -12,13 +12,11 @@ from typing import Any
 from polyplay.core.errors import UserError
 from polyplay.envs.pool import OWN_REWARD, Envs
 from polyplay.learning.agents import discount_of
-from polyplay.learning.losses import VTrace
-from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
+from polyplay.learning.unreal import TERMS, task_costs
 from polyplay.nets.actor_critic import PREFIX
 from polyplay.nets.factory import NetworkFactory
 from polyplay.population.referee import LATEST
 from polyplay.population.rules import Evolution, Prior, around, parse_prior
-from polyplay.systems._wiring import task_costs
 from polyplay.workers.crew import Crew
 
 # reward: of the size of each event's weight; or points: of what each weight of --event-rewards is multiplied with
@@ -49,17 +47,12 @@ TASKS = "pixel", "reward"  # auxiliary ones that it has
 
 def ftw_network(c: Any, envs: Envs) -> NetworkFactory:
     """The network: heads of a hidden layer each behind the core."""
+    costs = task_costs(c.auxiliary, c.unroll, TASKS)
     given = {"core": c.core, "core_size": c.core_size, "width": c.core_size, "previous": c.core != "none"}
     given |= {"rewards": envs.spec.events if c.rewards == "events" else ()}
-    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": tuple(task_costs(c, TASKS))}
+    given |= {"memory": c.memory if c.core == "temporal" else 0, "auxiliary": [x for x in TASKS if x in costs]}
     given |= {"actions": c.actions}
     return NetworkFactory(c.network, envs.spec, given)
-
-
-def add_tasks(loss: VTrace, c: Any) -> WithAuxiliary:
-    """Add a temporal core's two KL divergences and the auxiliary tasks; their costs are hyperparameters."""
-    tasks = [TERMS[task][0] for task in TASKS if task in task_costs(c, TASKS)]  # in one order
-    return WithAuxiliary(loss, dict.fromkeys((*(KL if c.core == "temporal" else ()), *tasks), 0.0))
 
 
 def agent_values(c: Any, envs: Envs) -> tuple[dict[str, float], dict[str, Prior], Evolution]:
@@ -95,7 +88,7 @@ def _ranges(c: Any) -> dict[str, Prior]:
         given = f"{found['period'].low} to {found['period'].high}"
         raise UserError(f"--ranges: period from {given} given, allowed: from 1 to the {c.unroll} steps of --unroll")
     unused: tuple[str, ...] = () if c.core == "temporal" else CORE
-    unused += tuple(f"{TERMS[task][0]}_cost" for task in TASKS if task not in task_costs(c, TASKS))
+    unused += tuple(f"{TERMS[task][0]}_cost" for task in TASKS if task not in task_costs(c.auxiliary, c.unroll, TASKS))
     return {name: prior for name, prior in found.items() if name not in unused}
 
 

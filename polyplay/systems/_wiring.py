@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from polyplay.buffers.replay import Replay, Sampler
-from polyplay.buffers.rollout_queue import PolicyLike, rows_of
-from polyplay.core.errors import Fraction, NonNegative, UserError
+from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.rollout_queue import PolicyLike, RolloutQueue, rows_of, slots_per_batch
+from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
-from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs, rules, spaces
 from polyplay.envs.atari import atari_preset
-from polyplay.learning.losses import ActorCriticLoss
-from polyplay.learning.unreal import KL, TERMS, WithAuxiliary
+from polyplay.envs.make import whole_matches
+from polyplay.games.boards import Game
+from polyplay.learning import LearnerSpec
+from polyplay.learning.unreal import task_costs
 from polyplay.nets import NetworkFactory
-from polyplay.nets.actor_critic import FRAMES
 from polyplay.search import SearchOptions
+from polyplay.search.self_play import game_rows
 from polyplay.systems import read_settings
+from polyplay.workers import sizing
 from polyplay.workers.crew import Crew
+from polyplay.workers.sizing import fewest_actors
 
 
 @dataclass(frozen=True)
@@ -28,24 +30,14 @@ class AgentOptions:
     """Options that most pages have, with the same defaults. A page may have another default of one."""
 
     env: str = "ALE/Pong-v5"  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    gamma: Fraction = 0.99  # discount
     inputs: Literal["raw", "centre", "normalize"] = "raw"  # centre: subtract mean image; normalize: scale numbers
-
-
-@dataclass(frozen=True)
-class ValueOptions(AgentOptions):
-    """Options of pages whose networks say the values of actions."""
-
-    reward: Literal["clip", "sign", "none"] = "clip"  # learner's rewards
 
 
 @dataclass(frozen=True)
 class PolicyOptions(AgentOptions):
     """Options of pages whose networks have a policy and a value."""
 
-    reward: Literal["clip", "sign", "none", "scale"] = "clip"  # learner's rewards; scale: divide by the size of returns
     core: Literal["none", "lstm", "gru", "temporal"] = "none"  # recurrent core; temporal: FTW's of two clocks
-    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
 
 
@@ -75,15 +67,47 @@ def plays_atari(c: Any) -> bool:
     return isinstance(c.env, str) and c.env.startswith("ALE/")
 
 
-def worker_envs(c: Any, crew: Crew, *, lanes: int = 0, inline_single: bool = False, **options: Any) -> Envs:
+def worker_envs(
+    c: Any, crew: Crew, *, lanes: int = 0, workers: int = 1, inline_single: bool = False, **options: Any
+) -> Envs:
     """c.lanes environments c.env of a worker, or `lanes`, with the command line's options; Atari games as c.atari says.
-    inline_single: the worker steps a single Atari game itself; handing it to another process takes longer than its
-    step. options: of atari_options and of Envs.
+    workers: threads or processes that step them. inline_single: the worker steps a single Atari game itself; handing it
+    to another process takes longer than its step. options: of atari_options and of Envs.
     """
     atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
     lanes, inline = lanes or c.lanes, crew.env_defaults["inline"]
     given = {**crew.env_defaults, "inline": inline or (inline_single and lanes == 1 and plays_atari(c)), **options}
-    return Envs(c.env, lanes, options=atari_options(c, **atari), **given)
+    return Envs(c.env, lanes, options=atari_options(c, **atari), workers=workers, **given)
+
+
+def actor_envs(c: Any, crew: Crew) -> Envs:
+    """The environments of each of c.actors actors; more threads step them where actors compute on a GPU."""
+    return worker_envs(c, crew, workers=crew.placement.env_threads(c.actors or fewest_actors(c.learners)))
+
+
+def choose_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
+    """How many actors keep the learners busy, measured where the run begins; the fewest, where a lag keeps them in step
+    or nothing is measured.
+    """
+    least = fewest_actors(c.learners)
+    rollouts_per_batch(c, least)  # says what is wrong before anything is measured
+    return least if c.lag >= 0 else sizing.choose_actors(crew, envs, spec, c.unroll, c.batch, c.learners)
+
+
+def rollouts_per_batch(c: Any, actors: int) -> int:
+    """Rollouts of c.lanes trajectories in one learner's share of c.batch. Raises UserError: more than slots and lag let
+    come.
+    """
+    return slots_per_batch(c.batch, c.lanes, actors=actors, slots=c.slots, learners=c.learners, lag=c.lag)
+
+
+def agent_envs(c: Any, crew: Crew, room: int) -> Envs:
+    """GA3C's environments, a process each: c.agents at first, and room for so many. A batch has all that are ready, at
+    most c.predict_batch. In a game of several players there is a lane for each of them.
+    """
+    most = min(c.predict_batch, room)
+    envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, at_once=most)
+    return whole_matches(envs)
 
 
 def divide_among(c: Any, among: str, *wholes: str) -> Any:
@@ -98,29 +122,24 @@ def divide_among(c: Any, among: str, *wholes: str) -> Any:
     return replace(c, **{name: whole // n for name, whole in shares.items()})
 
 
-def niceness(actors: int, learners: int) -> int:
-    """How far actors that run freely let other processes go first: so far that a learner keeps a core beside them. Not
-    further: another program would take their cores.
-    """
-    crowd = actors / max(cores() - learners, 1)
-    return max(0, round(math.log(crowd, 1.25)))  # a step of nice is a quarter more of a core for the others
-
-
 def replica_envs(
-    c: Any, crew: Crew, minibatches: int = 1, batch: int = 0, most: int = 0, workers: int = 0, life_loss: str = "auto"
+    c: Any, crew: Crew, minibatches: int = 0, batch: int = 0, most: int = 0, workers: int = 0, life_loss: str = "auto"
 ) -> tuple[Envs, int]:
     """(the environments of each replica, how many replicas there are): c.lanes are divided among them.
 
     Replicas are copies of the loop: c.replicas, or as many as there is place for, and at most `most`, if the batch
-    divides among them. Each has the same number of lanes in every one of its groups' `minibatches`, and whole matches
-    in its groups. workers: that step its environments; 0: its share of the cores. Raises UserError: the lanes do not
-    divide so.
+    divides among them. Each has the same number of lanes in every one of its groups, and whole matches in these.
+    minibatches: of a replica's rollouts; with a recurrent core its lanes divide among them. workers: that step its
+    environments; 0: its share of the cores. Raises UserError: lanes do not divide so, or a minibatch could be empty.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
-    most = most or crew.placement.parts
-    n = _vectors(c, whole) if whole.spec.width else _replicas(c, whole, minibatches, batch, most)
+    most, parts = most or crew.placement.parts, minibatches if minibatches and c.core != "none" else 1
+    n = _vectors(c, whole) if whole.spec.width else _replicas(c, whole, parts, batch, most)
     workers = workers or max(1, cores() // n)
-    return whole.share(lanes=whole.lanes // n, groups=c.groups, workers=workers), n
+    envs = whole.share(lanes=whole.lanes // n, groups=c.groups, workers=workers)
+    if minibatches and c.core == "none":
+        _check_minibatches(c, envs)
+    return envs, n
 
 
 def _replicas(c: Any, whole: Envs, minibatches: int, batch: int, most: int) -> int:
@@ -147,20 +166,30 @@ def _vectors(c: Any, whole: Envs) -> int:
     return n
 
 
-def check_minibatches(c: Any, envs: Envs) -> None:
+def _check_minibatches(c: Any, envs: Envs) -> None:
     """Raises UserError: a minibatch of a replica's rollout could be empty."""
     # transitions, if every second row is the first of a game, and one of a match's players is left
     sure = envs.lanes // envs.spec.seats * (c.unroll // 2)
-    if c.core == "none" and c.minibatches > sure:
+    if c.minibatches > sure:
         given = f"--minibatches {c.minibatches} of a replica's rollout of --unroll {c.unroll}"
         raise UserError(f"{given}, which has {sure} transitions at least: lower it, or raise --lanes or --unroll")
 
 
-def actor_critic(c: Any, envs: Envs, *, init: str, **options: Any) -> NetworkFactory:
-    """A network with a policy and a value, as c says; it keeps the size of returns if rewards are scaled by that."""
+def actor_critic(c: Any, envs: Envs, *, init: str, auxiliary: str = "none", **options: Any) -> NetworkFactory:
+    """A network with a policy and a value, as c says; it keeps the size of returns if rewards are scaled by that.
+    auxiliary: UNREAL's tasks that it has heads for, as `task_costs` reads them.
+    """
     returns = c.gamma if c.reward == "scale" else None
     given = {"core": c.core, "init": init, "inputs": c.inputs, "returns": returns, "actions": c.actions}
-    return NetworkFactory(c.network, envs.spec, {**given, **options})
+    tasks = {} if auxiliary == "none" else {"auxiliary": task_costs(auxiliary, c.unroll)}
+    return NetworkFactory(c.network, envs.spec, {**given, **tasks, **options})
+
+
+def dpg_envs(c: Any, crew: Crew) -> Envs:
+    """The environments of each actor of Ape-X DPG. Raises UserError: their actions are no bounded real numbers."""
+    envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)
+    check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
+    return envs
 
 
 def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
@@ -173,47 +202,6 @@ def check_actions(c: Any, envs: Envs, needs: str, flaw: str) -> None:
         raise UserError(f"{text}, this has {spaces.describe_actions(action)}; {', '.join(others)} take these")
 
 
-def task_costs(c: Any, live: tuple[str, ...] = ()) -> dict[str, float]:
-    """The auxiliary tasks that c.auxiliary names, and what each costs. live: those whose costs are hyperparameters;
-    where there are such, no others are known, and none has a cost here. Raises UserError: another task or cost, or
-    rollouts that are too short to predict a reward from three rows.
-    """
-    allowed, found = ", ".join(live or TERMS), dict[str, float]()
-    allowed += ", a comma between, or none" + ("; costs are in --ranges" if live else "; each may have =COST")
-    for word in () if c.auxiliary == "none" else c.auxiliary.split(","):
-        task, equals, cost = word.strip().partition("=")
-        if task not in (live or TERMS) or task in found or (live and equals):
-            twice = " twice" if task in found else ""
-            raise UserError(f"--auxiliary: {word} given{twice}, allowed: {allowed}")
-        found[task] = _cost(word, cost) if equals else TERMS[task][1]
-    if "reward" in found and c.unroll < FRAMES:
-        raise UserError(f"--unroll {c.unroll} given, allowed with --auxiliary reward: {FRAMES} or more")
-    return found
-
-
-def _cost(word: str, number: str) -> float:
-    try:
-        cost = float(number)
-    except ValueError:
-        cost = math.nan
-    if not 0.0 <= cost < math.inf:
-        raise UserError(f"--auxiliary: {word} given, allowed for a cost: a number, 0 or more")
-    return cost
-
-
-def value_units(c: Any) -> ValueUnits:
-    """Units of values where c.reward_scale multiplies rewards; a sign has no scale."""
-    return ValueUnits(1.0 if c.reward == "sign" else c.reward_scale)
-
-
-def add_terms(loss: ActorCriticLoss, core: str, tasks: Mapping[str, float] | None = None) -> Any:
-    """Add the two KL divergences of a temporal core, and losses of auxiliary tasks by what they cost; without any of
-    these it is the loss itself.
-    """
-    terms = dict(KL if core == "temporal" else {}) | {TERMS[task][0]: cost for task, cost in (tasks or {}).items()}
-    return WithAuxiliary(loss, terms) if terms else loss
-
-
 def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     """A network of the values of actions, as c says. Where one lane acts, a row need not have the bits of any batch.
     Raises UserError: actions that have none.
@@ -223,17 +211,26 @@ def q_network(c: Any, envs: Envs, **options: Any) -> NetworkFactory:
     return NetworkFactory(c.network, envs.spec, {**given, **options}, values=True)
 
 
-def replay_of(c: Any, envs: Envs, network: PolicyLike, sampler: Sampler, **options: Any) -> Replay:
-    """A replay of c.capacity rows of c.lanes such environments; batch and learning_starts are also c's. Of stacked
-    images only the newest plane is stored, and the network's values where first priorities are made of them. options:
-    of Replay, gamma and n_step among them.
+def replay_of(envs: Envs, network: PolicyLike, sampler: Proportional | None, **options: Any) -> Replay:
+    """A replay of such environments' rows. Of stacked images only the newest plane is stored, and the network's values
+    where first priorities are made of them. options: of Replay.
     """
     spec = envs.spec
-    left = {"agent"} if sampler.first == "td" else {"agent", "value", "chosen"}
+    left = {"agent"} if sampler and sampler.first == "td" else {"agent", "value", "chosen"}
     stack = spec.obs.shape[0] if envs.title.startswith("ALE/") and spec.obs.shape[0] > 1 else 0
     rows = {k: v for k, v in rows_of(spec, network.spec()).items() if k not in left}
-    given = {"lanes": c.lanes, "start": c.learning_starts, "stack": stack, **options}
-    return Replay(rows, capacity=c.capacity, batch=c.batch, state=network.state_spec(), sampler=sampler, **given)
+    return Replay(rows, state=network.state_spec(), sampler=sampler, stack=stack, **options)
+
+
+def game_queue(board: Game, players: int) -> RolloutQueue:
+    """A queue of the games that players have ended; a slot has room for several whole games."""
+    rows, T = game_rows(board), 4 * (board.longest + 1)
+    return RolloutQueue(rows, state={}, T=T, lanes=1, slots=4 * players, producers=players)
+
+
+def position_replay(board: Game, **options: Any) -> Replay:
+    """A replay of positions, each with its own outcome z: no rewards are summed. options: of Replay."""
+    return Replay({k: v for k, v in game_rows(board).items() if k != "agent"}, gamma=0.0, **options)
 
 
 def search_options(c: Any) -> SearchOptions:

@@ -10,13 +10,13 @@ from typing import Literal
 from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, Whole, Width, Workers
 from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, replica_envs, value_units
+from polyplay.systems._wiring import PolicyOptions, actor_critic, replica_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -25,6 +25,7 @@ class Config(PolicyOptions):
     groups: Count = 1  # groups of a replica's lanes; with 2, one steps while the policy acts for the other
     env_workers: Whole = 0  # threads or processes of a replica that step its environments (0: chosen automatically)
     unroll: Count = 5  # agent steps per lane between two updates (nsteps)
+    gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: Width = 256  # width of the recurrent core
@@ -33,28 +34,28 @@ class Config(PolicyOptions):
     optimizer_eps: Positive = 1e-5  # the optimizer's ε
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     frames: Count = 320_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
 
 
 def build(c: Config, crew: Crew) -> System:
-    # replicas: copies of the loop, each with its share of the lanes; workers: threads or processes that step these
+    # the lanes of one replica, and how many replicas there are
     envs, replicas = replica_envs(c, crew, life_loss=c.life_loss, workers=c.env_workers)
-    # policy: what makes a network in each replica
-    policy = actor_critic(c, envs, init="orthogonal", core_size=c.core_size)
-    source = Inline(envs, c.unroll)  # acts with the weights that it learns
+    policy = actor_critic(c, envs, init="orthogonal", core_size=c.core_size)  # each replica makes this network
+    source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns
     loss = A2C(
         c.gamma, c.lam, value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
-        reward_scale=c.reward_scale, recalls=True,  # V behind the rollout is known from acting
+        reward_scale=c.reward_scale, recalls=True,  # returns end with the V that acting computed
     )  # fmt: skip
-    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
-    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas, policy)
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm), replicas)
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     crew.add(learn, n=replicas, name="replica", source=source, spec=spec)
-    # resolved: what --replicas 0 became; values: the network's are of scaled rewards, reports undo the scale
-    return System(envs, policy, loss.metrics, resolved={"replicas": replicas}, values=value_units(c))
+    return System(envs, spec, resolved={"replicas": replicas})  # what --replicas 0 became

@@ -12,20 +12,20 @@ from polyplay.core.errors import Count, Decay, Fraction, NonNegative, Positive, 
 from polyplay.core.machine import cores
 from polyplay.envs.make import whole_matches
 from polyplay.learning import A2C, Hyperparameters, Inline, LearnerSpec, learn
-from polyplay.learning.unreal import UnrealWindows
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, task_costs, value_units, worker_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, worker_envs
 from polyplay.weights import Hogwild, OptimizerSpec
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: the paper's feed-forward agent for Atari, with details that its author confirmed later."""
 
     atari: str = "a3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     workers: Workers = 0  # workers, each with one environment and one core (0: as many as cores; the paper had 16)
     unroll: Count = 5  # agent steps between two updates of a worker (t_max)
+    gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: Width = 256  # width of the recurrent core
@@ -37,10 +37,13 @@ class Config(PolicyOptions):
     optimizer_eps: Positive = 0.1  # the optimizer's ε
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
-    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over all workers' steps
+    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over all workers' steps
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a rollout; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a rollout
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     frames: Count = 320_000_000  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
@@ -49,26 +52,23 @@ class Config(PolicyOptions):
 def build(c: Config, crew: Crew) -> System:
     crew.placement.only_cpu("a3c")  # refuses GPUs: workers share weights in main memory
     workers = c.workers or cores()
-    one = worker_envs(c, crew, life_loss=c.life_loss, lanes=1, workers=1, inline=True)  # inline: steps it by itself
-    envs = whole_matches(one)  # in a game of several players a worker has a lane for each of them
-    tasks = task_costs(c)  # of --auxiliary, by name
-    # exact=False: faster; the last bits of an output may depend on the size of the batch
+    # a worker steps one environment itself; in a game of several players it has a lane for each of them
+    envs = whole_matches(worker_envs(c, crew, life_loss=c.life_loss, lanes=1, inline=True))
+    # auxiliary tasks add their losses; inexact sums are faster, and their last bits may depend on the size of a batch
     policy = actor_critic(
-        c, envs, init=c.init, exact=False, core_size=c.core_size, previous=c.previous, auxiliary=tuple(tasks)
+        c, envs, init=c.init, exact=False, core_size=c.core_size, previous=c.previous, auxiliary=c.auxiliary
     )
-    source = Inline(envs, c.unroll, episodes=True)  # acts with its own copy; a rollout also ends with its episode
+    # a worker acts with its own copy of the weights; a rollout ends after t_max steps, or with its episode
+    source = Inline(envs, c.unroll, episodes=True)
     loss = A2C(
         c.gamma, c.lam, value_cost=c.value_cost, reward=c.reward, reward_scale=c.reward_scale,
         normalize_advantage=c.normalize_advantage, reduction=c.reduction,
-        values="unrolled",  # V of targets comes with the gradient's pass, so acting needs none behind the last row
+        values="unrolled",  # V of the returns comes from the pass that computes the gradient
     )  # fmt: skip
-    loss = add_terms(loss, c.core, tasks)  # of tasks; with --core temporal: its two KL divergences
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, c.decay, clip=c.max_grad_norm)
-    update = Hogwild.of(optimizer, policy, workers=workers)
+    update = Hogwild.of(optimizer, policy, workers=workers)  # the shared weights and statistics, without a lock
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
-    parts = (UnrealWindows(),) if tasks else ()  # a memory of recent rows, which the tasks draw from
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=parts)
-    # name: of the role in reports; a lost worker is replaced: no other waits for it
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    # a lost worker is replaced: no other waits for it
     crew.add(learn, n=workers, name="episodic_replica", if_lost="replace", source=source, spec=spec)
-    # resolved: what --workers 0 became; values: the network's are of scaled rewards, reports undo the scale
-    return System(envs, policy, loss.metrics, resolved={"workers": workers}, values=value_units(c))
+    return System(envs, spec, resolved={"workers": workers})  # what --workers 0 became

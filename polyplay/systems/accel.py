@@ -12,13 +12,13 @@ from typing import Any, Literal
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Workers
 from polyplay.learning import A2C, PPO, Epochs, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, check_minibatches, replica_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, replica_envs
 from polyplay.weights import Chunked, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: A2C of the paper's table 2 as accel_rl has it (algos/pg), with one replica's 16 environments."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -31,41 +31,37 @@ class Config(PolicyOptions):
     epochs: Count = 4  # ppo: passes over a rollout
     minibatches: Count = 4  # ppo: minibatches per pass; with a recurrent core each has whole lanes
     clip_range: Positive = 0.2  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
+    gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
     network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: Positive = 1e-6  # the optimizer's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.25  # weight of the value loss (R − V)²
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal["clip", "sign", "none"] = "sign"  # learner's rewards
+    reward: Literal["clip", "sign", "none"] = "sign"  # rewards that are learned from; sign: −1, 0 or 1
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (50M steps)
 
 
 def build(c: Config, crew: Crew) -> System:
-    whole_lanes = c.core != "none" and c.algo == "ppo"  # in minibatches, for a recurrent core
-    # envs: a replica's lanes, in --groups: one group steps while the policy acts for the other
-    # replicas: copies of the loop, each with its share of the lanes; with whole_lanes these divide among minibatches
-    envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if whole_lanes else 1)
-    # policy: what makes a network in each replica
-    policy = actor_critic(c, envs, init="orthogonal")
-    source = Inline(envs, c.unroll)  # acts with the weights that it learns
+    ppo, chunked = c.algo == "ppo", c.sync == "chunked"
+    # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are
+    envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if ppo else 0)
+    policy = actor_critic(c, envs, init="orthogonal")  # each replica makes this network
+    source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns
     common: Any = {"value_cost": c.value_cost, "reward": c.reward, "normalize_advantage": c.normalize_advantage}
-    loss: Any = A2C(c.gamma, c.lam, recalls=True, **common)  # V behind the rollout is known from acting
-    passes = Epochs(c.epochs, c.minibatches) if c.algo == "ppo" else None  # over each rollout
-    if c.algo == "ppo":
-        check_minibatches(c, envs)  # refuses so many that one could be empty
+    loss: Any = A2C(c.gamma, c.lam, recalls=True, **common)  # returns end with the V that acting computed
+    passes = Epochs(c.epochs, c.minibatches) if ppo else None  # over each rollout
+    if ppo:
         loss = PPO(c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", **common)
-    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.9, clip=c.max_grad_norm)  # alpha: Lasagne's decay
-    chunked = c.sync == "chunked"  # the paper's asynchronous variants
-    update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas, policy)
-    # remaining: the part of the run to come, from 1 to 0; PPO's clip range falls by it
-    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.9, clip=c.max_grad_norm)  # Lasagne's decay
+    # chunked: replicas update a central vector without waiting for each other, one of its three parts after the other
+    update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas)
+    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
-    lost: Any = "replace" if chunked else "fail"  # fail: the run ends, as replicas in step need each other
-    crew.add(learn, n=replicas, name="replica", if_lost=lost, source=source, spec=spec)
-    # resolved: what --replicas 0 became
-    return System(envs, policy, loss.metrics, resolved={"replicas": replicas})
+    # replicas in step need each other, so the run fails with one of them
+    crew.add(learn, n=replicas, name="replica", if_lost="replace" if chunked else "fail", source=source, spec=spec)
+    return System(envs, spec, resolved={"replicas": replicas})  # what --replicas 0 became

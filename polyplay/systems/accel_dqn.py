@@ -7,10 +7,10 @@ replica:  envs, group 0 ─┐
 """
 
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import REPLAY_METRICS, Proportional, Uniform
+from polyplay.buffers import REPLAY_METRICS, Proportional
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Whole, Workers
 from polyplay.core.machine import cores
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, learn
@@ -22,7 +22,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -37,6 +37,7 @@ class Config(AgentOptions):
     capacity: Count = 1_000_000  # transitions in the replays of all replicas together
     learning_starts: Count = 50_000  # agent steps before the first update
     target_update: Count = 39  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
+    gamma: Fraction = 0.99  # discount
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "accel_large"  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     dueling: bool = False  # separate streams for value and advantages; rainbow: always
@@ -51,31 +52,36 @@ class Config(AgentOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    # envs: a replica's lanes, in --groups: one group steps while the policy acts for the other
-    # replicas: copies of the loop, at most one for each core; lanes and batch divide among them
+    rainbow, categorical, chunked = c.algo == "rainbow", c.algo != "dqn", c.sync == "chunked"
+    # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are:
+    # at most one per core, so that the batch divides among them
     envs, replicas = replica_envs(c, crew, batch=c.batch, most=cores())
-    # each replica's share of these four
+    # one replica has this share of them
     each = divide_among(replace(c, replicas=replicas), "replicas", "lanes", "batch", "capacity", "learning_starts")
-    rainbow, atoms = c.algo == "rainbow", 0 if c.algo == "dqn" else 51
-    head = {"dueling": True, "scale": 2**-0.5} if c.dueling or rainbow else {}  # scale: of the streams' gradients
-    policy = q_network(c, envs, **head, atoms=atoms, support=(-c.v_max, c.v_max))
-    network = policy()  # for its shapes: each worker makes its own
-    # ε from 1 to --epsilon, by the agent steps of all replicas' lanes together
-    explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
-    sampler = Proportional(alpha=0.5, beta=0.4, last=1.0) if rainbow else Uniform()  # β rises to 1 over the run
-    reward = "sign" if plays_atari(c) else "none"
-    # each: its lanes, batch, capacity and learning_starts
-    replay = replay_of(each, envs, network, sampler, gamma=c.gamma, n_step=c.n_step, reward=reward, ratio=c.ratio)
-    # acts with the weights that it learns
-    source = Replayed(Inline(envs, c.unroll, explore), replay)
-    loss = CategoricalLoss(-c.v_max, c.v_max, double=rainbow) if atoms else QLoss(reduction="mean")
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95, clip=c.max_grad_norm)  # alpha: RMSProp's decay
-    chunked = c.sync == "chunked"  # the paper's asynchronous variant
-    update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas, policy)
+    dueling = c.dueling or rainbow
+    # both dueling streams scale the gradient that they give the layers below them by 1/√2
+    policy = q_network(
+        c, envs, dueling=dueling, scale=2**-0.5 if dueling else 1.0, atoms=51 if categorical else 0,
+        support=(-c.v_max, c.v_max),
+    )  # fmt: skip
+    # ε is 1 for the first agent steps (after), counted over the lanes of all replicas, and then falls to --epsilon
+    explore = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
+    sampler = Proportional(alpha=0.5, beta=0.4, beta_end=1.0) if rainbow else None
+    network = policy()  # only its shapes are used: each replica makes its own network
+    replay = replay_of(
+        envs, network, sampler, lanes=each.lanes, capacity=each.capacity, batch=each.batch,
+        start=each.learning_starts, ratio=c.ratio, gamma=c.gamma, n_step=c.n_step,
+        reward="sign" if plays_atari(c) else "none",  # rewards that are learned from
+    )  # fmt: skip
+    source = Replayed(Inline(envs, c.unroll, explore), replay)  # a replica acts itself, with the weights that it learns
+    loss = CategoricalLoss(-c.v_max, c.v_max, double=rainbow) if categorical else QLoss(reduction="mean")
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=c.max_grad_norm)  # RMSProp's decay
+    # chunked: replicas update a central vector without waiting for each other, one of its three parts after the other
+    update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
-    lost: Any = "replace" if chunked else "fail"  # fail: the run ends, as replicas in step need each other
-    crew.add(learn, n=replicas, name="replica", if_lost=lost, source=source, spec=spec)
-    metrics, epsilon = (*loss.metrics, *REPLAY_METRICS), 0.001 if atoms else 0.05  # of evaluations, as published
-    # resolved: what --replicas 0 became
-    return System(envs, policy, metrics, resolved={"replicas": replicas}, epsilon=epsilon)
+    # replicas in step need each other, so the run fails with one of them
+    crew.add(learn, n=replicas, name="replica", if_lost="replace" if chunked else "fail", source=source, spec=spec)
+    # --replicas 0 became `replicas`; evaluations play ε-greedily, too
+    resolved, epsilon = {"replicas": replicas}, 0.001 if categorical else 0.05
+    return System(envs, spec, REPLAY_METRICS, resolved=resolved, epsilon=epsilon)

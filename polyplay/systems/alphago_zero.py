@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
 
-from polyplay.buffers import REPLAY_METRICS, Replay, RolloutQueue, SampleQueue, serve_replay
+from polyplay.buffers import REPLAY_METRICS, SampleQueue, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole
 from polyplay.envs import Envs
 from polyplay.games.board_pool import board_of
@@ -20,9 +20,9 @@ from polyplay.learning.losses import AlphaZeroLoss
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.population.judge import Gate, judge
 from polyplay.search.search import SearchPolicy
-from polyplay.search.self_play import SELF_PLAY_METRICS, game_rows, self_play
+from polyplay.search.self_play import SELF_PLAY_METRICS, self_play
 from polyplay.systems import System
-from polyplay.systems._wiring import divide_among, search_options
+from polyplay.systems._wiring import divide_among, game_queue, position_replay, search_options
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -34,8 +34,8 @@ class Config:
     env: str = "game:go"  # a board game: game:go+size=9+komi=7, game:othello+size=6, game:connect_four, …
     players: SomeWorkers = 2  # workers that play, each with its own copy of the weights
     games: Count = 32  # games that a player searches at once; its network is asked for all of them together
-    simulations: Count = 1600  # of each search; a move has one search
-    leaves: Count = 8  # of a search, evaluated in one batch; until then each counts as a lost visit
+    simulations: Count = 1600  # simulations of a search; a move has one search
+    leaves: Count = 8  # leaves of a search that are evaluated together; until then each counts as a lost visit
     fast_simulations: Whole = 0  # simulations of three searches in four, from which nothing is learnt; 0: all are full
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # the exploration term, see the page of docs
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
@@ -46,11 +46,11 @@ class Config:
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
     temperature_plies: Count = 30  # plies in which moves are drawn; afterwards the best is played
     symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
-    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # for self-play's network; auto: the fastest
+    evaluator: Literal["torch", "openvino", "auto"] = "torch"  # library for self-play's network; auto: the fastest
     keep_tree: bool = True  # keep the part of the tree below the move that was played
     resign: str = "auto"  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
     blocks: Count = 19  # residual blocks of the network
-    filters: Count = 256  # of each convolution
+    filters: Count = 256  # filters of each convolution
     learners: SomeWorkers = 64  # copies of the learner, whose gradients are averaged; batch norm by each one's share
     batch: Count = 2_048  # positions in one update, over all learners
     ratio: Positive = 1.46  # how often each position is learnt from, on average
@@ -58,52 +58,50 @@ class Config:
     window: Whole = 0  # positions after which the replay grows more slowly, up to capacity; 0: capacity from the start
     learning_starts: Count = 20_000  # moves before the first update
     learning_rate: Positive = 0.01  # learning rate at the start; see --anneal
-    anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
-    drops: tuple[Count, ...] = (400_000, 600_000)  # updates from which on the learning rate is a tenth of what it was
-    momentum: Fraction = 0.9  # of stochastic gradient descent
+    anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
+    drops: tuple[Count, ...] = (400_000, 600_000)  # updates at which the learning rate is divided by 10
+    momentum: Fraction = 0.9  # momentum of stochastic gradient descent
     l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss
     gate: Fraction = 0.55  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: Count = 400  # of a match; the champion's policy draws their first plies, half of --temperature-plies
+    gate_games: Count = 400  # games of a match; the champion draws their first plies, half of --temperature-plies
     gate_every: Count = 1_000  # updates from one match to the next
     champion_games: Whole = 25_000  # games that a champion plays before the next match
     frames: Count = 980_000_000  # moves to train for, unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.games, **crew.env_defaults)  # the command line's options
-    board, search = board_of(envs), search_options(c)
-    policy, rows = BoardNetworkFactory(envs.spec, c.blocks, c.filters), game_rows(board)
-    # T: so long that a slot has several whole games; state: there is no recurrent one
-    queue = RolloutQueue(rows, state={}, T=4 * (board.longest + 1), lanes=1, slots=4 * c.players, producers=c.players)
-    params = champion = Params.of(policy, readers=c.players)  # weights that are learnt, and those that play
+    envs = Envs(c.env, c.games, **crew.env_defaults)
+    board, search = board_of(envs), search_options(c)  # the options of c from simulations to keep_tree
+    policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
+    champion = Params.of(policy, readers=c.players)  # the weights that self-play pulls
+    candidate = Params.of(policy) if c.gate else champion  # the weights that learners publish
+    queue = game_queue(board, c.players)  # games that ended, with π and z of every position
     shared: dict[str, Any] = {"envs": envs, "policy": policy, "board": board, "options": search, "if_lost": "replace"}
     if c.gate:
-        params = Params.of(policy)  # candidates', which the judge may publish as the champion's
-        # plies: of openings that the champion draws; in the paper matches begin at the empty board
+        # the champion draws the first plies of a match; in the paper matches begin at the empty board
         gate = Gate(c.gate, c.gate_games, c.gate_every, plies=c.temperature_plies // 2, reign=c.champion_games)
-        crew.add(judge, gate=gate, params=params, publish=champion, **shared)
-    # backend: what computes the network in searches
+        crew.add(judge, gate=gate, params=candidate, publish=champion, **shared)
+    # backend: the library that computes the network in searches
     resign = ResignOptions.parse(c.resign)
     crew.add(self_play, n=c.players, out=queue, params=champion, backend=c.evaluator, resign=resign, **shared)
     if c.capacity < c.batch:
         raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
-    # lanes: one for each player; a row's agent is always the same; each learner draws its share of a batch
-    replay = Replay(
-        {k: v for k, v in rows.items() if k != "agent"},
-        lanes=c.players, capacity=c.capacity, batch=divide_among(c, "learners", "batch").batch,
-        gamma=0.0,  # nothing is summed: every row has its game's outcome z
-        start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
+    replay = position_replay(
+        board, lanes=c.players, capacity=c.capacity, start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
+        batch=divide_among(c, "learners", "batch").batch,  # a learner's share
     )  # fmt: skip
-    source: Source = Replayed(Rollouts(queue, n=1), replay)  # the learner's own; of several: a worker's, for all
+    # one learner has the replay in its own memory; for several a worker draws from it
+    source: Source = Replayed(Rollouts(queue, n=1), replay)
     if c.learners > 1:
         samples = SampleQueue(replay, queue, c.learners)
         crew.add(serve_replay, source=queue, out=samples)
         source = Samples(samples)
-    loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")  # turned: by random symmetries
-    optimizer = OptimizerSpec("sgd", momentum=c.momentum, decay=2 * c.l2)  # adds 2·l2·θ, the gradient of l2·‖θ‖²
-    update = averaged(optimizer, c.learners, policy)
+    # (z − v)² − πᵀ·log p, of positions turned by random symmetries
+    loss = AlphaZeroLoss(board, crew.seed, turned=c.symmetries != "none")
+    optimizer = OptimizerSpec("sgd", momentum=c.momentum, l2=c.l2)  # the optimizer adds the gradient of l2·‖θ‖²
+    update = averaged(optimizer, c.learners)
     hyper, drops = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate), RateDrops(c.drops)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(drops,))
-    crew.add(learn, n=c.learners, source=source, spec=spec, publish=params)
-    metrics, player = (*loss.metrics, *REPLAY_METRICS, *SELF_PLAY_METRICS), partial(SearchPolicy, board, search, policy)
-    return System(envs, policy, metrics, player=player)  # evaluations search, too
+    crew.add(learn, n=c.learners, source=source, spec=spec, publish=candidate)
+    player = partial(SearchPolicy, board, search, policy)  # evaluations search, too
+    return System(envs, spec, (*REPLAY_METRICS, *SELF_PLAY_METRICS), player=player)

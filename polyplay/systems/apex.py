@@ -8,22 +8,22 @@ learn × learners:          update ◄── loss ◄── batches drawn ahead 
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from polyplay.acting import EpsilonLadder, Exploration, act
 from polyplay.buffers import REPLAY_METRICS, Proportional, RolloutQueue, SampleQueue, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers
-from polyplay.core.numbers import ValueUnits
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, QLoss, Samples, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import ValueOptions, divide_among, niceness, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, worker_envs
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
+from polyplay.workers.sizing import niceness
 
 
 @dataclass(frozen=True)
-class Config(ValueOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's for Atari, as far as they are known. It has 360 actors of one lane."""
 
     atari: str = "apex"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -32,6 +32,8 @@ class Config(ValueOptions):
     replay_workers: SomeWorkers = 1  # replay workers, each for a share of the actors
     learners: SomeWorkers = 1  # copies of the learner, whose gradients are averaged
     unroll: Count = 100  # agent steps per lane in a rollout, and between two pulls of the weights
+    gamma: Fraction = 0.99  # discount
+    reward: Literal["clip", "sign", "none"] = "clip"  # rewards that are learned from; clip: limited to ±1
     n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     batch: Count = 512  # transitions in one update, over all learners
@@ -51,42 +53,39 @@ class Config(ValueOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = worker_envs(c, crew, workers=1)  # workers: environment processes of each actor
+    envs = worker_envs(c, crew)  # the lanes of one actor
     policy = q_network(c, envs, dueling=True)
-    explore = EpsilonLadder(lanes=c.actors * c.lanes, base=c.epsilon)  # a constant ε for each lane
-    loss = QLoss("mean", clip=0.0, double=True)  # clip 0: the error is squared, not clipped to ±1
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95, clip=c.max_grad_norm)  # alpha: RMSProp's decay
-    update, target = averaged(optimizer, c.learners, policy), TargetNetwork(every=c.target_update)
+    explore = EpsilonLadder(c.actors * c.lanes, c.epsilon, alpha=7.0)  # lane i of N has ε^(1 + 7·i/(N − 1)), constant
+    loss = QLoss("mean", clip=0.0, double=True)  # clip=0: the error is squared, and not clipped to ±1
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=c.max_grad_norm)  # RMSProp's decay
+    update, target = averaged(optimizer, c.learners), TargetNetwork(every=c.target_update)
     hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     return wire_apex(c, crew, envs, spec, explore, reward=c.reward)
 
 
-def wire_apex(
-    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration, reward: str, scale: float = 1.0
-) -> System:
-    """Add the figure's actors, replays and learners, for any loss; reward: clipped or not; scale: of rewards."""
-    policy, network = spec.policy, spec.policy()  # one for its shapes: each worker makes its own
+def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Exploration, reward: str) -> System:
+    """Add the figure's actors, replays and learners. Ape-X DPG has another network, exploration and loss."""
     each = divide_among(c, "replay_workers", "actors", "capacity", "learning_starts")  # a replay worker's share
-    each = divide_among(each, "learners", "batch")  # and a learner's
+    network = spec.policy()  # only its shapes are used: each worker makes its own network
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, readers=c.replay_workers)
-    # each: its batch, capacity and learning_starts
+    # first priorities are TD errors by the values with which the actor's network chose
+    sampler = Proportional(c.alpha, beta=0.4, first="td")
     replay = replay_of(
-        each, envs, network,
-        Proportional(c.alpha, beta=0.4, first="td"),  # first priorities are TD errors by the acting network
-        gamma=c.gamma, n_step=c.n_step, lanes=each.actors * c.lanes, reward=reward, scale=scale,
-        ratio=c.ratio or None,  # None: neither side waits for the other
-        soft=True,  # holds more than its capacity between two trims
+        envs, network, sampler, lanes=each.actors * c.lanes, capacity=each.capacity, start=each.learning_starts,
+        batch=divide_among(c, "learners", "batch").batch,  # a learner's share
+        gamma=c.gamma, n_step=c.n_step, reward=reward,
+        scale=spec.loss.units.reward_scale,  # factor of rewards, which Ape-X DPG has
+        ratio=c.ratio or None,  # None: acting and learning do not wait for each other
+        soft=True,  # the replay exceeds its capacity until the oldest transitions are evicted
     )  # fmt: skip
-    # from workers that each read `queue` into such a replay, to learners; depth: batches ready for each
-    samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)
+    samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)  # batches that replay workers draw
     params = Params.of(network, readers=c.actors)  # the published weights
     # a lost actor or replay worker is replaced; without a learner the run ends
     crew.add(
-        act, n=c.actors, if_lost="replace", nice=niceness(c.actors, c.learners),  # nice: learners come first
-        envs=envs, policy=policy, explore=explore, out=queue, params=params,
+        act, n=c.actors, if_lost="replace", envs=envs, policy=spec.policy, explore=explore, out=queue, params=params,
+        nice=niceness(c.actors, c.learners),  # on a crowded CPU the operating system lets learners go first
     )  # fmt: skip
-    crew.add(serve_replay, n=c.replay_workers, if_lost="replace", source=queue, out=samples, trim=c.evict_every)
+    crew.add(serve_replay, n=c.replay_workers, if_lost="replace", source=queue, out=samples, evict_every=c.evict_every)
     crew.add(learn, n=c.learners, source=Samples(samples), spec=spec, publish=params)
-    # values: the network's are of scaled rewards, reports undo the scale
-    return System(envs, policy, (*spec.loss.metrics, *REPLAY_METRICS), values=ValueUnits(reward_scale=scale))
+    return System(envs, spec, REPLAY_METRICS)

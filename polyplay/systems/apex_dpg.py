@@ -13,11 +13,10 @@ from dataclasses import dataclass
 
 from polyplay.acting import GaussianNoise
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Width
-from polyplay.envs import Envs, rules
 from polyplay.learning import DPGLoss, Hyperparameters, LearnerSpec, TargetNetwork
 from polyplay.nets import NetworkFactory
 from polyplay.systems import System
-from polyplay.systems._wiring import check_actions
+from polyplay.systems._wiring import dpg_envs
 from polyplay.systems.apex import wire_apex
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
@@ -55,15 +54,13 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    envs = Envs(c.env, c.lanes, workers=1, **crew.env_defaults)  # workers: environment processes of each actor
-    # refuses environments whose actions are no bounded real numbers
-    check_actions(c, envs, "bounded real", rules.deterministic_flaw(envs.spec.action))
-    widths = {"critic": (c.width, 3 * c.width // 4), "actor": (3 * c.width // 4, c.width // 2)}  # of their two layers
-    # actor and critic, two networks without common layers, as one module
-    policy = NetworkFactory(c.network, envs.spec, widths, deterministic=True)
-    loss = DPGLoss(clip=c.dqda_clip, saturation_cost=c.saturation_cost)
-    update = averaged(OptimizerSpec(c.optimizer), c.learners, policy)
-    target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
+    envs = dpg_envs(c, crew)  # the lanes of one actor; refuses actions that are no bounded real numbers
+    # two networks without common layers, of two hidden layers each, as one module
+    critic, actor = (c.width, 3 * c.width // 4), (3 * c.width // 4, c.width // 2)
+    policy = NetworkFactory(c.network, envs.spec, {"critic": critic, "actor": actor}, deterministic=True)
+    loss = DPGLoss(clip=c.dqda_clip, saturation_cost=c.saturation_cost, reward_scale=c.reward_scale)
+    update, target = averaged(OptimizerSpec(c.optimizer), c.learners), TargetNetwork(every=c.target_update)
+    hyper = Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     # actors, replays and learners of apex.py; all actors have the same σ of noise
-    return wire_apex(c, crew, envs, spec, explore=GaussianNoise(c.noise), reward="none", scale=c.reward_scale)
+    return wire_apex(c, crew, envs, spec, explore=GaussianNoise(c.noise), reward="none")

@@ -9,19 +9,17 @@ act × actors:  envs ─► own copy of the weights ─► rollouts ─► Rollo
 from dataclasses import dataclass
 from typing import Literal
 
-from polyplay.buffers import slots_per_batch
 from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, SomeWorkers, UserError, Workers
 from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, worker_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, actor_envs
 from polyplay.systems.impala import wire_impala
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
-from polyplay.workers.sizing import fewest_actors
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -29,40 +27,40 @@ class Config(PolicyOptions):
     lanes: Count = 4  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
     learners: SomeWorkers = 1  # synchronous learners, whose gradients are averaged
     slots: Count = 2  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
-    lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 128  # agent steps per lane in a rollout
     batch: Count = 8  # trajectories for the passes of one batch, over all learners
     epochs: Count = 4  # passes over a batch
     minibatches: Count = 4  # minibatches per pass, of whole trajectories
     clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε; Sample Factory: 1/(1 + ε) to 1 + ε
+    gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of V-trace
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss (v − V)²
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = True  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: Count = 40_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    actors = c.actors or fewest_actors(c.learners)  # the fewest: two, or one for each of more learners
-    # rollouts, of `lanes` trajectories each, in a learner's share of a batch; refuses more than slots and lag let come
-    rollouts = slots_per_batch(c.batch, c.lanes, actors=actors, slots=c.slots, learners=c.learners, lag=c.lag)
-    if (own := rollouts * c.lanes) < c.minibatches:
+    if (own := c.batch // c.learners) < c.minibatches:
         raise UserError(f"--minibatches {c.minibatches} of {own} trajectories per learner: raise --batch")
-    # workers: threads or processes that step an actor's environments: one, but more where a GPU acts
-    envs = worker_envs(c, crew, workers=crew.placement.env_threads(actors))
-    # previous: a core also takes the previous action and reward
+    envs = actor_envs(c, crew)  # the lanes of one actor
+    # an LSTM also takes the previous action and reward
     policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
-    loss = APPO(  # V-trace's targets are made anew in every minibatch
+    # every minibatch makes V-trace's targets anew, with ρ̄ = c̄ = 1; the clipped ratio π/μ corrects the advantages
+    loss = APPO(
         c.gamma, c.lam, c.clip_range, value_cost=c.value_cost,
         normalize_advantage=c.normalize_advantage, reward=c.reward,
     )  # fmt: skip
-    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners, policy)
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.learners)
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     passes = Epochs(c.epochs, c.minibatches)  # over each batch
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
-    return wire_impala(c, crew, envs, spec, actors, rollouts)  # actors, queue and learners of impala.py's figure
+    return wire_impala(c, crew, envs, spec)  # actors, queue and learners of impala.py's figure

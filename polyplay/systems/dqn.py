@@ -7,26 +7,28 @@ replica:  envs ─► ε-greedy policy ─► transitions ─► Replay ─► `
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from polyplay.acting import LinearEpsilon
-from polyplay.buffers import REPLAY_METRICS, Proportional, Uniform
+from polyplay.buffers import REPLAY_METRICS, Proportional
 from polyplay.core.errors import Count, Fraction, Positive, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import ValueOptions, divide_among, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, worker_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(ValueOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's extended data table 1 (Nature 2015), with the target network's period as printed there."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 1  # parallel environments (num-envs), over all replicas
     replicas: SomeWorkers = 1  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: Count = 4  # agent steps per lane between updates
+    gamma: Fraction = 0.99  # discount
+    reward: Literal["clip", "sign", "none"] = "clip"  # rewards that are learned from; clip: limited to ±1
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # auto, nature, dqn (as released), a3c, mlp, or module:callable
     double: bool = False  # double DQN: the online network chooses the next action, the target network evaluates it
@@ -47,29 +49,29 @@ class Config(ValueOptions):
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
-# options of the network; scale: of the gradient that both streams give the layers below
-HEADS: Any = {"plain": {}, "shared": {"bias": "shared"}, "dueling": {"dueling": True, "scale": 2**-0.5}}
-
-
 def build(c: Config, crew: Crew) -> System:
-    each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of them
-    # workers: environment processes; but a single Atari game is stepped by the replica itself
-    envs = worker_envs(each, crew, workers=1, inline_single=True)
-    policy = q_network(c, envs, **HEADS[c.head])
-    network = policy()  # for its shapes: each worker makes its own
-    # ε from 1 to --epsilon, by the agent steps of all replicas' lanes together
-    explore = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
-    sampler = Proportional(c.alpha, c.beta, last=1.0) if c.alpha else Uniform()  # last: β at the end of the run
-    # each: its lanes, batch, capacity and learning_starts
-    replay = replay_of(each, envs, network, sampler, gamma=c.gamma, n_step=c.n_step, reward=c.reward, ratio=c.ratio)
-    # acts with the weights that it learns
-    source = Replayed(Inline(envs, c.unroll, explore), replay)
-    loss = QLoss(c.reduction, double=c.double, replicas=c.replicas)  # a sum is over all replicas' transitions
-    clip = 10.0 if c.head == "dueling" else 0.0  # of the gradient's norm, as in Wang et al. 2016
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95, clip=clip)  # alpha: RMSProp's decay
-    update, target = averaged(optimizer, c.replicas, policy), TargetNetwork(every=c.target_update)
-    hyper = Hyperparameters(learning_rate=c.learning_rate)
+    each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of these
+    envs = worker_envs(each, crew, inline_single=True)  # a replica steps a single Atari game itself
+    dueling = c.head == "dueling"
+    # both dueling streams scale the gradient that they give the layers below them by 1/√2
+    policy = q_network(
+        c, envs, dueling=dueling, scale=2**-0.5 if dueling else 1.0, bias="shared" if c.head == "shared" else "each"
+    )
+    # ε is 1 for the first agent steps (after), counted over the lanes of all replicas, and then falls to --epsilon
+    explore = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
+    sampler = Proportional(c.alpha, c.beta, beta_end=1.0) if c.alpha else None
+    network = policy()  # only its shapes are used: each replica makes its own network
+    replay = replay_of(
+        envs, network, sampler, lanes=each.lanes, capacity=each.capacity, batch=each.batch,
+        start=each.learning_starts, ratio=c.ratio, gamma=c.gamma, n_step=c.n_step, reward=c.reward,
+    )  # fmt: skip
+    source = Replayed(Inline(envs, c.unroll, explore), replay)  # a replica acts itself, with the weights that it learns
+    # errors beyond ±1 have the gradient ±1; a sum is over the transitions of all replicas
+    loss = QLoss(c.reduction, clip=1.0, double=c.double, replicas=c.replicas)
+    clip = 10.0 if dueling else 0.0  # Wang et al. 2016 clip the gradient's norm
+    update = averaged(OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=clip), c.replicas)
+    target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     crew.add(learn, n=c.replicas, name="replica", source=source, spec=spec)
-    epsilon = 0.001 if c.double else 0.05  # of evaluations: tuned Double DQN's, and DQN's
-    return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), epsilon=epsilon)
+    # evaluations play ε-greedily, too: 0.05 in DQN's paper, 0.001 with Double DQN's tuned version
+    return System(envs, spec, REPLAY_METRICS, epsilon=0.001 if c.double else 0.05)

@@ -16,7 +16,7 @@ from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
 from polyplay.core.errors import Count, Fraction, Lag, ManyFrames, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import PPO, Hyperparameters, LearnerSpec, Windows, learn
-from polyplay.learning.agents import WINDOW_METRICS, discount_of
+from polyplay.learning.agents import WINDOW_METRICS
 from polyplay.population.judge import RATING_METRIC, rated_games, rater
 from polyplay.population.referee import Opponents, referee
 from polyplay.systems import System
@@ -30,30 +30,30 @@ class Config:
     """Defaults: the paper's Rerun (table 2), on a game of ours: its Dota 2 can't be played any more."""
 
     env: str = "arena:moba"  # a game of two teams, whose heroes are seats
-    learners: SomeWorkers = 512  # optimizers, whose gradients are averaged
+    learners: SomeWorkers = 512  # optimizers, as the paper calls them, whose gradients are averaged
     actors: SomeWorkers = 1  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: Count = 1000  # heroes in matches (num-envs) of each actor
-    lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 256  # agent steps per lane in a rollout, which give advantages their context
-    window: Count = 16  # agent steps that are learnt from at once, from the state that acting had there
+    window: Count = 16  # agent steps of a window, which begins with the state that acting had there
     batch: Count = 120  # windows of each learner in an update
     capacity: Count = 4096  # newest windows that each learner draws from
     sample_reuse: NonNegative = 1.0  # windows drawn for each that came (0: as many as there is time for)
-    publish: Count = 32  # updates from one version of the weights that acts to the next
-    staleness: Whole = 0  # versions that acting is kept behind, for experiments
+    publish: Count = 32  # updates between two versions of the weights that actors get
+    staleness: Whole = 0  # versions by which actors are kept behind, for experiments
     opponents: str = "past:0.2"  # who plays against it: latest (itself), or past:P (past agents, probability P)
-    games_per_matchup: Count = 32  # that a table plays before its opponent is drawn anew
+    games_per_matchup: Count = 32  # matches of a table between two draws of its opponent
     snapshot_every: Count = 320  # updates from one past agent to the next
-    rate_every: Whole = 640  # updates between two ratings of the newest version, by matches against bots (0: none)
+    rate_every: Whole = 640  # updates between two ratings against bots (0: none)
     team_spirit: Fraction = 0.3  # τ: how much of a hero's reward is the mean of its team's
     horizon: Positive = 180.0  # seconds H: the discount is 1 − --step-time / H
     step_time: Positive = 4 / 30  # seconds of an agent step
     lam: Fraction = 0.95  # λ of generalized advantage estimation
     clip_range: Positive = 0.2  # ε: the ratio π/μ is clipped to 1 ± ε
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
-    learning_rate: Positive = 5e-5  # Adam's; each number of a gradient is clipped to 5 of its own deviations
+    learning_rate: Positive = 5e-5  # Adam's, constant; each number of a gradient is clipped to ±5·√v
     network: str = "five"  # five (sets of units), or as other systems
-    core_size: Count = 4096  # of the LSTM
+    core_size: Count = 4096  # width of the LSTM
     inputs: Literal["raw", "normalize"] = "normalize"  # normalize: scale real numbers, and clip them
     actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     frames: ManyFrames = 1_700_000_000_000  # heroes' steps to train for, unless --steps is given
@@ -62,43 +62,41 @@ class Config:
 def build(c: Config, crew: Crew) -> System:
     teams.check_windows(c)  # refuses windows that can't be cut, drawn or waited for
     actors = c.actors * c.learners
-    # a table: the two teams that meet in an actor's matches; each is a group of its lanes
-    envs = teams.table_envs(c, crew, teams.TEAMS, actors)
+    envs = teams.table_envs(c, crew, players=2, actors=actors)  # the lanes of one actor, half of them for each team
     policy = teams.five_network(c, envs)  # sets of units, an LSTM; it mixes rewards by team_spirit
     loss = PPO(
-        discount_of(c.horizon, c.step_time), c.lam, c.clip_range, anneal_clip=False, normalize_advantage=True,
-        reward="scale",  # divided by the size of returns
+        1.0 - c.step_time / c.horizon, c.lam, c.clip_range, anneal_clip=False, normalize_advantage=True,
+        reward="scale",  # rewards are divided by the size of returns
     )  # fmt: skip
-    update = averaged(OptimizerSpec("adam_clipped"), c.learners, policy)
-    # horizon and step_time are here too, so that --change can move the discount during a run
+    update = averaged(OptimizerSpec("adam_clipped"), c.learners)
+    # horizon and step_time are hyperparameters so that --change can move the discount during a run
     hyper = Hyperparameters(
         learning_rate=c.learning_rate, entropy_cost=c.entropy_cost,
         team_spirit=c.team_spirit, horizon=c.horizon, step_time=c.step_time,
     )  # fmt: skip
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
-    network = policy()  # for its shapes: each worker makes its own
-    # one agent and its past ones; teams: of each seat in a match; seated: players at a table
-    league = League(1, actors, teams=envs.spec.sides, seated=teams.TEAMS)
+    network = policy()  # only its shapes are used: each worker makes its own network
+    # the league has one agent and its past ones, and says which two of these are seated at each actor's table
+    league = League(agents=1, actors=actors, teams=envs.spec.sides, seated=2)
     params = AgentParams(network, 1, readers=actors)  # the published weights
-    # slots: of each actor and team: one is filled while another is learnt from
+    # each team of an actor fills one slot while another is read
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=2, readers=c.learners, window=c.window)
-    # reuse: windows drawn for each that came; publish: updates between two versions that act; stale: versions that
-    # those are behind; snapshots: updates between two past agents
+    # each learner keeps the newest windows of its actors' rollouts, and draws batches from these at random
     windows = Windows(
-        queue, c.capacity, c.batch, reuse=c.sample_reuse, publish=c.publish, stale=c.staleness,
-        league=league, snapshots=c.snapshot_every,
+        queue, c.capacity, c.batch, sample_reuse=c.sample_reuse, publish_every=c.publish, staleness=c.staleness,
+        league=league, snapshot_every=c.snapshot_every,
     )  # fmt: skip
-    # lag: None: an actor waits for no update; a lost actor or referee is replaced
+    # a lost actor or referee is replaced
     crew.add(
-        act_at_table, n=actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
+        act_at_table, n=actors, name="act", if_lost="replace", lag=c.lag,
         envs=envs, policy=policy, out=queue, params=params, league=league,
     )  # fmt: skip
     crew.add(learn, n=c.learners, source=windows, spec=spec, publish=params)
-    # rates players by their matches, and draws the other team of each table
+    # the referee rates players by their matches, and draws who plays against the agent at each table
     opponents = Opponents.parse(c.opponents)
     crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup)
     if c.rate_every:
-        # each version by 64 matches against the game's scripted players; the paper has 83 agents for it
+        # 64 matches against the game's scripted bots rate a version; the paper has 83 reference agents instead
         rated: Any = {"games": rated_games(envs), "references": tuple(envs.spec.bots), "matches": 64}
         crew.add(rater, if_lost="replace", policy=policy, params=params, every=c.rate_every, **rated)
-    return System(envs, policy, (*loss.metrics, *WINDOW_METRICS, RATING_METRIC))
+    return System(envs, spec, (*WINDOW_METRICS, RATING_METRIC))

@@ -8,19 +8,15 @@ act × actors:  a table of four agents ─► own copies of weights ─► rollo
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-from polyplay.acting import act_at_table
-from polyplay.buffers import RolloutQueue
-from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
-from polyplay.learning import AgentRollouts, Hyperparameters, LearnerSpec, VTrace, learn_agents
-from polyplay.learning.unreal import UnrealWindows
-from polyplay.population.referee import Opponents, referee
+from polyplay.learning import Hyperparameters, LearnerSpec, VTrace
 from polyplay.population.rules import initial
 from polyplay.systems import System
 from polyplay.systems import _teams as teams
-from polyplay.weights import AgentParams, Local, OptimizerSpec
+from polyplay.systems.league import wire_league
+from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
@@ -29,26 +25,26 @@ class Config:
     """Defaults: the paper's supplement, on a game of ours: its capture the flag in Quake III was never released."""
 
     env: str = "arena:ctf+view=pixels+size=21"  # a game of teams that counts events
-    agents: Agents = 30  # of the population
-    players: Players = 4  # at a table: agents that hold a group of an actor's lanes each
+    agents: Agents = 30  # agents in the population
+    players: Players = 4  # agents at a table, each of which plays a group of an actor's lanes
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 128  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 100  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update of an agent
     opponents: str = "elo"  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
-    games_per_matchup: Count = 32  # that a table plays before its players are drawn anew
+    games_per_matchup: Count = 32  # matches of a table between two draws of its players
     evolve: bool = True
     # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    exploit_every: Count = 1000  # matches of an agent from one look at another, whether to copy it, to the next
+    exploit_every: Count = 1000  # matches of an agent between two looks whether to copy another
     ranges: tuple[str, ...] = ()
     # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
     event_rewards: tuple[str, ...] = teams.POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str = "ftw"  # ftw (by the view's size), or as other systems
     core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # temporal: a fast and a slow clock
-    core_size: Count = 256  # of each LSTM, and numbers of z
+    core_size: Count = 256  # width of each LSTM, and of z
     auxiliary: str = "pixel,reward"  # tasks: pixel, reward, with a comma between; or none
     memory: Whole = 450  # words of the memory that both clocks share (0: there is none)
     actions: Literal["scale", "clip"] = "scale"  # real actions: −1 … 1 is scaled to their bounds, or clip to them
@@ -61,41 +57,21 @@ class Config:
 
 
 def build(c: Config, crew: Crew) -> System:
-    # a table: the players who meet in an actor's matches; each holds a group of its lanes
-    envs = teams.table_envs(c, crew, c.players, c.actors)
-    # rollouts of a player's lanes in a batch; parts: cores, or GPUs
-    rollouts, learners = teams.rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
+    envs = teams.table_envs(c, crew, c.players, c.actors)  # the lanes of one actor, a group of them for each player
+    rollouts = teams.rollouts_per_batch(c, envs)  # batch / (lanes / players)
     policy = teams.ftw_network(c, envs)  # figure 2a, with heads for the auxiliary tasks
-    # values: an agent's hyperparameters: rewards of events, costs, the slow clock's period, …; priors: from which some
-    # are drawn; copies: a copied value is multiplied by 0.8 or 1.2 with probability 0.05, a period is drawn anew
-    values, priors, copies = teams.agent_values(c, envs)
-    loss: Any = VTrace(
+    # an agent's hyperparameters (rewards of events, costs, the slow clock's period, …), the ranges that it draws some
+    # from, and its evolution: an agent copies one that beats it with probability 0.7, by Elo; then each value is
+    # multiplied by 0.8 or 1.2 with probability 0.05, and a period is drawn anew
+    values, ranges, evolution = teams.agent_values(c, envs)
+    # the network makes rewards of events; it adds the KL divergences of its core, and the losses of auxiliary tasks
+    loss = VTrace(
         c.gamma, c.lam, reduction="mean" if c.normalize_advantage else "sum",
-        normalize_advantage=c.normalize_advantage, reward="none",  # a network makes the rewards, of events by `values`
+        normalize_advantage=c.normalize_advantage, reward="none",  # ρ̄ = c̄ = 1
     )  # fmt: skip
-    update = Local(OptimizerSpec(c.optimizer, eps=1e-5, clip=c.max_grad_norm))
-    # with the core's two KL divergences and the auxiliary tasks, whose costs are in `values`
-    loss, hyper = teams.add_tasks(loss, c), Hyperparameters(anneal="constant", **values)
-    parts = (UnrealWindows(),)  # a memory of recent rows, which the tasks draw from
-    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=parts)
-    varied = values if copies.every else ()  # copies.every: exploit_every, or 0 without --evolve
-    # teams: of each seat in a match; seated: players at a table; past: past agents, which FTW has none of
-    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=0, varied=varied)
-    network = policy()  # for its shapes: each worker makes its own
-    # slots: of each actor and player: one is filled while another is learnt from
-    queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
-    statistics = update.optim.statistics if copies.every else None  # the optimizer's, copied with the weights
-    params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
-    drawn = initial(priors, c.agents, crew.seed) if c.evolve else ()  # each agent's first values
-    source = AgentRollouts(queue, rollouts, league, initial=drawn)
-    # lag: None: an actor waits for no update; a lost actor or referee is replaced
-    crew.add(
-        act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
-        envs=envs, policy=policy, out=queue, params=params, league=league,
-    )  # fmt: skip
-    crew.add(learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
-    # rates players by their matches, draws those of tables, and says who copies whom
-    opponents = Opponents.parse(c.opponents)
-    crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)
-    # resolved: what --learners 0 became
-    return System(envs, policy, spec.loss.metrics, resolved={"learners": learners})
+    update = averaged(OptimizerSpec(c.optimizer, eps=1e-5, decay=0.99, clip=c.max_grad_norm), replicas=1)
+    hyper = Hyperparameters(anneal="constant", **values)
+    spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
+    drawn = initial(ranges, c.agents, crew.seed) if c.evolve else ()  # each agent's first values
+    # actors, learners and referee of league.py, which keeps no past agents here
+    return wire_league(c, crew, envs, spec, evolution, {"past": 0}, n=rollouts, initial=drawn)

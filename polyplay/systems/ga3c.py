@@ -10,13 +10,11 @@ from typing import Annotated, Any, Literal
 
 from polyplay.acting import LaneTable, predict
 from polyplay.buffers import TrainingQueue
-from polyplay.core.errors import Count, NonNegative, Positive, Range, Whole
+from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Range, Whole
 from polyplay.core.machine import cores
-from polyplay.envs import Greedy
-from polyplay.envs.make import whole_matches
 from polyplay.learning import A2C, Chunks, Hyperparameters, LearnerSpec, VTrace, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, worker_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, agent_envs
 from polyplay.weights import Hogwild, OptimizerSpec
 from polyplay.workers.autoscale import schedule
 from polyplay.workers.crew import Crew
@@ -25,7 +23,7 @@ MOST = 8  # predictors, and trainers, there is room for
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: the paper's."""
 
     atari: str = "ga3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -36,13 +34,17 @@ class Config(PolicyOptions):
     predict_batch: Count = 128  # largest batch of a prediction, in agents
     min_batch: Whole = 0  # transitions of an update, at least (0: those of one chunk)
     queue: Count = 100  # how many chunks may wait for a trainer
+    gamma: Fraction = 0.99  # discount
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
     network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     learning_rate: Positive = 3e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
     optimizer_eps: Positive = 0.1  # the optimizer's ε
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
-    anneal: Literal["linear", "constant"] = "constant"  # how the learning rate falls over the run
+    anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
     correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
@@ -53,35 +55,33 @@ class Config(PolicyOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # most agents that there may be: ours
-    batching = Greedy(min(c.predict_batch, room))  # a prediction takes all that are ready, at most so many
-    # pipeline: plain is the one for Atari games in a process each
-    envs = worker_envs(c, crew, pipeline="plain", lanes=room, workers=room, active=c.agents, batching=batching)
-    envs = whole_matches(envs)  # in a game of several players there is a lane for each of them
-    guard = "none" if c.correction == "vtrace" else c.correction  # how log π is kept from −∞
-    # exact=False: faster; the last bits of an output may depend on the size of the batch
+    room = c.agents if c.schedule == "off" else max(2 * c.agents, 16 * cores())  # the schedule adds no more agents
+    envs = agent_envs(c, crew, room)  # a process each; a prediction takes all that are ready, at most predict_batch
+    guard = "none" if c.correction == "vtrace" else c.correction  # keeps log π from −∞
+    # inexact sums are faster, and their last bits may depend on the size of a batch
     policy = actor_critic(c, envs, init=c.init, exact=False, guard=guard)
-    network = policy()  # for its shapes: the workers share another
-    chunks = TrainingQueue.of(envs, network, c.unroll, capacity=c.queue)
+    network = policy()  # only its shapes are used: the workers share another network
+    queue = TrainingQueue.of(envs, network, c.unroll, capacity=c.queue)
     common: Any = {"value_cost": 1.0, "value_half": True}  # ½(R − V)²
     common |= {"reduction": c.reduction, "normalize_advantage": c.normalize_advantage, "reward": c.reward}
     loss: A2C | VTrace = VTrace(c.gamma, **common)
     if c.correction != "vtrace":
-        # as published: R from the values of acting, but the advantage is R − V of the present weights
+        # as published: R ends with the V that acting computed, but the advantage is R − V of the present weights
         loss = A2C(c.gamma, baseline="present", recalls=True, **common)
-    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, clip=c.max_grad_norm)
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.99, clip=c.max_grad_norm)  # RMSProp's decay
     model = Hogwild.of(optimizer, policy, workers=MOST, copy=False)  # threads compute with the shared weights
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, model, hyper, crew.agent_steps(envs, c.frames))
-    # agents: their lanes, which any predictor serves and writes; source: as few chunks as have min_batch transitions
-    agents, source = LaneTable(envs, chunks), Chunks(chunks, c.min_batch)
-    # name: predict is the crew's role act; drain: one that has to leave finishes its work first
-    served: Any = {"agents": agents, "policy": policy, "out": chunks, "params": model}
-    predictors = crew.add(predict, n=c.predictors, name="act", on="thread", drain=True, **served)
+    agents = LaneTable(envs, queue)  # the agents; any predictor answers any of them, and writes its chunk
+    source = Chunks(queue, c.min_batch)  # an update takes as few chunks as have min_batch transitions
+    # drain: a thread that the schedule removes finishes its work first
+    predictors = crew.add(
+        predict, n=c.predictors, name="act", on="thread", drain=True,
+        agents=agents, policy=policy, out=queue, params=model,
+    )  # fmt: skip
     trainers = crew.add(learn, n=c.trainers, on="thread", drain=True, source=source, spec=spec)
     if c.schedule != "off":
-        # numbers that `schedule` changes by one now and then; kept if more is learnt per second
-        dials = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]
-        crew.add(schedule, on="thread", dials=dials)
-    return System(envs, policy, loss.metrics)
+        # each minute the schedule changes one of these numbers by one, and keeps it if more is learned per second
+        numbers = [agents.dial("agents"), crew.dial(predictors, 1, MOST), crew.dial(trainers, 1, MOST)]
+        crew.add(schedule, on="thread", dials=numbers)
+    return System(envs, spec)

@@ -8,20 +8,22 @@ free:  act × actors: envs ─► policy ─► RolloutQueue ─► serve_replay
 """
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from polyplay.acting import LinearEpsilon, RunSchedule, act
-from polyplay.buffers import REPLAY_METRICS, RolloutQueue, SampleQueue, Uniform, serve_replay
+from polyplay.buffers import REPLAY_METRICS, RolloutQueue, SampleQueue, serve_replay
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, UserError, Whole, Workers
 from polyplay.learning import Hyperparameters, Inline, LearnerSpec, QLoss, Replayed, Samples, learn
 from polyplay.learning.parts import OutlierGate, TargetNetwork
 from polyplay.systems import System
-from polyplay.systems._wiring import ValueOptions, divide_among, niceness, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, worker_envs
 from polyplay.weights import OptimizerSpec, ParameterServer, serve_parameters
 from polyplay.workers.crew import Crew
+from polyplay.workers.sizing import niceness
 
 
 @dataclass(frozen=True)
-class Config(ValueOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's in bundled mode, as far as they are known (docs/systems/gorila.md)."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -31,6 +33,8 @@ class Config(ValueOptions):
     shards: SomeWorkers = 2  # parts of the parameter server, a process each; the paper had 31 machines
     lanes: Count = 1  # parallel environments (num-envs) of each actor
     unroll: Count = 1  # agent steps per lane between two pulls of the weights
+    gamma: Fraction = 0.99  # discount
+    reward: Literal["clip", "sign", "none"] = "clip"  # rewards that are learned from; clip: limited to ±1
     n_step: Count = 1  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     batch: Count = 32  # transitions of one gradient, which is their mean; as in DQN
@@ -49,49 +53,44 @@ class Config(ValueOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    learners = c.learners or crew.placement.parts  # cores, or GPUs
-    if c.replay_workers != Config.replay_workers and not c.actors:
+    learners, free = c.learners or crew.placement.parts, bool(c.actors)  # 0 is one per core or GPU
+    if c.replay_workers != Config.replay_workers and not free:
         given = f"--replay-workers {c.replay_workers} says nothing without --actors"
         raise UserError(f"{given}: give both, or leave it out")
-    actors, replays = (c.actors, c.replay_workers) if c.actors else (learners, learners)  # a bundle has one of each
-    ratio = (c.ratio or None) if c.actors else c.ratio  # None: acting and learning don't wait for each other
-    feeding = divide_among(c, "replay_workers", "actors").actors if c.actors else 1  # actors for each replay
-    lanes = c.lanes * actors  # of all actors
-    # workers: environment processes of each actor; but a single Atari game is stepped by the actor itself
-    envs = worker_envs(c, crew, workers=1, inline_single=True)
+    actors, replays = (c.actors, c.replay_workers) if free else (learners, learners)  # a bundle has one of each
+    each = divide_among(c, "replay_workers", "actors").actors if free else 1  # actors that fill one replay
+    envs = worker_envs(c, crew, inline_single=True)  # an actor steps a single Atari game itself
     policy = q_network(c, envs)
-    network = policy()  # for its shapes: each worker makes its own
-    # of c: capacity, batch and learning_starts, for each replay
+    network = policy()  # only its shapes are used: each worker makes its own network
     replay = replay_of(
-        c, envs, network, Uniform(), gamma=c.gamma, n_step=c.n_step, reward=c.reward, ratio=ratio,
-        lanes=feeding * c.lanes,
+        envs, network, None, lanes=each * c.lanes, capacity=c.capacity, batch=c.batch, start=c.learning_starts,
+        gamma=c.gamma, n_step=c.n_step, reward=c.reward,
+        ratio=None if free and not c.ratio else c.ratio,  # None: acting and learning do not wait for each other
     )  # fmt: skip
-    after, over = c.learning_starts * replays, c.epsilon_decay_steps  # of ε from 1 to --epsilon, in all agent steps
-    stale = c.stale or 10 * learners  # updates of a shard, after which it drops a gradient
-    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, alpha=0.95)  # alpha: RMSProp's decay
+    stale = c.stale or 10 * learners
+    optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95)  # RMSProp's decay
+    # the server has the weights and the optimizer, and applies each gradient that it gets
     server = ParameterServer.of(optimizer, network, workers=learners, shards=c.shards, stale=stale)
-    hyper, steps = Hyperparameters(learning_rate=c.learning_rate), crew.agent_steps(envs, c.frames)
-    gates = (OutlierGate(c.outlier),) if c.outlier else ()
-    loss, parts = QLoss("mean"), (*gates, TargetNetwork(every=c.target_update))
-    spec = LearnerSpec(policy, loss, server, hyper, steps, parts=parts)
-    if c.actors:
+    hyper, target = Hyperparameters(learning_rate=c.learning_rate), TargetNetwork(every=c.target_update)
+    parts = (OutlierGate(c.outlier), target) if c.outlier else (target,)
+    spec = LearnerSpec(policy, QLoss("mean", clip=1.0), server, hyper, crew.agent_steps(envs, c.frames), parts=parts)
+    # ε is 1 for the first agent steps (after), counted over the lanes of all actors, and then falls to --epsilon
+    schedule: Any = {"after": c.learning_starts * replays, "over": c.epsilon_decay_steps, "lanes": c.lanes * actors}
+    if free:
         queue = RolloutQueue.of(envs, network, c.unroll, actors, readers=replays)
-        # from replay workers, which read `queue` into such a replay each, to learners
-        samples = SampleQueue(replay, queue, learners)
-        # by the steps that the server counts: actors do not keep step
-        explore = RunSchedule(1.0, c.epsilon, over=over, after=after, lanes=lanes, weights=server)
+        samples = SampleQueue(replay, queue, learners)  # batches that replay workers draw
+        # actors do not keep step, so ε falls by the agent steps that the server counts
+        explore = RunSchedule(1.0, c.epsilon, **schedule, weights=server)
         crew.add(
-            act, n=actors, if_lost="replace", nice=niceness(actors, learners),  # nice: learners come first
-            envs=envs, policy=policy, explore=explore, out=queue, params=server,
+            act, n=actors, if_lost="replace", envs=envs, policy=policy, explore=explore, out=queue, params=server,
+            nice=niceness(actors, learners),  # on a crowded CPU the operating system lets learners go first
         )  # fmt: skip
         crew.add(serve_replay, n=replays, if_lost="replace", source=queue, out=samples)
         crew.add(learn, n=learners, if_lost="replace", source=Samples(samples), spec=spec)
     else:
-        # by each bundle's own steps, times all lanes
-        schedule = LinearEpsilon(1.0, c.epsilon, over=over, after=after, lanes=lanes)
-        source = Replayed(Inline(envs, c.unroll, schedule), replay)  # acts with the weights that it learns
+        # a bundle acts itself, with the weights that it learns
+        source = Replayed(Inline(envs, c.unroll, LinearEpsilon(1.0, c.epsilon, **schedule)), replay)
         crew.add(learn, n=learners, name="bundle", if_lost="replace", source=source, spec=spec)
     crew.add(serve_parameters, n=c.shards, server=server)
-    # resolved: what 0 became; epsilon: of evaluations, as DQN's
-    metrics, resolved = (*loss.metrics, *REPLAY_METRICS), {"learners": learners, "stale": stale}
-    return System(envs, policy, metrics, resolved=resolved, epsilon=0.05)
+    # where 0 was given, it became these; evaluations play ε-greedily, too
+    return System(envs, spec, REPLAY_METRICS, resolved={"learners": learners, "stale": stale}, epsilon=0.05)

@@ -14,84 +14,89 @@ from typing import Any, Literal
 from polyplay.acting import act_at_table
 from polyplay.buffers import RolloutQueue
 from polyplay.buffers.league import League
-from polyplay.core.errors import Agents, Count, Fraction, Lag, Players, Positive, SomeWorkers, Whole
-from polyplay.learning import APPO, Epochs, Hyperparameters, LearnerSpec, VTrace
-from polyplay.learning.agents import AgentRollouts, learn_agents
+from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, Positive, SomeWorkers, Whole
+from polyplay.envs import Envs
+from polyplay.learning import APPO, AgentRollouts, Epochs, Hyperparameters, LearnerSpec, VTrace, learn_agents
 from polyplay.population.referee import Opponents, referee
 from polyplay.population.rules import Evolution, around
 from polyplay.systems import System
 from polyplay.systems._teams import rollouts_per_batch, table_envs
-from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms
-from polyplay.weights import AgentParams, Local, OptimizerSpec
+from polyplay.systems._wiring import PolicyOptions, actor_critic
+from polyplay.weights import AgentParams, OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: for small games on a small machine; no league was published for one."""
 
     env: str = "toy:rps"  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
-    agents: Agents = 2  # that learn, each by its own games
-    players: Players = 2  # at a table: each holds a group of an actor's lanes
+    agents: Agents = 2  # agents that learn, each by its own games
+    players: Players = 2  # players at a table, each of which plays a group of an actor's lanes
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: Lag = -1  # rounds that acting may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 16  # agent steps per lane in a rollout
     opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
-    games_per_matchup: Count = 100  # that a table plays before its players are drawn anew
+    games_per_matchup: Count = 100  # matches of a table between two draws of its players
     snapshot_every: Count = 200  # updates of an agent from one past agent to the next
-    exploit_every: Whole = 0  # matches of an agent between two looks at whether to copy a better one (0: none copies)
+    exploit_every: Whole = 0  # matches of an agent between two looks whether to copy another (0: none copies)
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
     clip_range: Positive = 0.2  # ppo: ε, the ratio π/μ is clipped to 1 ± ε
+    gamma: Fraction = 0.99  # discount
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     lam: Fraction = 0.95  # λ of V-trace
     network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
-    anneal: Literal["linear", "constant"] = "linear"  # how the learning rate falls over the run
-    reward: Literal["clip", "sign", "none", "scale"] = "none"  # learner's rewards; scale: divide by the size of returns
+    anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
+    reward: Literal["clip", "sign", "none", "scale"] = "none"
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     frames: Count = 1_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
 def build(c: Config, crew: Crew) -> System:
-    # a table: the players who meet in an actor's matches; each holds a group of its lanes
-    envs = table_envs(c, crew, c.players, c.actors)
-    # rollouts of a player's lanes in a batch; parts: cores, or GPUs
-    rollouts, learners = rollouts_per_batch(c, envs), c.learners or min(c.agents, crew.placement.parts)
-    # previous: a core also takes the previous action and reward
+    envs = table_envs(c, crew, c.players, c.actors)  # the lanes of one actor, a group of them for each player
+    rollouts = rollouts_per_batch(c, envs)  # batch / (lanes / players)
+    # an LSTM also takes the previous action and reward
     policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
-    loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)
+    loss: Any = VTrace(c.gamma, c.lam, reduction="mean", reward=c.reward)  # ρ̄ = c̄ = 1
     if c.loss == "ppo":
         loss = APPO(c.gamma, c.lam, c.clip_range, reward=c.reward)
-    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
-    update = Local(OptimizerSpec("adam", eps=1e-5, clip=0.5))
-    given = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # of all agents at first
-    hyper = Hyperparameters(anneal=c.anneal, **given)
-    # over each batch, of whole trajectories
-    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None
+    update = averaged(OptimizerSpec("adam", eps=1e-5, clip=0.5), replicas=1)
+    values = {"learning_rate": c.learning_rate, "entropy_cost": c.entropy_cost}  # all agents begin with these
+    hyper = Hyperparameters(anneal=c.anneal, **values)
+    passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None  # over a batch, of whole lanes
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
-    # copies: an agent takes weights and hyperparameters of one that beats it with probability 0.7, by Elo; each value
-    # is multiplied by 0.8 or 1.2 then, and stays between a tenth and ten times of its first
-    copies = Evolution(every=c.exploit_every, priors=around(given))
-    varied = given if copies.every else ()  # hyperparameters that change with copies
-    bots = tuple(envs.spec.bots)  # scripted players
-    # teams: of each seat in a match; seated: players at a table
-    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, bots=bots, varied=varied)
-    network = policy()  # for its shapes: each worker makes its own
-    # slots: of each actor and player: one is filled while another is learnt from
+    # an agent copies one that beats it with probability 0.7, by Elo; then each value is multiplied by 0.8 or 1.2, and
+    # stays between a tenth and ten times of its first one
+    evolution = Evolution(every=c.exploit_every, priors=around(values))
+    others = {"past": 100, "bots": tuple(envs.spec.bots)}  # besides agents: past ones that are kept, scripted ones
+    return wire_league(c, crew, envs, spec, evolution, others, n=rollouts, snapshot_every=c.snapshot_every)
+
+
+def wire_league(
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, evolution: Evolution, others: Any, **rollouts: Any
+) -> System:
+    """Add the figure's actors, learners and referee. rollouts: of AgentRollouts. FTW has another network and loss."""
+    # the league knows all players, and says who is seated at each actor's table
+    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, varied=evolution.varied, **others)
+    network = spec.policy()  # only its shapes are used: each worker makes its own network
+    # each player of an actor fills one slot while another is read
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
-    statistics = update.optim.statistics if copies.every else None  # the optimizer's, copied with the weights
+    statistics = spec.update.optim.statistics if evolution.every else None  # the optimizer's, copied with the weights
     params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
-    source = AgentRollouts(queue, rollouts, league, snapshots=c.snapshot_every)
-    # lag: None: an actor waits for no update; a lost actor or referee is replaced
+    # a lost actor or referee is replaced
     crew.add(
-        act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag if c.lag >= 0 else None,
-        envs=envs, policy=policy, out=queue, params=params, league=league,
+        act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag,
+        envs=envs, policy=spec.policy, out=queue, params=params, league=league,
     )  # fmt: skip
+    source = AgentRollouts(queue, league=league, **rollouts)
+    learners = c.learners or min(c.agents, crew.placement.parts)  # 0: one per core or GPU
     crew.add(learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
-    # rates players by their matches, draws those of tables, and says who copies whom
-    opponents = Opponents.parse(c.opponents)
-    crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=c.games_per_matchup, copies=copies)
-    # resolved: what --learners 0 became
-    return System(envs, policy, loss.metrics, resolved={"learners": learners})
+    # the referee rates players by their matches, draws who meets whom, and says who copies whom
+    opponents, matches = Opponents.parse(c.opponents), c.games_per_matchup
+    crew.add(referee, if_lost="replace", rates=league, opponents=opponents, matches=matches, evolution=evolution)
+    return System(envs, spec, resolved={"learners": learners})  # what --learners 0 became

@@ -24,7 +24,7 @@ class Config:
 
     over: str = "a2c"  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
     population: Whole = 0  # members (0: 8; with --exploit none and lists alone one for each combination)
-    every: Count = 1_000_000  # agent steps of a member between two decisions about it
+    every: Count = 1_000_000  # agent steps that a member trains between two decisions to exploit and explore
     vary: tuple[str, ...] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
     exploit: Literal["truncation", "tournament", "ttest", "none"] = "truncation"  # the rule: which better one it copies
     explore: Literal["perturb", "resample", "both", "none"] = "perturb"
@@ -35,10 +35,11 @@ class Config:
 
 
 def build(c: Any, crew: Crew) -> System:
-    # what a trainer asks after each `every` steps of a member: whom it copies, and what then changes of --vary
+    # after each `every` steps of a member: whom it copies (exploit), and what then changes of --vary (explore)
     evolution = Evolution(c.every, exploit=c.exploit, explore=c.explore, priors=priors_of(c))
-    plan = plan_of(c, crew, evolution)  # the members, with their options, and how long each is trained
+    plan = plan_of(c, crew, evolution)  # how many members there are, how long each is trained, what its score is
     n = 1 if crew.serial else min(c.at_once or cores(), plan.size)
-    # learner: trainers end the run; Members: what each member has reached, and which trainer has it
-    crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=Members(plan.size))
-    return System(None, None, ())  # a member's run has environments, a policy and metrics
+    members = Members(plan.size)  # what each member has reached, and which trainer has it
+    # learner: the run ends when its trainers do
+    crew.add(trainer, n=n, on="process", learner=True, if_lost="replace", plan=plan, out=members)
+    return System(None, None)  # environments and networks are the members' own

@@ -10,13 +10,13 @@ from typing import Literal
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, Width, Workers
 from polyplay.learning import PPO, Epochs, Hyperparameters, Inline, LearnerSpec, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, add_terms, check_minibatches, replica_envs
+from polyplay.systems._wiring import PolicyOptions, actor_critic, replica_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):
+class Config(PolicyOptions):  # adds env, inputs, core, actions
     """Defaults: the paper's for Atari. What it does not mention is off; Adam's ε is OpenAI baselines'."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -29,6 +29,7 @@ class Config(PolicyOptions):
     clip_range: Positive = 0.1  # ε: the ratio π/μ is clipped to 1 ± ε
     value_clip: bool = False  # clip the change of the value to ± --clip-range too, as baselines' ppo2 does
     target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
+    gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalized advantage estimation
     network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five, or module:callable
     core_size: Width = 256  # width of the recurrent core
@@ -38,29 +39,27 @@ class Config(PolicyOptions):
     anneal: Literal["linear", "rate", "constant"] = "linear"
     # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
+    entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
+    reward: Literal["clip", "sign", "none", "scale"] = "clip"
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: Count = 40_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 
 
 def build(c: Config, crew: Crew) -> System:
-    # replicas: copies of the loop, each with its share of the lanes; with a recurrent core minibatches have whole
-    # lanes, so that these have to divide among them
-    envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if c.core != "none" else 1)
+    # the lanes of one replica, and how many replicas there are
+    envs, replicas = replica_envs(c, crew, minibatches=c.minibatches)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt leaves them to torch
-    # policy: what makes a network in each replica
-    policy = actor_critic(c, envs, init=init, core_size=c.core_size)
-    check_minibatches(c, envs)  # refuses so many that one could be empty
-    source = Inline(envs, c.unroll)  # acts with the weights that it learns
-    passes = Epochs(c.epochs, c.minibatches, c.target_kl)  # over each rollout
-    loss = PPO(  # advantages are computed once for a rollout, before its passes
+    policy = actor_critic(c, envs, init=init, core_size=c.core_size)  # each replica makes this network
+    source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns
+    passes = Epochs(c.epochs, c.minibatches, c.target_kl)  # it makes several passes over a rollout
+    # advantages are computed once, before the passes; anneal_clip: ε falls with the learning rate
+    loss = PPO(
         c.gamma, c.lam, c.clip_range, anneal_clip=c.anneal == "linear", value_clip=c.value_clip,
         value_cost=c.value_cost, normalize_advantage=c.normalize_advantage, reward=c.reward,
     )  # fmt: skip
-    loss = add_terms(loss, c.core)  # with --core temporal: its two KL divergences; else none
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas, policy)
-    # remaining: the part of the run to come, from 1 to 0; the clip range falls by it
-    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost, remaining=1.0)
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas)
+    hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
     crew.add(learn, n=replicas, name="replica", source=source, spec=spec)
-    # resolved: what --replicas 0 became
-    return System(envs, policy, loss.metrics, resolved={"replicas": replicas})
+    return System(envs, spec, resolved={"replicas": replicas})  # what --replicas 0 became

@@ -12,16 +12,15 @@ from dataclasses import dataclass
 from polyplay.acting import EpsilonLadder, act
 from polyplay.buffers import REPLAY_METRICS, Proportional, RolloutQueue
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole, Width
-from polyplay.core.numbers import ValueUnits
 from polyplay.learning import Hyperparameters, LearnerSpec, Replayed, Rollouts, SequenceLoss, TargetNetwork, learn
 from polyplay.systems import System
 from polyplay.systems._wiring import AgentOptions, q_network, replay_of, worker_envs
-from polyplay.weights import Local, OptimizerSpec, Params
+from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's table 2 (Atari). It has 256 actors. The gradient norm is SEED's."""
 
     atari: str = "r2d2"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -29,14 +28,14 @@ class Config(AgentOptions):
     lanes: Count = 4  # parallel environments (num-envs) of each actor
     unroll: Count = 40  # agent steps per lane in a rollout, and between the starts of two sequences
     pull: Count = 400  # agent steps per lane between two pulls of the weights, in whole rollouts
-    sequence: Count = 80  # rows of a sequence that are learned from
-    burn_in: Whole = 40  # rows before them that only update the recurrent state
+    sequence: Count = 80  # agent steps of a sequence that are learned from
+    burn_in: Whole = 40  # agent steps before them that only update the recurrent state
     gamma: Fraction = 0.997  # discount
     n_step: Count = 5  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # auto, nature, a3c, mlp, or module:callable
     core_size: Width = 512  # width of the LSTM, which also gets the previous action and reward
     batch: Count = 64  # sequences in one update
-    ratio: Positive = 0.4  # rows learned from per agent step: 25.6K of 66.6K per second in the paper
+    ratio: Positive = 0.4  # steps learned from per agent step: 25.6K of 66.6K per second in the paper
     capacity: Count = 4_000_000  # agent steps in the replay
     learning_starts: Count = 250_000  # agent steps before the first update
     target_update: Count = 2_500  # updates between two updates of the target network
@@ -51,23 +50,22 @@ class Config(AgentOptions):
 
 
 def build(c: Config, crew: Crew) -> System:
-    # workers: environment processes of each actor; lanes: of all actors
-    envs, lanes = worker_envs(c, crew, workers=1), c.actors * c.lanes
-    # previous: the core also takes the previous action and reward
+    envs, lanes = worker_envs(c, crew), c.actors * c.lanes  # the lanes of one actor; how many all actors have
+    # previous: the LSTM also takes the previous action and reward
     policy = q_network(c, envs, core="lstm", core_size=c.core_size, dueling=True, previous=True)
-    network = policy()  # for its shapes: each worker makes its own
-    explore = EpsilonLadder(lanes=lanes, base=c.epsilon)  # a constant ε for each lane
+    network = policy()  # only its shapes are used: each worker makes its own network
+    explore = EpsilonLadder(lanes, c.epsilon, alpha=7.0)  # lane i of N has ε^(1 + 7·i/(N − 1)), constant
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors)
-    loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale, burn_in=c.burn_in, double=True)
-    # first priorities are TD errors by the acting network, mixed as the loss mixes them
-    sampler = Proportional(c.alpha, c.beta, first="td", eta=loss.eta, rescale=c.rescale)
-    # of c: batch, capacity and learning_starts; period: rows between the starts of two sequences
+    loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale, burn_in=c.burn_in, eta=0.9, double=True)
+    # first priorities are TD errors by the values with which the actor's network chose, mixed by η as the loss does
+    sampler = Proportional(c.alpha, c.beta, first="td", eta=0.9, rescale=c.rescale)
     replay = replay_of(
-        c, envs, network, sampler, gamma=c.gamma, n_step=c.n_step, lanes=lanes, reward="none", ratio=c.ratio,
-        sequence=c.sequence, burn_in=c.burn_in, period=c.unroll,
+        envs, network, sampler, lanes=lanes, capacity=c.capacity, batch=c.batch, start=c.learning_starts,
+        ratio=c.ratio, gamma=c.gamma, n_step=c.n_step, reward="none", sequence=c.sequence, burn_in=c.burn_in,
+        period=c.unroll,  # agent steps between the starts of two sequences
     )  # fmt: skip
-    source = Replayed(Rollouts(queue, n=1), replay)  # rollouts are inserted one by one
-    update = Local(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm))
+    source = Replayed(Rollouts(queue, n=1), replay)  # the learner puts rollouts into its replay one by one
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), replicas=1)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     params = Params.of(network, readers=c.actors)  # the published weights
@@ -77,5 +75,4 @@ def build(c: Config, crew: Crew) -> System:
         keep=max(c.pull // c.unroll, 1),  # rollouts between two pulls of the weights
     )  # fmt: skip
     crew.add(learn, source=source, spec=spec, publish=params)
-    # values: the network learns h of values, reports show values
-    return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), values=ValueUnits(rescale=c.rescale))
+    return System(envs, spec, REPLAY_METRICS)

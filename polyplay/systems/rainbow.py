@@ -7,29 +7,31 @@ replica:  envs ─► noisy policy ─► transitions ─► Replay, by priority
 """
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from polyplay.acting import LinearEpsilon
 from polyplay.buffers import REPLAY_METRICS, Proportional
 from polyplay.core.errors import Count, Fraction, NonNegative, Positive, SomeWorkers, Whole
 from polyplay.learning import CategoricalLoss, Hyperparameters, Inline, LearnerSpec, Replayed, TargetNetwork, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import ValueOptions, divide_among, q_network, replay_of, worker_envs
+from polyplay.systems._wiring import AgentOptions, divide_among, q_network, replay_of, worker_envs
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(ValueOptions):
+class Config(AgentOptions):  # adds env, inputs
     """Defaults: the paper's table 1."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     lanes: Count = 1  # parallel environments (num-envs), over all replicas
     replicas: SomeWorkers = 1  # copies of the loop, each with a share of the lanes, replay and batch, and one core
     unroll: Count = 4  # agent steps per lane between updates
+    gamma: Fraction = 0.99  # discount
+    reward: Literal["clip", "sign", "none"] = "clip"  # rewards that are learned from; clip: limited to ±1
     n_step: Count = 3  # n of n-step returns: rewards summed before bootstrapping
     network: str = "nature"  # auto, nature, dopamine, a3c, mlp, or module:callable
-    variant: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation (CODES); dopamine: not double, not dueling
+    variant: Literal["paper", "zoo", "dopamine"] = "paper"  # implementation; dopamine: not double, not dueling
     v_max: Positive = 10.0  # largest return of the value distribution; the smallest is its negative
     sigma: NonNegative = 0.5  # initial σ of the noisy layers; 0: ε-greedy instead
     batch: Count = 32  # transitions in one update, over all replicas
@@ -47,35 +49,35 @@ class Config(ValueOptions):
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
-CODES: Any = {  # by variant: settings of the sampler, what a priority is, settings of the network
-    # last: β at the end; mixture: share of uniform draws; stratified: a draw in each of `batch` equal parts of the sum
-    # kl: divergence from the target; ce: cross-entropy, which is never 0. bias: of the last layer. init: of the weights
-    "paper": ({"last": 1.0}, "kl", {"dueling": True}),
-    "zoo": ({"last": 1.0, "mixture": 1e-3}, "ce", {"dueling": True, "bias": "none"}),
-    "dopamine": ({"stratified": True}, "ce", {"init": "dopamine"}),
-}
-
-
 def build(c: Config, crew: Crew) -> System:
-    each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of them
-    # workers: environment processes; but a single Atari game is stepped by the replica itself
-    envs = worker_envs(each, crew, workers=1, inline_single=True)
-    sampling, priority, head = CODES[c.variant]
-    # noisy layers by Fortunato et al. 2018, or dqn_zoo's, whose noise is cut off at ±2
-    noise = {"noisy": "zoo" if c.variant == "zoo" else "fortunato", "sigma": c.sigma} if c.sigma else {}
-    policy = q_network(c, envs, **head, **noise, atoms=51, support=(-c.v_max, c.v_max))
-    network = policy()  # for its shapes: each worker makes its own
-    # where no noise explores: ε from 1 to --epsilon, by the agent steps of all replicas' lanes together
-    schedule = LinearEpsilon(1.0, c.epsilon, over=c.epsilon_decay_steps, after=c.learning_starts, lanes=c.lanes)
-    sampler = Proportional(c.alpha, c.beta, **sampling)
-    # each: its lanes, batch, capacity and learning_starts
-    replay = replay_of(each, envs, network, sampler, gamma=c.gamma, n_step=c.n_step, reward=c.reward, ratio=c.ratio)
-    # acts with the weights that it learns
-    source = Replayed(Inline(envs, c.unroll, explore=None if c.sigma else schedule), replay)
-    loss = CategoricalLoss(-c.v_max, c.v_max, priority=priority, double=c.variant != "dopamine")
-    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas, policy)
+    zoo, dopamine = c.variant == "zoo", c.variant == "dopamine"
+    each = divide_among(c, "replicas", "lanes", "batch", "capacity", "learning_starts")  # a replica's share of these
+    envs = worker_envs(each, crew, inline_single=True)  # a replica steps a single Atari game itself
+    noise = "zoo" if zoo else "fortunato"  # dqn_zoo cuts the noise of Fortunato et al. 2018 off at ±2
+    policy = q_network(
+        c, envs, dueling=not dopamine, atoms=51, support=(-c.v_max, c.v_max), sigma=c.sigma or None,
+        noisy=noise if c.sigma else "none", init="dopamine" if dopamine else "torch",
+        bias="none" if zoo else "each",  # dqn_zoo's last layer has no biases
+    )  # fmt: skip
+    # ε is 1 for the first agent steps (after), counted over the lanes of all replicas, and then falls to --epsilon
+    epsilon = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
+    # dqn_zoo draws a thousandth of its batches uniformly
+    sampler = Proportional(c.alpha, c.beta, beta_end=1.0, mixture=1e-3 if zoo else 0.0)
+    if dopamine:  # one draw from each of `batch` equal parts of the sum of priorities, at a constant β
+        sampler = Proportional(c.alpha, c.beta, stratified=True)
+    network = policy()  # only its shapes are used: each replica makes its own network
+    replay = replay_of(
+        envs, network, sampler, lanes=each.lanes, capacity=each.capacity, batch=each.batch,
+        start=each.learning_starts, ratio=c.ratio, gamma=c.gamma, n_step=c.n_step, reward=c.reward,
+    )  # fmt: skip
+    # a replica acts itself, with the weights that it learns; with noisy layers it needs no ε
+    source = Replayed(Inline(envs, c.unroll, explore=None if c.sigma else epsilon), replay)
+    # priorities are KL divergences from the target, or (ce) cross-entropies, which are never 0
+    priority: Literal["kl", "ce"] = "kl" if c.variant == "paper" else "ce"
+    loss = CategoricalLoss(-c.v_max, c.v_max, priority=priority, double=not dopamine)
+    update = averaged(OptimizerSpec("adam", c.optimizer_eps, clip=c.max_grad_norm), c.replicas)
     target, hyper = TargetNetwork(every=c.target_update), Hyperparameters(learning_rate=c.learning_rate)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), parts=(target,))
     crew.add(learn, n=c.replicas, name="replica", source=source, spec=spec)
-    epsilon = 0.0 if c.sigma else 0.001  # of evaluations, as published
-    return System(envs, policy, (*loss.metrics, *REPLAY_METRICS), epsilon=epsilon)
+    # evaluations play ε-greedily where there is no noise
+    return System(envs, spec, REPLAY_METRICS, epsilon=0.0 if c.sigma else 0.001)

@@ -252,16 +252,16 @@ def _update_rmsprop_in_one_pass(p: Tensor, grad: Tensor, state: State, group: Gr
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """An optimizer by name (NAMES); `clip` bounds the global norm of the (averaged) gradient, 0 is off. Adam ignores
-    `alpha`. Raises UserError: there is none of that name.
+    """An optimizer by name (NAMES); `clip` bounds the global norm of the (averaged) gradient, 0 is off. Raises
+    UserError: there is none of that name.
     """
 
     name: str = "adam"
     eps: float = 1e-8
-    alpha: float = 0.99
+    decay: float = 0.99  # RMSProp's, of its statistics; others ignore it
     clip: float = 0.0
     momentum: float = 0.9  # SGD's
-    decay: float = 0.0  # SGD's, decay·θ is added to the gradient: L2 regularisation c‖θ‖² is a decay of 2c
+    l2: float = 0.0  # SGD's c of c·‖θ‖² in the loss: 2c·θ is added to the gradient
 
     def __post_init__(self) -> None:
         near = closest_names(self.name, NAMES)
@@ -276,12 +276,12 @@ class OptimizerSpec:
     def make(self, parameter: Tensor, lr: float = 0.0) -> torch.optim.Optimizer:
         """The optimizer of one parameter."""
         if self.name == "sgd":
-            return SGD([parameter], lr=lr, momentum=self.momentum, weight_decay=self.decay)
+            return SGD([parameter], lr=lr, momentum=self.momentum, weight_decay=2 * self.l2)
         if self.name == "adam":
             return Adam([parameter], lr=lr, eps=self.eps, fused=True)
         if self.name == "adam_clipped":
             return ClippedAdam([parameter], lr, self.eps)
-        return RMSProp([parameter], FLAVOURS[self.name], lr, self.alpha, self.eps)
+        return RMSProp([parameter], FLAVOURS[self.name], lr, self.decay, self.eps)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:

@@ -157,6 +157,8 @@ class Update(Edge, ABC):
     """A description made while wiring; `open` makes it act on one worker's network."""
 
     optim: OptimizerSpec
+    weights: int = 0  # numbers of the network that are learnt (param_sizes); 0: the network is not known yet
+    size: int = 0  # numbers of its whole vector
     replicas: int = 1  # that average their gradients
     asynchronous: ClassVar[bool] = False  # workers don't wait for each other; each counts, and worker 0 saves for all
     pauses: ClassVar[bool] = False  # writers stand still while worker 0 saves
@@ -165,6 +167,11 @@ class Update(Edge, ABC):
     def title(self) -> str:
         """The line of a learner's box in a diagram."""
         return f"{type(self).__name__}({self.optim.name}){self.detail}"
+
+    def fit(self, network: params.NetworkOrFactory) -> None:
+        """Take the sizes of the network that a LearnerSpec has. Raises UserError: it cannot be made."""
+        if not self.size:
+            self.weights, self.size = param_sizes(network)
 
     @abstractmethod
     def worker_nbytes(self, module: nn.Module) -> float:
@@ -254,7 +261,7 @@ class AllReduce(SharedArrays, Update):
     On CPUs each replica averages its own part of the gradient and takes the optimizer's step there: statistics, as
     large as the weights each, are read and written once, not by everyone. Networks without buffers all lie in one
     memory: nobody computes while it is written. With buffers each replica copies the others' parts to its own.
-    `size`: of the whole vector, of which `weights` come first (param_sizes).
+    `size`: of the whole vector, of which `weights` come first (param_sizes); 0: a LearnerSpec's network tells them.
     """
 
     gradients = shared_array(np.float32, lambda r: (r.replicas, r.size))  # each replica's vector has its own here
@@ -262,12 +269,19 @@ class AllReduce(SharedArrays, Update):
     sums = shared_array(np.float64, lambda r: (2, r.replicas, 8))  # of two turns
     arrived = shared_array(np.int64, lambda r: (r.replicas, 8))  # its turn, and what came with this and the last one
 
-    def __init__(self, optim: OptimizerSpec, replicas: int, size: int, weights: int | None = None):
+    def __init__(self, optim: OptimizerSpec, replicas: int, size: int = 0, weights: int | None = None):
         self.optim, self.replicas, self.size, self.detail = optim, replicas, size, f" of {replicas}"
         self.weights = size if weights is None else weights
         # a file that doesn't exist yet, by which processes find each other; the last one removes it
         self._place = str(Path(tempfile.gettempdir()) / f"polyplay-{uuid.uuid4().hex}")
-        super().__init__(bells=replicas)
+        if size:
+            super().__init__(bells=replicas)
+
+    def fit(self, network: params.NetworkOrFactory) -> None:
+        """See Update. The shared memory is made here."""
+        if not self.size:
+            super().fit(network)
+            super().__init__(bells=self.replicas)
 
     def label(self) -> str:
         return f"gradients: their mean over {self.replicas}"
@@ -416,10 +430,9 @@ def _mean(parts: np.ndarray, out: np.ndarray) -> None:
     out *= 1.0 / len(parts) if len(parts) > 1 else 0.5  # one alone was added to itself
 
 
-def averaged(optim: OptimizerSpec, replicas: int, network: params.NetworkOrFactory) -> AllReduce | Local:
-    """The update of so many replicas that average their gradients; one alone applies its own."""
-    weights, size = param_sizes(network)  # of one replica too: a network that cannot be made is refused here
-    return Local(optim) if replicas == 1 else AllReduce(optim, replicas, size, weights)
+def averaged(optim: OptimizerSpec, replicas: int) -> AllReduce | Local:
+    """Average the gradients of so many replicas, and apply the mean everywhere; one alone applies its own."""
+    return Local(optim) if replicas == 1 else AllReduce(optim, replicas)
 
 
 # Weights that workers change without waiting for each other: one vector in shared memory, and the counts of all.

@@ -183,7 +183,7 @@ class Crew:
         `learner`: they decide when the run ends, and save, as all do that hold a `spec`. `drain`: one that has to leave
         sees `ctx.leaving`, brings what it holds to its end and returns; without, it is ended at its next turn, a
         process at once. threads: compute threads of each, 0: its share of the cores. Raises UserError: arguments that
-        `work` does not take, or a name that another role has.
+        `work` does not take, a name that another role has, or a user's loss that does not fit.
         """
         title = name or work.__name__
         check_holds(title, work, holds)
@@ -195,6 +195,10 @@ class Crew:
         self._check_room(role, n)
         if role.spec is not None:
             role.spec.hyperparameters.schedules = self.schedules
+            if role.source is not None:
+                from polyplay.learning import try_loss
+
+                try_loss(role.source, role.spec)
         self._seats[title] = WorkerSeats(n, threads, n, RoleSize(n))
         self.roles.append(role)
         return role
@@ -218,13 +222,8 @@ class Crew:
 
     def start(self, metrics: tuple[str, ...] = ()) -> None:
         """Raises Closed where the run is to end before all have started, and UserError where the system lets no more
-        workers start, or a loss does not fit.
+        workers start.
         """
-        for role in self.roles:
-            if role.source is not None and role.spec is not None:
-                from polyplay.learning import try_loss
-
-                try_loss(role.source, role.spec)
         if self.directory is not None:
             processes.label = f" [{self.directory.name}]"
         self.counters = Counters(sum(r.agents + self._seats[r.name].capacity for r in self.roles), metrics)

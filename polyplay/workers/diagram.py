@@ -47,17 +47,17 @@ def _holds(role: Role) -> list[str]:
         rows.append(f"rollout {role.source.steps} steps, {lag}")
     if role.held_replay is not None:
         rows += role.held_replay.describe()
-    if held.get("trim"):
-        rows.append(f"trims   every {held['trim']:,} updates")
+    if held.get("evict_every"):
+        rows.append(f"trims   every {held['evict_every']:,} updates")
     if "references" in held:
         rows.append(f"games   {held['games'].title} against {', '.join(held['references'])}")
         rows.append(f"rates   every {held['every']:,} updates, by {held['matches']} matches")
     if held.get("explore") is not None:
         rows.append(held["explore"].label())
     if envs is not None and "out" in held:
-        lag = "free" if held.get("lag") is None else f"lag {held['lag']}"
+        lag = "free" if held.get("lag", -1) < 0 else f"lag {held['lag']}"
         rows.append(f"rollout {held['out'].T} steps, {lag}")
-    others = (held.get(name) for name in ("plan", "opponents", "copies"))
+    others = (held.get(name) for name in ("plan", "opponents", "evolution"))
     for thing in (role.source, held.get("server"), role.spec, *others):
         rows += [] if thing is None else thing.describe()
     return [*rows, f"if lost {role.if_lost}"]

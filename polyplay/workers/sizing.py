@@ -66,6 +66,14 @@ def best_actors(costs: RowCosts, among: int, learners: int = 1, away: int = 0) -
     return next(n for n, rate in rates.items() if rate >= NEAR * max(rates.values()))
 
 
+def niceness(actors: int, learners: int) -> int:
+    """How far actors that run freely let other processes go first: so far that a learner keeps a core beside them. Not
+    further: another program would take their cores.
+    """
+    crowd = actors / max(cores() - learners, 1)
+    return max(0, round(math.log(crowd, 1.25)))  # a step of nice is a quarter more of a core for the others
+
+
 def choose_actors(crew: Crew, envs: Envs, spec: LearnerSpec, T: int, batch: int, learners: int) -> int:
     """How many a crew whose workers run freely shall have, for updates of `batch` trajectories of T rows by all
     learners together. Only where a run begins (crew.measures); elsewhere, as in threads, the fewest. Two cores are not

@@ -18,7 +18,7 @@ import torch
 from gymnasium.error import DependencyNotInstalled
 
 from polyplay.acting import play
-from polyplay.acting.rows import EpisodeCounter, MatchEnds
+from polyplay.acting.actor import EpisodeCounter, MatchEnds
 from polyplay.acting.worker import MatchResults
 from polyplay.core.tree import Batch, Field
 from polyplay.core.worker import Counters, RunControl, WorkerContext
@@ -144,7 +144,7 @@ def test_a_film_that_fails_is_told_once_and_leaves_no_file_and_all_games(
 
 
 def test_games_without_images_are_played_without_a_film(tmp_path: Path, capsys: pytest.CaptureFixture):
-    assert len(film(tmp_path / "x.mp4", envs("toy:cartpole"))) == 3
+    assert len(film(tmp_path / "x.mp4", envs("toy:tests.toys:CartPole"))) == 3
     assert "--video: needs image observations [C, H, W] of uint8; these are none" in capsys.readouterr().err
 
 

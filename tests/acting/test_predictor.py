@@ -18,7 +18,7 @@ from polyplay.acting.predictor import LaneTable
 from polyplay.acting.worker import predict
 from polyplay.buffers.rollout_queue import TrainingQueue, row_spec
 from polyplay.core.worker import Hyperparameters
-from polyplay.envs import Envs, Greedy
+from polyplay.envs import Envs
 from polyplay.learning import losses
 from polyplay.learning.learner import LearnerSpec
 from polyplay.learning.loop import Chunks, learn
@@ -104,7 +104,7 @@ def check(crew: Crew, seen: list[tuple]) -> None:
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
 def test_every_transition_is_learnt_exactly_once(core):
-    envs = Envs(census, ROOM, workers=ROOM, batching=Greedy(4))
+    envs = Envs(census, ROOM, workers=ROOM, at_once=4)
     crew = Crew(seed=1)
     agents, _, _, loss, batches = service(crew, envs, rows=7, core=core)
     crew.start(("loss",))
@@ -117,7 +117,7 @@ def test_every_transition_is_learnt_exactly_once(core):
 
 
 def test_a_killed_agent_is_replaced_and_told_and_nothing_is_lost_or_learnt_twice():
-    envs = Envs(census, 3, workers=3, batching=Greedy(3))
+    envs = Envs(census, 3, workers=3, at_once=3)
     told = []
     crew = Crew(seed=1, log=lambda kind, text: told.append(text))
     agents, _, _, loss, batches = service(crew, envs)

@@ -36,7 +36,7 @@ def _crew(
     players: int,
     steps: int,
     actors: int = 1,
-    lag: int | None = 0,
+    lag: int = 0,
     league: bool = False,
     opponents: str = "past:0.4",
     snapshots: int = 4,
@@ -59,7 +59,7 @@ def _crew(
     source = AgentRollouts(queue, 1, tables if league else None, snapshots)
     crew.add(learning.learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
     if league:
-        crew.add(referee, rates=tables, opponents=Opponents.parse(opponents), matches=20, copies=copies)
+        crew.add(referee, rates=tables, opponents=Opponents.parse(opponents), matches=20, evolution=copies)
     return crew, tables
 
 
@@ -117,7 +117,7 @@ def test_bots_sit_at_tables_play_by_their_script_and_nothing_is_learnt_from_them
     monkeypatch.setattr(Skirmish, "focus", staticmethod(counted))
     monkeypatch.setattr(Skirmish, "opposite", ByState())
     loss = losses.VTrace(reduction="mean")
-    more = {"lag": None, "league": True, "opponents": "uniform", "snapshots": 1000, "directory": tmp_path}
+    more = {"lag": -1, "league": True, "opponents": "uniform", "snapshots": 1000, "directory": tmp_path}
     crew, _ = _crew("toy:skirmish", loss, 2, 2, 16_000, **more)
     _run(crew)
     lines = list(read_lines(tmp_path / "matches.jsonl"))

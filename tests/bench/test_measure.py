@@ -56,7 +56,7 @@ def test_a_process_of_a_crowd():
 
 def test_learning_from_what_acting_computed():
     """No forward pass but those of acting."""
-    wired = measure.wire("a2c", keywords("a2c", "toy:still", "a3c"))
+    wired = measure.wire("a2c", keywords("a2c", "toy:tests.toys:Still", "a3c"))
     grads = []
     for reuse in (False, True):
         found = measure.Profile(wired.envs, wired.spec, "float32", reuse)

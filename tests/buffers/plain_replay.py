@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from polyplay.buffers import replay_kernels
 from polyplay.buffers.replay import Replay
-from polyplay.buffers.replay_buffer import ItemIndex
+from polyplay.buffers.replay_buffer import LIVE, ItemIndex
 from polyplay.core.tree import Field
 
 ROWS = {
@@ -24,7 +23,7 @@ EVENTS = ("go", "go", "go", "go", "go", "terminate", "truncate", "both", "restar
 
 def live_slots(index: ItemIndex) -> np.ndarray:
     """Slots of all items that may be drawn."""
-    return np.flatnonzero(index.flags & replay_kernels.LIVE)
+    return np.flatnonzero(index.flags & LIVE)
 
 
 class World:

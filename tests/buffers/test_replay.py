@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers import replay as files
-from polyplay.buffers.replay import Proportional, Replay, Uniform
+from polyplay.buffers.replay import Proportional, Replay
 from polyplay.buffers.replay_buffer import ReplayBuffer
 from polyplay.buffers.rollout_queue import row_spec
 from polyplay.core import tree
@@ -40,7 +40,7 @@ def test_one_side_may_always_go_on_and_neither_runs_away(ratio, start, T, lanes,
             buffer.sample()
         else:
             buffer.add(world.rows(T, np.arange(lanes)), slice(None))
-        if buffer.ready:
+        if buffer.steps >= start and buffer.size:
             owed = ratio * (buffer.steps - start) - buffer.sampled
             assert owed >= -1e-6
             assert owed <= slack * 4 + ratio * T * lanes + 1e-6
@@ -51,15 +51,16 @@ def test_rows_of_a_sequence_count_each():
     world.events = ("go",)
     buffer = Replay(world.spec(), 1, 500, 2, sequence=8, ratio=1.0, start=20).open(0)
     buffer.add(world.rows(1 + 20 + 3 * 16, np.arange(1)), slice(None))
-    assert buffer.due() == 3
+    assert [buffer.due(n) for n in (3, 4)] == [True, False]
+    assert buffer.due(4, coming=16)
     buffer.sample()
-    assert buffer.due() == 2
+    assert [buffer.due(n) for n in (2, 3)] == [True, False]
     assert buffer.metrics()["ratio"] == pytest.approx(1 / 3)
 
 
 # A buffer that was saved and loaded draws the same, to the bit, from then on.
 
-SAMPLERS = [Uniform(), Proportional(mixture=0.1), Proportional(stratified=True)]
+SAMPLERS = [None, Proportional(mixture=0.1), Proportional(stratified=True)]
 STATE = {"h": Field((3,), "float32")}
 
 
@@ -74,7 +75,7 @@ def play(buffer: ReplayBuffer, world: World, rounds: int, rng: np.random.Generat
     for _ in range(rounds):
         state = {"h": rng.normal(size=(2, 3)).astype(np.float32)} if buffer.replay.state else None
         buffer.add(world.rows(6, lanes), lanes, state)
-        if buffer.ready:
+        if buffer.steps >= buffer.replay.start:
             batch = buffer.sample()
             drawn.append({path: np.array(leaf) for path, leaf in tree.leaves(batch)})
             buffer.update_priorities(batch["id"], rng.random(8) * 3)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyplay.buffers import replay_kernels
-from polyplay.buffers.replay import Proportional, Replay, Uniform
-from polyplay.buffers.replay_buffer import BadPriority, ReplayBuffer
-from polyplay.core import tree
-from polyplay.core.errors import UserError
+from polyplay.buffers.replay import Proportional, Replay
+from polyplay.buffers.replay_buffer import GENERATION, STEPS, BadPriority, ReplayBuffer, n_step_windows
+from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Field
 from polyplay.learning import value_losses
 from tests.buffers.plain_replay import Plain, World, live_slots
@@ -26,7 +23,7 @@ QUICK = settings(max_examples=25, deadline=None)
 
 def alive(buffer: ReplayBuffer) -> set[int]:
     """Ids of all items that may be drawn."""
-    return set(buffer.index.ids(live_slots(buffer.index)).tolist())
+    return set(buffer.index.id[live_slots(buffer.index)].tolist())
 
 
 @QUICK
@@ -44,7 +41,7 @@ def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, scale, c
     world = World(rng, lanes=3, stack=stack, fill=fill)
     replay = Replay(
         world.spec(), 3, capacity, batch=16, n_step=n_step, gamma=0.9, reward=reward, scale=scale, stack=stack,
-        sampler=Proportional() if seed % 2 else Uniform()
+        sampler=Proportional() if seed % 2 else None
     )  # fmt: skip
     buffer, plain = replay.open(seed), Plain(replay)
     for _ in range(6):
@@ -54,7 +51,7 @@ def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, scale, c
         plain.add(rows, lanes)
         items = plain.items()
         assert alive(buffer) == set(items)
-        assert buffer.index.size == len(items) <= 3 * (-(-capacity // 3) + n_step - 1)
+        assert buffer.size == len(items) <= 3 * (-(-capacity // 3) + n_step - 1)
         if items:
             batch = buffer.sample()
             for i, number in enumerate(batch["id"].tolist()):
@@ -65,7 +62,7 @@ def test_items_are_those_of_the_twin(seed, n_step, stack, fill, reward, scale, c
 
 def small(sampler=None, lanes=2, capacity=40, **options):
     world = World(np.random.default_rng(3), lanes, 2, "any")
-    replay = Replay(world.spec(), lanes, capacity, 8, stack=2, sampler=sampler or Uniform(), **options)
+    replay = Replay(world.spec(), lanes, capacity, 8, stack=2, sampler=sampler, **options)
     return world, replay.open(5)
 
 
@@ -82,7 +79,7 @@ def test_uniform_draws_every_item_equally_often_and_nothing_else():
     assert ((counts - expected) ** 2 / expected).sum() < 2 * len(there)  # χ², mean len - 1
 
 
-@pytest.mark.parametrize("sampler", [Uniform(), Proportional()])
+@pytest.mark.parametrize("sampler", [None, Proportional()])
 def test_a_late_priority_is_counted_and_changes_nothing(sampler):
     world, buffer = small(sampler)
     lanes = np.arange(2)
@@ -91,9 +88,9 @@ def test_a_late_priority_is_counted_and_changes_nothing(sampler):
     buffer.add(world.rows(25, lanes), lanes)
     gone = np.array(sorted(set(old.tolist()) - alive(buffer)))
     assert len(gone)
-    before = [buffer.sampler.priorities(np.arange(buffer.index.slots)).copy(), buffer.max_priority]
+    before = [buffer.priorities(np.arange(len(buffer.index.id))).copy(), buffer.max_priority]
     assert buffer.update_priorities(gone, np.full(len(gone), 77.0)) == len(gone)
-    assert np.array_equal(buffer.sampler.priorities(np.arange(buffer.index.slots)), before[0])
+    assert np.array_equal(buffer.priorities(np.arange(len(buffer.index.id))), before[0])
     assert (buffer.max_priority, buffer.metrics()["late"]) == (before[1], len(gone))
 
 
@@ -102,10 +99,10 @@ def test_wrong_priorities_are_refused_by_name(value):
     world, buffer = small(Proportional())
     buffer.add(world.rows(20, np.arange(2)), slice(None))
     ids = buffer.sample()["id"]
-    before = buffer.sampler.tree.leaves.copy()
+    before = buffer.tree.leaves.copy()
     with pytest.raises(BadPriority, match=re.escape(f"priority {value} of id {ids[2]}, number 2 of 8; allowed: 0 to")):
         buffer.update_priorities(ids, np.where(np.arange(len(ids)) == 2, value, 1.0))
-    assert np.array_equal(buffer.sampler.tree.leaves, before)
+    assert np.array_equal(buffer.tree.leaves, before)
 
 
 def test_a_stack_that_does_not_go_on_within_an_episode_is_refused():
@@ -122,7 +119,7 @@ def test_nothing_to_sample_is_refused():
     with pytest.raises(ValueError, match="nothing to sample"):
         buffer.sample()
     buffer.add(world.rows(1, np.arange(2)), slice(None))
-    assert not buffer.ready
+    assert not buffer.due()
     with pytest.raises(ValueError, match="lanes"):
         buffer.add(world.rows(1, np.arange(2)), [1, 1])
 
@@ -144,7 +141,7 @@ def test_of_a_window_that_grows_the_newest_are_drawn():
         buffer.add(world.rows(10, lanes), lanes)
         live = live_slots(buffer.index)
         assert len(live) == min(buffer.inserted, buffer.replay.limit(buffer.inserted))
-        newest = buffer.index.counts[replay_kernels.STEPS] - len(live) - len(lanes)
+        newest = buffer.index.counts[STEPS] - len(live) - len(lanes)
         assert (buffer.index.arrival[live] >= newest).all()
     assert 40 < len(live) < 200 < buffer.inserted
 
@@ -154,7 +151,7 @@ def test_metrics_count_what_was_never_sampled_and_age():
     lanes = np.arange(2)
     buffer.add(world.rows(15, lanes), lanes)
     metrics = buffer.metrics()
-    assert metrics["size"] == metrics["inserted"] == buffer.index.size
+    assert metrics["size"] == metrics["inserted"] == buffer.size
     live = live_slots(buffer.index)
     assert metrics["age"] == pytest.approx(metrics["steps"] - buffer.index.arrival[live].mean())
     for _ in range(10):
@@ -180,7 +177,7 @@ def buffer_of(sampler: Any, rows: int = 24, batch: int = 16, **options: Any) -> 
 
 
 def all_ids(buffer: ReplayBuffer) -> np.ndarray:
-    return buffer.index.ids(live_slots(buffer.index))
+    return buffer.index.id[live_slots(buffer.index)]
 
 
 @settings(max_examples=30, deadline=None)
@@ -193,12 +190,12 @@ def all_ids(buffer: ReplayBuffer) -> np.ndarray:
 )
 def test_weights_are_those_of_the_twin(seed, alpha, beta, mixture, stratified):
     """P(i) = p^α/Σp^α with 0^α = 0, or the mixture with 1/N; w = (1/(N·P))^β over the batch's maximum."""
-    buffer, rng = buffer_of(Proportional(alpha, 0.9, mixture, stratified)), np.random.default_rng(seed)
+    buffer, rng = buffer_of(Proportional(alpha, beta, mixture, stratified)), np.random.default_rng(seed)
     ids = all_ids(buffer)
     priority = np.where(rng.random(len(ids)) < 0.3, 0, rng.random(len(ids)) * 10 ** rng.uniform(-3, 3, len(ids)))
     priority[0] = 1.0
     assert buffer.update_priorities(ids, priority) == 0
-    batch = buffer.sample(beta)
+    batch = buffer.sample()
     of = dict(zip(ids.tolist(), priority.tolist(), strict=True))
     mass = {i: p**alpha if p > 0 else 0.0 for i, p in of.items()}
     share = [(1 - mixture) * mass[i] / sum(mass.values()) + mixture / len(of) for i in batch["id"].tolist()]
@@ -222,26 +219,26 @@ def test_where_all_priorities_are_zero_the_draw_is_uniform(alpha):
 def test_new_items_have_the_greatest_priority_ever_given():
     buffer = buffer_of(Proportional(alpha=1.0))
     live = live_slots(buffer.index)
-    assert set(buffer.sampler.priorities(live).tolist()) == {1.0}
+    assert set(buffer.priorities(live).tolist()) == {1.0}
     buffer.update_priorities(all_ids(buffer)[:2], [7.0, 0.5])
     buffer.update_priorities(all_ids(buffer)[:2], [0.25, 0.5])
     world = World(np.random.default_rng(5), 2, 0, "zeros")
     rows = world.rows(5, np.arange(2)) | {k: np.zeros((5, 2), np.float32) for k in ("value", "chosen")}
     buffer.add(rows, slice(None))
     new = np.setdiff1d(live_slots(buffer.index), live)
-    assert set(buffer.sampler.priorities(new).tolist()) == {7.0}
+    assert set(buffer.priorities(new).tolist()) == {7.0}
 
 
 def test_first_priorities_of_what_is_not_finite_are_refused_but_not_behind_an_end():
     buffer = buffer_of(Proportional(alpha=1.0, first="td"), n_step=1, gamma=0.9)
     live = live_slots(buffer.index)
-    end, _, discount = buffer.windows(live)
+    end, _, discount = n_step_windows(live, *buffer.windows)
     value = buffer.columns.arrays["value"]
     value[end[discount == 0]] = np.nan
-    assert np.isfinite(buffer.td_errors(live[discount == 0])).all()
+    assert np.isfinite(buffer.first_priorities(live[discount == 0])).all()
     value[end[discount > 0][:1]] = np.inf
-    with pytest.raises(BadPriority, match="priority inf of id"):
-        buffer.td_errors(live)
+    with pytest.raises(NotFinite, match="an actor computed, is not finite: priority inf of id"):
+        buffer.first_priorities(live)
 
 
 @pytest.mark.parametrize(
@@ -287,10 +284,10 @@ def test_items_that_take_the_place_of_old_ones_have_first_priorities_too(seed, s
         rows = world.rows(T, lanes) | {k: rng.normal(size=(T, 2)).astype(np.float32) for k in ("value", "chosen")}
         buffer.add(rows, lanes)
     live = live_slots(buffer.index)
-    want = np.ones(len(live)) if sampler.first == "max" else buffer.td_errors(live)
-    assert buffer.sampler.priorities(live) == pytest.approx(want, rel=1e-6)
-    dead = np.setdiff1d(np.arange(buffer.index.slots), live)
-    assert not buffer.sampler.priorities(dead).any()
+    want = np.ones(len(live)) if sampler.first == "max" else buffer.first_priorities(live)
+    assert buffer.priorities(live) == pytest.approx(want, rel=1e-6)
+    dead = np.setdiff1d(np.arange(len(buffer.index.id)), live)
+    assert not buffer.priorities(dead).any()
 
 
 # Sequences: rows, padding, states and masks as a plain twin has them; every transition is in some item.
@@ -398,15 +395,15 @@ def test_first_priorities_are_those_of_the_loss_with_the_actors_values(eps):
     world.events = ("go",) * 20 + ("terminate", "truncate", "restart")
     spec = world.spec() | {"value": Field((), "float32"), "chosen": Field((), "float32")}
     sampler = Proportional(1.0, first="td", eta=0.9, rescale=eps)
-    replay = Replay(spec, 2, 400, 8, n_step=3, gamma=0.9, sequence=6, burn_in=4, period=3, sampler=sampler)
+    replay = Replay(spec, 2, 400, 400, n_step=3, gamma=0.9, sequence=6, burn_in=4, period=3, sampler=sampler)
     buffer = replay.open(0)
     for _ in range(60):
         rows = world.rows(3, lanes) | {k: rng.normal(size=(3, 2)).astype(np.float32) for k in ("value", "chosen")}
         buffer.add(rows, lanes)
-    live = live_slots(buffer.index)
-    drawn = buffer.fill(live, np.ones(len(live), np.float32), tree.zeros(replace(replay, batch=len(live)).drawn()))
+    drawn = buffer.sample()
+    slots = drawn["id"] % GENERATION
     batch = {k: torch.as_tensor(v[4:]) for k, v in drawn.items() if k not in ("state", "weight", "id")}
     target, valid = value_losses.sequence_targets(batch, batch["value"].unsqueeze(-1), 0.9, 3, eps=eps or None)
     want = value_losses.sequence_priority(target - batch["chosen"][:-1], valid, 0.9)
-    assert buffer.sampler.priorities(live) == pytest.approx(want.numpy(), rel=1e-5)
-    assert len(live) > 50
+    assert buffer.priorities(slots) == pytest.approx(want.numpy(), rel=1e-5)
+    assert len(set(slots.tolist())) > 30

@@ -73,7 +73,7 @@ def test_pictures_keep_what_the_preset_says_of_them():
     assert bench.pictures(Field((4, 84, 84), "uint8"))
     assert not bench.pictures(Field((4, 84, 84), "float32"))
     assert not bench.pictures({"a": Field((4, 84, 84), "uint8")})
-    still, catch = (settings_of("a2c", Envs(name, 1).spec, 3) for name in ("toy:still", "toy:catch"))
+    still, catch = (settings_of("a2c", Envs(name, 1).spec, 3) for name in ("toy:tests.toys:Still", "toy:catch"))
     assert still == {"preset": "quick", "lanes": 48, "replicas": 3}
     assert catch == {**still, "inputs": "raw"}
 
@@ -120,7 +120,7 @@ def test_a_document_by_hand(measured: list[str], capsys: pytest.CaptureFixture):
 
 
 def test_the_network_fits_the_observations(measured: list[str]):
-    assert document_of("a2c", env="toy:still")["network"] == "a3c"
+    assert document_of("a2c", env="toy:tests.toys:Still")["network"] == "a3c"
     with pytest.raises(UserError, match="'nature' takes one image"):
         document_of("a2c", network="nature")
     assert len(measured) == 1, "mistakes come before anything is measured"

@@ -1,4 +1,4 @@
-"""`polyplay games`: a table of 80 columns, the same as JSON, some of the games, and one line for each mistake."""
+"""`polyplay games`: a table of 80 columns, the same as JSON, and one line for each mistake."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def run_with(root: Path, *rows: Any) -> Path:
     return run
 
 
-def listed(run: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[Row]:
-    assert main.main(["games", str(run), "--json", *words]) == 0
+def listed(run: Path, capsys: pytest.CaptureFixture[str]) -> list[Row]:
+    assert main.main(["games", str(run), "--json"]) == 0
     found: list[Row] = json.loads(capsys.readouterr().out)
     return found
 
@@ -55,14 +55,6 @@ def test_a_table_of_80_columns_or_json(tmp_path: Path, capsys: pytest.CaptureFix
         ["2", "self_play-1000-4", "123M", "9", "9", "2", "W+R"],
     ]
     assert listed(run, capsys) == [{"number": i, **row} for i, row in enumerate(rows, 1)]
-    assert [row["number"] for row in listed(run, capsys, "--numbers", "2..3")] == [2, 3]
-    assert [row["number"] for row in listed(run, capsys, "--numbers", "3")] == [3]
-
-
-@pytest.mark.parametrize("numbers", ["0", "2..4", "3..2", "1.."])
-def test_numbers_that_are_not_there_are_named(numbers: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    said = refused(capsys, "games", run_with(tmp_path, *[GO] * 3), f"--numbers={numbers}")
-    assert said.endswith(f"--numbers: {numbers} given; allowed: numbers from 1 to 3, as 3..7 or 3")
 
 
 def test_a_run_without_games_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -87,9 +79,9 @@ def random_game(board: Game, seed: int, moves: int = 1000) -> Row:
     return about | notes.row(0, outcome)
 
 
-def exported(root: Path, *rows: Row, words: tuple[str, ...] = ()) -> list[Path]:
+def exported(root: Path, *rows: Row) -> list[Path]:
     out = root / "games"
-    assert main.main(["games", str(run_with(root, *rows)), "--export", str(out), *words]) == 0
+    assert main.main(["games", str(run_with(root, *rows)), "--export", str(out)]) == 0
     return sorted(out.iterdir())
 
 
@@ -128,21 +120,11 @@ def test_sgf_says_who_played_by_which_rules_and_what_they_thought(tmp_path: Path
     ]
 
 
-def test_other_games_are_lists_of_moves(tmp_path: Path):
-    rows = [random_game(game_of(name), 3) for name in ("connect_four", "othello+size=4")]
-    rows[0] |= {"outcome": -1, "resigned": True}
-    first, second = exported(tmp_path, *rows, words=("--numbers", "1..2"))
-    assert (first.name, second.name) == ("00001-gate-20-3.txt", "00002-gate-20-3.txt")
-    lines = dict(line.split(": ", 1) for line in first.read_text().splitlines())
-    assert lines.pop("moves").split() == rows[0]["moves"]
-    assert lines == {
-        "game": "connect_four",
-        "name": "gate-20-3",
-        "first": "run, update 20",
-        "second": "run, update 10",
-        "result": "the second player wins by resignation",
-    }
-    assert "result: the " in second.read_text() or "result: a draw" in second.read_text()
+def test_other_games_have_no_sgf(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    run = run_with(tmp_path, random_game(game_of("connect_four"), 3))
+    said = refused(capsys, "games", run, "--export", tmp_path / "out")
+    assert said.endswith("but connect four has no SGF; --json has its moves")
+    assert not (tmp_path / "out").exists()
 
 
 def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -160,7 +142,6 @@ def test_nothing_is_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[st
         ({"moves": ["Z9"]}, "Z9 is no point of the board"),
         ({"values": ["?"]}, "Unknown format code"),
         ({"game": "go+size=99"}, "game:go+size=99: size=99 given; allowed: 3 to 19"),
-        ({"game": "connect_four", "outcome": 2}, "2"),
     ],
 )
 def test_a_damaged_game_is_named_and_nothing_is_written(

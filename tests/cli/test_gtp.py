@@ -18,7 +18,7 @@ import torch
 
 import polyplay
 from polyplay.cli import gtp
-from polyplay.cli.gtp import BLACK, KATA, WHITE, Clock, GtpEngine, analysis_line, answer_lines, by_choice
+from polyplay.cli.gtp import BLACK, WHITE, Clock, GtpEngine, analysis_line, answer_lines, by_choice
 from polyplay.envs.pool import Envs
 from polyplay.games import board_rules, records
 from polyplay.games.boards import game
@@ -44,12 +44,7 @@ def said(engine: GtpEngine, *lines: str) -> list[str]:
 
 COMMANDS = "protocol_version name version known_command list_commands quit boardsize clear_board komi play genmove "
 COMMANDS += "undo time_settings time_left final_score final_status_list fixed_handicap place_free_handicap clear_cache "
-COMMANDS += "set_free_handicap loadsgf printsgf reg_genmove showboard lz-analyze kata-analyze lz-genmove_analyze "
-COMMANDS += "kata-genmove_analyze kata-get-rules"
-RULES = (
-    '{"friendlyPassOk":false,"hasButton":false,"ko":"POSITIONAL","scoring":"AREA","suicide":false,"tax":"NONE",'
-    '"whiteHandicapBonus":"0"}'
-)
+COMMANDS += "set_free_handicap loadsgf reg_genmove showboard kata-analyze kata-genmove_analyze"
 LONG = "9" * 5_000  # too long for int()
 HUGE = "9" * 400  # too large for a float
 
@@ -64,7 +59,6 @@ def test_it_has_every_command_and_says_so():
         "protocol_version": "= 2",
         "version": "= 1.0",
         "clear_cache": "=",
-        "kata-get-rules": f"= {RULES}",
         "7 name # who?": "=7 Polyplay",
         "12\tprotocol_version\r": "=12 2",
         "3 foo": "?3 unknown command",
@@ -78,9 +72,10 @@ def test_it_has_every_command_and_says_so():
 MISTAKES = {
     "syntax error": "boardsize;boardsize nine;komi;komi six;komi 1e9;play b;genmove;reg_genmove;fixed_handicap x;"
     "time_settings 1;time_settings -1 0 0;time_left b 1;time_left b soon 0;time_left b nan 0;time_left b 4.5 0.5;"
-    "final_status_list;final_status_list sleeping;kata-analyze interval;lz-analyze 9999999999;boardsize 9999999999;"
-    f"boardsize {LONG};komi {LONG};loadsgf /x {LONG};time_settings 0 0 {HUGE};time_left b 0 {HUGE};lz-analyze b {HUGE};"
-    f"lz-genmove_analyze b {HUGE}",
+    "final_status_list;final_status_list sleeping;kata-analyze interval;boardsize 9999999999;"
+    f"boardsize {LONG};komi {LONG};loadsgf /x {LONG};time_settings 0 0 {HUGE};time_left b 0 {HUGE};"
+    f"kata-analyze 9999999999;kata-analyze b {HUGE};"
+    f"kata-genmove_analyze b {HUGE}",
     "unacceptable size": "boardsize 19",
     "komi must be whole or half": "komi 6.25;komi 100",
     "invalid color": "play purple D4;genmove green",
@@ -88,7 +83,6 @@ MISTAKES = {
     "cannot undo": "undo",
     "invalid number of stones": "fixed_handicap 1;fixed_handicap 10;place_free_handicap 1",
     "bad vertex list": "set_free_handicap D4;set_free_handicap D4 D4;set_free_handicap D4 C4 pass",
-    "cannot write file: No such file or directory": "printsgf /nowhere/game.sgf",
     "cannot load file: No such file or directory": "loadsgf /nowhere.sgf",
 }
 
@@ -222,22 +216,6 @@ def test_a_komi_that_cannot_be_had_does_not_refuse_the_game(
     engine = loaded(tmp_path, f"(;SZ[9]KM[{komi}];B[ee])")
     assert (engine.game.komi, len(engine.game.moves)) == (6.5, 1)
     assert capsys.readouterr().err.endswith("the komi is none of this board; it stays 6.5\n")
-
-
-@pytest.mark.parametrize("start", ["", "set_free_handicap C7 G3 G7", "play w D4", "place_free_handicap 2"])
-def test_the_printed_game_is_read_again(tmp_path: Path, start: str):
-    pytest.importorskip("sgfmill")
-    engine, other, file = engine_of(), engine_of(), tmp_path / "a game 2.sgf"
-    said(engine, "komi 5.5", start, "play w E5", "play b pass", "play w E6")
-    (text,) = said(engine, "printsgf")
-    assert said(engine, f"printsgf {file}", f"printsgf {file}") == ["=", "? cannot write file: File exists"]
-    assert file.read_text() == text.removeprefix("= ") + "\n"
-    assert said(other, f"loadsgf {file}", "printsgf") == ["=", text]
-    assert (other.game.komi, engine.game.moves) == (5.5, other.game.moves)
-    assert np.array_equal(engine.game.stones(), other.game.stones())
-    assert said(engine_of(), "printsgf") == [
-        "= (;GM[1]FF[4]AP[Polyplay:1.0]SZ[9]KM[6.5]RU[area scoring, positional superko, suicide forbidden])"
-    ]
 
 
 # -------------------------------------------------------------------------------------------------- time
@@ -404,7 +382,7 @@ def order_of(line: str) -> list[tuple[str, int]]:
 @pytest.mark.parametrize(
     ("line", "form"),
     [
-        ("lz-analyze b 5", r"info move \S+ visits \d+ winrate \d+ prior \d+ lcb \d+ order 0 pv \S+.*\n"),
+        ("kata-analyze b 5", r"info move \S+ visits \d+ winrate 0\.\d+ prior 0\.\d+ lcb 0\.\d+ order 0 pv \S+.*\n"),
         ("kata-analyze 5", r"info move \S+ visits \d+ winrate 0\.\d+ prior 0\.\d+ lcb 0.*\n"),
     ],
 )
@@ -447,9 +425,9 @@ def test_an_analysis_begins_with_the_move_that_the_search_chooses(root: str):
         for search in policy.grow(board.new()[None]):
             found = search.look(np.array([0]))
             if not found.visits.any():
-                assert analysis_line(search, str, KATA) == "", "an empty line would end the answer"
+                assert analysis_line(search, str) == "", "an empty line would end the answer"
                 continue
-            order, line = by_choice(search, found), analysis_line(search, board.move_name, KATA)
+            order, line = by_choice(search, found), analysis_line(search, board.move_name)
             assert order_of(line) == [(board.move_name(a), int(found.visits[0, a])) for a in order]
             assert order[0] == search.choose(found)[0]
             assert sorted(found.visits[0, order[1:]], reverse=True) == found.visits[0, order[1:]].tolist()
@@ -460,9 +438,9 @@ def test_an_analysis_begins_with_the_move_that_the_search_chooses(root: str):
 
 def test_a_move_with_its_analysis():
     engine, plain = engine_of(5, 24), engine_of(5, 24)
-    first, *lines, played, end, rest = "".join(engine.answer("4 lz-genmove_analyze b 5")).split("\n")
+    first, *lines, played, end, rest = "".join(engine.answer("4 kata-genmove_analyze b 5")).split("\n")
     assert (first, end, rest) == ("=4", "", "")
-    assert all(re.match(r"info move \S+ visits \d+ winrate \d+ prior ", line) for line in lines)
+    assert all(re.match(r"info move \S+ visits \d+ winrate 0\.\d+ prior ", line) for line in lines)
     assert [played] == [move.replace("=", "play") for move in said(plain, "genmove b")]
     assert np.array_equal(engine.game.record, plain.game.record), "it is played"
     assert order_of(lines[-1])[0][0] == played.removeprefix("play ")
@@ -481,7 +459,7 @@ def answers_to(source: TextIO) -> str:
 
 
 def test_from_stdin_to_stdout():
-    answers = answers_to(io.StringIO("1 name\n\n2 lz-analyze b 1\n3 play b C3\n4 quit\n5 name\n"))
+    answers = answers_to(io.StringIO("1 name\n\n2 kata-analyze b 1\n3 play b C3\n4 quit\n5 name\n"))
     assert answers.startswith("=1 Polyplay\n\n=2\n")
     assert answers.endswith("\n=3\n\n=4\n\n"), "the analysis has ended, and nothing follows quit"
     assert answers_to(io.StringIO("play b C3")) == "=\n\n", "the end of stdin is the end"

@@ -61,7 +61,7 @@ def run_of(root: Path) -> str:
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        (["--port", "0"], "--port: 0 given, allowed: 1 to 65535"),
+        (["--port", "0"], "--port: '0' given, allowed: a whole number from 1 to 65535"),
         (["--simulations", "-1"], "--simulations: '-1' given, allowed: a whole number from 0 to 100000"),
         (["--resign", "soon"], "--resign: soon given; allowed: auto, off, or a value from -1 to 0"),
         (["--resign", "0.5"], "--resign: 0.5 given; allowed: auto, off, or a value from -1 to 0"),
@@ -245,12 +245,12 @@ OWN = {"X-Polyplay": "play"}
 @pytest.fixture
 def page() -> Iterator[testclient.TestClient]:
     with session_of("tic_tac_toe", 4) as session:
-        yield testclient.TestClient(server.play_application(session, 8766), base_url="http://127.0.0.1:8766")
+        yield testclient.TestClient(server.play_application(session), base_url="http://127.0.0.1:8766")
 
 
 def test_a_page_from_elsewhere_changes_nothing(page):
     """A browser sends no header of this name for a foreign page without asking first, which nothing here allows."""
-    assert page.get("/state", headers={"Host": "example.com:8766"}).status_code == 403
+    assert page.get("/state", headers={"Host": "example.com:8766"}).status_code == 400
     assert page.post("/game/move", json={"action": 4, "ply": 0}).status_code == 403
     asked = {"Origin": "http://example.com", "Access-Control-Request-Method": "POST"}
     reply = page.options("/game/move", headers={**asked, "Access-Control-Request-Headers": "x-polyplay"})

@@ -1,9 +1,8 @@
-"""What `polyplay tournament` prints of a result, and its picture."""
+"""What `polyplay tournament` prints of a result."""
 
 from __future__ import annotations
 
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,10 +10,8 @@ import pytest
 
 from polyplay.cli import main
 from polyplay.cli import tournament as verb
-from polyplay.cli.tournament import draw_tournament
 from polyplay.core.files import Row
 from polyplay.evaluation.tournament import rate
-from tests.verbs import refused
 
 
 def made_result(n: int, matches: int = 40) -> Row:
@@ -24,9 +21,7 @@ def made_result(n: int, matches: int = 40) -> Row:
     for i, j in combinations(range(n), 2):
         points[i, j] = np.round(2 * matches * (i + 1) / (i + j + 2)) / 2
         points[j, i] = matches - points[i, j]
-    players = [
-        {**vars(r), "points": float(p)} for r, p in zip(rate(names, points, names[0]), points.sum(1), strict=True)
-    ]
+    players = [{**r, "points": float(p)} for r, p in zip(rate(names, points, names[0]), points.sum(1), strict=True)]
     payoff = [[None if i == j else points[i, j] / matches for j in range(n)] for i in range(n)]
     told = {"game": "toy:skirmish", "anchor": names[0], "matches": matches, "opening_plies": None}
     return {**told, "players": players, "payoff": payoff}
@@ -60,21 +55,3 @@ def test_narrow_terminals_fold_names_and_cut_no_figure(width: int, shown: Any):
         assert f"agents:{n - 1}" in "".join(line[3:].strip().split("  ")[0] for line in lines[3:8])
         assert max(map(len, lines[: lines.index("points per match of row against column")])) <= width
         assert [len(line.split()) for line in lines if line.split()[:1] == [str(n)]][-1] == n + 1
-
-
-def test_the_picture(shown: Any, tmp_path: Path):
-    out = tmp_path / "x.png"
-    assert shown(made_result(4), 100, "--picture", str(out))[-1] == str(out)
-    lines = shown(made_result(2), 100, "--json", "--picture", str(tmp_path / "y.png"))
-    assert (lines[0], lines[-1]) == ("{", "}"), "JSON alone"
-    assert {path.name for path in tmp_path.iterdir() if path.stat().st_size > 10_000} == {"x.png", "y.png"}
-    payoffs, ratings, _ = draw_tournament(made_result(4)).axes
-    assert [text.get_text() for text in payoffs.texts][:3] == ["0.57", "0.66", "0.80"]
-    names = [label.get_text() for label in payoffs.get_yticklabels()]
-    assert [name.split()[-1] for name in names] == ["1", "2", "3", "4"]
-    assert names[0] == "…eague/of/very/many/agents:3  1"
-    assert ratings.lines[0].get_xdata()[-1] == 0, "the anchor, the last"
-
-
-def test_the_former_name_names_the_new_one(capsys: pytest.CaptureFixture):
-    assert refused(capsys, "arena", "a") == "polyplay: error: arena is called tournament now: polyplay tournament RUN …"

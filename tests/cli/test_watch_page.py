@@ -42,8 +42,8 @@ def test_a_running_a_finished_and_two_runs(tmp_path: Path):
         try:
             for runs, standing in (
                 ([impala], ["running"]),
-                ([ppo], ["finished"]),
-                ([impala, ppo], ["running", "finished"]),
+                ([ppo], ["done"]),
+                ([impala, ppo], ["running", "done"]),
             ):
                 look(browser, runs, standing)
             stop(browser, impala)

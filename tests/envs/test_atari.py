@@ -15,7 +15,7 @@ import pytest
 
 from polyplay.core.errors import Closed, EnvFailure, UserError
 from polyplay.core.tree import Field
-from polyplay.envs import Discrete, Envs, Greedy
+from polyplay.envs import Discrete, Envs
 from polyplay.envs.atari import (
     PRESETS,
     PROTOCOLS,
@@ -153,8 +153,8 @@ def test_an_action_out_of_range_is_refused_before_it_hangs_ale_and_closed_pools_
     pool.close()
     with pytest.raises(Closed):
         pool.recv()
-    with pytest.raises(UserError, match=r"steps all its lanes at once, without Greedy\(n=2\); use 'plain'"):
-        pools(batching=Greedy(2))
+    with pytest.raises(UserError, match=r"steps all its lanes at once, without at_once=2; use 'plain'"):
+        pools(at_once=2)
     assert (pool.state(), pool.restarts, pool.faults) == (None, 0, [])
     with pytest.raises(ValueError, match="has no state to load: ale-py's vector environment cannot save a game"):
         pool.load({})

@@ -5,64 +5,92 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
-from polyplay.envs import All, Greedy, build
-from polyplay.envs.base_pool import (
-    BROKEN,
-    FAILED,
-    HOUR,
-    NOTE,
-    ROUNDED,
-    STEPS,
-    Faults,
-    ReadySet,
-    Seating,
-    SharedRows,
-    check_seats,
-)
+from polyplay.envs import Envs, build
+from polyplay.envs.base_pool import HOUR, READY, STEPPING, STEPS, BasePool, Faults
+from polyplay.envs.shared_rows import BROKEN, FAILED, NOTE, ROUNDED, Seating, SharedRows, check_seats
 from tests.envs import faulty
 
 
+class Waiting(BasePool):
+    """Its lanes step until a test says that they have rows."""
+
+    def __init__(self, envs: Envs):
+        super().__init__(envs)
+        self._asynchronous = True
+        self._where[:] = STEPPING
+
+    def _step(self, numbers, action):
+        pass
+
+    def arrive(self, *lanes: int) -> None:
+        self._where[list(lanes)] = READY
+
+    def take(self):
+        """The lanes that come, None: none."""
+        try:
+            return self.recv()[0]
+        except RuntimeError:
+            return None
+
+    def answer(self, lanes) -> None:
+        self.send(lanes, np.zeros(len(np.arange(self.lanes)[lanes]), np.int64))
+
+
+def waiting(lanes: int, groups: int = 1, at_once: int = 0) -> Waiting:
+    return Waiting(Envs("toy:catch", lanes, groups, at_once))
+
+
 def test_groups_in_turn_but_not_behind_a_held_one():
-    turns = ReadySet(4, 2, All())
-    turns.back([2, 3])
-    assert turns.take() is None, "group 0 is due, so that runs repeat"
-    turns.back([0, 1])
-    assert turns.take() == slice(0, 2)
-    assert turns.take() == slice(2, 4)
-    turns.sent(slice(2, 4))
-    turns.back([3, 2])
-    assert turns.take() == slice(2, 4)
+    pool = waiting(4, 2)
+    pool.arrive(2, 3)
+    assert pool.take() is None, "group 0 is due, so that runs repeat"
+    pool.arrive(0, 1)
+    assert pool.take() == slice(0, 2)
+    assert pool.take() == slice(2, 4)
+    pool.answer(slice(2, 4))
+    pool.arrive(3, 2)
+    assert pool.take() == slice(2, 4)
 
 
 def test_only_held_groups_can_be_answered():
-    turns = ReadySet(4, 2, All())
-    turns.back([0, 1])
-    turns.take()
+    pool = waiting(4, 2)
+    pool.arrive(0, 1)
+    pool.take()
     for wrong in (slice(0, 1), slice(1, 3), slice(2, 4), np.array([0]), np.array([], int)):
         with pytest.raises(ValueError, match="answers"):
-            turns.sent(wrong)
-    assert turns.sent(np.array([0, 1])).tolist() == [0, 1]
+            pool.answer(wrong)
+    pool.answer(np.array([0, 1]))
+
+
+def test_whoever_is_ready_comes_in_turn():
+    pool = waiting(6, at_once=2)
+    pool.arrive(1, 4, 5)
+    assert pool.take().tolist() == [1, 4]
+    pool.answer(np.array([1, 4]))
+    pool.arrive(1, 0)
+    assert pool.ready == 3
+    assert pool.take().tolist() == [5, 0], "not behind lane 1, which came before"
+    assert pool.take().tolist() == [1]
+    assert pool.take() is None
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(0, 2**32), st.sampled_from([All(), Greedy(2), Greedy(6)]), st.booleans())
-def test_no_lane_is_lost_or_given_twice(seed, batching, reload):
+@given(st.integers(0, 2**32), st.sampled_from([0, 2, 6]), st.booleans())
+def test_no_lane_is_lost_or_given_twice(seed, at_once, reload):
     """Random arrivals, answers in random parts (where the rule allows), saving and loading in between."""
     rng, lanes = np.random.default_rng(seed), 6
-    groups = 3 if isinstance(batching, All) else 1
-    turns = ReadySet(lanes, groups, batching)
+    pool = waiting(lanes, 1 if at_once else 3, at_once)
     out, held, given_away = set(range(lanes)), [], 0
     for _ in range(60):
         if reload:
-            state = turns.state()
-            turns = ReadySet(lanes, groups, batching)
-            turns.load(state)
+            saved, pool = pool._arrays, waiting(lanes, pool.groups, at_once)
+            tree.write(pool._arrays, ..., saved)
         come = [i for i in sorted(out) if rng.random() < 0.5]
-        rng.shuffle(come)
-        turns.back(come)
+        pool.arrive(*come)
         out -= set(come)
-        got = turns.take()
+        got = pool.take()
         if got is not None:
             numbers = np.arange(lanes)[got].tolist()
             assert not set(numbers) & (out | {i for h in held for i in h})
@@ -70,7 +98,7 @@ def test_no_lane_is_lost_or_given_twice(seed, batching, reload):
             given_away += 1
         if held and rng.random() < 0.7:
             some = held.pop(int(rng.integers(len(held))))
-            turns.sent(np.array(some))
+            pool.answer(np.array(some))
             out |= set(some)
     assert given_away > 5
 
@@ -158,10 +186,10 @@ def test_draws_follow_from_seed_and_lane_and_go_on_where_they_were():
     assert (one.lanes == same.lanes).all()
     assert (one.lanes != later.lanes).any()
     assert (one.lanes != other.lanes).any()
-    saved = one.state()
+    saved = tree.map(np.copy, one.arrays)
     one.draw(np.arange(16))
     resumed = Seating(32, 2, 2, 8, 0)
-    resumed.load(saved)
+    tree.write(resumed.arrays, ..., saved)
     resumed.draw(np.arange(16))
     assert (one.lanes == resumed.lanes).all()
     assert (one.seat == resumed.seat).all()

@@ -7,7 +7,7 @@ import pytest
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.envs import Box, Discrete, Envs, Greedy
+from polyplay.envs import Box, Discrete, Envs
 from polyplay.envs.pool import lane_seeds
 from tests.envs import fakepool
 
@@ -37,7 +37,7 @@ FIRST, GOES = (True, False, False, False), (False, False, False, False)
 ENDS, EPISODE_CUT, LIFE = (False, True, False, True), (False, False, True, True), (False, True, False, False)
 
 
-@pytest.mark.parametrize("how", [{}, {"groups": 2}, {"batching": Greedy(2)}])
+@pytest.mark.parametrize("how", [{}, {"groups": 2}, {"at_once": 2}])
 def test_rows_are_the_convention_under_every_rule(how):
     rows = lane_rows(Envs("envpool:Count-v1", 4, **how).open(0), 40)
     for lane, seen in enumerate(rows):
@@ -68,7 +68,7 @@ def test_lost_lives_and_time_limits(task, options, flags):
 
 def test_lanes_may_be_answered_later_one_by_one():
     """As when rollouts are parked: fewer lanes are out than recv gives at most."""
-    pool = Envs("envpool:Count-v1", 4, batching=Greedy(3)).open(0)
+    pool = Envs("envpool:Count-v1", 4, at_once=3).open(0)
     lanes, _ = pool.recv()
     assert len(lanes) == 3
     more, _ = pool.recv()
@@ -94,7 +94,7 @@ def test_seeds_threads_and_groups_reach_it(made):
     assert pool.recv()[0] == slice(3, 6)
     pool.send(slice(3, 6), np.array([0, 1, 2]))
     assert made[1].sent[0].tolist() == [1, 2, 3], "Discrete actions that start at 1"
-    Envs("envpool:Count-v1", 6, batching=Greedy(4)).open(5)
+    Envs("envpool:Count-v1", 6, at_once=4).open(5)
     assert made[2].batch == 1
     assert 1 <= made[2].config.num_threads <= 6
 

@@ -17,10 +17,10 @@ import pytest
 from gymnasium import spaces
 
 from polyplay.core.errors import EnvFailure, UserError
-from polyplay.envs import Envs, Greedy, build
-from polyplay.envs.base_pool import BROKEN, FAILED, ROUNDED, UNBUILT, Seating, SharedRows
+from polyplay.envs import Envs, build
 from polyplay.envs.lane import Lane, LaneJob, Seats, StateBot, load_bot, seat_bot, take_turn
 from polyplay.envs.pool import lane_seeds
+from polyplay.envs.shared_rows import BROKEN, FAILED, ROUNDED, UNBUILT, Seating, SharedRows
 from tests.envs import faulty
 from tests.envs.faulty import EXIT, FINE, RAISE
 from tests.envs.players import HANG, KILL, SCRIPT, STAY, Scripted, TwinMatch
@@ -35,6 +35,28 @@ def lane(make):
 def turn(one, board, action=FINE):
     board.action[0] = action
     return take_turn(one)
+
+
+class Resets(faulty.Obedient):
+    """Its reset() returns what a test says."""
+
+    answer: Any = None
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed, options=options)
+        return self.answer
+
+
+@pytest.mark.parametrize("answer", [np.zeros(4), (np.zeros(4),)])
+def test_what_reset_returns_is_checked(answer):
+    one, board = lane(type("Other", (Resets,), {"answer": answer}))
+    assert turn(one, board) == ~0
+    assert "reset() must return (observation, info), given" in board.read(0)[1]
+
+
+def test_reset_may_return_a_list():
+    one, board = lane(type("Lists", (Resets,), {"answer": [np.zeros(4), {}]}))
+    assert turn(one, board) == 0
 
 
 SMALL = """
@@ -342,9 +364,22 @@ def test_a_saved_pool_goes_on_as_it_would_have(inline: bool):
                 np.testing.assert_array_equal(a[k], b[k], err_msg=k)
 
 
+def test_first_rows_do_not_change_who_sits_where_in_a_state_that_is_loaded():
+    """As actors load it: before any row was received."""
+    envs = scripted(6, inline=False, agents=3, groups=3)
+    with closing(envs.open(3)) as pool:
+        for _ in range(3):
+            pool.recv()
+        saved = pool.state()
+    with closing(envs.open(4)) as pool:
+        pool.load(saved)
+        assert (pool.seating.drawn == saved["seating"]["drawn"]).all()
+        assert (pool.seating.lanes == saved["seating"]["lanes"]).all()
+
+
 def test_processes_of_matches_come_and_go():
     """A lane is there once its first row is: else a scheduler would measure while environments are being built."""
-    envs = Envs(Scripted, 9, batching=Greedy(9), workers=9, active=3)
+    envs = Envs(Scripted, 9, at_once=9, workers=9, active=3)
     seen: set[int] = set()
 
     def serve(until: Callable[[], bool], stay: int) -> None:
@@ -367,7 +402,7 @@ def test_processes_of_matches_come_and_go():
         serve(lambda: pool.present == 3, stay=3)
         assert list(pool._workers) == [0]
     with pytest.raises(UserError, match="--agents 4 is no multiple of the 3 seats"):
-        Envs(Scripted, 9, batching=Greedy(9), workers=9, active=4).open(0)
+        Envs(Scripted, 9, at_once=9, workers=9, active=4).open(0)
 
 
 def vanish(self: Any, actions: dict) -> Any:

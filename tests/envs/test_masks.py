@@ -10,6 +10,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Envs, masks, spaces
+from polyplay.envs.lane import observation_writer
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete, SpaceViolation, action_sampler
 from polyplay.nets import factory
 from tests.envs import drawn
@@ -125,7 +126,7 @@ def test_what_gymnasium_samples_with_a_mask_is_legal_by_ours(seed):
     into = tree.zeros(spaces.observation(space, "x"), (1,))
     space.seed(seed)
     for _ in range(5):
-        spaces.observation_writer(space, into, 0)(space.sample(mask=given))
+        observation_writer(space, into, 0)(space.sample(mask=given))
         for path, mask in dict(tree.leaves(ours) if ours is not None else ()).items():
             leaf = dict(tree.leaves(action))[path]
             assert mask[1][taken(leaf, dict(tree.leaves(into))[path][0])].all()

@@ -13,7 +13,7 @@ import pytest
 from gymnasium import spaces as gym
 
 from polyplay.core.errors import UserError
-from polyplay.envs import Envs, Greedy, pool
+from polyplay.envs import Envs, pool
 from polyplay.envs.build import inspect_env
 from polyplay.envs.pool import lane_seeds, options
 from polyplay.envs.spaces import observation
@@ -29,7 +29,7 @@ class Some:
     kind: str = "a"
 
 
-IMPOSSIBLE = [{"lanes": 0}, {"groups": 3}, {"groups": 2, "batching": Greedy(2)}, {"batching": Greedy(5)}]
+IMPOSSIBLE = [{"lanes": 0}, {"groups": 3}, {"groups": 2, "at_once": 2}, {"at_once": 5}]
 IMPOSSIBLE += [{"workers": -1}, {"step_timeout": 0.0}, {"max_restarts": -1}]
 
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from polyplay.core.errors import Closed, EnvFailure
-from polyplay.envs import Envs, Greedy
+from polyplay.envs import Envs
 from tests import leftovers
 from tests.envs import faulty
 from tests.envs.faulty import CRASH, FINE, HANG, HOLD, KILL, RAISE, SPAWN, acts, gone, pids
@@ -29,7 +29,7 @@ def answer(pool, lanes=4, **special) -> np.ndarray:
 
 def test_greedy_serves_whoever_is_ready(pools):
     """A slow lane does not stop the others; no lane is lost or given twice."""
-    pool = pools(batching=Greedy(2), lanes=4, step_timeout=30)
+    pool = pools(at_once=2, lanes=4, step_timeout=30)
     counts = np.zeros(4, int)
     after = 0  # rows since lane 3 was given away
     while after < 30:
@@ -45,7 +45,7 @@ def test_greedy_serves_whoever_is_ready(pools):
 
 
 def test_several_threads_serve_one_pool(pools):
-    pool = pools(batching=Greedy(3), lanes=6)
+    pool = pools(at_once=3, lanes=6)
     counts, failed = np.zeros(6, int), []
 
     def serve() -> None:
@@ -150,7 +150,7 @@ def test_replacing_processes_leaks_no_descriptors(pools):
 
 
 def test_death_in_a_greedy_pool_loses_no_lane(pools):
-    pool = pools(batching=Greedy(4), lanes=4, max_restarts=50)
+    pool = pools(at_once=4, lanes=4, max_restarts=50)
     rng = np.random.default_rng(0)
     counts = np.zeros(4, int)
     for _ in range(60):

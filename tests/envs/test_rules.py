@@ -16,7 +16,7 @@ from gymnasium import spaces as gym
 
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
-from polyplay.envs import Envs, rules
+from polyplay.envs import Envs, lane, rules
 from polyplay.envs.build import imported
 from polyplay.envs.rules import RULES
 from polyplay.envs.spaces import SpaceViolation
@@ -29,7 +29,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "start" / "your_environment.md"
 def test_a_message_names_its_rule_and_can_be_read_again():
     assert {rules.rule_of(f"x: y {rules.rule_suffix(rule)}") for rule in RULES} == set(RULES)
     assert rules.rule_of("x: y") is None
-    assert rules.final_observation_flaw(SpaceViolation("x", "finite"), True).rule == "finite"
+    assert lane.final_observation_flaw(SpaceViolation("x", "finite"), True).rule == "finite"
     assert rules.without_rule(f"x: y {rules.rule_suffix('seed')}; more") == "x: y; more"
     assert (
         rules.rule_message(SpaceViolation("given 3", "reward")) == "given 3 (rule reward; polyplay check ENV explains)"
@@ -54,23 +54,21 @@ def test_what_a_fix_names_is_there():
 
 @pytest.mark.parametrize("reward", [1, 1.5, True, np.float32(2), np.int64(3), np.bool_(1), np.array(0.5)])
 def test_numbers_are_rewards(reward: Any):
-    assert (rules.read_reward(reward), type(rules.read_reward(reward))) == (float(reward), float)
+    assert (lane.read_reward(reward), type(lane.read_reward(reward))) == (float(reward), float)
 
 
 NO_FLAG = "truncated must be a boolean, given"
 WRONG = [  # what reads it, what is given, the rule, what is said
-    (rules.read_reward, None, "reward", "given None"),
-    (rules.read_reward, float("nan"), "reward", "given nan"),
-    (rules.read_reward, 1e300, "reward", r"of float32, given 1e\+300"),
-    (rules.read_reward, 10**400, "reward", "given int 1000"),
-    (rules.read_reward, np.zeros(2), "reward", r"given ndarray \[2\]"),
-    (rules.read_reward, Decimal(1), "reward", "given Decimal"),
-    (rules.read_reward, 1j, "reward", "given complex"),
-    *((partial(rules.read_flag, "truncated"), x, "flags", NO_FLAG) for x in (None, "yes", np.array([True]), 2, [], {})),
-    (rules.read_step, (7, 1.0, False, {}), "step", r"step\(\) must return"),
-    (rules.read_step, None, "step", r"step\(\) must return"),
-    (rules.read_reset, np.zeros(2), "reset", r"reset\(\) must return"),
-    (rules.read_reset, (7,), "reset", r"reset\(\) must return"),
+    (lane.read_reward, None, "reward", "given None"),
+    (lane.read_reward, float("nan"), "reward", "given nan"),
+    (lane.read_reward, 1e300, "reward", r"of float32, given 1e\+300"),
+    (lane.read_reward, 10**400, "reward", "given int 1000"),
+    (lane.read_reward, np.zeros(2), "reward", r"given ndarray \[2\]"),
+    (lane.read_reward, Decimal(1), "reward", "given Decimal"),
+    (lane.read_reward, 1j, "reward", "given complex"),
+    *((partial(lane.read_flag, "truncated"), x, "flags", NO_FLAG) for x in (None, "yes", np.array([True]), 2, [], {})),
+    (lane.read_step, (7, 1.0, False, {}), "step", r"step\(\) must return"),
+    (lane.read_step, None, "step", r"step\(\) must return"),
 ]
 
 
@@ -81,25 +79,24 @@ def test_what_is_no_reward_flag_or_answer(read: Any, given: Any, rule: str, says
     assert e.value.rule == rule
 
 
-def test_what_step_and_reset_return():
-    assert rules.read_step((7, np.float32(1), np.bool_(False), True, {})) == (7, 1.0, False, True, {})
-    assert rules.read_reset([7, {}]) == (7, {})
-    assert all(rules.read_flag("terminated", x) is True for x in (True, 1, np.bool_(1), np.int32(1), np.array(True)))
+def test_what_step_returns():
+    assert lane.read_step((7, np.float32(1), np.bool_(False), True, {})) == (7, 1.0, False, True, {})
+    assert all(lane.read_flag("terminated", x) is True for x in (True, 1, np.bool_(1), np.int32(1), np.array(True)))
 
 
 def test_inside_tells_where_an_observation_lies_outside():
     space = gym.Dict({"a": gym.Box(0, 1, (2, 2)), "b": gym.Discrete(3)})
     fine = {"a": np.zeros((2, 2), np.float32), "b": 2}
-    rules.check_contains(space, fine)
+    lane.check_contains(space, fine)
     for obs, rule, says in (
         ({**fine, "a": np.float32([[0, 1], [5, 0]])}, "bounds", r"at 'a' 5 at \[1, 0\] is not in \[0, 1\]"),
         ({**fine, "b": 3}, "bounds", r"at 'b' given what is not in Discrete\(3\)"),
         ({**fine, "c": 1}, "keys", "given keys"),
     ):
         with pytest.raises(SpaceViolation, match=says) as e:
-            rules.check_contains(space, obs)
+            lane.check_contains(space, obs)
         assert e.value.rule == rule
-    rules.check_contains(gym.Box(0, 9, (2,), np.float32), np.array([1, 2], np.int64)), "its type is the writer's matter"
+    lane.check_contains(gym.Box(0, 9, (2,), np.float32), np.array([1, 2], np.int64)), "its type is the writer's matter"
 
 
 STEP = float(np.finfo(np.float32).eps)
@@ -121,14 +118,14 @@ def test_rounding_is_no_breach(box, value, inside):
     obs = np.array([0, value], box.dtype if not isinstance(value, np.float32) else np.float32)
     assert not box.contains(obs)
     if inside:
-        assert "but only by rounding: such ones are taken as they are" in rules.check_contains(box, obs)
+        assert "but only by rounding: such ones are taken as they are" in lane.check_contains(box, obs)
         return
     with pytest.raises(SpaceViolation) as e:
-        rules.check_contains(box, obs)
+        lane.check_contains(box, obs)
     line = rules.rule_message(e.value)
-    assert f"{rules.in_full(obs[1])} at [1] is not in [" in line
+    assert f"{lane.in_full(obs[1])} at [1] is not in [" in line
     assert "]; widen low and high (-inf and inf are allowed), or clip the observation (rule bounds;" in line
-    assert obs.dtype.type(rules.in_full(obs[1])) == obs[1], "in full"
+    assert obs.dtype.type(lane.in_full(obs[1])) == obs[1], "in full"
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Field
-from polyplay.envs import Envs, masks, spaces
+from polyplay.envs import Envs, lane, masks, spaces
 from polyplay.envs import pool as space_files
+from polyplay.envs.base_pool import check_action
 from polyplay.envs.spaces import (
     ActionRange,
     Box,
@@ -108,19 +109,19 @@ NO_ACTIONS = [
 @pytest.mark.parametrize(("space", "given", "says"), NO_ACTIONS)
 def test_what_are_no_actions(space, given, says):
     with pytest.raises(ValueError, match=says):
-        spaces.check_action(space, given, 2)
+        check_action(space, given, 2)
 
 
 def test_actions_take_our_types():
-    assert spaces.check_action(Discrete(3), np.int32([0, 2]), 2).dtype == np.int64
-    assert spaces.check_action(UNIT_BOX, np.float64([[9.0]]), 1).dtype == np.float32
-    out = spaces.check_action(PARTED, GOOD, 2)
+    assert check_action(Discrete(3), np.int32([0, 2]), 2).dtype == np.int64
+    assert check_action(UNIT_BOX, np.float64([[9.0]]), 1).dtype == np.float32
+    out = check_action(PARTED, GOOD, 2)
     assert tree.map(lambda x: str(x.dtype), out) == {"a": "int64", "b": {"c": "int8"}}
 
 
 def test_writer_writes_in_place():
     into = tree.zeros(spaces.observation(NEST, "x"), (3,))
-    write = spaces.observation_writer(NEST, into, 1)
+    write = lane.observation_writer(NEST, into, 1)
     write({"image": np.full((2, 2), 7, np.uint8), "in": {"goal": 2, "x": 0.5}, "more": "is ignored"})
     assert into["image"].sum() == 28
     assert into["in"]["goal"].tolist() == [0, 3, 0], "counted from 0"
@@ -151,20 +152,20 @@ REFUSED = [
 def test_writer_refuses_what_was_not_declared(space, obs, rule, says):
     into = tree.zeros(spaces.observation(space, "x"), (1,))
     with pytest.raises(SpaceViolation, match=says) as e:
-        spaces.observation_writer(space, into, 0)(obs)
+        lane.observation_writer(space, into, 0)(obs)
     assert e.value.rule == rule
     assert "\n" not in str(e.value)
 
 
 def test_writer_takes_what_casts_safely():
     into = np.zeros((1, 2), np.float64)
-    write = spaces.observation_writer(gym.Box(-9, 9, (2,), np.float64), into, 0)
+    write = lane.observation_writer(gym.Box(-9, 9, (2,), np.float64), into, 0)
     for obs in (np.float32([1, 2]), [1, 2], np.int32([1, 2])):
         into[:] = 0
         write(obs)
         assert into.tolist() == [[1, 2]]
     whole = np.zeros((1, 2), np.int64)
-    spaces.observation_writer(gym.Box(0, 9, (2,), np.int64), whole, 0)([3.0, True])
+    lane.observation_writer(gym.Box(0, 9, (2,), np.int64), whole, 0)([3.0, True])
     assert whole.tolist() == [[3, 1]]
 
 
@@ -296,7 +297,7 @@ def test_random_actions_are_legal_for_their_verb_and_0_where_unused():
     legal["unit"][:, :2] = False
     legal["unit"][:, 2:, 4] = True
     made = spaces.action_sampler(ACTION, 0)(4000, legal)
-    spaces.check_action(ACTION, made, 4000)
+    check_action(ACTION, made, 4000)
     verb, unit = made["verb"], made["unit"]
     takes = verb >= 2
     assert legal["unit"][np.arange(4000), verb, unit][takes].all()

@@ -22,6 +22,7 @@ from polyplay.acting.play import PlayedGame
 from polyplay.cli import main
 from polyplay.core import files, processes
 from polyplay.core.errors import UserError
+from polyplay.core.files import Row
 from polyplay.envs import atari
 from polyplay.evaluation import evaluate
 from polyplay.evaluation import scores as evaluate_
@@ -49,7 +50,7 @@ def test_a_score_carries_all_that_a_repetition_needs(toy: Path):
     assert json.loads(file.read_text()) == files.to_plain(result)
     config = directory.read_config(toy)
     want = {
-        "place": "final", "system": "a2c", "env": "toy:catch", "game": None, "protocol": "run", "label": "run",
+        "system": "a2c", "env": "toy:catch", "game": None, "protocol": "run", "label": "run",
         "checkpoint": "000000000007-steps-140", "frames_trained": 140, "seed": 3, "episodes": 6, "lanes": 6,
         "epsilon": 0.25, "actions": "sampled", "starts": None, "trained_seed": 0, "machine": config["machine"],
         "config_hash": directory.config_hash(config),
@@ -70,22 +71,25 @@ def test_the_same_question_has_the_same_answer(toy: Path):
 
 
 def test_final_best_and_training_returns_stand_in_three_places(tmp_path: Path):
-    run = made.run(tmp_path / "run", updates=(3, 7), network="mlp")
+    run = made.run(tmp_path / "run", updates=(3, 5, 7), network="mlp")
     page, settings, options, _ = load.load_run(run)
     made.save(run, page.build(settings, load.crew_of(options)).policy, 3, mean=0.5)
     made.games(run, [-1.0] * 50 + [1.0] * 100)
-    for episodes, which in ((4, None), (4, "best"), (5, "3")):
+    for episodes, which in ((4, None), (4, "best"), (5, "5")):
         evaluate.evaluate(run, EvaluateOptions(episodes=episodes, checkpoint=which))
-    scores = evaluate_.read_scores(run)
-    assert [e["checkpoint"] for e in scores["final"].values()] == ["000000000007-steps-140"]
-    assert [e["checkpoint"] for e in scores["best"].values()] == ["000000000003-steps-60"]
-    assert [e["episodes"] for e in scores["snapshots"].values()] == [5]
-    training = scores["training"]
-    assert (training["episodic_return_mean"], training["episodes"], training["interval"]) == (1.0, 100, [1.0, 1.0])
+
+    def scores(place: str) -> list[Row]:
+        return evaluate_.scores_of_runs([run], place, None)
+
+    assert [score["checkpoint"] for score in scores("final")] == ["000000000007-steps-140"]
+    assert [score["checkpoint"] for score in scores("best")] == ["000000000003-steps-60"]
+    assert [score["episodes"] for score in scores("snapshots")] == [5]
+    training = evaluate_.training_score(run)
+    assert (training["episodic_return_mean"], training["episodes"], training["interval"]) == (1.0, 100, (1.0, 1.0))
     (run / "summary.json").unlink()  # it goes on, and has no final score any more
     evaluate.evaluate(run, EvaluateOptions(episodes=3))
-    scores = evaluate_.read_scores(run)
-    assert (scores["final"], len(scores["snapshots"])) == ({}, 2)
+    with pytest.raises(UserError, match="it has no final score"):
+        scores("final")
 
 
 def test_a_page_may_have_an_epsilon_of_its_own_on_atari_games(toy: Path, monkeypatch: pytest.MonkeyPatch):
@@ -108,11 +112,11 @@ def test_pong_by_the_null_op_protocol(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def test_a_film_that_fails_does_not_lose_the_score(tmp_path: Path, capsys: pytest.CaptureFixture):
-    run = made.run(tmp_path / "run", "toy:cartpole", network="mlp")
+    run = made.run(tmp_path / "run", "toy:memory", network="mlp")
     result = evaluate.evaluate(run, EvaluateOptions(episodes=3, video=True))
     assert (result["episodes"], result["video"]) == (3, None)
     assert capsys.readouterr().err.startswith("polyplay: --video: needs image observations")
-    assert len(evaluate_.read_scores(run)["final"]) == 1
+    assert len(evaluate_.read_evaluations(run)) == 1
 
 
 def test_it_ends_after_so_many_steps_with_the_games_that_are_over(toy: Path):

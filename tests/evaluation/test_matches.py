@@ -17,13 +17,12 @@ from polyplay.core.errors import UserError
 from polyplay.envs.pool import Envs
 from polyplay.evaluation import evaluate, matches, verify
 from polyplay.evaluation.evaluate import EvaluateOptions, GamesWatch
-from polyplay.evaluation.matches import PolicyPlayer, both_colors, openings
+from polyplay.evaluation.matches import both_colors, openings, policy_moves
 from polyplay.games import board_rules
 from polyplay.games import records as kernels
+from polyplay.games.board_pool import Opponent, opponent
 from polyplay.games.boards import GAMES, Game
-from polyplay.games.mcts import opponent
 from polyplay.search import SearchOptions
-from polyplay.systems import System
 from tests import made
 from tests.search.test_policy import GO, OLD, after, legal, policy_of, positions, preferring, shown
 from tests.verbs import refused
@@ -168,8 +167,8 @@ def test_a_stronger_player_gets_the_points_and_equals_the_same_both_ways():
     assert {0.0, 1.0} <= set(points)
 
 
-def player(board: Game, policy: Any, **how: Any) -> PolicyPlayer:
-    return PolicyPlayer(System(Envs(f"game:{board.name}", 1), None, ()), policy, PlayOptions(0, **how))
+def player(board: Game, policy: Any, how: PlayOptions = PlayOptions(0)) -> Opponent:
+    return policy_moves(board, Envs(f"game:{board.name}", 1).spec, policy, how)
 
 
 @pytest.mark.parametrize("simulations", [0, 40])
@@ -196,9 +195,10 @@ def test_a_policy_acts_as_in_an_environment(epsilon: float, greedy: bool, search
         moves[legal(BOARD, record)] = True
     off, reward = np.zeros(30, bool), np.zeros(30, np.float32)
     step = {"obs": shown(BOARD, records), "mask": mask, "reward": reward, "first": off}
-    here = player(BOARD, policy, seed=3, greedy=greedy, epsilon=epsilon)
+    how = PlayOptions(0, seed=3, greedy=greedy, epsilon=epsilon)
+    here = player(BOARD, policy, how)
     for act in range(2):
-        there = choose_with_value(Envs("game:tic_tac_toe", 1).spec, policy, here.how, at, step, {}, act)[0]
+        there = choose_with_value(Envs("game:tic_tac_toe", 1).spec, policy, how, at, step, {}, act)[0]
         assert here(records, np.zeros(30, np.uint64), at).tolist() == there.tolist()
         assert mask[at, there].all()
         assert not searches or (there == search.choose(records)[0]).all() == (epsilon == 0)

@@ -48,13 +48,13 @@ def tournament(true: np.ndarray, games: int, rng: np.random.Generator) -> np.nda
 
 def test_two_players_by_hand():
     low, high = rate(["low", "high"], np.array([[0, 10], [90, 0]]), anchor="low", prior=0)
-    assert (low.elo, low.low, low.high) == (0, 0, 0)
-    assert high.elo == pytest.approx(400 * np.log10(9))
-    assert high.high - high.elo == pytest.approx(1.96 * SCALE / np.sqrt(100 * 0.9 * 0.1), rel=1e-4)
-    assert high.elo - high.low == pytest.approx(high.high - high.elo)
-    assert high.games == 100
+    assert (low["elo"], low["low"], low["high"]) == (0, 0, 0)
+    assert high["elo"] == pytest.approx(400 * np.log10(9))
+    assert high["high"] - high["elo"] == pytest.approx(1.96 * SCALE / np.sqrt(100 * 0.9 * 0.1), rel=1e-4)
+    assert high["elo"] - high["low"] == pytest.approx(high["high"] - high["elo"])
+    assert high["games"] == 100
     winner, _ = rate(["a", "b"], np.array([[0, 20], [0, 0]]), anchor="b")
-    assert winner.elo == pytest.approx(400 * np.log10(20.5 / 0.5)), "who won every game is finite by the prior"
+    assert winner["elo"] == pytest.approx(400 * np.log10(20.5 / 0.5)), "who won every game is finite by the prior"
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -65,7 +65,7 @@ def test_ratings_are_the_plain_twins_and_intervals_the_likelihoods(seed):
         points[0, 3] = points[3, 0] = 0  # these never met
     points[1, 2], points[2, 1] = points[1, 2] + 0.5, points[2, 1] + 0.5  # a draw
     found = rate(list("abcde"), points, anchor="b", prior=0)
-    elo = np.array([r.elo for r in found])
+    elo = np.array([r["elo"] for r in found])
     assert elo == pytest.approx(twin(points, 1), abs=1e-3)
     free, step = [0, 2, 3, 4], 0.1
     curvature = np.zeros((4, 4))
@@ -75,7 +75,7 @@ def test_ratings_are_the_plain_twins_and_intervals_the_likelihoods(seed):
             corners = [likelihood(elo + x * u + y * v, points) * x * y for x in (-1, 1) for y in (-1, 1)]
             curvature[i, j] = -sum(corners) / (4 * step**2)
     errors = np.sqrt(np.diag(np.linalg.inv(curvature)))
-    assert [r.high - r.elo for r in found if r.name != "b"] == pytest.approx(1.95996 * errors, rel=1e-3)
+    assert [r["high"] - r["elo"] for r in found if r["name"] != "b"] == pytest.approx(1.95996 * errors, rel=1e-3)
 
 
 class FourTeams(Skirmish):
@@ -140,7 +140,7 @@ def test_ratings_are_those_of_the_points(runs: Path):
     assert (points + points.T == 10 - 10 * np.eye(4)).all()
     assert [row["points"] for row in found["players"]] == points.sum(1).tolist()
     for row, rating in zip(found["players"], rate([*names, "random"], points, "random"), strict=True):
-        assert (row["elo"], row["low"], row["high"]) == (rating.elo, rating.low, rating.high)
+        assert (row["elo"], row["low"], row["high"]) == (rating["elo"], rating["low"], rating["high"])
     assert found["players"][3]["elo"] == 0
     assert found["players"][2]["elo"] == max(row["elo"] for row in found["players"])
     assert [found["players"][i]["checkpoint"] for i in (0, 1)] == ["000000000007-steps-140", "000000000003-steps-60"]

@@ -13,7 +13,7 @@ import polyplay
 from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Tree
-from polyplay.envs import Envs, Greedy
+from polyplay.envs import Envs
 from polyplay.envs.lane import load_bot, seat_bot
 from polyplay.envs.make import connect
 from polyplay.envs.pool import EnvSpec, Pool
@@ -21,7 +21,7 @@ from polyplay.envs.spaces import action_width, random_actions
 from polyplay.games import ctf, ctf_rules, moba
 from polyplay.games.ctf_views import FRAME, SIDE, VIEW, draw_match
 from polyplay.games.moba_views import REWARDS, SHARES, draw_lanes
-from polyplay.games.toys import TOYS
+from tests.toys import MADE
 
 CTF, LANES = "arena:ctf+size=9+length=40", "arena:moba+team=2+lanes=1+length=80"
 
@@ -88,7 +88,7 @@ HELD_OUT = "arena:ctf+size=9+length=900+team=1+reward=win+maps=held_out"
         (CTF, 8, "level5 attacker", 90, "1160e6c690685cd5"),
         ("arena:ctf+length=900+team=3+actions=small+repeat=2", 12, "level4 returner", 460, "581c8e77077f3937"),
         (HELD_OUT, 8, "attacker level3", 950, "c0e146b72a6ff9e3"),
-        ("arena:moba+length=1200+randomise=1+spirit=0.3", 20, "level4 level2", 310, "30e7cf58ae54078e"),
+        ("arena:moba+length=1200+randomise=1", 20, "level4 level2", 310, "44fdf38bd469c014"),
         ("arena:moba+team=2+lanes=1+length=900+repeat=3+reward=win", 8, "level4 level3", 310, "de828a783d7d286b"),
     ],
 )
@@ -113,7 +113,7 @@ TITLES = (CTF, CTF + "+team=1+kind=open", LANES, "arena:moba+team=1+lanes=2+leng
 @pytest.mark.parametrize(
     "title",
     [
-        *(*TITLES, "toy:cartpole", "game:tic_tac_toe"),
+        *(*TITLES, "toy:tests.toys:CartPole", "game:tic_tac_toe"),
         pytest.param(CTF + "+view=pixels", marks=pytest.mark.long),
     ],
 )
@@ -129,13 +129,13 @@ def test_lanes_play_alike_however_many_there_are(title):
     [
         (CTF, 8, {}),
         (LANES + "+randomise=0.5", 8, {}),
-        *((f"toy:{name}", 6, {}) for name in TOYS if name not in ("rps", "skirmish")),
-        ("toy:cartpole", 6, {"groups": 2}),
-        ("toy:catch", 6, {"batching": Greedy(2)}),
+        *((f"toy:{name}", 6, {}) for name in ("catch", "memory", *MADE)),
+        ("toy:tests.toys:CartPole", 6, {"groups": 2}),
+        ("toy:catch", 6, {"at_once": 2}),
         ("toy:skirmish+health=3+late=1", 16, {}),
         ("toy:skirmish+health=3", 16, {"groups": 2}),
         ("toy:skirmish+health=3", 16, {"agents": 4, "groups": 4}),
-        *(("game:connect_four+opponent=mcts:5", 6, more) for more in ({}, {"groups": 2}, {"batching": Greedy(2)})),
+        *(("game:connect_four+opponent=mcts:5", 6, more) for more in ({}, {"groups": 2}, {"at_once": 2})),
     ],
 )
 def test_a_state_goes_on_to_the_bit(title, lanes, more):
@@ -151,7 +151,7 @@ def test_a_state_goes_on_to_the_bit(title, lanes, more):
         one.send(ids, action)
         ends.append(go_on(one, range(38, 128)))
     assert all(equal(a, b) for a, b in zip(*ends, strict=True))
-    assert any(row["over"].any() for row in ends[0]) or "pendulum" in title or "still" in title
+    assert any(row["over"].any() for row in ends[0]) or "Pendulum" in title or "Still" in title
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_state_goes_on_to_the_bit(title, lanes, more):
         ("arena:ctf", "no multiple of the 4 seats"),
         ("arena:moba+team=6", "team=6, lanes=3 given, allowed: 1 to 5 heroes of a side, 1 to 3 lanes"),
         ("arena:moba+length=10", "length=10, repeat=4 given, allowed: a repeat from 1, as length a multiple of it"),
-        ("arena:moba+spirit=1.5", "spirit=1.5 given, allowed: 0 to 1"),
+        ("arena:moba+randomise=1.5", "randomise=1.5 given, allowed: 0 to 1"),
         ("arena:moba+reward=score", "reward=score given, allowed: shaped, win"),
     ],
 )

@@ -14,7 +14,7 @@ from polyplay.core.errors import Closed, UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs
 from polyplay.envs.spaces import action_sampler
-from polyplay.games import board_rules, mcts, records
+from polyplay.games import board_pool, board_rules, records
 from polyplay.games.boards import GAMES, Game
 from tests.games.test_board_rules import legal_of
 from tests.systems.trained import resumed_and_whole, same_weights, updates
@@ -163,7 +163,7 @@ class PlainSearch:
         while result == records.GOES_ON:
             legal = legal_of(self.game, record)
             untried = [a for a in legal if (*moves, a) not in self.visits]
-            pick = untried[mcts.integer_below(self.random, len(untried))] if untried else self.best(moves, legal)
+            pick = untried[board_pool.integer_below(self.random, len(untried))] if untried else self.best(moves, legal)
             moves = (*moves, pick)
             result = board_rules.play(self.game.numbers, record, pick)
             if untried:
@@ -172,7 +172,9 @@ class PlainSearch:
         while result == records.GOES_ON:
             legal = legal_of(self.game, record)
             winner = record[0]
-            result = board_rules.play(self.game.numbers, record, legal[mcts.integer_below(self.random, len(legal))])
+            result = board_rules.play(
+                self.game.numbers, record, legal[board_pool.integer_below(self.random, len(legal))]
+            )
             winner = None if result == records.DRAWN else winner
         for n in range(len(moves), -1, -1):
             value = 0.5 if winner is None else float(winner == (last + len(moves) - n) % 2)
@@ -183,7 +185,7 @@ class PlainSearch:
         def bound(action: int) -> float:
             n = self.visits[*moves, action]
             explore = math.sqrt(math.log(self.visits[moves]) / n)
-            return self.values[*moves, action] / n + mcts.EXPLORATION * explore
+            return self.values[*moves, action] / n + board_pool.EXPLORATION * explore
 
         return max(legal, key=bound)
 
@@ -196,7 +198,7 @@ def reached(game: Game, *moves: int) -> np.ndarray:
 
 
 def search(game: Game, record: np.ndarray, simulations: int, seed: int = 0) -> np.ndarray:
-    return mcts.mcts(game.numbers, record, simulations, game.actions, np.array([seed], np.uint64))
+    return board_pool.mcts(game.numbers, record, simulations, game.actions, np.array([seed], np.uint64))
 
 
 @pytest.mark.parametrize("game", GAMES.values(), ids=lambda g: g.name)
@@ -219,9 +221,9 @@ def test_it_wins_and_prevents_a_loss():
 
 def test_draws_and_equal_visits_are_uniform():
     random = np.array([3], np.uint64)
-    drawn = np.bincount([mcts.integer_below(random, 7) for _ in range(7000)], minlength=7)
+    drawn = np.bincount([board_pool.integer_below(random, 7) for _ in range(7000)], minlength=7)
     assert drawn.size == 7
     assert abs(drawn - 1000).max() < 120
-    chosen = np.bincount([mcts.most_visited(np.array([4, 1, 4, 4]), random) for _ in range(3000)], minlength=4)
+    chosen = np.bincount([board_pool.most_visited(np.array([4, 1, 4, 4]), random) for _ in range(3000)], minlength=4)
     assert chosen[1] == 0
     assert abs(chosen[[0, 2, 3]] - 1000).max() < 120

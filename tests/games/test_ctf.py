@@ -15,7 +15,7 @@ from polyplay.envs.lane import Seats
 from polyplay.envs.make import connect
 from polyplay.games import ctf, ctf_rules
 from polyplay.games.ctf import CaptureTheFlag, FlagBot
-from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME, World
+from polyplay.games.ctf_rules import CARRIED, DROPPED, EVENTS, HOME
 from tests.games.test_arenas import equal, played
 from tests.games.test_ctf_rules import scatter
 
@@ -74,19 +74,19 @@ def test_maps_for_training_and_held_out_ones_are_others():
 class Played:
     """Matches without observations. A player is a bot, or what draws or makes the actions of so many seats."""
 
-    def __init__(self, world: World, n: int, seed: int = 0):
+    def __init__(self, game: CaptureTheFlag, n: int, seed: int = 0):
         rng = np.random.default_rng(seed)
-        self.world, self.game, self.n = world, CaptureTheFlag(world), n
+        self.game, self.n = game, n
         self.states = self.game.reset(lambda: rng.random(n), n)
-        self.events = np.zeros((world.seats, len(EVENTS)))
+        self.events = np.zeros((game.seats, len(EVENTS)))
 
     def seats(self, team: int) -> Seats:
-        own = np.arange(self.world.team) + team * self.world.team
+        own = np.arange(self.game.team) + team * self.game.team
         return Seats(self.game, self.states, np.repeat(np.arange(self.n), len(own)), np.tile(own, self.n))
 
     def play(self, one: Any, two: Any, steps: int) -> np.ndarray:
         """The scores, [n, team]."""
-        action = tree.zeros(self.world.action.field, (self.n, self.world.seats))
+        action = tree.zeros(self.game.action.field, (self.n, self.game.seats))
         for _ in range(steps):
             for team, who in enumerate((one, two)):
                 at = self.seats(team)
@@ -120,7 +120,7 @@ class AtRandom:
 )
 def test_a_bot_does_what_it_always_did_whoever_else_is_asked(name, actions, digest):
     bot, rng, done = getattr(ctf, name), np.random.default_rng(1), hashlib.sha256()
-    played = Played(World(team=3, actions=actions, size=9), 5)
+    played = Played(CaptureTheFlag(team=3, actions=actions, size=9), 5)
     for _ in range(6):
         played.play(ctf.level3, ctf.level4, 25)
         before, whole = tree.map(np.copy, played.states), played.seats(0)
@@ -138,7 +138,7 @@ def test_a_bot_does_what_it_always_did_whoever_else_is_asked(name, actions, dige
 
 @pytest.mark.parametrize(("actions", "team"), [("all", 0), ("small", 1)])
 def test_an_attacker_alone_captures_from_those_who_stand_still(actions, team):
-    played = Played(World(team=1, actions=actions), 16, seed=4)
+    played = Played(CaptureTheFlag(team=1, actions=actions), 16, seed=4)
     others = still if actions == "all" else lambda n: np.zeros(n, np.int64)
     score = played.play(*((ctf.attacker, others) if team == 0 else (others, ctf.attacker)), 900)
     assert (score[:, team] >= 2).all()
@@ -148,8 +148,8 @@ def test_an_attacker_alone_captures_from_those_who_stand_still(actions, team):
 @pytest.mark.parametrize(("actions", "worse"), [("all", AtRandom()), ("small", ctf.level1)])
 def test_a_better_player_wins(actions, worse):
     better = ctf.level1 if isinstance(worse, AtRandom) else ctf.level5
-    one = Played(World(actions=actions), 16, seed=5).play(better, worse, 900)
-    two = Played(World(actions=actions), 16, seed=6).play(worse, better, 900)
+    one = Played(CaptureTheFlag(actions=actions), 16, seed=5).play(better, worse, 900)
+    two = Played(CaptureTheFlag(actions=actions), 16, seed=6).play(worse, better, 900)
     wins = np.concatenate([one[:, 0] > one[:, 1], two[:, 1] > two[:, 0]])
     assert wins.mean() >= 0.85
 
@@ -160,8 +160,8 @@ def test_levels_are_in_order():
     """Over 200 matches of five minutes; a level that is as good wins as often as it loses."""
     levels = [FlagBot(level) for level in range(1, 6)]
     for worse, better in itertools.pairwise(levels):
-        one = Played(World(), 100, seed=7).play(better, worse, 4500)
-        two = Played(World(), 100, seed=8).play(worse, better, 4500)
+        one = Played(CaptureTheFlag(), 100, seed=7).play(better, worse, 4500)
+        two = Played(CaptureTheFlag(), 100, seed=8).play(worse, better, 4500)
         ahead = np.concatenate([one[:, 0] - one[:, 1], two[:, 1] - two[:, 0]])
         wins, losses = (ahead > 0).sum(), (ahead < 0).sum()
         assert wins - losses > 4 * (wins + losses) ** 0.5
@@ -169,7 +169,7 @@ def test_levels_are_in_order():
 
 def hall(*seats: tuple[float, float]) -> Played:
     """A match in one open room with bases in two corners; where its seats are."""
-    played = Played(World(team=len(seats) // 2, size=13), 1)
+    played = Played(CaptureTheFlag(team=len(seats) // 2, size=13), 1)
     s = played.states
     s["grid"][0, 1:-1, 1:-1] = 0
     s["base"][0] = s["flag_at"][0] = (1.5, 1.5), (11.5, 11.5)

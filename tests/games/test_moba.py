@@ -21,23 +21,22 @@ from polyplay.games import moba_views as v
 from polyplay.games import moba_world as w
 from polyplay.games.moba import LaneBot, LaneGame
 from polyplay.games.moba_views import EVENTS, REWARDS
-from polyplay.games.moba_world import LaneWorld
 
 # Matches in the middle of things, and actions in which much happens.
 
 State = dict[str, np.ndarray]
 
 
-def begun(given: LaneWorld, n: int, seed: int = 0) -> State:
+def begun(given: LaneGame, n: int, seed: int = 0) -> State:
     rng = np.random.default_rng(seed)
-    return LaneGame(given).reset(lambda: rng.random(n), n)
+    return given.reset(lambda: rng.random(n), n)
 
 
 def look(s: State) -> None:
     v.look(w.LaneMatches.of(s))
 
 
-def scatter(given: LaneWorld, s: State, rng: np.random.Generator) -> None:
+def scatter(given: LaneGame, s: State, rng: np.random.Generator) -> None:
     """Heroes and creeps about the middle, everybody hurt, some dead, towers fallen, ages and levels drawn."""
     units, heroes, (n, U, _) = s["units"], s["heroes"], s["units"].shape
     half, creeps = U // 2, given.team + w.SLOTS * given.lanes
@@ -62,13 +61,13 @@ def scatter(given: LaneWorld, s: State, rng: np.random.Generator) -> None:
     look(s)
 
 
-def nameable(given: LaneWorld, s: State) -> np.ndarray:
+def nameable(given: LaneGame, s: State) -> np.ndarray:
     """Which units each primary may name, bool [n, P, 8, rows]; none, where it is illegal or names none."""
-    masks, names = LaneGame(given).legal(s), np.isin(np.arange(8), w.USES["unit"])
+    masks, names = given.legal(s), np.isin(np.arange(8), w.USES["unit"])
     return masks["unit"] & (masks["primary"] & names)[..., None]
 
 
-def actions(given: LaneWorld, s: State, rng: np.random.Generator) -> np.ndarray:
+def actions(given: LaneGame, s: State, rng: np.random.Generator) -> np.ndarray:
     """int64 [n, P, 4]: most are legal and most of those attack; some are drawn from all there are."""
     n, P = s["here"].shape
     sizes = [part.n for part in given.action.values()]
@@ -84,7 +83,7 @@ def actions(given: LaneWorld, s: State, rng: np.random.Generator) -> np.ndarray:
     return out
 
 
-def step(given: LaneWorld, s: State, action: np.ndarray) -> np.ndarray:
+def step(given: LaneGame, s: State, action: np.ndarray) -> np.ndarray:
     """Events."""
     events = np.zeros((*s["here"].shape, len(EVENTS)))
     moba_rules.step_lanes(w.LaneMatches.of(s), action, given.repeat, events)
@@ -93,10 +92,10 @@ def step(given: LaneWorld, s: State, action: np.ndarray) -> np.ndarray:
 
 
 WORLDS = (
-    LaneWorld(team=5, lanes=3),
-    LaneWorld(team=2, lanes=1),
-    LaneWorld(team=1, lanes=1, repeat=3),
-    LaneWorld(team=3, lanes=2, repeat=6),
+    LaneGame(team=5, lanes=3),
+    LaneGame(team=2, lanes=1),
+    LaneGame(team=1, lanes=1, repeat=3),
+    LaneGame(team=3, lanes=2, repeat=6),
 )
 
 
@@ -114,7 +113,7 @@ def mirrored(s: State) -> State:
 @pytest.mark.parametrize("given", WORLDS, ids=lambda w: f"{w.team}v{w.team}")
 def test_sides_play_alike(given):
     """Steps of the mirrored match lead to the mirrored state; heroes see and may do the same there."""
-    rng, s, game, total = np.random.default_rng(given.team), begun(given, 12), LaneGame(given), np.zeros(len(EVENTS))
+    rng, s, game, total = np.random.default_rng(given.team), begun(given, 12), given, np.zeros(len(EVENTS))
     for turn in range(60):
         if turn % 15 == 5:
             scatter(given, s, rng)
@@ -136,7 +135,7 @@ class Lane:
     """
 
     def __init__(self, **places: tuple[int, int]):
-        self.given = LaneWorld(team=2, lanes=1, repeat=1)
+        self.given = LaneGame(team=2, lanes=1, repeat=1)
         self.s = begun(self.given, 1)
         self.units, self.heroes = self.s["units"][0], self.s["heroes"][0]
         for name, place in places.items():
@@ -262,7 +261,7 @@ def test_heroes_recover_faster_at_home(x: int, times: Any):
 
 def test_randomised_matches_begin_in_the_middle_of_things_as_they_always_did():
     """Anywhere within their first half, heroes on their way, buildings worn from the outer one on."""
-    given = LaneWorld(team=3, lanes=2, randomise=1.0)
+    given = LaneGame(team=3, lanes=2, randomise=1.0)
     s, plain = begun(given, 50, 3), begun(replace(given, randomise=0.0), 5)
     found = hashlib.sha256(b"".join(s[name].tobytes() for name in ("units", "heroes", "wave", "age")))
     assert found.hexdigest()[:16] == "9e58139b0a78dc90"
@@ -278,7 +277,7 @@ def test_randomised_matches_begin_in_the_middle_of_things_as_they_always_did():
     assert np.ptp(plain["heroes"][:, :, w.GOLD]) == 0 < np.ptp(s["heroes"][:, :, w.GOLD])
 
 
-def scene(given: LaneWorld, n: int, seed: int) -> State:
+def scene(given: LaneGame, n: int, seed: int) -> State:
     s, rng = begun(given, n, seed), np.random.default_rng(seed)
     scatter(given, s, rng)
     step(given, s, actions(given, s, rng))
@@ -287,14 +286,14 @@ def scene(given: LaneWorld, n: int, seed: int) -> State:
 
 def test_nothing_of_what_is_not_seen_is_in_an_observation():
     """Rows of enemies that are far from all, and of the dead, are 0; what is near is there."""
-    given = LaneWorld(team=2, lanes=1)
+    given = LaneGame(team=2, lanes=1)
     s = begun(given, 1)
     units = s["units"][0]
     units[[0, 11, 12], 0] = 17000, 19000, 34000
     units[[0, 11, 12], 1] = 6000
     units[1, w.HEALTH], s["age"][0] = 0, 60
     v.look(w.LaneMatches.of(s))
-    seen = LaneGame(given).see(s)
+    seen = given.see(s)
     assert s["seen"][0, [11, 12, 0]].tolist() == [True, False, True]
     enemy = [1, 2 / 16, 0, 2 * 19 / 36 - 1, 0, 1, 0.3, 1, 0.1, 0.2, 0]
     np.testing.assert_allclose(seen["enemies"][0, 0], [enemy, [0] * 11], atol=1e-6)
@@ -309,7 +308,7 @@ def test_nothing_of_what_is_not_seen_is_in_an_observation():
 @pytest.mark.parametrize("given", WORLDS, ids=lambda w: f"{w.team}v{w.team}")
 def test_no_legal_primary_is_without_a_unit_and_the_dead_do_nothing(given):
     s, kinds = scene(given, 6, 2), set()
-    masks, named = LaneGame(given).legal(s), nameable(given, s)
+    masks, named = given.legal(s), nameable(given, s)
     half, team = s["units"].shape[1] // 2, given.team
     for m, p in np.ndindex(6, given.seats):
         unit, primary = s["units"][m, p if p < team else half + p - team], masks["primary"][m, p]
@@ -331,14 +330,14 @@ SIZES = st.tuples(st.integers(1, 4), st.integers(1, 5), st.integers(0, 2**32 - 1
 def test_events_are_weighed_by_the_table_and_all_but_the_win_by_time(size, age):
     n, team, seed = size
     events = np.random.default_rng(seed).normal(0, 2, (n, 2 * team, len(EVENTS)))
-    found = LaneGame(LaneWorld(length=12_000)).shaped(events, np.full(n, age))
+    found = LaneGame(length=12_000).shaped(events, np.full(n, age))
     worth = np.array([REWARDS[name] * (1.0 if name == "win" else 0.6 ** (age / 30 / 600)) for name in EVENTS])
     own = (events @ worth).reshape(n, 2, team)
     np.testing.assert_allclose(found, (own - own.mean(2, keepdims=True)[:, ::-1]).reshape(n, -1), atol=1e-9)
 
 
 def test_the_map_shows_units_of_both_sides():
-    s = begun(LaneWorld(team=2, lanes=2), 2)
+    s = begun(LaneGame(team=2, lanes=2), 2)
     half = s["units"].shape[1] // 2
     s["units"][1, [0, half], : w.HEALTH] = (16000, 9000), (20000, 9000)
     s["units"][1, 0, w.HEALTH] = s["units"][1, 0, w.MOST] // 2
@@ -351,27 +350,25 @@ def test_the_map_shows_units_of_both_sides():
     assert bar == [list(v.GREEN)] * 9 + [list(v.BACK)] * 8
 
 
-@pytest.mark.parametrize("spirit", [0.0, 0.3, 1.0])
-def test_rewards_of_both_teams_sum_to_nothing_at_any_team_spirit(spirit):
-    given = LaneWorld(team=3, lanes=1, spirit=spirit)
-    s, rng, game, most = begun(given, 8), np.random.default_rng(1), LaneGame(given), 0.0
+def test_rewards_of_both_teams_sum_to_nothing():
+    given = LaneGame(team=3, lanes=1)
+    s, rng, game, most = begun(given, 8), np.random.default_rng(1), given, 0.0
     scatter(given, s, rng)
     for _ in range(15):
         chosen = actions(given, s, rng)
         s, row = game.step(s, {k: chosen[:, :, i] for i, k in enumerate(w.PARTS)}, rng.random)
         np.testing.assert_allclose(row["reward"].sum(1), 0.0, atol=1e-9)
         own, team = np.moveaxis(row["events"][..., len(EVENTS) :], -1, 0)
-        np.testing.assert_allclose(row["reward"], (1 - spirit) * own + spirit * team, atol=1e-9)
+        np.testing.assert_allclose(row["reward"], own, atol=1e-9)
         np.testing.assert_allclose(team, np.repeat(own.reshape(8, 2, 3).mean(2), 3, 1), atol=1e-9)
-        teams, most = row["reward"].reshape(8, 2, 3), max(most, abs(row["reward"]).max())
-        assert spirit < 1 or np.ptp(teams, 2).max() < 1e-9
+        most = max(most, abs(row["reward"]).max())
     assert most > 0.3
 
 
 @pytest.mark.parametrize(("reward", "side"), [*zip(w.KINDS, (0, 1), strict=True)])
 def test_who_takes_the_core_has_won(reward, side):
-    given = LaneWorld(team=2, lanes=1, reward=reward)
-    s, game = begun(given, 2), LaneGame(given)
+    given = LaneGame(team=2, lanes=1, reward=reward)
+    s, game = begun(given, 2), given
     half = s["units"].shape[1] // 2
     theirs = (1 - side) * half
     s["units"][0, [theirs + half - 2, theirs + half - 1], w.HEALTH] = 0, 1  # an inner tower has fallen
@@ -388,8 +385,8 @@ def test_who_takes_the_core_has_won(reward, side):
 
 
 def test_who_has_more_towers_has_won_when_time_is_over():
-    given = LaneWorld(team=1, lanes=1, length=4)
-    s, game = begun(given, 3), LaneGame(given)
+    given = LaneGame(team=1, lanes=1, length=4)
+    s, game = begun(given, 3), given
     half = s["units"].shape[1] // 2
     s["units"][0, half - 2, w.HEALTH] -= 1
     s["units"][1, -2, w.HEALTH] -= 1
@@ -400,13 +397,13 @@ def test_who_has_more_towers_has_won_when_time_is_over():
     assert row["terminated"].all()
 
 
-DUEL = LaneWorld(team=2, lanes=1)
+DUEL = LaneGame(team=2, lanes=1)
 
 
-def seats_of(given: LaneWorld, s: Any, sides: tuple[int, ...] = (0, 1)) -> Seats:
+def seats_of(given: LaneGame, s: Any, sides: tuple[int, ...] = (0, 1)) -> Seats:
     own = np.concatenate([np.arange(given.team) + side * given.team for side in sides])
     n = len(s["age"])
-    return Seats(LaneGame(given), s, np.repeat(np.arange(n), len(own)), np.tile(own, n))
+    return Seats(given, s, np.repeat(np.arange(n), len(own)), np.tile(own, n))
 
 
 class AtRandom:
@@ -418,9 +415,9 @@ class AtRandom:
         return random_actions(at.game.action, self.rng.random((len(at.seat), 4)), legal)
 
 
-def play(given: LaneWorld, one: Any, two: Any, n: int, seed: int) -> np.ndarray:
+def play(given: LaneGame, one: Any, two: Any, n: int, seed: int) -> np.ndarray:
     """Who has won, [n]: 1 the first, -1 the second."""
-    game, s, won = LaneGame(given), begun(given, n, seed), np.zeros(n)
+    game, s, won = given, begun(given, n, seed), np.zeros(n)
     running = np.ones(n, bool)
     while running.any():
         action = {k: np.zeros((n, given.seats), np.int64) for k in w.PARTS}
@@ -434,7 +431,7 @@ def play(given: LaneWorld, one: Any, two: Any, n: int, seed: int) -> np.ndarray:
     return won
 
 
-def shares(given: LaneWorld, better: Any, worse: Any, n: int, seed: int) -> tuple[int, int]:
+def shares(given: LaneGame, better: Any, worse: Any, n: int, seed: int) -> tuple[int, int]:
     """Wins of each over n matches from either side."""
     won = np.concatenate([play(given, better, worse, n, seed), -play(given, worse, better, n, seed + 1)])
     return int((won > 0).sum()), int((won < 0).sum())
@@ -442,7 +439,7 @@ def shares(given: LaneWorld, better: Any, worse: Any, n: int, seed: int) -> tupl
 
 @pytest.mark.parametrize("level", [1, 2, 3, 4])
 def test_what_a_bot_does_is_legal_and_follows_from_the_state_of_its_match_alone(level):
-    given, rng, bot = LaneWorld(team=3, lanes=1), np.random.default_rng(level), LaneBot(level)
+    given, rng, bot = LaneGame(team=3, lanes=1), np.random.default_rng(level), LaneBot(level)
     used: set[int] = set()
     for seed in range(4):
         s = begun(given, 30, seed)
@@ -451,7 +448,7 @@ def test_what_a_bot_does_is_legal_and_follows_from_the_state_of_its_match_alone(
         before, at, legal, named = (
             tree.map(np.copy, s),
             seats_of(given, s),
-            LaneGame(given).legal(s),
+            given.legal(s),
             nameable(given, s),
         )
         whole, some = bot(None, None, at), rng.permutation(180)[:100]
@@ -471,7 +468,7 @@ def test_what_a_bot_does_is_legal_and_follows_from_the_state_of_its_match_alone(
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("given", [DUEL, LaneWorld()], ids=["2v2", "5v5"])
+@pytest.mark.parametrize("given", [DUEL, LaneGame()], ids=["2v2", "5v5"])
 def test_levels_are_in_order(given):
     for level, _ in itertools.pairwise((1, 2, 3, 4)):
         wins, losses = shares(given, LaneBot(level + 1), LaneBot(level), 60, level)

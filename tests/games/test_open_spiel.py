@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import sys
+from collections import OrderedDict
 from contextlib import nullcontext
 from typing import Any
 
@@ -15,7 +16,7 @@ import polyplay
 from polyplay.core.errors import UserError
 from polyplay.games import board_rules, open_spiel, records
 from polyplay.games.boards import game
-from polyplay.games.open_spiel import Newest, SpielGame, SpielRules, spiel_rules
+from polyplay.games.open_spiel import SpielGame, SpielRules, remember, spiel_rules
 from polyplay.search import Search, SearchOptions
 from tests.games.test_board_rules import legal_of as legal
 from tests.search.twins import UniformEvaluator
@@ -133,13 +134,10 @@ def test_what_was_not_shown_cant_be_found():
 
 
 def test_the_newest_stay():
-    newest = Newest(3)
+    known = OrderedDict[bytes, int]()
     for i in range(8):
-        newest.put(bytes([i]), i)
-        assert newest.find(b"\0") == 0, "asked for each time"
-    assert newest.find(bytes([1])) is None
-    assert newest.find(bytes([7])) == 7
-    assert len(newest) + len(newest.older) <= 6
+        remember(known, bytes([i]), i, 3)
+    assert [*known.values()] == [5, 6, 7]
 
 
 @pytest.mark.parametrize(

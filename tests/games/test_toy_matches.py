@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyplay.core import tree
-from polyplay.envs import Envs, Greedy
+from polyplay.envs import Envs
 from polyplay.games.toys import RockPaperScissors, Skirmish
 from tests.games import visitors
 from tests.games.test_arenas import digest
@@ -119,8 +119,8 @@ def test_what_a_lane_sees_is_what_its_seat_sees_in_the_state_also_where_seats_ch
 
 
 def test_lanes_may_be_answered_one_by_one():
-    """Greedy: who is ready; a match waits for all of its lanes."""
-    pool, whole = (Envs("toy:skirmish", 8, options=SHORT, batching=b).open(2) for b in (Greedy(3), Greedy(8)))
+    """Whoever is ready is given; a match waits for all of its lanes."""
+    pool, whole = (Envs("toy:skirmish", 8, options=SHORT, at_once=n).open(2) for n in (3, 8))
     rows = {0: [], 1: []}
     for number, one in enumerate((pool, whole)):
         counts = np.zeros(8, int)

@@ -13,10 +13,12 @@ from polyplay.core.errors import UserError
 from polyplay.core.tree import Field
 from polyplay.envs import Discrete, Envs, spaces
 from polyplay.envs.spaces import Conditional
-from polyplay.games.toys import TOYS, Catch, Skirmish, Toy
+from polyplay.games.toys import Catch, Skirmish, Toy
+from tests.toys import MADE
 
+CONDITIONAL = "tests.toys:ConditionalGame"
 PARTS = {"verb": Discrete(4), "unit": Discrete(4), "offset": Discrete(3)}
-ALONE = [name for name, game in TOYS.items() if game.seats == 1]  # the others: test_matches.py
+ALONE = ["catch", "memory", *MADE]  # the others: test_matches.py
 
 
 def policy(pool, rng, n):
@@ -54,7 +56,7 @@ def test_rows_follow_the_convention(name):
     assert over.any()
     assert not (rows["terminated"] & rows["truncated"]).any()
     assert (rows["reward"][rows["first"]] == 0).all()
-    assert rows["truncated"].any() == (name in ("pendulum", "still"))
+    assert rows["truncated"].any() == (name.endswith(("Pendulum", "Still")))
     assert seen[0][1]["obs"].dtype == np.dtype(pool.spec.obs.dtype)
     assert seen[0][1]["obs"].shape == (6, *pool.spec.obs.shape)
 
@@ -113,9 +115,9 @@ def drawn(name):
         ("catch", {}, drawn("catch"), -0.7, -0.5),
         ("memory", {"cues": 4}, remembers, 1, 1),
         ("memory", {"cues": 4}, lambda row: (remembers(row) + 1) % 4, -1, -1),
-        ("conditional", {}, right, 1, 1),
-        ("conditional", {}, lambda row: tree.map(lambda x: x * 0, right(row)), 0, 0),
-        ("conditional", {}, drawn("conditional"), 0.15, 0.3),  # half of the time it waits
+        (CONDITIONAL, {}, right, 1, 1),
+        (CONDITIONAL, {}, lambda row: tree.map(lambda x: x * 0, right(row)), 0, 0),
+        (CONDITIONAL, {}, drawn(CONDITIONAL), 0.15, 0.3),  # half of the time it waits
     ],
 )
 def test_what_perfect_and_random_play_score(name, options, answer, least, most):
@@ -141,7 +143,7 @@ def test_what_a_memory_shows():
 
 
 def test_what_is_illegal_ends_the_game():
-    pool = Envs("toy:conditional", 300).open(0)
+    pool = Envs(f"toy:{CONDITIONAL}", 300).open(0)
     assert pool.spec.action == Conditional(PARTS, {"unit": (1, 3), "offset": (2, 3)})
     lanes, row = pool.recv()
     assert (row["mask"]["verb"].sum(1) == 2).all()
@@ -160,10 +162,11 @@ def test_what_is_illegal_ends_the_game():
 
 
 @pytest.mark.parametrize(
-    ("name", "theirs", "state"), [("pendulum", "Pendulum-v1", "th thdot"), ("cartpole", "CartPole-v1", "x")]
+    ("name", "theirs", "state"), [("Pendulum", "Pendulum-v1", "th thdot"), ("CartPole", "CartPole-v1", "x")]
 )
 def test_it_is_gymnasiums(name, theirs, state):
-    env, pool, rng = gymnasium.make(theirs).unwrapped, Envs(f"toy:{name}", 5).open(2), np.random.default_rng(1)
+    env, pool = gymnasium.make(theirs).unwrapped, Envs(f"toy:tests.toys:{name}", 5).open(2)
+    rng = np.random.default_rng(1)
     (lanes, row), over = pool.recv(), []
     env.reset()
     env.state = np.hstack([pool._states[k][3] for k in state.split()])
@@ -175,7 +178,7 @@ def test_it_is_gymnasiums(name, theirs, state):
         assert row["obs"][3].tolist() == obs.tolist()
         assert (row["reward"][3], row["terminated"][3]) == (np.float32(reward), terminated)
         over.append(row["over"][3])
-    assert len(over) == 200 if name == "pendulum" else row["terminated"][3]
+    assert len(over) == 200 if name == "Pendulum" else row["terminated"][3]
 
 
 def test_catch_lasts_rows_and_comes_as_bytes():
@@ -209,8 +212,6 @@ def test_the_best_answer_beats_the_bot():
         ("catch", {"rows": 1}, "rows ≥ 2"),
         ("catch", {"dtype": "int8"}, "'float32' or 'uint8'"),
         ("memory", {"cues": 1}, "cues ≥ 2"),
-        ("conditional", {"rows": 0}, "toy:conditional needs rows ≥ 1, got rows=0"),
-        ("still", {"planes": 0}, "toy:still needs numbers from 1 up"),
         ("rps", {"rounds": 0}, "rounds ≥ 1, got rounds=0"),
         ("skirmish", {"health": 0}, "health ≥ 1"),
         ("skirmish", {"accuracy": 0.0}, "0 < accuracy ≤ 1"),

@@ -25,7 +25,7 @@ from polyplay.learning import Inline, Replayed, Rollouts, learn, losses, try_los
 from polyplay.learning.checkpoints import LearnerCheckpoints
 from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
-from polyplay.learning.unreal import UnrealWindows
+from polyplay.learning.unreal import KL, UnrealWindows
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.workers.crew import Crew
@@ -134,10 +134,22 @@ def test_a_loss_of_a_users_own_is_tried_before_anything_starts(source):
     for loss, wrong in ((kind(lambda x: x), True), (fits, False)):
         crew = Crew(seed=1, serial=True)
         spec = replace(task(policy=policy, loss=loss), passes=Epochs(2, 2) if source == "passes" else None)
-        crew.add(learn, source=made, spec=spec)
         with pytest.raises(UserError, match="gave Tensor, it must give") if wrong else nullcontext():
-            crew.start(("loss",))
-        crew.stop()
+            crew.add(learn, source=made, spec=spec)
+
+
+def test_a_loss_that_asks_for_a_hyperparameter_that_is_not_there_is_refused_before_anything_starts():
+    envs = Envs("toy:catch", 4)
+    policy = factory.NetworkFactory("mlp", envs.spec, {"hidden": (8,)})
+
+    class Asks(Gives):
+        def __call__(self, policy, target, batch, state, hyper):
+            return super().__call__(policy, target, batch, state, hyper)._replace(loss=hyper["temperature"])
+
+    with pytest.raises(UserError, match=r"class Asks: no hyperparameter or row 'temperature'; there are learning_rate"):
+        Crew(seed=1, serial=True).add(
+            learn, source=Inline(envs, 5), spec=task(policy=policy, loss=Asks(lambda x: losses.LossOutput(x, {})))
+        )
 
 
 def test_passes_over_what_a_replay_drew_are_refused():
@@ -202,6 +214,20 @@ def test_running_statistics_learn_from_what_is_drawn_where_that_is_asked_for():
     finish(learner.step_on_sample(item, 3.0, observe=True))
     assert [float(c) for c in counts] == [1.0, 1.0]
     assert (learner.version, learner.learnt) == (2, 6.0)
+
+
+def test_a_spec_adds_what_its_network_and_its_loss_need():
+    given = {"hidden": (8,), "core": "temporal", "core_size": 6, "auxiliary": {"value": 0.5}}
+    policy, ppo = factory.NetworkFactory("mlp", OWN, given), losses.PPO(clip_range=0.2)
+    spec = task(policy=policy, loss=ppo)
+    assert spec.loss.terms == {**KL, "value_replay": 0.5}
+    assert [type(part) for part in spec.parts] == [UnrealWindows]
+    assert spec.hyperparameters.configured["remaining"] == 1.0
+    again = replace(spec, total=1.0)
+    assert (again.loss, again.parts, again.hyperparameters) == (spec.loss, spec.parts, spec.hyperparameters)
+    plain = task(policy=policy, loss=Broken())
+    assert type(plain.loss) is Broken, "only losses of actor-critics have terms added"
+    assert "remaining" not in task(loss=replace(ppo, anneal_clip=False)).hyperparameters.configured
 
 
 OWN = EnvSpec(obs=Field((5,), "float32"), action=Discrete(3), events=("kill", "death"))

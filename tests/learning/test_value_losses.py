@@ -282,12 +282,10 @@ def t(*numbers: float) -> Tensor:
 
 
 def test_nothing_is_heard_of_what_follows_a_termination() -> None:
-    q = torch.tensor([[NAN, NAN], [1.0, 2.0]])
-    assert value_losses.scalar(t(3.0, 3.0), t(0.0, 0.5), q).tolist() == [3.0, 4.0]
     logits = torch.tensor([[[NAN] * 3] * 2, [[0.0] * 3] * 2])
     made = value_losses.categorical(t(0.8, 0.8), t(0.0, 0.0), logits, 0.5, 1.5)
     torch.testing.assert_close(made[0], made[1])
-    assert value_losses.targeted(t(1.0, 2.0), t(0.0, 0.5), t(NAN, 4.0)).tolist() == [1.0, 4.0]
+    assert value_losses.td_target(t(1.0, 2.0), t(0.0, 0.5), t(NAN, 4.0)).tolist() == [1.0, 4.0]
 
 
 # ------------------------------------------------------------------------------------------------ categorical
@@ -480,11 +478,10 @@ def test_the_same_update_shows_the_same_images_and_every_symmetry_comes():
 @pytest.mark.parametrize(
     ("call", "says"),
     [
-        (lambda: value_losses.scalar(*torch.ones(2, 2), torch.zeros(3, 4)), r"must be one \[B\]; .*\[2\], \[3\]"),
-        (lambda: value_losses.scalar(*torch.ones(2, 2), torch.zeros(2, 4), torch.zeros(2, 5)), r"\[2, 4\], \[2, 5\]"),
+        (lambda: value_losses.td_target(*torch.ones(2, 2), torch.zeros(3)), r"must be one \[B\]; .*\[2\], \[3\]"),
         (lambda: value_losses.categorical(*torch.ones(2, 2), torch.zeros(2, 4), 0.0, 1.0), r"\[B, A, K\].*\[2, 4\]"),
         (lambda: value_losses.project(torch.ones(2, 1), *torch.ones(2, 2), 0.0, 1.0), "with K >= 2"),
-        (lambda: value_losses.targeted(*torch.ones(2, 2), torch.ones(2, 1)), r"must be one \[B\]; .*\[2, 1\]"),
+        (lambda: value_losses.td_target(*torch.ones(2, 2), torch.ones(2, 1)), r"must be one \[B\]; .*\[2, 1\]"),
         (lambda: value_losses.sequence_priority(torch.ones(3, 2), torch.ones(3), 0.9), r"one \[T, B\] shape"),
     ],
 )

@@ -88,7 +88,7 @@ def test_ties_are_broken_evenly_and_without_noise_by_the_first() -> None:
     with torch.no_grad():
         for p in policy.head.parameters():
             p.zero_()
-        policy.head.advantage.last.bias[1:] = 2.0  # actions 1, 2, 3 are equally good
+        policy.head.branches[0][-1].bias[1:] = 2.0  # actions 1, 2, 3 are equally good
     step = {"obs": torch.ones(9000, 2)}
     assert (policy.act(step, {})[0]["action"] == 1).all()
     step["noise"] = torch.rand(9000, 3)
@@ -126,7 +126,7 @@ def test_bfloat16_is_close_and_its_copies_serve_only_who_asks() -> None:
     torch.testing.assert_close(near, exact, atol=0.01, rtol=0.1)
     with torch.no_grad():
         half.cache_weights()
-        half.head.advantage.hidden.weight.mul_(2.0)
+        half.head.branches[0][0].weight.mul_(2.0)
         assert torch.equal(half.scores({"obs": obs}, {}, cached=True), near), "old until told"
         changed = half.scores({"obs": obs}, {})
         assert not torch.equal(changed, near), "who learns has the present weights"
@@ -263,12 +263,12 @@ def test_dueling_streams_are_identifiable(atoms: int) -> None:
     head = QHead(7, 3, atoms, 8, dueling=True)
     x = torch.randn(6, 7)
     out = head(x)
-    value = head.value(x, None, False).view(6, *([atoms] if atoms else []))
-    advantage = head.advantage(x, None, False).view(out.shape)
+    advantage, value = (last(hidden(x).relu()) for hidden, last in head.branches)
+    value, advantage = value.view(6, *([atoms] if atoms else [])), advantage.view(out.shape)
     torch.testing.assert_close(out.mean(1), value)
     torch.testing.assert_close(out - out[:, :1], advantage - advantage[:, :1])
     with torch.no_grad():
-        head.advantage.last.bias += 3.0 if not atoms else torch.randn(atoms).repeat(3)
+        head.branches[0][-1].bias += 3.0 if not atoms else torch.randn(atoms).repeat(3)
     torch.testing.assert_close(head(x), out)  # what all actions' advantages share vanishes
 
 
@@ -295,7 +295,7 @@ def test_the_features_gradient_is_scaled_and_nothing_else() -> None:
         y = x * 1.0
         out = head(y)
         out.square().sum().backward()
-        grads.append((out.detach(), x.grad, head.advantage.hidden.weight.grad, head.value.last.weight.grad))
+        grads.append((out.detach(), x.grad, head.branches[0][0].weight.grad, head.branches[1][-1].weight.grad))
     for i, factor in enumerate((1.0, 2**-0.5, 1.0, 1.0)):
         torch.testing.assert_close(grads[1][i], grads[0][i] * factor)
     assert scaled(torch.zeros(1, 7)).shape == (1, 3), "and without a gradient as well"

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 import math
-from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,7 +14,7 @@ from torch import Tensor, nn
 from polyplay.core import tree
 from polyplay.nets import recurrent
 from polyplay.nets.layers import Linear
-from polyplay.nets.recurrent import EVERY, Memory, Temporal, TemporalLinks, kl_terms
+from polyplay.nets.recurrent import Memory, Temporal, kl_terms
 
 
 def zeros(core: Temporal | recurrent.Core, lanes: int) -> dict:
@@ -201,123 +198,53 @@ def weights(*shape: int) -> Tensor:
     return raw / total * torch.rand(*shape[:-1], 1, dtype=torch.float64).mul(1.3).clamp_max(1.0)
 
 
-# Links along the order of writing: their invariants, and that learning from many accesses, of all lanes or some, is
+# Links along the order of writing: values and gradients are those of plain operations, and few rows are kept.
 
 
-class PlainLinks:
-    """As TemporalLinks, by plain operations on one lane after the other, from which autograd keeps all."""
-
-    def __init__(self, link: Tensor):
-        self.links = list(link.unbind())
-
-    def read_links(
-        self, precedence: Tensor, write_weights: Tensor, read_weights: Tensor, lanes: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        ahead, back = [], []
-        others = 1.0 - torch.eye(precedence.shape[1], dtype=precedence.dtype)
-        for k, b in enumerate(range(len(self.links)) if lanes is None else lanes.tolist()):
-            w = write_weights[k]
-            kept = (1.0 - w[:, None] - w[None, :]) * self.links[b]
-            self.links[b] = (kept + torch.outer(w, precedence[k])) * others
-            ahead.append(read_weights[k] @ self.links[b].T)
-            back.append(read_weights[k] @ self.links[b])
-        return torch.stack(ahead), torch.stack(back)
-
-    def clear(self, lanes: Tensor) -> None:
-        self.links = [x * 0.0 if gone else x for x, gone in zip(self.links, lanes.tolist(), strict=True)]
-
-    def end(self) -> Tensor:
-        return torch.stack(self.links)
-
-
-class Access(NamedTuple):
-    cleared: Tensor | None
-    lanes: Tensor | None
-    numbers: tuple[Tensor, Tensor, Tensor]
-
-
-def accesses(n: int, lanes: int, slots: int, reads: int, chance: float) -> list[Access]:
-    """Random ones, some lanes cleared before them, or only some in them, by chance."""
-    made = []
-    for _ in range(n):
-        some = (torch.rand(lanes) < 0.5).nonzero().squeeze(1) if torch.rand(()) < chance else None
-        cleared = torch.rand(lanes) < 0.4 if torch.rand(()) < chance / 2 else None
-        k = lanes if some is None else len(some)
-        if k:
-            made.append(Access(cleared, some, (weights(k, slots), weights(k, slots), weights(k, reads, slots))))
-    return made
-
-
-def play(links: TemporalLinks | PlainLinks, said: list[Access]) -> list[Tensor]:
-    """Both ways of every access. As in a memory, what is read decides what is read and written next."""
-    found: list[Tensor] = []
-    for cleared, lanes, (precedence, write, read) in said:
-        if cleared is not None:
-            links.clear(cleared)
-        last = found[-1].mean() if found else 0.0
-        found += links.read_links(precedence, write * (1.0 - 0.1 * last), read + 0.1 * last, lanes)
-    return found
-
-
-def losses(links: TemporalLinks | PlainLinks, said: list[Access], ended: bool) -> Tensor:
-    """Of weights that differ from one to the next."""
-    found = play(links, said)
-    found += [links.end()] if ended else []
-    return sum((torch.sin(i + torch.arange(x.numel())) * x.flatten()).sum() for i, x in enumerate(found))
+def plain_links(link: Tensor, precedence: Tensor, write: Tensor, read: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """As _FollowLinks, one lane after the other."""
+    found, others = [], 1.0 - torch.eye(precedence.shape[1], dtype=precedence.dtype)
+    for old, p, w, r in zip(link, precedence, write, read, strict=True):
+        new = ((1.0 - w[:, None] - w[None, :]) * old + torch.outer(w, p)) * others
+        found.append((new, r @ new.T, r @ new))
+    return tuple(torch.stack(x) for x in zip(*found, strict=True))
 
 
 @settings(QUICK, max_examples=20)
-@given(SEEDS, LANES, SLOTS, READS, st.integers(1, 2 * EVERY + 5), st.sampled_from([0.0, 0.6]), st.booleans())
-def test_numbers_and_gradients_are_those_of_plain_operations(seed, lanes, slots, reads, n, chance, ended):
+@given(SEEDS, LANES, SLOTS, READS)
+def test_links_and_their_gradients_are_those_of_plain_operations(seed, lanes, slots, reads):
     torch.manual_seed(seed)
-    said, link = accesses(n, lanes, slots, reads, chance), torch.rand(lanes, slots, slots).double() / slots
-    if not said:
-        return
-    for ours, plain in zip(play(TemporalLinks(link), said), play(PlainLinks(link), said), strict=True):
-        torch.testing.assert_close(ours, plain, rtol=1e-12, atol=1e-12)
-    inputs = [x.requires_grad_() for x in (link, *(x for access in said for x in access.numbers))]
-    found = [torch.autograd.grad(losses(kind(link), said, ended), inputs) for kind in (TemporalLinks, PlainLinks)]
-    for ours, plain in zip(*found, strict=True):
-        torch.testing.assert_close(ours, plain, rtol=1e-9, atol=1e-10)
+    given = torch.rand(lanes, slots, slots).double() / slots, weights(lanes, slots), weights(lanes, slots)
+    given = [x.requires_grad_() for x in (*given, weights(lanes, reads, slots))]
+    shares, found = [], []
+    for follow in (recurrent._FollowLinks.apply, plain_links):
+        out = follow(*given)
+        shares = shares or [torch.randn_like(x) for x in out]
+        total = sum((x.square() * share).sum() for x, share in zip(out, shares, strict=True))
+        found.append([*out, *torch.autograd.grad(total, given)])
+    torch.testing.assert_close(*found, rtol=1e-10, atol=1e-12)
 
 
-def matrices(shape: tuple[int, ...]) -> int:
-    """Of this shape that are in memory."""
-    found = (x for x in gc.get_objects() if issubclass(type(x), Tensor) and x.shape == shape)
-    return len({x.untyped_storage().data_ptr() for x in found if x.untyped_storage().nbytes() >= x.nbytes})
-
-
-def unrolled(n: int, shape: tuple[int, int, int]) -> Iterator[int]:
-    """How many matrices there are after n accesses, then while three of them are undone."""
-    lanes, slots, _ = shape
-    links, going_back, total = TemporalLinks(torch.zeros(shape)), [], torch.zeros(())
-    for i in range(n):
-        write = weights(lanes, slots).float().requires_grad_()
-        if i in (0, EVERY - 1, n - 1):
-            write.register_hook(lambda _: going_back.append(matrices(shape)))
-        ahead, _ = links.read_links(weights(lanes, slots).float(), write, weights(lanes, 2, slots).float())
-        total = total + ahead.square().sum()
-    yield matrices(shape)
-    total.backward()
-    yield from going_back
-
-
-def test_learning_holds_few_matrices():
-    n = 4 * EVERY + 3
-    behind, *going_back = unrolled(n, (2, 61, 61))
-    assert behind == 1 + 5  # the newest, and those kept
-    assert max(going_back) == 1 + 5 + (EVERY - 1) + 1  # those between two of them, and the gradient
-    assert max(going_back) < n / 2
+@pytest.mark.parametrize("most", [2, 5, 10**9])  # rows at once of 12
+def test_an_unroll_is_the_same_whatever_it_computes_anew(monkeypatch, most):
+    torch.manual_seed(0)
+    core, (rows, lanes) = Temporal(5, 8, memory=Memory(6, 4, 2)), (12, 3)
+    core.apply_hyperparameters({"period": 2.0})
+    x, first, noise = torch.randn(rows, lanes, 5), torch.rand(rows, lanes) < 0.2, torch.randn(rows, lanes, 8)
+    found, computed = [], []
+    step = core._step
+    monkeypatch.setattr(core, "_step", lambda *given: (computed.append(1), step(*given))[1])
+    for limit in (10**9, most):
+        monkeypatch.setattr(recurrent, "LINKS", limit * 2 * lanes * 36)
+        computed.clear()
+        z, after, latent = core.unroll(x, first, zeros(core, lanes), noise=noise)
+        grads = torch.autograd.grad(z.square().sum() + kl_terms(latent)["kl_prior"].sum(), [*core.parameters()])
+        found.append([z, *latent[:4], *(leaf for _, leaf in tree.leaves(after)), *grads])
+        assert len(computed) == (rows if limit >= rows else 2 * rows)
+    torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
 
 
 # The memory as a whole: against loops over numbers, to the bit in every batch, and learning to copy with it.
-
-
-def access(memory: Memory, x: Tensor, state: dict[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
-    """One, with its links."""
-    links = TemporalLinks(state["link"])
-    words, after = memory(x, state, links.read_links)
-    return words, {**after, "link": links.end()}
 
 
 def blank(memory: Memory, lanes: int) -> dict[str, Tensor]:
@@ -393,7 +320,7 @@ def test_an_access_is_loops_over_numbers(dims):
     state, x = used(memory, 3), torch.randn(4, 3, memory.interface).double()
     lanes = [{k: v[b].numpy().copy() for k, v in state.items()} for b in range(3)]
     for row in x:
-        words, state = access(memory, row, state)
+        words, state = memory(row, state)
         for b in range(3):
             expected, lanes[b] = access_twin(row[b].numpy(), lanes[b])
             np.testing.assert_allclose(words[b], expected, rtol=1e-9, atol=1e-12)
@@ -409,7 +336,7 @@ def test_a_lane_is_to_the_bit_the_same_in_every_batch(dims):
     def play(lanes: slice) -> dict[str, Tensor]:
         state = blank(memory, len(range(33)[lanes]))
         for x in rows:
-            words, state = access(memory, x[lanes], state)
+            words, state = memory(x[lanes], state)
         return {**state, "words": words}
 
     batches = [(n, play(slice(0, n))) for n in (5, 16, 33)]
@@ -426,7 +353,7 @@ def test_gradients_of_an_access():
     written = state.pop("write_weights")
 
     def numbers(x: Tensor, *given: Tensor) -> tuple[Tensor, ...]:
-        words, after = access(memory, x, {**dict(zip(state, given, strict=True)), "write_weights": written})
+        words, after = memory(x, {**dict(zip(state, given, strict=True)), "write_weights": written})
         return (words, *after.values())
 
     inputs = [torch.randn(2, memory.interface).double(), *state.values()]

@@ -13,7 +13,7 @@ from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population.referee import NO_COPIES, Opponents, Referee
 from polyplay.population.rules import Evolution
 
-PLAYERS = "elo", "mu", "sigma", "quality", "games", "points", "kind", "agent", "version"
+PLAYERS = "elo", "quality", "games", "points", "kind", "agent", "version"
 DUEL = (0, 1)  # two teams of one seat each
 
 

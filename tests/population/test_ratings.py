@@ -14,12 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.core.files import write_json
+from polyplay.population import ratings
 from polyplay.population.ratings import (
     RATINGS,
     REFERENCES,
-    Elo,
-    TrueSkill,
+    elo_change,
     next_reference,
+    rate,
     rate_against,
     rate_lines,
     read_rated,
@@ -30,19 +31,25 @@ from polyplay.population.ratings import (
 )
 
 
-def test_trueskill_is_that_of_the_package():
-    """149 random matches of teams of 1 to 5, as the package `trueskill` rates them with an exact error function."""
+def test_trueskill_is_that_of_the_package(monkeypatch):
+    """Random matches of two, as the package `trueskill` rates them with an exact error function: with other numbers,
+    and a skill that changes by τ before each match.
+    """
     for match in json.loads((Path(__file__).parent / "trueskill_matches.json").read_text()):
-        found = TrueSkill(**match["rules"]).rate(*match["teams"], match["points"])
-        for team, then in zip(found, match["then"], strict=True):
-            assert np.array(team) == pytest.approx(np.array(then), abs=1e-6)
+        rules = match["rules"]
+        players = [(mu, math.hypot(sigma, rules["tau"])) for mu, sigma in match["players"]]
+        monkeypatch.setattr(ratings, "BETA", rules["beta"])
+        margin = rules["beta"] * NORMAL.inv_cdf((rules["draw"] + 1) / 2) * math.sqrt(2)
+        monkeypatch.setattr(ratings, "MARGIN", margin)
+        found = rate(*players, match["points"])
+        assert np.array(found) == pytest.approx(np.array(match["then"]), abs=1e-6)
 
 
 def test_elo_by_hand():
     assert win_probability(1400, 1000) == pytest.approx(10 / 11)
     assert win_probability(1000, 1400) == pytest.approx(1 / 11)
-    assert (Elo(k=32).change(1000, 1000, 1), Elo(k=32).change(1000, 1000, 0.5)) == (16, 0)
-    assert Elo(k=11).change(1400, 1000, 0) == pytest.approx(-10)
+    assert (elo_change(1000, 1000, 1), elo_change(1000, 1000, 0.5)) == (8, 0)
+    assert elo_change(1400, 1000, 0) == pytest.approx(-160 / 11)
 
 
 NORMAL = NormalDist()
@@ -137,7 +144,7 @@ def test_the_first_match_of_every_two_comes_before_the_second_of_any():
     skills = dict.fromkeys(NAMES, (25.0, 25 / 3))
     for match in range(4):
         for (one, other), points in PAIRS.items():
-            (skills[one],), (skills[other],) = TrueSkill().rate([skills[one]], [skills[other]], points[match])
+            skills[one], skills[other] = rate(skills[one], skills[other], points[match])
     random = skills["random"][0]
     assert reference_skills(NAMES, PAIRS) == {name: (mu - random, sigma) for name, (mu, sigma) in skills.items()}
 
@@ -147,7 +154,7 @@ def test_references_of_a_file_that_is_of_others_or_damaged_are_not_known(tmp_pat
     settings, skills = reference_settings("toy:skirmish", NAMES), {"random": 0.0, "a": 1.5, "b": 2.5}
     made = {**settings, "references": [{"name": name, "mu": mu, "sigma": 2.0} for name, mu in skills.items()]}
     write_json(tmp_path / REFERENCES, made)
-    assert settings["trueskill"] == {"mu": 25, "sigma": 25 / 3, "beta": 25 / 6, "tau": 0, "draw": 0.02}
+    assert settings["trueskill"] == {"mu": 25, "sigma": 25 / 3, "beta": 25 / 6, "draw": 0.02}
     assert read_references(tmp_path) == read_references(tmp_path, settings) == skills
     for other in (("toy:skirmish+health=2", NAMES), ("toy:skirmish", NAMES[::-1])):
         assert read_references(tmp_path, reference_settings(*other)) == {}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from polyplay.core.files import read_lines
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.population import referee as referees
 from polyplay.population.league_log import LOG, SUMMARY, LeagueState
-from polyplay.population.ratings import TrueSkill, win_probability
+from polyplay.population.ratings import win_probability
 from polyplay.population.referee import (
     RATE,
     Opponents,
@@ -331,11 +330,10 @@ class Twin:
         self.games: Counter[tuple[str, str]] = Counter()
         self.points: Counter[tuple[str, str]] = Counter()
         self.elo = dict.fromkeys(["0", "1", "2", "bot:scripted"], 1000.0)
-        self.skill = dict.fromkeys(self.elo, (25.0, 25 / 3))
         for row in read_lines(directory / LOG):
             if "post" in row:
                 agent, _ = row["post"].split("-")
-                self.elo[row["post"]], self.skill[row["post"]] = self.elo[agent], self.skill[agent]
+                self.elo[row["post"]] = self.elo[agent]
             for i in row.get("played", ()):
                 self.matches.setdefault(row["actor"], []).append(tuple(row["of"][i]))
                 self.rate(*row["of"][i])
@@ -348,8 +346,6 @@ class Twin:
         change = 16 * (points - 1 / (1 + 10 ** ((self.elo[b] - self.elo[a]) / 400)))
         self.elo[a] += change
         self.elo[b] -= change
-        moving = [(m, math.hypot(s, 25 / 300 if len(p) == 1 else 0)) for p in (a, b) for m, s in [self.skill[p]]]
-        (self.skill[a],), (self.skill[b],) = TrueSkill().rate(moving[:1], moving[1:], points)
         for pair, won in (((a, b), points), ((b, a), 1 - points)):
             self.games[pair] += 1
             self.points[pair] += won
@@ -361,7 +357,6 @@ class Twin:
         for row in [*saved["players"], *saved["history"]]:
             name = row["name"]
             assert row["elo"] == pytest.approx(self.elo[name], abs=1e-9)
-            assert (row["mu"], row["sigma"]) == pytest.approx(self.skill[name], abs=1e-9)
             for other in self.elo if name not in left else row["against"]:
                 if other not in left and name not in left:
                     met = row["against"].get(other, [0, 0.0])

@@ -14,7 +14,7 @@ import pytest
 from polyplay.core import machine
 from polyplay.core.worker import EPISODES, Counters
 from polyplay.runs import crew_metrics
-from polyplay.runs.crew_metrics import KINDS, OVERFITS, REPORTS, REUSED, SILENCE, CrewMetrics, SelfPlayAlarms
+from polyplay.runs.crew_metrics import KINDS, SILENCE, CrewMetrics
 from tests.reports import KEYS
 
 
@@ -103,12 +103,12 @@ def test_games_are_reported_once_and_those_missed_are_counted(crew, metrics):
     row = crew.counters.row(0)
     games: list[tuple] = []
     warnings: list[str] = []
-    reporter: Any = SimpleNamespace(episode=lambda game, row: games.append((game, row)))
+    reporter: Any = SimpleNamespace(episode=games.append)
     row.episode(1.5, 20, 7)
     for _ in range(2):
         metrics.report_games(reporter, warnings.append)
     game = {"frames": 400, "steps": 100, "episodic_return": 1.5, "lane": 7, "episodic_length": 20}
-    assert (games, warnings) == ([(game, 0)], [])
+    assert (games, warnings) == ([game], [])
     for _ in range(EPISODES + 3):
         row.episode(0.0, 1, 0)
     metrics.report_games(reporter, warnings.append)
@@ -191,24 +191,3 @@ def test_memory_is_looked_at_so_seldom_that_it_costs_nothing():
         assert memory() == looks[-1]
         now[0] += 0.5
     assert (looks[0], len(looks)) == (0.25, 4)  # the next one is 25 s later
-
-
-def losses(learnt: float | None, fresh: float | None, ratio: float | None = 2.0) -> dict[str, float | None]:
-    return {"value_loss": learnt, "fresh_value_loss": fresh, "replay_ratio": ratio}
-
-
-@pytest.mark.parametrize(
-    ("reports", "lines"),
-    [
-        ([losses(0.5, 0.5, 4.0)] * 3, []),
-        ([losses(0.5, 0.5, None), losses(0.5, 0.5, 6.0)], [REUSED]),
-        ([losses(0.36, 0.5)] * 2 * REPORTS, []),
-        ([losses(0.1, 0.5)] * (REPORTS - 1), []),
-        ([losses(0.1, 0.5)] * REPORTS, [OVERFITS]),
-        ([losses(None, 0.5)] * 2 * REPORTS + [losses(0.1, None)] * 2 * REPORTS, []),
-        ([{"value_loss": 0.1, "replay_ratio": 8.0}], []),  # of another system
-    ],
-)
-def test_a_network_that_overfits_its_games_is_told(reports: list[dict[str, float | None]], lines: list[str]):
-    alarms = SelfPlayAlarms()
-    assert [line for row in reports for line in alarms.look(row)] == lines

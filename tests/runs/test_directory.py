@@ -9,9 +9,7 @@ import os
 import stat
 import subprocess
 import sys
-import types
 from contextlib import closing
-from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
@@ -154,7 +152,6 @@ CUTS: list[tuple[str, list[Any], dict[str, Any], list[Any]]] = [
     ("games.jsonl", MATCHES, {}, MATCHES[:3]),
     # lanes 0 and 1 had ended two games by then, the second of which was noted later; or three, one of which has no line
     ("episodes.jsonl", GAMES, {"games": {"0+2": 2}}, [*GAMES[:2], GAMES[2] | {"frames": 100, "steps": 100}, GAMES[4]]),
-    ("episodes.jsonl", GAMES[:1], {"games": {"0+2": 3}}, [GAMES[0] | {"games": 3}]),
 ]
 
 
@@ -285,14 +282,8 @@ def write_rows(path: Path) -> Path:
     return path
 
 
-def test_columns_with_and_without_pandas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    pandas = types.ModuleType("pandas")
-    pandas.__spec__ = ModuleSpec("pandas", None)
-    pandas.DataFrame = lambda columns: ("frame", columns)  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pandas", pandas)
-    kind, columns = directory.read_table(write_rows(tmp_path / "metrics.jsonl"))
-    monkeypatch.setattr(directory.importlib.util, "find_spec", lambda name: None)
-    assert (kind, columns) == ("frame", directory.read_table(tmp_path / "metrics.jsonl"))
+def test_columns(tmp_path: Path):
+    columns = directory.read_table(write_rows(tmp_path / "metrics.jsonl"))
     assert columns == {"frames": [100, 150], "wall_seconds": [1.0, 1.0], "loss": [None, 2.0]}
     assert directory.read_table(tmp_path / "absent.jsonl") == {}
 

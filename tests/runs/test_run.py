@@ -243,8 +243,8 @@ def test_a_signal_saves_and_nothing_outlives_the_run(how, tmp_path):
 
 
 FILES = ("config.json", "MANIFEST", "metrics.jsonl", "episodes.jsonl", "updates.jsonl", "evaluations.jsonl")
-FILES += ("decisions.jsonl", "deliveries-0.jsonl", "summary.json", "scores.json")
-READ = ("config.json", "MANIFEST", "episodes.jsonl", "scores.json")  # by those who only read, too
+FILES += ("decisions.jsonl", "deliveries-0.jsonl", "summary.json", "EVALUATION")
+READ = ("config.json", "MANIFEST", "episodes.jsonl", "EVALUATION")  # by those who only read, too
 VALUES = [b"", b"null", b"[]", b"{}", b'"x"', b"-1", b"1e308", b"1" + b"0" * 400, b"true", b"NaN", b'{"a": {"b": 1}}']
 VALUE = re.compile(rb'"[^"]*"|-?\d[\d.e+-]*|\[[^\[\]]*\]|\{[^{}]*\}')
 
@@ -296,7 +296,8 @@ def test_mangled_json_is_one_line_or_the_checkpoint_before(
     for case in range(10):
         rng, run = random.Random(f"{name} {case}"), shutil.copytree(whole, tmp_path / str(case))
         old, new = checkpoint.everything(run)
-        file = new / "manifest.json" if name == "MANIFEST" else run / name
+        special = {"MANIFEST": new / "manifest.json", "EVALUATION": next(run.glob("evaluation-*.json"))}
+        file = special.get(name, run / name)
         file.write_bytes(mangled(file.read_bytes(), rng))
         begun.clear()
         status, err = command_ends(capfd, "resume", str(run), "--steps", "2000")

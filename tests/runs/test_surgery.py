@@ -99,7 +99,7 @@ def test_statistics_of_a_core_that_grows_are_kept(old: Path, tmp_path: Path):
         ("--heroes 3", "--heroes"),
         ("--hidden 128", "torso.layers.2.weight would be missing in the new network"),
         ("--network mlp(128,128,relu)", "the grown network is not the old one: its activations are ReLU, those of"),
-        ("--env toy:pendulum", "--env: toy:pendulum given, whose actions are of another kind"),
+        ("--env toy:tests.toys:Pendulum", "--env: toy:tests.toys:Pendulum given, whose actions are of another kind"),
         ("", "surgery: nothing changes"),
     ],
 )

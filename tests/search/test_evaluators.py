@@ -120,9 +120,7 @@ def test_the_fastest_way_is_chosen(monkeypatch):
 
     clock = [0.0]
     monkeypatch.setattr(evaluators.time, "perf_counter", lambda: clock[0])
-    monkeypatch.setattr(
-        evaluators, "_make_backend", lambda network, batch, backend, precision, threads: Slow(precision)
-    )
+    monkeypatch.setattr(evaluators, "_make_backend", lambda network, batch, backend, precision: Slow(precision))
     monkeypatch.setattr(evaluators, "is_half", lambda how, device: True)
     assert choose_backend(network, 8, "torch") == ("torch", "bfloat16")
     assert choose_backend(network, 8, "torch", "float32") == ("torch", "float32")

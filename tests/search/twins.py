@@ -47,7 +47,6 @@ class Node:
     pending: int = 0
     raw: float = 0.0
     evaluated: bool = False
-    explored: np.float32 = np.float32(0)  # noqa: RUF009 - immutable
     priors: dict[int, np.float32] = field(default_factory=dict)  # with edges in the order of the legal moves
     noisy: dict[int, np.float32] | None = None
     children: dict[int, Node] = field(default_factory=dict)
@@ -63,8 +62,8 @@ class TwinSearch:
     def __init__(self, game: Game, options: SearchOptions, seed: int, lane: int):
         self.game, self.o, self.lane = game, options, lane
         self.key = np.random.SeedSequence(seed).generate_state(1, np.uint64)[0]
-        self.max_nodes, self.max_edges = options.room(game)
-        self.searches, self.done, self.given_up, self.edges = 0, 0, 0, 1
+        _, self.max_edges = options.room(game)
+        self.searches, self.done, self.edges = 0, 0, 1
         self.waiting: list[list[Node]] = []
 
     def restart(self) -> None:
@@ -123,7 +122,6 @@ class TwinSearch:
         record = node.record.copy()
         child = Node(record, board_rules.play(self.game.numbers, record, action))
         node.children[action] = child
-        node.explored = F(node.explored + (node.noisy or node.priors)[action])
         return [*path, child]
 
     def targets(self) -> dict[int, float]:
@@ -134,12 +132,12 @@ class TwinSearch:
         return {a: n / sum(visits.values()) for a, n in visits.items()}
 
     def _visits(self, node: Node) -> int:
-        return node.n + self.o.virtual_loss * node.pending
+        return node.n + node.pending
 
     def _score(self, node: Node, action: int) -> np.float32:
         child, prior = node.children.get(action), (node.noisy or node.priors)[action]
         visits = self._visits(child) if child else 0
-        q = F(-(child.total + self.o.virtual_loss * child.pending) / visits) if child and visits else self._fpu(node)
+        q = F(-(child.total + child.pending) / visits) if child and visits else self._fpu(node)
         return F(q + F(F(prior / F(1 + visits)) * self._factor(self._visits(node))))
 
     def _factor(self, n: int) -> np.float32:
@@ -150,10 +148,7 @@ class TwinSearch:
     def _fpu(self, node: Node) -> np.float32:
         if self.o.fpu == "zero":
             return F(0)
-        value = node.total / node.n
-        if self.o.fpu != "parent" and not (node is self.root and self.o.noise):
-            value -= self.o.fpu * math.sqrt(float(node.explored))
-        return F(value)
+        return F(node.total / node.n)
 
     def _back_up(self, path: list[Node], value: float) -> None:
         """`value` is for the mover of the last node."""
@@ -199,9 +194,6 @@ class TwinSearch:
             dirichlet(np.uint64(stream(self.key, self.lane, self.searches)), o.noise_alpha, noise)
             clean = root.priors.items()
             root.noisy = {a: F((1 - o.noise) * float(p) + o.noise * x) for (a, p), x in zip(clean, noise, strict=True)}
-        root.explored = F(0)
-        for a, p in (root.noisy or root.priors).items():
-            root.explored = F(root.explored + p) if a in root.children else root.explored
 
     # --------------------------------------------------------------------------------------------------------- a move
 
@@ -212,19 +204,15 @@ class TwinSearch:
         child = self.root.children.get(action)
         if result == 0 and self.o.reuse and child and child.priors and self._fits(child):
             self.root, self.edges = child, 1 + size(child)[1]
-            self.done = child.n - 1 if self.o.inherited == "counted" else 0
+            self.done = child.n - 1
             self._set_root()
         else:
             self._plant(record)
         return result
 
     def _fits(self, child: Node) -> bool:
-        to_come = max(self.asked - (child.n - 1 if self.o.inherited == "counted" else 0), 0)
-        nodes, edges = size(child)
-        width = self.o.edges_per_node(self.game)
-        fits = nodes + to_come <= self.max_nodes and 1 + edges + to_come * width <= self.max_edges
-        self.given_up += not fits
-        return fits
+        to_come = max(self.asked - (child.n - 1), 0)
+        return 1 + size(child)[1] + to_come * self.o.edges_per_node(self.game) <= self.max_edges
 
 
 class UniformEvaluator:

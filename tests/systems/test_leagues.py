@@ -267,26 +267,26 @@ def test_agents_evolve_apart_and_a_run_goes_on_with_what_they_became(tmp_path, m
     given = {**RECALL, "serial": True, "exploit_every": 20, "games_per_matchup": 10}
     given |= {"ranges": ("learning_rate=log:1e-3:1e-2",)}
     run = polyplay.train("ftw", run=str(tmp_path / "run"), steps=8_000, **given)
-    copies = list(read_lines(run.directory / "lineage.jsonl"))
+    copies = read_object(run.directory / "league.json")["copies"]
     assert len(copies) >= 2
     ranges = {text.partition("=")[0]: text for text in RANGES}
-    assert {*copies[0]["new"]} >= {*CORE, "learning_rate", "entropy_cost", "reward_right", "reward_wrong"}
-    assert {*copies[0]["new"]} <= {*ranges, "reward_right", "reward_wrong"}
+    assert {*copies[0]["values"]} >= {*CORE, "learning_rate", "entropy_cost", "reward_right", "reward_wrong"}
+    assert {*copies[0]["values"]} <= {*ranges, "reward_right", "reward_wrong"}
     for copy in copies:
-        assert copy["new"] != copy["old"]
-        assert 1e-3 <= copy["new"]["learning_rate"] <= 1e-2
-        assert copy["new"]["period"] in range(5, 20)
-        assert 0.1 <= copy["new"]["reward_right"] <= 1.0
-        assert -1.0 <= copy["new"]["reward_wrong"] <= -0.1
+        assert copy["values"] != copy["old"]
+        assert 1e-3 <= copy["values"]["learning_rate"] <= 1e-2
+        assert copy["values"]["period"] in range(5, 20)
+        assert 0.1 <= copy["values"]["reward_right"] <= 1.0
+        assert -1.0 <= copy["values"]["reward_wrong"] <= -0.1
     before = learnt_with(run.directory)
-    newest = {copy["agent"]: copy["new"] for copy in copies}
+    newest = {copy["agent"]: copy["values"] for copy in copies}
     for agent, values in newest.items():
         assert {k: before[agent][k] for k in values} == values
     weights = Agent(run.directory, trust=True, agent=0)._policy.rewards.weights.tolist()
     assert weights == pytest.approx([before[0]["reward_right"], before[0]["reward_wrong"]])
 
     run = polyplay.resume(run.directory, steps=8_200)
-    more = list(read_lines(run.directory / "lineage.jsonl"))
+    more = read_object(run.directory / "league.json")["copies"]
     assert more[: len(copies)] == copies
     if len(more) == len(copies):
         assert learnt_with(run.directory) == before

@@ -14,8 +14,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.files import read_lines
 from polyplay.core.tree import Field
 from polyplay.games.toys import Catch
-from polyplay.learning.unreal import KL
-from polyplay.systems._wiring import task_costs
+from polyplay.learning.unreal import KL, task_costs
 from polyplay.workers.crew import Crew
 from tests.systems import settings as of
 
@@ -26,7 +25,8 @@ BALANCE = {"agents": 6, "learning_rate": 5e-3, "gamma": 0.98, "reward": "scale",
 CARTPOLE: Any = {**of.QUIET, "lanes": 8, "unroll": 8, "learning_rate": 4e-3, "gamma": 0.98, "lam": 0.98, "replicas": 1}
 CARTPOLE |= {"env": "CartPole-v1", "optimizer": "adam"}
 CARTPOLE |= {"entropy_cost": 0.0, "reward_scale": 0.1, "anneal": "constant"}
-PENDULUM: Any = {**CARTPOLE, "env": "toy:pendulum", "lanes": 32, "learning_rate": 3e-3, "gamma": 0.9, "lam": 0.9}
+PENDULUM: Any = {**CARTPOLE, "env": "toy:tests.toys:Pendulum", "lanes": 32, "learning_rate": 3e-3}
+PENDULUM |= {"gamma": 0.9, "lam": 0.9}
 REMEMBERS: Any = {**of.A2C, **of.MEMORY, "lanes": 32, "unroll": 8, "learning_rate": 1e-2, "core_size": 16}
 REMEMBERS |= {"replicas": 1}
 TWO_CLOCKS = {"core": "temporal", "learning_rate": 2e-2}
@@ -75,9 +75,10 @@ LONG: dict[str, tuple[str, dict[str, Any], int, float]] = {
     "impala, lag 1": ("impala", {**of.IMPALA, "lag": 1, **PROCESS}, 120_000, 0.5),
     "ppo, memory": ("ppo", {**of.PPO, **of.MEMORY, "core_size": 16, "learning_rate": 5e-3, **SERIAL}, 40_000, 0.8),
     "rainbow, Dopamine's": ("rainbow", {**of.RAINBOW, "variant": "dopamine", "sigma": 0.0, **SERIAL}, 12_000, 0.2),
-    "conditional actions": ("a2c", {**of.A2C, "env": "toy:conditional", "hidden": (32,), "learning_rate": 1e-2,
-                                    "gamma": 0.5, "entropy_cost": 0.005, "reward": "none", "unroll": 8,
-                                    "replicas": 1, **THREAD}, 20_000, 0.9),  # independent parts: 2/3
+    "conditional actions": ("a2c", {**of.A2C, "env": "toy:tests.toys:ConditionalGame", "hidden": (32,),
+                                    "learning_rate": 1e-2, "gamma": 0.5, "entropy_cost": 0.005,
+                                    "reward": "none", "unroll": 8, "replicas": 1, **THREAD},
+                            20_000, 0.9),  # independent parts: 2/3
 }  # fmt: skip
 
 
@@ -174,7 +175,7 @@ def test_costs_are_the_published_ones_unless_given():
         "reward=2,pixel": {"reward": 2.0, "pixel": 0.05},
         "pixel, reward, value=0": PUBLISHED | {"value": 0.0},
     }.items():
-        assert task_costs(page(name, auxiliary=text)) == costs
+        assert task_costs(text, page(name).unroll) == costs
     assert not wired(name).loss.terms
     spec = wired(name, auxiliary="value=0.5,pixel")
     assert spec.loss.terms == {"value_replay": 0.5, "pixel_control": 0.05}

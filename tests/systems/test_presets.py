@@ -54,7 +54,7 @@ def wired(name: str, preset: str) -> dict[str, Any]:
     source = learner.source
     if source is not None and (replay := source.replay) is not None:
         found["alpha"] = getattr(replay.sampler, "alpha", 0.0)
-        found["beta_end"] = getattr(replay.sampler, "last", 0.0) or getattr(replay.sampler, "beta", 0.0)
+        found["beta_end"] = getattr(replay.sampler, "beta_end", 0.0) or getattr(replay.sampler, "beta", 0.0)
         every = sum(part.every for part in learner.spec.parts if part.vectors)
         updates = every * (1 if learner.spec.update.asynchronous else learner.n)
         found["target_steps"] = updates * replay.batch / (replay.ratio or 1.0)

@@ -127,7 +127,7 @@ def test_every_page_has_its_row_its_presets_and_a_figure(name):
         assert set(page.presets) >= {"paper", "quick"}
         assert page.presets["paper"]() == page.Config()
     others = {"alphago_zero": "game:connect_four", "five": "arena:moba", "ftw": "arena:ctf", "league": "toy:rps"}
-    env = "toy:pendulum" if name in REAL else others.get(name, "toy:catch")
+    env = "toy:tests.toys:Pendulum" if name in REAL else others.get(name, "toy:catch")
     network = {} if name in ("alphago_zero", "ftw") else {"network": "mlp"}
     figure = diagram(page, page.Config(env=env, **network), options.RunOptions())
     assert env in figure
@@ -151,6 +151,11 @@ class Timeless:
     env: str = "toy:catch"
 
 
+@dataclass(frozen=True)
+class Twice(Small):
+    steps: int = 3
+
+
 def no_system(c: Any, crew: Any) -> Any:
     return None
 
@@ -171,6 +176,11 @@ OWN = Page(Small, no_system)
 def test_a_page_of_ones_own_is_checked(given: Any, says: str):
     with pytest.raises(UserError, match=says):
         Page(*given)
+
+
+def test_an_option_of_every_run_is_none_of_a_page():
+    with pytest.raises(UserError, match="Twice: steps is an option of every run too: rename it"):
+        options.resolve(Page(Twice, no_system), None, env="toy:catch")
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from polyplay.core.errors import UserError, WorkerLost
 from polyplay.core.files import read_lines
 from polyplay.envs import Envs
 from polyplay.nets.factory import build_network
-from polyplay.systems import _wiring
+from polyplay.workers import sizing
 from polyplay.workers.crew import Crew
 from tests.games.traits import NAME as TRAITS
 from tests.systems import settings as of
@@ -152,8 +152,8 @@ def test_learners_that_average_their_gradients_share_the_memories(tmp_path):
 )
 def test_actors_are_as_nice_as_leaves_each_learner_a_core(actors, learners, cores, nice, monkeypatch):
     """At nice n a process has 1.25⁻ⁿ of the weight of others: together they weigh one learner on each core."""
-    monkeypatch.setattr(_wiring, "cores", lambda: cores)
-    assert _wiring.niceness(actors, learners) == nice
+    monkeypatch.setattr(sizing, "cores", lambda: cores)
+    assert sizing.niceness(actors, learners) == nice
     assert actors * 1.25**-nice / max(cores - learners, 1) == pytest.approx(1.0, abs=0.15) or nice == 0
 
 
@@ -172,9 +172,8 @@ def test_it_learns_to_aim(how, tmp_path):
 @pytest.mark.long
 def test_quick_learns_to_swing_a_pendulum_up(tmp_path):
     """Torque of one sign for ever, where it ended without a rein, has about -1400, -1500 or -700."""
-    run = polyplay.train(
-        "apex_dpg", preset="quick", env="toy:pendulum", steps=20_000, run=str(tmp_path / "run"), tensorboard=False
-    )
+    given = {"env": "toy:tests.toys:Pendulum", "steps": 20_000, "tensorboard": False}
+    run = polyplay.train("apex_dpg", preset="quick", run=str(tmp_path / "run"), **given)
     assert run.exit_code == 0
     assert run.evaluate(episodes=30)["episodic_return_mean"] >= -300.0
 

@@ -19,7 +19,7 @@ from tests.systems.trained import wired
 
 CATCH = {"env": "toy:catch", "network": "mlp"}
 CHUNKS = {**CATCH, "replicas": 2, "sync": "chunked"}
-PENDULUM = {"env": "toy:pendulum"}
+PENDULUM, CONDITIONAL = ({"env": f"toy:tests.toys:{name}"} for name in ("Pendulum", "ConditionalGame"))
 
 
 IMPALA = """\
@@ -148,8 +148,8 @@ REFUSED: list[Any] = [
     ("appo", {"batch": 9}, "--batch 9 is not a multiple of --learners 1 x --lanes 4"),
     ("appo", {"batch": 8, "lag": 0, "actors": 3}, "--batch 8 takes 2 rollouts .*--lag 0 allow 1"),
     ("dqn", {"replicas": 2}, "--lanes 1 does not divide among --replicas 2: make it a multiple of that"),
-    ("dqn", PENDULUM, "toy:pendulum given, but dqn needs discrete .* .1. real.*a2c, apex_dpg take these"),
-    ("dqn", {"env": "toy:conditional"}, r"dqn needs discrete actions, this has verb: 4 discrete, unit.*\(verb 1, 3\)"),
+    ("dqn", PENDULUM, "toy:tests.toys:Pendulum given, but dqn needs discrete .* .1. real.*a2c, apex_dpg take these"),
+    ("dqn", CONDITIONAL, r"dqn needs discrete actions, this has verb: 4 discrete, unit.*\(verb 1, 3\)"),
     ("ga3c", {"min_batch": 200}, "--min-batch 200 can take more chunks than --queue 100 holds"),
     ("gorila", {"shards": 0}, "--shards: 0 given"),
     ("gorila", {**FREE, "actors": 0}, "--replay-workers 2 says nothing without --actors: give both, or leave it out"),

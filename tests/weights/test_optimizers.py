@@ -51,7 +51,7 @@ def gradients(steps: int, n: int, seed: int) -> torch.Tensor:
 )
 def test_every_flavour_equals_its_scalar_twin(name: str, grads: list[float], alpha: float, eps: float) -> None:
     rates = [0.1 / (i + 1) for i in range(len(grads))]
-    optimizer = OptimizerSpec(name, eps=eps, alpha=alpha).make(vector(), lr=1.0)
+    optimizer = OptimizerSpec(name, eps=eps, decay=alpha).make(vector(), lr=1.0)
     path = run(optimizer, torch.tensor(grads, dtype=torch.float64)[:, None], rates)
     twin = twins.rmsprop(0.0, grads, rates, alpha, eps, **optimizers.FLAVOURS[name])
     assert path[:, 0].tolist() == pytest.approx(twin, rel=1e-10, abs=1e-12)
@@ -66,7 +66,7 @@ def test_adam_is_torchs_own() -> None:
 
 def test_sgd_is_torchs_own_with_momentum_and_weight_decay() -> None:
     grads = gradients(20, 7, seed=3)
-    ours = OptimizerSpec("sgd", eps=1.0, momentum=0.8, decay=0.02).make(vector(7, seed=4), lr=0.1)
+    ours = OptimizerSpec("sgd", eps=1.0, momentum=0.8, l2=0.01).make(vector(7, seed=4), lr=0.1)
     own = torch.optim.SGD([vector(7, seed=4)], lr=0.1, momentum=0.8, weight_decay=0.02)
     torch.testing.assert_close(run(ours, grads), run(own, grads))
     plain = OptimizerSpec("sgd", eps=1.0).make(vector(), lr=0.1)
@@ -89,7 +89,7 @@ def test_a_gradient_that_never_changes_has_no_negative_variance(few: int, monkey
     """g − m² is 0 at last, in float32 a little more or less; ε = 1.5e-7 (Ape-X) would not cover that."""
     monkeypatch.setattr(optimizers, "FEW", few)
     p = torch.nn.Parameter(torch.zeros(1000))
-    optimizer = OptimizerSpec("rmsprop_dqn", eps=1.5e-7, alpha=0.5).make(p, lr=1e-5)
+    optimizer = OptimizerSpec("rmsprop_dqn", eps=1.5e-7, decay=0.5).make(p, lr=1e-5)
     p.grad = torch.linspace(-30.0, 30.0, 1000)
     for _ in range(60):
         optimizer.step()

@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from polyplay.core import processes
 from polyplay.core.errors import UserError
@@ -61,18 +61,6 @@ def check_versions(info: MachineInfo, theirs: dict[str, str]) -> None:
         raise UserError(f"--hosts: {info.name} ({info.address}) has {what}; install the same on both")
 
 
-class AgentHandle(Protocol):
-    """An agent that runs. about: what it says of itself (agent.MachineAgent.about)."""
-
-    about: dict[str, Any]
-
-    def give(self, number: int, data: bytes) -> None:
-        """A worker's pickled call, by its number; 0: the mirrors, first of all."""
-
-    def end(self) -> None:
-        """Have it end, at once where it does not by itself."""
-
-
 class Engine(ABC):
     own_cores = False  # whether machines have cores of their own, not this one's
 
@@ -99,8 +87,8 @@ GONE = 2.0  # seconds that it has to end after its link has
 
 
 class AgentProcess:
-    """config: `secret`, `address`, `timeout`; `ship`, if modules go along (agent.pack_modules). Raises UserError
-    where none comes to be.
+    """An agent that runs. about: what it says of itself (agent.MachineAgent.about). config: `secret`, `address`,
+    `timeout`; `ship`, if modules go along (agent.pack_modules). Raises UserError where none comes to be.
     """
 
     def __init__(self, name: str, config: dict[str, Any]):
@@ -119,13 +107,14 @@ class AgentProcess:
         self.about: dict[str, Any] = json.loads(answer)
 
     def give(self, number: int, data: bytes) -> None:
+        """A worker's pickled call, by its number; 0: the mirrors, first of all."""
         with contextlib.suppress(OSError):  # it is lost: the link will say so
             left = memoryview(number.to_bytes(8, "little") + len(data).to_bytes(8, "little") + data)
             while left:  # unbuffered: `end` must be able to close a pipe that is full
                 left = left[self._calls.write(left) :]
 
     def end(self) -> None:
-        """Its end of what it says closes with it."""
+        """Have it end, at once where it does not by itself. Its end of what it says closes with it."""
         with contextlib.suppress(OSError):
             self._calls.close()
         if not processes.readable([self._answers.fileno()], GONE):
@@ -305,38 +294,34 @@ def _reach(address: str) -> None:
         raise UserError(f"--hosts: no Ray cluster at {address}: {e}; allowed: ray:HOST:PORT of its head") from None
 
 
-class _NodeAgent:
+class _NodeAgent(AgentProcess):
     """What Ray starts on a node: it starts the agent and hands it calls."""
 
     def __init__(self, name: str, config: dict[str, Any]):
         os.environ.pop("OMP_NUM_THREADS", None)  # Ray's, for what computes in its own workers
         with contextlib.suppress(PermissionError):
             os.setpriority(os.PRIO_PROCESS, 0, 0)  # Ray's workers are 15 nicer
-        self.agent = AgentProcess(name, config)
+        super().__init__(name, config)
         threading.Thread(target=self._watch, args=(os.getppid(),), daemon=True).start()
 
     def _watch(self, raylet: int) -> None:
         """Ray leaves an actor alone whose raylet was killed; here the machine counts as lost then."""
         while os.getppid() == raylet:
             time.sleep(PACE)
-        self.agent.end()
+        self.end()
         os._exit(1)
 
-    def about(self) -> dict[str, Any]:
-        return self.agent.about
-
-    def give(self, number: int, data: bytes) -> None:
-        self.agent.give(number, data)
-
-    def end(self) -> None:
-        self.agent.end()
+    def describe(self) -> dict[str, Any]:
+        return self.about
 
 
 class _RayAgent:
+    """The same, on a node."""
+
     def __init__(self, ray: Any, actor: Any, info: MachineInfo):
         self._ray, self._actor = ray, actor
         try:
-            self.about: dict[str, Any] = ray.get(actor.about.remote(), timeout=OPENING)
+            self.about: dict[str, Any] = ray.get(actor.describe.remote(), timeout=OPENING)
         except ray.exceptions.GetTimeoutError:
             ray.kill(actor)
             raise UserError(
@@ -353,6 +338,9 @@ class _RayAgent:
             self._ray.get(self._actor.end.remote(), timeout=3.0)
         with contextlib.suppress(Exception):
             self._ray.kill(self._actor)
+
+
+AgentHandle = AgentProcess | _RayAgent
 
 
 def _cause(e: Exception) -> str:

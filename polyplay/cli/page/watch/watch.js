@@ -171,7 +171,7 @@ function show(view, run) {
   const now = run.now, at = view.at, self = run.self_play;
   setText(at.title, `${run.system} · ${run.env}`);
   setText(at.standing, run.standing);
-  at.standing.className = `badge ${run.standing.replace(" ", "-")}`;
+  at.standing.className = `badge ${run.standing}`;
   setText(at.reason, run.reason);
   setText(at.directory, run.directory);
   for (const button of view.buttons) button.disabled = !run.running || !token;

@@ -14,10 +14,11 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv
 import polyplay
 from polyplay.core import tree
 from polyplay.core.errors import Closed, EnvFailure, UserError
-from polyplay.envs import Envs, Greedy
+from polyplay.envs import Envs
+from polyplay.envs.base_pool import InlinePool
 from polyplay.envs.build import autoreset_mode, build_vector
-from polyplay.envs.inline_pool import InlinePool, VectorPool
 from polyplay.envs.pool import lane_seeds
+from polyplay.envs.vector_pool import VectorPool
 from polyplay.runs.plan import episodes
 from tests.envs import faulty, vectors
 from tests.envs.faulty import FINE, RAISE
@@ -32,7 +33,7 @@ def test_the_same_rows_as_with_processes():
 
 
 def test_steps_in_this_process_and_restarts_lanes():
-    pool = Envs(faulty.Obedient, 2, inline=True, batching=Greedy(2)).open(0)
+    pool = Envs(faulty.Obedient, 2, inline=True, at_once=2).open(0)
     lanes, row = pool.recv()
     assert row["obs"][:, 2].tolist() == [os.getpid()] * 2
     pool.send(lanes, np.array([FINE, RAISE]))
@@ -212,7 +213,7 @@ REFUSED = [
     (vectors.Silent, {}, "Silent: Silent does not say how it resets; its metadata must say autoreset_mode: "),
     (Pooled, {}, "Pooled: is an EnvPool, .* give --env envpool:TASK"),
     (vectors.three, {}, "three: makes 3 environments, but a group of the pool has lanes=4: give the function a para"),
-    (Counting, {"batching": Greedy(2)}, r"Counting: .* steps all its lanes at once, without Greedy\(n=2\)"),
+    (Counting, {"at_once": 2}, r"Counting: .* steps all its lanes at once, without at_once=2"),
 ]
 
 

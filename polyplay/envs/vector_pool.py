@@ -1,8 +1,8 @@
-"""Pools in the caller's thread: single and vector environments.
+"""Pools of vector environments: Gymnasium's, stepped in the caller's thread, and ale-py's.
 
-Of vector environments NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes
-ended, they are reset, all are stepped (a lane that ended must not be stepped before), and they are reset again, so that
-the row that the others got by the step is theirs by a reset. SAME_STEP: see `FINAL`.
+Of Gymnasium's, NEXT_STEP is the project's row convention as it is. With DISABLED we reset: where some lanes ended, they
+are reset, all are stepped (a lane that ended must not be stepped before), and they are reset again, so that the row
+that the others got by the step is theirs by a reset. SAME_STEP: see `FINAL`.
 """
 
 from __future__ import annotations
@@ -22,99 +22,20 @@ from polyplay.core import tree
 from polyplay.core.errors import EnvFailure, UserError
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import rules, spaces
-from polyplay.envs.base_pool import BasePool, UnitPool
+from polyplay.envs.atari import Atari, actions_of, rom
+from polyplay.envs.base_pool import BasePool
 from polyplay.envs.build import autoreset_mode, build_vector, factory, mask_note, one_line, resets_lanes
-from polyplay.envs.lane import LaneJob, Unit, lane_seed, make_unit, take_turn
+from polyplay.envs.lane import action_reader, check_contains, observation_writer
 from polyplay.envs.masks import KEY
-from polyplay.envs.pool import Envs, lane_seeds
+from polyplay.envs.pool import Envs, Lanes, lane_seeds, need, options
 from polyplay.envs.process_state import GlobalGenerators, seeding_torch
-from polyplay.envs.saved_state import reason_of
-
-
-class InlinePool(UnitPool):
-    """A Pool whose lanes step in send(). An environment that raises is restarted as in a process; one
-    that hangs hangs.
-    """
-
-    def __init__(self, envs: Envs, seed: int, lane: int):
-        super().__init__(envs, seed, lane)
-        self._asynchronous = self.seating is not None
-        job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
-        self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
-        numbers = self._ready.numbers.tolist()
-        try:
-            self._random.enter()
-            with seeding_torch():
-                make = factory(envs.name, envs.options)  # it may import a module, which may draw
-            self._units |= {i: make_unit(job, make, self._board, i) for i in numbers}
-            self._turn(numbers)
-        except BaseException:
-            self.close()
-            raise
-        self._ready.back(range(envs.lanes))
-
-    def _turn(self, numbers: list[int]) -> None:
-        self._random.enter()
-        for i in numbers:
-            while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, self._ready.ordered([i])):
-                pass
-            self._faults.steps += self.seats
-
-    def _step(self, numbers: np.ndarray, action: Tree) -> None:
-        tree.write(self._board.action, numbers, action)
-        if self.seating is None:
-            self._turn(numbers.tolist())
-            return
-        ordered = self._ready.complete(numbers).tolist()
-        self._turn(ordered)
-        self._ready.back(self._ready.ordered(ordered))
-
-    def picture(self, lane: int) -> tuple[np.ndarray, float]:
-        """The image that a lane's environment renders, and its frames per second."""
-        first = lane if self.seating is None else self.seating.own[self.seating.match[lane], 0]
-        env = self._units[int(first)].env
-        if env is None:
-            raise RuntimeError(f"lane {lane} has no environment now")
-        return env.render(), float(env.metadata.get("render_fps") or 30)
-
-    def close(self) -> None:
-        """Close every environment."""
-        super().close()
-        for unit in self._units.values():
-            unit.close()
-        self._random.leave()
-
-    def state(self) -> Batch | None:
-        """See Pool."""
-        self._check_open()
-        self._random.enter()
-        try:
-            lanes = {str(i): unit.save() for i, unit in self._units.items()}
-            random = self._random.save()
-        except Exception as e:
-            self.unsaved = reason_of(e)
-            return None
-        return {**self._saved(lanes), "random": random}
-
-    def load(self, state: Batch) -> None:
-        """See Pool. Raises UserError: an environment that does not take its state back."""
-        self._load_seating(state)
-        self._random.enter()
-        for i, unit in self._units.items():
-            try:
-                unit.load(state["lanes"][str(i)])
-            except Exception as e:
-                raise UserError(f"{unit.who}: cannot go on from what was saved: {reason_of(e)}") from e
-        self._load_rows(state)
-        if "random" in state:  # not of earlier versions
-            self._random.load(state["random"])
 
 
 def action_writer(space: gym.Space, n: int) -> Callable[[Tree], Tree]:
     """From a batch of the pool's actions to what the vector environment's `step` takes."""
     if isinstance(space, gym.Discrete):
         return lambda a: (a + space.start).astype(space.dtype)
-    one = spaces.action_reader(space)
+    one = action_reader(space)
     if not isinstance(space, gym.Dict | gym.Tuple):
         return one  # bounds and first numbers are every lane's
 
@@ -154,9 +75,9 @@ class VectorLanes:
         self.who = f"{title}, lanes {lane}–{lane + self.n - 1}"
         self.mode, self.remark = autoreset_mode(env), ""
         self.space, self.act = env.single_observation_space, action_writer(env.single_action_space, self.n)
-        self.read = spaces.observation_writer(self.space, rows["obs"], slice(None))
+        self.read = observation_writer(self.space, rows["obs"], slice(None))
         self.seen = tree.map(np.zeros_like, rows["obs"])  # of all lanes, of which rows get some
-        self.see = spaces.observation_writer(self.space, self.seen, slice(None))
+        self.see = observation_writer(self.space, self.seen, slice(None))
         self.undone = resets_lanes(env)
         self.unseen = np.zeros(self.n)  # rewards
 
@@ -171,7 +92,7 @@ class VectorLanes:
                 raise mask_note(self.title)
             self.read(obs)
             for i, one in enumerate(self._each(obs)):
-                if near := rules.check_contains(self.space, one, f"lane {i}"):
+                if near := check_contains(self.space, one, f"lane {i}"):
                     self.remark = f"{self.title}: {near} {rules.rule_suffix('bounds')}"
         self._flags(np.ones(self.n, bool))
 
@@ -237,7 +158,7 @@ class VectorLanes:
             raise UserError(f"{text} {rules.rule_suffix('final-observation')}")
         each = last if alone else list(self._each(last))
         for i in np.flatnonzero(lanes):
-            spaces.observation_writer(self.space, self.rows["obs"], int(i))(each[int(i)])
+            observation_writer(self.space, self.rows["obs"], int(i))(each[int(i)])
 
     def _each(self, obs: Any) -> Iterator[Any]:
         return iterate(batch_space(self.space, self.n), obs)
@@ -278,7 +199,7 @@ class VectorPool(BasePool):
     def __init__(self, envs: Envs, seed: int, lane: int):
         super().__init__(envs)
         self._groups = list[VectorLanes]()
-        seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._ready.width
+        seeds, width = lane_seeds(seed, lane, envs.lanes).tolist(), self._width
         self._random = GlobalGenerators(seeds[0])
         self._random.enter()
         try:
@@ -287,11 +208,10 @@ class VectorPool(BasePool):
         except BaseException:
             self.close()
             raise
-        self._ready.back(range(envs.lanes))
 
     def _begin(self, envs: Envs, at: slice, seeds: list[int], lane: int) -> None:
         """Make the vector environment of one group, and reset it."""
-        env = self._one(envs, self._ready.width)
+        env = self._one(envs, self._width)
         group = VectorLanes(env, tree.at(self._rows, at), envs.title, lane + at.start)
         rules.take(env, group, envs.title)
         self._groups.append(group)
@@ -313,7 +233,7 @@ class VectorPool(BasePool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         self._random.enter()
-        self._groups[int(numbers[0]) // self._ready.width].step(action)
+        self._groups[int(numbers[0]) // self._width].step(action)
 
     def close(self) -> None:
         """Close every vector environment."""
@@ -323,3 +243,118 @@ class VectorPool(BasePool):
             with contextlib.suppress(Exception):
                 group.env.close()
         self._random.leave()
+
+
+# Every Atari game through ale-py's own vector environment: its threads step, its arrays are not copied.
+#
+# Why some things here are done in a roundabout way: ale-py's behaviour (0.12, src/ale/vector; pinned by tests):
+#
+# - its reward clipping loses the score and its `episodic_life` resets the whole game: both stay off;
+# - with life_loss_info its `terminated` mixes lost lives with the end of the game: that stays off, and we compare the
+#   `lives` count ourselves, so that `over` is exact;
+# - its stack is padded with zeros after a reset: `stack_reset="repeat"` fills them;
+# - where it truncates, the last frame was never drawn (its loop ends before the screen is read): we count
+#   steps, end the game one step before ale-py would, and reset that lane ourselves, so that the last
+#   observation is the real one;
+# - `send` takes no lanes: it answers the last `recv`, and an action out of range would make the next `recv`
+#   hang.
+
+
+class NativePool(BasePool):
+    """A Pool of one ALE game, for one thread. A group is an AtariVectorEnv of its own."""
+
+    unsaved = "ale-py's vector environment cannot save a game"
+
+    def __init__(self, envs: Envs, seed: int, lane: int):
+        why = f"ale-py's vector environment steps all its lanes at once, without at_once={envs.at_once}"
+        need(envs.fixed, f"{envs.title}: option pipeline='native': {why}; use 'plain'")
+        super().__init__(envs, rows={})  # ale-py's own arrays
+        self.options = options(Atari, envs.options, envs.title)
+        self._steps = -(-self.options.max_frames // self.options.frameskip)  # of one game
+        game = rom(envs.title)
+        self._vectors: list[Any] = [self._vector(game, envs.workers) for _ in range(envs.groups)]
+        actions = actions_of(game, self.options.full_actions)
+        self._noop = actions.index("NOOP") if "NOOP" in actions else 0  # two board games have none
+        self._seeds = lane_seeds(seed, lane, envs.lanes).astype(np.int32)
+        self._began = [False] * envs.groups
+        n = envs.lanes  # per lane, of its last row:
+        self._age = np.zeros(n, np.int64)  # steps since its game began
+        self._lives = np.zeros(n, np.int32)
+        self._over = np.ones(n, bool)  # the next row begins a game
+        self._cut = np.zeros(n, bool)  # a life was lost: the next row is a first one
+        self._late = np.zeros(n, bool)  # we ended its game, ale-py has not yet
+
+    def _vector(self, game: str, threads: int) -> Any:
+        from ale_py.vector_env import AtariVectorEnv
+
+        o, (planes, height, width) = self.options, self.options.shape
+        return AtariVectorEnv(
+            game,
+            self._width,
+            num_threads=threads,
+            max_num_frames_per_episode=self._steps * o.frameskip + 1,  # one step after we ended the game
+            repeat_action_probability=o.sticky,
+            full_action_space=o.full_actions,
+            img_height=height,
+            img_width=width,
+            stack_num=planes,
+            frameskip=o.frameskip,
+            maxpool=o.maxpool,
+            noop_max=o.noop_max,
+            use_fire_reset=o.fire_reset,
+            episodic_life=False,
+            life_loss_info=False,
+            reward_clipping=False,
+        )
+
+    def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
+        """See Pool. Always waits: a step ends. Raises RuntimeError: nothing was sent."""
+        lanes, _ = super().recv()
+        assert isinstance(lanes, slice)
+        group, late = lanes.start // self._width, self._late[lanes]
+        vector, began, self._began[group] = self._vectors[group], self._began[group], True
+        if began:
+            obs, reward, dead, _, info = vector.recv()
+        else:
+            obs, info = vector.reset(seed=self._seeds[lanes])
+            reward, dead = np.zeros(len(obs), np.int32), np.zeros(len(obs), bool)
+        if late.any():  # ale-py played on for one frame: reset these lanes now, the others stay as they are
+            reward[late], dead[late] = 0, False
+            obs, info = vector.reset(options={"reset_mask": late.copy()})
+        return lanes, self._finish(lanes, obs, reward, dead, info["lives"])
+
+    def _finish(self, at: slice, obs: np.ndarray, reward: np.ndarray, dead: np.ndarray, lives: np.ndarray) -> Batch:
+        """Our flags of these rows, from what the lanes' last rows were."""
+        begins = self._over[at].copy()
+        age = np.where(begins, 0, self._age[at] + 1)
+        late = (age >= self._steps) & ~dead
+        over = dead | late
+        first, terminated = begins, dead
+        if self.options.life_loss == "terminate":
+            first = begins | self._cut[at]
+            cut = (lives < self._lives[at]) & (lives > 0) & ~begins & ~dead
+            self._cut[at] = cut & ~late
+            terminated = dead | cut
+        self._age[at], self._lives[at], self._over[at], self._late[at] = age, lives, over, late
+        if self.options.stack_reset == "repeat":
+            _repeat(obs, age)
+        flags = {"terminated": terminated, "truncated": late, "first": first, "over": over}
+        return {"obs": obs, "reward": reward.astype(np.float32), **flags}
+
+    def _step(self, numbers: np.ndarray, action: np.ndarray) -> None:
+        ignored = self._cut[numbers] | self._late[numbers]
+        if ignored.any():
+            action = np.where(ignored, self._noop, action)
+        self._vectors[int(numbers[0]) // self._width].send(action)
+
+    def close(self) -> None:
+        super().close()
+        self._vectors.clear()
+
+
+def _repeat(obs: np.ndarray, age: np.ndarray) -> None:
+    """Fill the empty planes of young games with their first frame, in place."""
+    newest = obs.shape[1] - 1
+    for i in np.flatnonzero(age < newest):
+        empty = newest - int(age[i])
+        obs[i, :empty] = obs[i, empty]
