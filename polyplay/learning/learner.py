@@ -99,10 +99,6 @@ class Epochs:
         """From one batch, if nothing stops them."""
         return self.epochs * self.minibatches
 
-    def describe(self) -> str:
-        """A line for the diagram."""
-        return f"passes  {self.epochs} of {self.minibatches} minibatches"
-
 
 def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[np.ndarray]:
     """The places (transitions, or whole lanes) of each minibatch: every epoch has its own random order, in parts as
@@ -266,8 +262,8 @@ class LearnerSpec(Holder):
 
     def describe(self) -> list[str]:
         """A line each for the diagram."""
-        made = [] if self.passes is None else [self.passes.describe()]
-        parts = filter(None, (part.describe() for part in self.parts))
+        several, parts = self.passes, filter(None, (part.describe() for part in self.parts))
+        made = [] if several is None else [f"passes  {several.epochs} of {several.minibatches} minibatches"]
         return [*made, f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 

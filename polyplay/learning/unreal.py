@@ -23,7 +23,6 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
-from polyplay.core.numbers import ValueUnits
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.learning import losses
 from polyplay.learning.losses import Hyper, Loss, LossOutput, Transitions, masked_mean
@@ -291,7 +290,7 @@ def terms_of(policy: PolicyFactory) -> dict[str, float]:
     return {**core, **{TERMS[task][0]: cost for task, cost in costs.items()}}
 
 
-@dataclass(frozen=True)
+@dataclass
 class WithAuxiliary(Loss):
     """`loss` + Σ cost · term. terms: names, and what they cost where no hyperparameter NAME_cost says otherwise.
 
@@ -307,39 +306,17 @@ class WithAuxiliary(Loss):
     terms: Mapping[str, float] = field(default_factory=lambda: dict(KL))
 
     def __post_init__(self) -> None:
-        if not isinstance(self.loss, losses.ActorCriticLoss):
-            given = type(self.loss).__name__
-            raise UserError(
-                f"WithAuxiliary: loss of class {given} given, allowed: A2C, VTrace, PPO, APPO, or a subclass"
-            )
+        own = self.loss
+        if not isinstance(own, losses.ActorCriticLoss):
+            given = f"loss of class {type(own).__name__} given"
+            raise UserError(f"WithAuxiliary: {given}, allowed: A2C, VTrace, PPO, APPO, or a subclass")
+        self.metrics, self.reduction = (*own.metrics, *self.terms), own.reduction
+        self.whole, self.recalls, self.anneals = own.whole, own.recalls, own.anneals
+        self.reward, self.reward_scale = own.reward, own.reward_scale
 
     @property
     def title(self) -> str:
         return " + ".join([self.loss.title, *self.terms])
-
-    @property
-    def metrics(self) -> tuple[str, ...]:  # type: ignore[override]
-        return *self.loss.metrics, *self.terms
-
-    @property
-    def reduction(self) -> str:  # type: ignore[override]
-        return self.loss.reduction
-
-    @property
-    def whole(self) -> bool:  # type: ignore[override]
-        return self.loss.whole
-
-    @property
-    def anneals(self) -> bool:  # type: ignore[override]
-        return self.loss.anneals
-
-    @property
-    def units(self) -> ValueUnits:
-        return self.loss.units
-
-    @property
-    def recalls(self) -> bool:  # type: ignore[override]
-        return self.loss.recalls
 
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
         return self.loss.prepare(rows, scale)

@@ -21,7 +21,7 @@ from polyplay.core.errors import NotFinite, UserError
 from polyplay.core.tree import Field
 from polyplay.core.worker import Hyperparameters, HyperparameterSchedule, RunControl, SchedulePoint
 from polyplay.envs import Discrete, Envs, EnvSpec
-from polyplay.learning import Inline, Replayed, Rollouts, learn, losses, value_losses
+from polyplay.learning import Inline, Replayed, Rollouts, learn, losses, try_loss, value_losses
 from polyplay.learning.checkpoints import LearnerCheckpoints
 from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
@@ -150,6 +150,12 @@ def test_a_loss_that_asks_for_a_hyperparameter_that_is_not_there_is_refused_befo
         Crew(seed=1, serial=True).add(
             learn, source=Inline(envs, 5), spec=task(policy=policy, loss=Asks(lambda x: losses.LossOutput(x, {})))
         )
+
+
+def test_passes_over_what_a_replay_drew_are_refused():
+    source, spec = SimpleNamespace(replay=Mock()), replace(task(), passes=Epochs(2, 2))
+    with pytest.raises(UserError, match="passes given with a replay, allowed: with a source of rollouts, as Inline"):
+        try_loss(source, spec)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
