@@ -23,7 +23,7 @@ import torch
 
 from polyplay.buffers.rollout_queue import Producer, RolloutSlots
 from polyplay.core import tree
-from polyplay.core.numbers import LaneUniforms
+from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Index, Spec
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import SeatedBot
@@ -298,14 +298,18 @@ class ScriptedPolicy(Player):
         return {"action": tree.map(lambda x: torch.from_numpy(np.asarray(x)), self.bot(seen, mask))}, state
 
 
+DRAWN = 64  # acts whose noise is drawn at once
+
+
 @dataclass
 class LaneGroup:
     """A fixed group of lanes on its way through a rollout."""
 
     lanes: slice
-    noise: LaneUniforms
     state: Batch  # before the row that comes next
     player: LanePlayer  # who acts in it
+    noise: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # [DRAWN, B, n] of acts
+    drawn: int = 0  # which comes first in it
     slot: int | None = None  # None: its rows are not written
     at: int = -1  # rows of the rollout so far; -1: the first has not begun
     parked: bool = False
@@ -327,13 +331,12 @@ class Actor:
         self.first_lane, self.numbers = first_lane, first_lane + np.arange(pool.lanes)
         self.games = EpisodeCounter(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
-        self.width = pool.lanes // pool.groups
+        self.width, self.noise = pool.lanes // pool.groups, players[0].policy.noise
         self.groups = list[LaneGroup]()
         for i in range(pool.groups):
             lanes = slice(i * self.width, (i + 1) * self.width)
             player = self.players[i % len(self.players)]
-            noise = LaneUniforms(ctx.noise_seed, self.numbers[lanes], players[0].policy.noise)
-            self.groups.append(LaneGroup(lanes, noise, player.policy.initial(self.width), player))
+            self.groups.append(LaneGroup(lanes, player.policy.initial(self.width), player))
         self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
         self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
         self.device: torch.device | None = None  # that observations go to as they come, once
@@ -444,8 +447,11 @@ class Actor:
         at, out, lanes = group.at, self.out, group.lanes
         if acts:
             with self.ctx.counters.timed("infer"):
-                acted = self.acts[lanes]
-                noise = group.noise.row(int(acted[0]))
+                acted, now = self.acts[lanes], int(self.acts[lanes.start])
+                if not 0 <= now - group.drawn < len(group.noise):
+                    steps, group.drawn = now + np.arange(DRAWN)[:, None], now
+                    group.noise = uniform(self.ctx.noise_seed, self.numbers[lanes], steps, self.noise)
+                noise = group.noise[now - group.drawn]
                 epsilon = None if self.explore is None else self.explore.at(acted, self.numbers[lanes])
                 acted += 1
                 group.outputs, group.after = act_rows(group.player.policy, step, group.state, noise, epsilon)

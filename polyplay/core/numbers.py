@@ -39,24 +39,6 @@ def uniform(seed: int, lanes: np.ndarray, steps: np.ndarray, n: int) -> np.ndarr
     return ((bits >> _41).astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)  # 24 bits: exact, never 1
 
 
-class LaneUniforms:
-    """The noise of fixed lanes, made for many steps at once: one row of it costs less than a microsecond."""
-
-    STEPS = 64
-
-    def __init__(self, seed: int, lanes: np.ndarray, n: int):
-        self.seed, self.lanes, self.n = seed, lanes, n
-        self.begin, self.block = -self.STEPS, np.zeros((0,), np.float32)
-
-    def row(self, step: int) -> np.ndarray:
-        """float32 [B, n] of step number `step`."""
-        if not self.begin <= step < self.begin + self.STEPS:
-            self.begin = step
-            steps = np.arange(step, step + self.STEPS)
-            self.block = uniform(self.seed, self.lanes[None, :], steps[:, None], self.n)
-        return self.block[step - self.begin]
-
-
 REPS = 2000
 LEVEL = 0.95
 CHUNK = 1 << 22  # numbers drawn at once
