@@ -549,17 +549,21 @@ class ReplayBuffer:
         if state:
             self.states.put(state, slots[0])
         if self.sampler is not None:
-            self._put(removed, 0.0)  # first: what was added may have the place of what was removed
-            if len(added):
-                first = self.first_priorities(added)
-                self.first_priority = float(np.mean(first))
-                self._put(added, first)
+            self._prioritize(added, removed)
         if self.replay.grows_from:
             self.trim()
         came = batch["first"][overlap:]
         steps = float(np.size(came) - np.count_nonzero(came))
         self.steps += steps
         return steps
+
+    def _prioritize(self, added: np.ndarray, removed: np.ndarray) -> None:
+        """Give items that were added their first priority, and those that were removed none."""
+        self._put(removed, 0.0)  # first: what was added may have the place of what was removed
+        if len(added):
+            first = self.first_priorities(added)
+            self.first_priority = float(np.mean(first))
+            self._put(added, first)
 
     def first_priorities(self, slots: np.ndarray) -> np.ndarray | float:
         """First priorities of items that may be drawn: the greatest ever given, or of each its own by the outputs of

@@ -36,8 +36,7 @@ from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy
 # What replay gives of a transition s_t → s_{t+n} is its return G = Σ_{k<n} (Π_{j<k} d_{t+j})·r_{t+k+1}, in units of
 # reward, and D = Π_{j<n} d_{t+j}, the product of discounts (no unit): γᵐ for a window of m agent steps, 0 if it ended
 # in a termination. So a truncation bootstraps from its real last observation, and nobody needs a `done`. Where D = 0
-# what
-# the network gives for s_{t+n} is not used, even if it is NaN.
+# what the network gives for s_{t+n} is not used, even if it is NaN.
 #
 # Scores of A actions are q [..., A], or logits over K atoms [..., A, K] that stand evenly between `low` and `high`.
 
