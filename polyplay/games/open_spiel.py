@@ -37,7 +37,7 @@ _stderr_alone = threading.Lock()  # it is the process's: two threads that change
 Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
 
 
-def remember(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
+def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
     """Add a value to those that are known, of which the newest stay."""
     known[key] = value
     if len(known) > most:
@@ -68,7 +68,7 @@ class SpielRules:
             for action in np.frombuffer(moves, np.int16).tolist():
                 if action < self.actions:
                     found.apply_action(action)
-            remember(self.states, moves, found, STATES)
+            keep_newest(self.states, moves, found, STATES)
         return found
 
     def _legal(self, moves: int, n: int, out: int) -> int:
@@ -82,7 +82,7 @@ class SpielRules:
         if action < self.actions:
             after = after.clone()
             after.apply_action(action)
-        remember(self.states, before + action.to_bytes(2, "little"), after, STATES)
+        keep_newest(self.states, before + action.to_bytes(2, "little"), after, STATES)
         if after.is_terminal():
             points = after.returns()[self._player(n % 2)]
             return WON if points > 0 else LOST if points < 0 else DRAWN
@@ -96,7 +96,7 @@ class SpielRules:
         size = math.prod(self.shape)
         shown = np.frombuffer(memoryview((ctypes.c_float * size).from_address(out)), np.float32)
         self.observer(self.state(history), self._player(who), shown)
-        remember(self.shown, shown.tobytes() + bytes([who]), history, SHOWN)
+        keep_newest(self.shown, shown.tobytes() + bytes([who]), history, SHOWN)
         return 0
 
     def _player(self, who: int) -> int:

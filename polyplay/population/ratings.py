@@ -41,7 +41,7 @@ DRAW = 0.02  # probability of a draw between equals
 MARGIN = BETA * (NORMAL.inv_cdf((DRAW + 1) / 2) * math.sqrt(2))  # how far apart performances are, if nobody draws
 
 
-def rate(first: Skill, second: Skill, points: float) -> tuple[Skill, Skill]:
+def trueskill(first: Skill, second: Skill, points: float) -> tuple[Skill, Skill]:
     """Both players after a match. points: of the first: 1 won, ½ drawn, 0 lost."""
     variance = (first[1] * first[1] + BETA**2) + (second[1] * second[1] + BETA**2)
     c, lost = math.sqrt(variance), points < 0.5
@@ -116,7 +116,7 @@ def rate_against(skill: Skill, reference: float, points: Iterable[float]) -> Ski
     For each, c² = σ² + 2β², and with v and w of Herbrich et al. 2006: μ ← μ ± σ²/c · v, σ² ← σ² (1 − σ²/c² · w).
     """
     for scored in points:
-        skill, _ = rate(skill, (reference, 0.0), scored)
+        skill, _ = trueskill(skill, (reference, 0.0), scored)
     return skill
 
 
@@ -176,7 +176,7 @@ def reference_skills(names: Sequence[str], pairs: Mapping[tuple[str, str], Seque
     skills: dict[str, Skill] = dict.fromkeys(names, (MU, SIGMA))
     for scored in zip(*pairs.values(), strict=True):
         for (one, other), points in zip(pairs, scored, strict=True):
-            skills[one], skills[other] = rate(skills[one], skills[other], points)
+            skills[one], skills[other] = trueskill(skills[one], skills[other], points)
     return {name: (mu - skills[RANDOM][0], sigma) for name, (mu, sigma) in skills.items()}
 
 

@@ -16,7 +16,7 @@ import polyplay
 from polyplay.core.errors import UserError
 from polyplay.games import board_rules, open_spiel, records
 from polyplay.games.boards import game
-from polyplay.games.open_spiel import SpielGame, SpielRules, remember, spiel_rules
+from polyplay.games.open_spiel import SpielGame, SpielRules, keep_newest, spiel_rules
 from polyplay.search import Search, SearchOptions
 from tests.games.test_board_rules import legal_of as legal
 from tests.search.twins import UniformEvaluator
@@ -136,7 +136,7 @@ def test_what_was_not_shown_cant_be_found():
 def test_the_newest_stay():
     known = OrderedDict[bytes, int]()
     for i in range(8):
-        remember(known, bytes([i]), i, 3)
+        keep_newest(known, bytes([i]), i, 3)
     assert [*known.values()] == [5, 6, 7]
 
 

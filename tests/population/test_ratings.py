@@ -20,13 +20,13 @@ from polyplay.population.ratings import (
     REFERENCES,
     elo_change,
     next_reference,
-    rate,
     rate_against,
     rate_lines,
     read_rated,
     read_references,
     reference_settings,
     reference_skills,
+    trueskill,
     win_probability,
 )
 
@@ -41,7 +41,7 @@ def test_trueskill_is_that_of_the_package(monkeypatch):
         monkeypatch.setattr(ratings, "BETA", rules["beta"])
         margin = rules["beta"] * NORMAL.inv_cdf((rules["draw"] + 1) / 2) * math.sqrt(2)
         monkeypatch.setattr(ratings, "MARGIN", margin)
-        found = rate(*players, match["points"])
+        found = trueskill(*players, match["points"])
         assert np.array(found) == pytest.approx(np.array(match["then"]), abs=1e-6)
 
 
@@ -144,7 +144,7 @@ def test_the_first_match_of_every_two_comes_before_the_second_of_any():
     skills = dict.fromkeys(NAMES, (25.0, 25 / 3))
     for match in range(4):
         for (one, other), points in PAIRS.items():
-            skills[one], skills[other] = rate(skills[one], skills[other], points[match])
+            skills[one], skills[other] = trueskill(skills[one], skills[other], points[match])
     random = skills["random"][0]
     assert reference_skills(NAMES, PAIRS) == {name: (mu - random, sigma) for name, (mu, sigma) in skills.items()}
 

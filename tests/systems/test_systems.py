@@ -34,6 +34,7 @@ from tests.reports import rows
 from tests.systems.settings import REAL
 from tests.systems.test_five import GIVEN, Shared
 from tests.systems.test_leagues import TEAMS
+from tests.toys import CartPole
 
 NET = {"network": "mlp", "optimizer": "adam", "entropy_cost": 0.0, "tensorboard": False, "report_every": 1.0}
 
@@ -75,7 +76,7 @@ def test_a_core_of_two_clocks_trains_everywhere_with_its_divergences(system, tmp
 
 
 @dataclass(frozen=True)
-class Far(toy.CartPole):
+class Far(CartPole):
     """CartPole with observations far from 0 and of unlike sizes, and large rewards."""
 
     def see(self, s):
