@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers.sum_tree import CounterRng, SumTree, below, uniforms
-from polyplay.core.compiled import bits, compiled, is_compiled
+from polyplay.core.compiled import bits, compiled
 
 QUICK = settings(max_examples=100, deadline=None)
 VALUES = st.one_of(st.just(0.0), st.floats(1e-280, 1e280), st.sampled_from([1.0, 1e-12, 1e12]))
@@ -111,15 +107,3 @@ def test_fractions_and_a_saved_state():
     other.load(rng.save())
     assert np.array_equal(uniforms(other.key, other.take(5), 5), uniforms(rng.key, rng.take(5), 5))
     assert CounterRng(1).key != CounterRng(2).key
-
-
-def test_what_was_compiled_before_is_known(tmp_path):
-    many(np.uint64(1), np.uint64(0), 1, np.uint64(3))
-    assert is_compiled(many)
-    other = SimpleNamespace(py_func=many.py_func, stats=SimpleNamespace(cache_path=str(tmp_path)))
-    index = tmp_path / f"{Path(__file__).stem}.many-{many.py_func.__code__.co_firstlineno}.py311.nbi"
-    assert not is_compiled(other)
-    index.touch()
-    assert is_compiled(other)
-    os.utime(index, (0, 0))
-    assert not is_compiled(other), "the file changed since"
