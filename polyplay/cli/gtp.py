@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import itertools
-import json
 import math
 import queue
 import sys
@@ -22,7 +21,7 @@ from polyplay.acting.play import GIVES_UP
 from polyplay.cli.games import sgf_point, sgf_root, sgf_text
 from polyplay.cli.play_session import simulate
 from polyplay.games import go, records
-from polyplay.games.boards import KO, Go
+from polyplay.games.boards import Go
 from polyplay.search.search import Finished, Search, SearchPolicy
 
 BLACK, WHITE = 1, 2
@@ -402,22 +401,7 @@ class GtpEngine:
         self.policy.use(self.game.board)
 
     def do_printsgf(self, words: list[str]) -> str:
-        """The game, or nothing where it goes into a file of that name, which must not exist."""
-        text = sgf_of_game(self.game, self.version)
-        if not words:
-            return text
-        try:
-            with Path(" ".join(words)).open("x", encoding="utf-8") as file:
-                file.write(f"{text}\n")
-        except OSError as e:
-            raise GtpError(f"cannot write file: {e.strerror}") from None
-        return ""
-
-    def do_kata__get__rules(self, words: list[str]) -> str:
-        board = self.game.board
-        rules = {"friendlyPassOk": False, "hasButton": False, "ko": KO[board.ko].upper(), "scoring": "AREA"}
-        rules |= {"suicide": board.suicide, "tax": "NONE", "whiteHandicapBonus": "0"}
-        return json.dumps(rules, separators=(",", ":"))
+        return sgf_of_game(self.game, self.version)
 
     def do_time_settings(self, words: list[str]) -> None:
         main, byo, stones = _read_words(words, _number, _number, _integer)

@@ -45,11 +45,7 @@ def said(engine: GtpEngine, *lines: str) -> list[str]:
 COMMANDS = "protocol_version name version known_command list_commands quit boardsize clear_board komi play genmove "
 COMMANDS += "undo time_settings time_left final_score final_status_list fixed_handicap place_free_handicap clear_cache "
 COMMANDS += "set_free_handicap loadsgf printsgf reg_genmove showboard kata-analyze "
-COMMANDS += "kata-genmove_analyze kata-get-rules"
-RULES = (
-    '{"friendlyPassOk":false,"hasButton":false,"ko":"POSITIONAL","scoring":"AREA","suicide":false,"tax":"NONE",'
-    '"whiteHandicapBonus":"0"}'
-)
+COMMANDS += "kata-genmove_analyze"
 LONG = "9" * 5_000  # too long for int()
 HUGE = "9" * 400  # too large for a float
 
@@ -64,7 +60,6 @@ def test_it_has_every_command_and_says_so():
         "protocol_version": "= 2",
         "version": "= 1.0",
         "clear_cache": "=",
-        "kata-get-rules": f"= {RULES}",
         "7 name # who?": "=7 Polyplay",
         "12\tprotocol_version\r": "=12 2",
         "3 foo": "?3 unknown command",
@@ -89,7 +84,6 @@ MISTAKES = {
     "cannot undo": "undo",
     "invalid number of stones": "fixed_handicap 1;fixed_handicap 10;place_free_handicap 1",
     "bad vertex list": "set_free_handicap D4;set_free_handicap D4 D4;set_free_handicap D4 C4 pass",
-    "cannot write file: No such file or directory": "printsgf /nowhere/game.sgf",
     "cannot load file: No such file or directory": "loadsgf /nowhere.sgf",
 }
 
@@ -231,8 +225,7 @@ def test_the_printed_game_is_read_again(tmp_path: Path, start: str):
     engine, other, file = engine_of(), engine_of(), tmp_path / "a game 2.sgf"
     said(engine, "komi 5.5", start, "play w E5", "play b pass", "play w E6")
     (text,) = said(engine, "printsgf")
-    assert said(engine, f"printsgf {file}", f"printsgf {file}") == ["=", "? cannot write file: File exists"]
-    assert file.read_text() == text.removeprefix("= ") + "\n"
+    file.write_text(text.removeprefix("= "))
     assert said(other, f"loadsgf {file}", "printsgf") == ["=", text]
     assert (other.game.komi, engine.game.moves) == (5.5, other.game.moves)
     assert np.array_equal(engine.game.stones(), other.game.stones())
