@@ -31,7 +31,7 @@ class RunOptions(TypedDict, total=False):
     verbose: bool  # print every value with its source, and the whole plan, at the start
     tensorboard: bool  # write tensorboard/ in the run directory
     trace: bool  # write the losses of every update to updates.jsonl
-    log_games: bool  # write every full game to episodes.jsonl
+    log_episodes: bool  # write every full game to episodes.jsonl
     metrics_style: Literal['polyplay', 'cleanrl', 'sb3']  # names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's
     wandb: str | None  # also send metrics to this project of Weights & Biases (none: do not)
     env_kwargs: Mapping[str, object] | tuple[str, ...]  # keyword arguments of the environment, as NAME=VALUE; for Atari games see docs/guides/atari.md

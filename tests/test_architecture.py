@@ -60,7 +60,7 @@ ALONE = {
         population/referee runs/population runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
         buffers/delivery_log evaluation/verify learning/checkpoints learning/runners learning/value_losses nets/torsos
-        workers/diagram workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
+        workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.

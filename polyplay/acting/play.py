@@ -185,14 +185,13 @@ def load_player(system: Any, path: Path, device: str = "cpu", simulations: int |
     return search
 
 
-def summarize_games(games: list[tuple[float, int]], frames_per_step: int, seconds: float) -> Row:
+def summarize_games(games: list[tuple[float, int]], frames_per_step: int) -> Row:
     returns, lengths = np.array([g[0] for g in games]), np.array([g[1] for g in games])
     return {
         "episodes": len(games),
         **{f"episodic_return_{of}": float(getattr(np, of)(returns)) for of in ("mean", "std", "min", "max", "median")},
         "episodic_length_mean": float(lengths.mean()),
         "frames": int(lengths.sum()) * frames_per_step,
-        "seconds": round(seconds, 3),
         "returns": [float(r) for r in returns],
     }
 

@@ -11,7 +11,6 @@ import os
 import platform
 import resource
 import secrets
-import shutil
 import socket
 import statistics
 import subprocess
@@ -86,9 +85,6 @@ def limits() -> Iterator[Finding]:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     fix = f"ulimit -n {FILES if hard < 0 else min(hard, 4 * FILES)}" if 0 <= soft < FILES else ""
     yield _limit("open files", f"{soft:,} (at most {hard:,})", fix)
-    free = shutil.disk_usage(".").free
-    fix = "" if free > GB else "free some, or put the run elsewhere with --run"
-    yield _limit("disk", f"{free / GB:.1f} GB free where you are", fix)
     given = ", ".join(f"{name}={os.environ[name]}" for name in SETTINGS if name in os.environ)
     yield Finding("settings", "ok", given or "no thread or device settings in the environment")
 

@@ -29,19 +29,10 @@ def command(words: list[str]) -> None:
         _print_report(result)
 
 
-def ranked(result: Row) -> list[Row]:
-    """The players of a result, the best first, each with its place in the payoffs."""
-    return sorted(({**row, "at": i} for i, row in enumerate(result["players"])), key=lambda row: -row["elo"])
-
-
-def played_text(result: Row) -> str:
-    """What was played, in one line."""
-    opened = "" if result["opening_plies"] is None else f", {result['opening_plies']} random plies first"
-    return f"{result['game']}: {result['matches']} matches of every two players, half on each side{opened}"
-
-
 def _print_report(result: Row) -> None:
-    console, players = default_console(), ranked(result)
+    """Print the players, the best first, and the points of every two."""
+    console, placed = default_console(), ({**row, "at": i} for i, row in enumerate(result["players"]))
+    players = sorted(placed, key=lambda row: -row["elo"])
     name = Column("player", overflow="fold", min_width=8)
     table = ruled_table(Column("", no_wrap=True), name, numbers=("Elo", "95 % interval", "points"))
     payoffs = ruled_table("", numbers=map(str, range(1, len(players) + 1)))
@@ -54,5 +45,7 @@ def _print_report(result: Row) -> None:
     console.print(Text("points per match of row against column"))
     console.width = max(console.width, 7 * (len(players) + 1))  # a figure is never cut
     console.print(payoffs)
-    for line in (played_text(result), *map(program_line, result.get("programs", ()))):
+    opened = "" if result["opening_plies"] is None else f", {result['opening_plies']} random plies first"
+    played = f"{result['game']}: {result['matches']} matches of every two players, half on each side{opened}"
+    for line in (played, *map(program_line, result.get("programs", ()))):
         console.print(Text(line), soft_wrap=True)

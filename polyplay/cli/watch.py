@@ -60,23 +60,18 @@ REPORTS = 12  # that time shares and advice are averaged over: a minute, usually
 GAME = ("wall_seconds", "steps", "episodic_return")  # the numbers of a game that are read
 
 
-class ThinnedCurve:
-    """Rows by report or game, evenly thinned over their steps where there are too many; the newest is always in."""
-
-    def __init__(self) -> None:
-        self.rows: list[tuple[Any, ...]] = []
-
-    def add(self, row: tuple[Any, ...]) -> None:
-        """The first number of a row is steps: what a resumption does again takes the place of what was there, and the
-        last of games that ended at the same time that of the others.
-        """
-        while self.rows and self.rows[-1][0] >= row[0]:
-            self.rows.pop()
-        self.rows.append(row)
-        if len(self.rows) > 2 * POINTS:
-            steps = [found[0] for found in self.rows]
-            kept = np.searchsorted(steps, np.linspace(steps[0], steps[-1], POINTS))
-            self.rows = [self.rows[i] for i in np.unique(kept)]
+def add_point(curve: list[tuple[Any, ...]], row: tuple[Any, ...]) -> None:
+    """Add a report or game to a curve, whose first numbers are steps: what a resumption does again takes the place of
+    what was there, and the last of games that ended at the same time that of the others. Where there are too many, they
+    are evenly thinned over their steps; the newest is always in.
+    """
+    while curve and curve[-1][0] >= row[0]:
+        curve.pop()
+    curve.append(row)
+    if len(curve) > 2 * POINTS:
+        steps = [found[0] for found in curve]
+        kept = np.searchsorted(steps, np.linspace(steps[0], steps[-1], POINTS))
+        curve[:] = [curve[i] for i in np.unique(kept)]
 
 
 class LineReader:
@@ -136,7 +131,7 @@ class RunReader:
         shares, running = bench.weighted_means(self.recent, SHARES), state == "running"
         limit = limit_sentence(shares, values, wiring) if running else ""
         plays_itself = is_self_play(values)
-        curve = self.of_games if self.of_games.rows and not plays_itself else self.of_reports
+        curve = self.of_games if self.of_games and not plays_itself else self.of_reports
         return {
             "name": self.directory.name,
             "directory": str(self.directory),
@@ -146,7 +141,7 @@ class RunReader:
             "wiring": wiring,
             "now": self.row,
             "best": summary.get("episodic_return_mean_best"),
-            "curve": [*curve.rows],
+            "curve": [*curve],
             "shares": shares,
             "self_play": self._self_play() if plays_itself else None,
             "episodes": [*reversed(self.last)],
@@ -156,22 +151,22 @@ class RunReader:
         }
 
     def _forget_reports(self) -> None:
-        self.of_reports, self.row = ThinnedCurve(), Row()
+        self.of_reports, self.row = list[tuple[Any, ...]](), Row()
         self.recent: deque[tuple[Row, float]] = deque(maxlen=REPORTS)  # reports, and the seconds that each is over
 
     def _forget_games(self) -> None:
-        self.of_games, self.last = ThinnedCurve(), deque[Row](maxlen=EPISODES)
+        self.of_games, self.last = list[tuple[Any, ...]](), deque[Row](maxlen=EPISODES)
         self.returns = deque[float](maxlen=WINDOW)
 
     def _add_report(self, row: Row) -> None:
         self.recent.append((row, row["wall_seconds"] - self.row.get("wall_seconds", 0.0)))
         self.row = row
         shown = "value_accuracy" if is_self_play(self.config["config"]) else "episodic_return_mean"
-        self.of_reports.add((row["steps"], row["wall_seconds"], row.get(shown)))
+        add_point(self.of_reports, (row["steps"], row["wall_seconds"], row.get(shown)))
 
     def _add_game(self, row: Row) -> None:
         self.returns.append(row["episodic_return"])
-        self.of_games.add((row["steps"], row["wall_seconds"], fmean(self.returns)))
+        add_point(self.of_games, (row["steps"], row["wall_seconds"], fmean(self.returns)))
         self.last.append({k: row[k] for k in (*GAME, "episodic_length", "lane") if k in row})
 
     def _self_play(self) -> Row:

@@ -146,13 +146,6 @@ def _collect(function: FunctionType, files: set[Path], numbers: list[str]) -> No
 compiled = cached_njit()
 
 
-def is_compiled(loop: Dispatcher) -> bool:
-    """Whether a compiled loop was compiled on this machine before, and its file is the same since."""
-    code, cache = loop.py_func.__code__, loop.stats.cache_path
-    path, name = Path(code.co_filename), f"{Path(code.co_filename).stem}.{code.co_name}-{code.co_firstlineno}.*.nbi"
-    return cache is not None and any(f.stat().st_mtime >= path.stat().st_mtime for f in Path(cache).glob(name))
-
-
 # Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so its state is two integers.
 
 

@@ -123,8 +123,7 @@ class Agent:
             given, own = (f"{seen}; actions {acted}" for seen, acted in zip(shown, taken, strict=True))
             raise UserError(f"env: {envs.title} shows {given}, but the agent takes {own}")
         games = play.play_games(envs, self._policy, play.PlayOptions(episodes, seed, greedy, self._how.epsilon))
-        found = play.summarize_games(games, envs.spec.frames_per_step, 0.0)
-        del found["seconds"]
+        found = play.summarize_games(games, envs.spec.frames_per_step)
         return {**found, "interval": mean_interval(found["returns"])}
 
     # ------------------------------------------------------------------------------------------- rows

@@ -388,7 +388,7 @@ def play_and_score(
             for viewer in viewers:
                 envs = viewer.shown(envs)
             games = play.play_games(envs, policy, how, viewers, mine.step)
-            result = play.summarize_games(games, envs.spec.frames_per_step, 0.0) if games else {"returns": []}
+            result = play.summarize_games(games, envs.spec.frames_per_step) if games else {"returns": []}
     if not result["returns"]:
         raise UserError(f"{mine.ended}: no game was over by then, so there is no score")
     return {

@@ -448,22 +448,14 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
     needed = SHAPE if whole else {k: v for k, v in SHAPE.items() if k in contents or k in ("system", "config")}
     check_shape(path, contents, needed)
     if not population and has_members(contents):
-        raise UserError(f"RUN: {directory} is a population, name one of its members: {_best_members(Path(directory))}")
+        best = f"`polyplay population {directory}` ranks them"
+        raise UserError(f"RUN: {directory} is a population, name one of its members, in {store.MEMBERS}/: {best}")
     return contents
 
 
 def has_members(config: Row) -> bool:
     """Whether config.json is of a population, whose members are runs."""
     return "over" in config["config"]
-
-
-def _best_members(directory: Path) -> str:
-    """The directories of three, the best first."""
-    with contextlib.suppress(UserError, KeyError, TypeError):
-        population = store.Store(directory)
-        members = store.rank_members(population.read()["members"])
-        return "the best first, " + ", ".join(str(population.member(m["member"])) for m in members[:3])
-    return f"those in {directory / store.MEMBERS}"
 
 
 def is_read_only(directory: Path) -> bool:

@@ -47,17 +47,11 @@ T = TypeVar("T")
 OptionTypes = Mapping[str, object]  # option → its type
 
 ALIASES = {"env_id": "env", "total_timesteps": "steps", "n": "steps", "num_envs": "lanes"}
-ELSEWHERE = {  # names in other libraries, and before 0.1.0: only to suggest, never accepted
+ELSEWHERE = {  # names in other libraries: only to suggest, never accepted
     "learning_rate": "lr", "lr": "learning_rate", "n_envs": "lanes",
     "num_workers": "actors", "num_steps": "unroll", "n_steps": "unroll", "rollout": "unroll",
     "ent_coef": "entropy_cost", "vf_coef": "value_cost", "total_frames": "frames", "train_for_env_steps": "steps",
     "discount": "gamma", "network": "net", "net": "network", "envs": "lanes", "buffer_size": "capacity",
-    "start": "learning_starts", "target": "target_update", "weighting": "beta", "epsilon_over": "epsilon_decay_steps",
-    "warm": "temperature_plies", "cheap": "fast_simulations", "considered": "gumbel_actions",
-    "rein": "saturation_cost", "slope": "dqda_clip", "bound": "v_max", "trim": "evict_every",
-    "code": "variant", "rated": "rate_every", "points": "event_rewards", "matches": "games_per_matchup",
-    "selves": "snapshot_every", "copies": "exploit_every", "memories": "replay_workers",
-    "priority": "alpha", "alpha": "decay", "budget": "frames", "settle": "freeze_until",
 }  # fmt: skip
 HELP = ("-h", "--help")
 ADDED = ("change",)  # options whose values add up, if they are given several times

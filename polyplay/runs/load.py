@@ -126,7 +126,8 @@ def load_run(
     for line in check_trust(directory, config, trust, own):
         print(f"polyplay: {line}", file=sys.stderr)
     page = systems.page_of(config["system"], config["config"].get("over"))
-    options = run_options.to_json(RunOptions()) | config["options"]  # an option that is newer than the run: its default
+    options = run_options.to_json(RunOptions())  # what is newer than the run has its default; what is gone is left out
+    options |= {name: value for name, value in config["options"].items() if name in options}
     settings = run_options.from_json(page.Config, config["config"])
     settings = replace(settings, **{**find_objects(directory, config["config"]), **own})
     return page, settings, run_options.from_json(RunOptions, options), config

@@ -241,7 +241,7 @@ class RunOptions:
     verbose: bool = False  # print every value with its source, and the whole plan, at the start
     tensorboard: bool = True  # write tensorboard/ in the run directory
     trace: bool = False  # write the losses of every update to updates.jsonl
-    log_games: bool = True  # write every full game to episodes.jsonl
+    log_episodes: bool = True  # write every full game to episodes.jsonl
     metrics_style: Literal["polyplay", "cleanrl", "sb3"] = "polyplay"
     # names of metrics in TensorBoard and W&B: Polyplay's, CleanRL's or Stable-Baselines3's
     wandb: str | None = None  # also send metrics to this project of Weights & Biases (none: do not)

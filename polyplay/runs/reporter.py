@@ -196,7 +196,7 @@ class Reporter:
         options = options or RunOptions()
         self.directory, self.clock, self.writes = Path(directory), clock, LogWrites(warn)
         self.files = {name: JsonLines(self.directory / f"{name}.jsonl") for name in ("metrics", "episodes")}
-        self.style, self.log_games, self.closed = options.metrics_style, options.log_games, False
+        self.style, self.log_episodes, self.closed = options.metrics_style, options.log_episodes, False
         self.events = TensorBoardWriter(self.directory / "tensorboard") if options.tensorboard else None
         self.tracker = WandbLogger(options.wandb, self.directory, warn) if options.wandb else None
         (self.directory / "summary.json").unlink(missing_ok=True)
@@ -255,7 +255,7 @@ class Reporter:
         """
         self._count(game)
         row = self._line(game)
-        if self.log_games:
+        if self.log_episodes:
             self._write("episodes", row)
             self._event(game["steps"], of_episode(self.style, game))
         self.listen("episodes", row)

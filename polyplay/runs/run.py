@@ -27,7 +27,7 @@ from polyplay.runs.plan import Plan, check_plan, kind_of, make_plan, measure_spe
 from polyplay.runs.session import Callback, RunSetup, Session, check_callbacks
 from polyplay.systems import System, _presets
 from polyplay.workers.crew import Crew
-from polyplay.workers.diagram import describe_wiring
+from polyplay.workers.role import describe_wiring
 
 
 @dataclass

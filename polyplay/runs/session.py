@@ -55,7 +55,7 @@ class Callback:
         """A line of metrics.jsonl was written."""
 
     def on_episode(self, run: CurrentRun, row: Row) -> object:
-        """A full game has ended: its line of episodes.jsonl, also with --no-log-games."""
+        """A full game has ended: its line of episodes.jsonl, also with --no-log-episodes."""
 
     def on_checkpoint(self, run: CurrentRun, path: Path) -> object:
         """A checkpoint is complete: its directory."""

@@ -35,7 +35,7 @@ from polyplay.core.worker import (
 from polyplay.envs.pool import Envs
 from polyplay.workers import process
 from polyplay.workers.process import Call, CloudPickled, Work
-from polyplay.workers.role import IfLost, Kind, Placement, Role, check_holds
+from polyplay.workers.role import IfLost, Kind, Placement, Role, check_holds, draw_diagram
 from polyplay.workers.sizing import threads_of
 
 if TYPE_CHECKING:
@@ -523,8 +523,6 @@ class Crew:
         return True
 
     def diagram(self) -> str:
-        from polyplay.workers.diagram import draw_diagram
-
         return draw_diagram(self)
 
 

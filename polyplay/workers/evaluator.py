@@ -14,8 +14,6 @@ import math
 import time
 from collections.abc import Iterator
 
-import numpy as np
-
 from polyplay.acting import play
 from polyplay.core import checkpoint
 from polyplay.core.files import Row, refusal_text
@@ -72,18 +70,10 @@ def _steps(ctx: WorkerContext, before: int) -> int:
 
 
 def _row(played: list[play.PlayedGame], asked: play.PlayOptions, protocol: str, at: dict[str, int]) -> Row:
-    returns = [g.ret for g in sorted(played, key=lambda g: g.number)]
-    return {
-        **at,
-        "protocol": protocol,
-        "episodes": len(played),
-        "seed": asked.seed,
-        "epsilon": asked.epsilon,
-        "episodic_return_mean": float(np.mean(returns)),
-        "episodic_length_mean": float(np.mean([g.length for g in played])),
-        "interval": mean_interval(returns),
-        "returns": returns,
-    }
+    games = sorted(played, key=lambda game: game.number)
+    found = play.summarize_games([(game.ret, game.length) for game in games], 1)
+    how = {"protocol": protocol, "seed": asked.seed, "epsilon": asked.epsilon}
+    return {**found, **at, **how, "interval": mean_interval(found["returns"])}
 
 
 def _best(ctx: WorkerContext, net: Policy, row: Row) -> bool:

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from types import SimpleNamespace
-
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyplay.buffers.sum_tree import SumTree, below, counter_rng, uniforms
-from polyplay.core.compiled import bits, compiled, is_compiled
+from polyplay.core.compiled import bits, compiled
 
 QUICK = settings(max_examples=100, deadline=None)
 VALUES = st.one_of(st.just(0.0), st.floats(1e-280, 1e280), st.sampled_from([1.0, 1e-12, 1e12]))
@@ -110,15 +106,3 @@ def test_fractions_go_on_where_they_were():
     assert np.array_equal(x, np.concatenate([uniforms(again, 600), uniforms(again, 400)]))
     assert rng.tolist() == again.tolist() == [rng[0], 1000]
     assert counter_rng(1)[0] != counter_rng(2)[0]
-
-
-def test_what_was_compiled_before_is_known(tmp_path):
-    many(counter_rng(1), 1, np.uint64(3))
-    assert is_compiled(many)
-    other = SimpleNamespace(py_func=many.py_func, stats=SimpleNamespace(cache_path=str(tmp_path)))
-    index = tmp_path / f"{Path(__file__).stem}.many-{many.py_func.__code__.co_firstlineno}.py311.nbi"
-    assert not is_compiled(other)
-    index.touch()
-    assert is_compiled(other)
-    os.utime(index, (0, 0))
-    assert not is_compiled(other), "the file changed since"

@@ -78,10 +78,10 @@ def test_what_is_read_bit_by_bit_is_what_is_read_at_once(changes: list[tuple[str
 
 
 def test_curves_are_thinned_and_end_with_the_newest_report():
-    curve = watch.ThinnedCurve()
+    curve = list[tuple[int, ...]]()
     for i in range(30_001):
-        curve.add((i, 0.0))
-    steps = [row[0] for row in curve.rows]
+        watch.add_point(curve, (i, 0.0))
+    steps = [row[0] for row in curve]
     assert watch.POINTS <= len(steps) <= 2 * watch.POINTS
     assert (steps[0], steps[-1]) == (0, 30_000)
     assert max(b - a for a, b in itertools.pairwise(steps)) <= 4 * 30_000 / watch.POINTS

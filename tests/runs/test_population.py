@@ -88,12 +88,8 @@ VERBS += "tournament RUN random", "play RUN", "starts RUN --out x", "scores RUN"
 def test_verbs_for_a_run_name_the_members_of_a_population(words, population, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     line = refused(capfd, *words.replace("RUN", str(population)).split())
-    scores = {m["member"]: m["score"] for m in json.loads((population / "population.json").read_text())["members"]}
-    best = sorted(scores, key=lambda i: -scores[i])
-    named = ", ".join(str(population / "members" / f"{i:02d}") for i in best)
-    assert (
-        line == f"polyplay: error: RUN: {population} is a population, name one of its members: the best first, {named}"
-    )
+    ranked = f"`polyplay population {population}` ranks them"
+    assert line == f"polyplay: error: RUN: {population} is a population, name one of its members, in members/: {ranked}"
     assert list(tmp_path.iterdir()) == []
 
 
@@ -112,7 +108,7 @@ def test_runs_lists_a_population_and_its_members_which_are_runs_as_any_other(pop
     [
         ("resume RUN --learning-rate 0.1", "--learning-rate: a population decides what its members have; leave it out"),
         ("train a2c --serial --run RUN", "holds a run already; `polyplay resume "),
-        ("train a2c --serial --run RUN --resume auto", "is a population, name one of its members: the best first, "),
+        ("train a2c --serial --run RUN --resume auto", "is a population, name one of its members, in members/: "),
         (f"train pbt {A2C} {RATE} --run RUN", "holds a run already; `polyplay resume "),
         (f"train pbt {A2C} {RATE} --run RUN --resume auto --lanes 8", "--lanes: a population decides what its"),
         (f"train pbt {A2C} {RATE} --run MEMBER --resume auto", "SYSTEM: pbt given, but "),

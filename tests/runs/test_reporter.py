@@ -215,8 +215,8 @@ def play(reporter: Reporter, games: int, first: int = 0) -> None:
         game(reporter, float(i), 10, i, i, i % (WORKERS * LANES))
 
 
-def make_logged(directory: Path, log_games: bool = True, **more: Any) -> Reporter:
-    return Reporter(directory, RunOptions(tensorboard=False, log_games=log_games), **more)
+def make_logged(directory: Path, log_episodes: bool = True, **more: Any) -> Reporter:
+    return Reporter(directory, RunOptions(tensorboard=False, log_episodes=log_episodes), **more)
 
 
 def written(directory: Path) -> list[dict[str, Any]]:

@@ -446,7 +446,7 @@ def test_a_run_without_a_log_of_games_is_killed_and_goes_on(tmp_path, capfd, mon
     monkeypatch.setattr(session, "TICK", 1e-3)  # a look after every round
     whole = polyplay.train("a2c", run=tmp_path / "whole", **CATCH_KW)
     copied = Copied(tmp_path / "cut")
-    short = polyplay.train("a2c", run=tmp_path / "short", callbacks=[copied], log_games=False, **CATCH_KW)
+    short = polyplay.train("a2c", run=tmp_path / "short", callbacks=[copied], log_episodes=False, **CATCH_KW)
     assert 300 < copied.saved < 900
     again = polyplay.resume(copied.to)
     assert rows(again.directory / "updates.jsonl") == rows(whole.directory / "updates.jsonl")
