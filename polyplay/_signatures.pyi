@@ -71,7 +71,7 @@ class A2C(RunOptions, total=False):
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: float  # the optimizer's ε
+    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
@@ -100,7 +100,7 @@ class A3C(RunOptions, total=False):
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
-    optimizer_eps: float  # the optimizer's ε
+    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over all workers' steps
@@ -400,7 +400,7 @@ class Ga3C(RunOptions, total=False):
     network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    optimizer_eps: float  # the optimizer's ε
+    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     correction: Literal['none', 'plus', 'max', 'vtrace']  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
@@ -458,7 +458,7 @@ class Impala(RunOptions, total=False):
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: float  # the optimizer's ε
+    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss ½(v − V)²
