@@ -71,7 +71,7 @@ class A2C(RunOptions, total=False):
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: float  # the optimizer's ε
+    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
@@ -100,7 +100,7 @@ class A3C(RunOptions, total=False):
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
-    optimizer_eps: float  # the optimizer's ε
+    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     decay: float  # RMSProp's decay
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over all workers' steps
@@ -158,7 +158,7 @@ class AccelDqn(RunOptions, total=False):
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
     gamma: float  # discount
-    n_step: int  # n of n-step returns: rewards summed before bootstrapping
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping (3 in preset rainbow)
     network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
     dueling: bool  # separate streams for value and advantages; rainbow: always
     v_max: float  # largest return of the value distribution; the smallest is its negative
@@ -400,7 +400,7 @@ class Ga3C(RunOptions, total=False):
     network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    optimizer_eps: float  # the optimizer's ε
+    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     correction: Literal['none', 'plus', 'max', 'vtrace']  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
@@ -458,7 +458,7 @@ class Impala(RunOptions, total=False):
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: float  # the optimizer's ε
+    optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
     value_cost: float  # weight of the value loss ½(v − V)²

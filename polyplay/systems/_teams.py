@@ -31,14 +31,6 @@ RANGES = (
     "reward_prediction_cost=log:0.1:1.0",
     "reward=log:0.1:1.0",
 )
-POINTS = (  # nothing for a tag in itself: where tags paid, however little, agents tagged all day and left the flags
-    "captured=1.0",
-    "teammate_captured=0.5",
-    "opponent_captured=-1.0",
-    "picked_up=0.3",
-    "tagged_carrier=0.2",
-    "was_tagged_carrying=-0.2",
-)
 BAD = ("opponent_", "was_")  # events whose weights are drawn below 0, where --event-rewards has none of them
 CHANCE = 0.05  # that a copied value is perturbed
 CORE = ("kl_posterior_cost", "kl_prior_cost", "gradient_scale", "period")  # of a temporal one

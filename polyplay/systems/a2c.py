@@ -31,7 +31,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: Positive = 1e-5  # the optimizer's ε
+    optimizer_eps: Positive = 1e-5  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     decay: Decay = 0.99  # RMSProp's decay
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run

@@ -73,8 +73,7 @@ def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Explor
     sampler = Proportional(c.alpha, beta=0.4, first="td")
     replay = replay_of(
         envs, network, sampler, lanes=each.actors * c.lanes, capacity=each.capacity, start=each.learning_starts,
-        batch=divide_among(c, "learners", "batch").batch,  # a learner's share
-        gamma=c.gamma, n_step=c.n_step, reward=reward,
+        batch=divide_among(c, "learners", "batch").batch, gamma=c.gamma, n_step=c.n_step, reward=reward,
         scale=spec.loss.units.reward_scale,  # factor of rewards, which Ape-X DPG has
         ratio=c.ratio or None,  # None: acting and learning do not wait for each other
         soft=True,  # the replay exceeds its capacity until the oldest transitions are evicted

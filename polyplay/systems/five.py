@@ -76,7 +76,8 @@ def build(c: Config, crew: Crew) -> System:
     )  # fmt: skip
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     network = policy()  # only its shapes are used: each worker makes its own network
-    # the league has one agent and its past ones, and says which two of these are seated at each actor's table
+    # the league knows one agent, its past ones, and the team of each seat in a match; it says which two of these
+    # agents are seated at each actor's table
     league = League(agents=1, actors=actors, teams=envs.spec.sides, seated=2)
     params = AgentParams(network, 1, readers=actors)  # the published weights
     # each team of an actor fills one slot while another is read

@@ -10,6 +10,7 @@ act × actors:  a table of four agents ─► own copies of weights ─► rollo
 from dataclasses import dataclass
 from typing import Literal
 
+from polyplay.buffers.league import League
 from polyplay.core.errors import Agents, Count, Fraction, Lag, NonNegative, Players, SomeWorkers, Whole
 from polyplay.learning import Hyperparameters, LearnerSpec, VTrace
 from polyplay.population.rules import initial
@@ -18,6 +19,15 @@ from polyplay.systems import _teams as teams
 from polyplay.systems.league import wire_league
 from polyplay.weights import OptimizerSpec, averaged
 from polyplay.workers.crew import Crew
+
+POINTS = (  # of events; a tag by itself has none: where tags paid, agents tagged all day and left the flags
+    "captured=1.0",
+    "teammate_captured=0.5",
+    "opponent_captured=-1.0",
+    "picked_up=0.3",
+    "tagged_carrier=0.2",
+    "was_tagged_carrying=-0.2",
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +51,7 @@ class Config:
     ranges: tuple[str, ...] = ()
     # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
-    event_rewards: tuple[str, ...] = teams.POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
+    event_rewards: tuple[str, ...] = POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
     network: str = "ftw"  # ftw (by the view's size), or as other systems
     core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # temporal: a fast and a slow clock
     core_size: Count = 256  # width of each LSTM, and of z
@@ -73,5 +83,7 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(anneal="constant", **values)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     drawn = initial(ranges, c.agents, crew.seed) if c.evolve else ()  # each agent's first values
-    # actors, learners and referee of league.py, which keeps no past agents here
-    return wire_league(c, crew, envs, spec, evolution, {"past": 0}, n=rollouts, initial=drawn)
+    # the league knows its agents and the team of each seat; it says who is seated at each table
+    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=0, varied=evolution.varied)
+    # actors, learners and referee are league.py's
+    return wire_league(c, crew, envs, spec, league, evolution, n=rollouts, initial=drawn)

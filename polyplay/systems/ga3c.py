@@ -42,7 +42,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
     learning_rate: Positive = 3e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; trainers share its statistics
-    optimizer_eps: Positive = 0.1  # the optimizer's ε
+    optimizer_eps: Positive = 0.1  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
     correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace

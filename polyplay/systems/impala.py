@@ -42,7 +42,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    optimizer_eps: Positive = 0.01  # the optimizer's ε
+    optimizer_eps: Positive = 0.01  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
     value_cost: NonNegative = 0.5  # weight of the value loss ½(v − V)²

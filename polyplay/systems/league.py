@@ -73,16 +73,18 @@ def build(c: Config, crew: Crew) -> System:
     # an agent copies one that beats it with probability 0.7, by Elo; then each value is multiplied by 0.8 or 1.2, and
     # stays between a tenth and ten times of its first one
     evolution = Evolution(every=c.exploit_every, priors=around(values))
-    others = {"past": 100, "bots": tuple(envs.spec.bots)}  # besides agents: past ones that are kept, scripted ones
-    return wire_league(c, crew, envs, spec, evolution, others, n=rollouts, snapshot_every=c.snapshot_every)
+    # the league knows its agents, 100 past ones, bots and the team of each seat; it says who is seated at each table
+    league = League(
+        c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=100, bots=tuple(envs.spec.bots),
+        varied=evolution.varied,
+    )  # fmt: skip
+    return wire_league(c, crew, envs, spec, league, evolution, n=rollouts, snapshot_every=c.snapshot_every)
 
 
 def wire_league(
-    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, evolution: Evolution, others: Any, **rollouts: Any
+    c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, league: League, evolution: Evolution, **given: Any
 ) -> System:
-    """Add the figure's actors, learners and referee. rollouts: of AgentRollouts. FTW has another network and loss."""
-    # the league knows all players, and says who is seated at each actor's table
-    league = League(c.agents, c.actors, teams=envs.spec.sides, seated=c.players, varied=evolution.varied, **others)
+    """Add the figure's actors, learners and referee. given: to AgentRollouts. FTW has another network and loss."""
     network = spec.policy()  # only its shapes are used: each worker makes its own network
     # each player of an actor fills one slot while another is read
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
@@ -93,7 +95,7 @@ def wire_league(
         act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag,
         envs=envs, policy=spec.policy, out=queue, params=params, league=league,
     )  # fmt: skip
-    source = AgentRollouts(queue, league=league, **rollouts)
+    source = AgentRollouts(queue, league=league, **given)
     learners = c.learners or min(c.agents, crew.placement.parts)  # 0: one per core or GPU
     crew.add(learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)
     # the referee rates players by their matches, draws who meets whom, and says who copies whom

@@ -4,7 +4,7 @@ act × actors:  envs ─► own copy of the weights, ε by lane ─► rollouts,
                           ▲ pulled every `pull` steps                                                     ▼
                         Params                      learn: its Replay of sequences, each with the state before it
                           ▲                                                ▼ batches      ▲ new priorities
-                          └─ update ◄── loss of the rows behind ◄── burn-in from that state ──┘
+                          └─ update ◄── loss of the steps behind ◄── burn-in from that state ──┘
 """
 
 from dataclasses import dataclass

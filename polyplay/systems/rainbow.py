@@ -56,8 +56,8 @@ def build(c: Config, crew: Crew) -> System:
     noise = "zoo" if zoo else "fortunato"  # dqn_zoo cuts the noise of Fortunato et al. 2018 off at ±2
     policy = q_network(
         c, envs, dueling=not dopamine, atoms=51, support=(-c.v_max, c.v_max), sigma=c.sigma or None,
-        noisy=noise if c.sigma else "none", init="dopamine" if dopamine else "torch",
-        bias="none" if zoo else "each",  # dqn_zoo's last layer has no biases
+        noisy=noise if c.sigma else "none", bias="none" if zoo else "each",  # dqn_zoo's last layer has no biases
+        init="dopamine" if dopamine else "torch",  # Dopamine's weights are uniform in ±∜3/√fan_in
     )  # fmt: skip
     # ε is 1 for the first agent steps (after), counted over the lanes of all replicas, and then falls to --epsilon
     epsilon = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
