@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1735,
+    "core": 1720,
     "envs": 4367,
-    "buffers": 1879,
+    "buffers": 1881,
     "games": 3588,
     "nets": 2812,
     "weights": 1197,
-    "acting": 1042,
+    "acting": 1045,
     "search": 1306,
-    "learning": 2547,
-    "workers": 3095,
+    "learning": 2529,
+    "workers": 3080,
     "population": 1508,
-    "systems": 1703,
-    "runs": 3743,
-    "evaluation": 1464,
-    "cli": 2413,
+    "systems": 1706,
+    "runs": 3733,
+    "evaluation": 1463,
+    "cli": 2404,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
