@@ -16,7 +16,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, inputs, core, actions
+class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
     """Defaults: baselines/a2c as released (a2c.py, run.py), for Atari."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -39,7 +39,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     frames: Count = 320_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)

@@ -19,7 +19,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, inputs, core, actions
+class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
     """Defaults: the paper's feed-forward agent for Atari, with details that its author confirmed later."""
 
     atari: str = "a3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -43,7 +43,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a rollout; sum is the paper's
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a rollout
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     reward_scale: Positive = 1.0  # factor of rewards, before --reward applies
     life_loss: Literal["auto", "ignore", "terminate"] = "auto"  # whether a lost life ends an episode (auto: as --atari)
     frames: Count = 320_000_000  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
@@ -70,5 +70,5 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames))
     # a lost worker is replaced: no other waits for it
-    crew.add(learn, n=workers, name="episodic_replica", if_lost="replace", source=source, spec=spec)
+    crew.add(learn, n=workers, name="actor_learner", if_lost="replace", source=source, spec=spec)
     return System(envs, spec, resolved={"workers": workers})  # what --workers 0 became

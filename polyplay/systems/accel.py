@@ -18,7 +18,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, inputs, core, actions
+class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
     """Defaults: A2C of the paper's table 2 as accel_rl has it (algos/pg), with one replica's 16 environments."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -48,7 +48,8 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
 
 def build(c: Config, crew: Crew) -> System:
     ppo, chunked = c.algo == "ppo", c.sync == "chunked"
-    # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are
+    # a replica's lanes, of which one group steps while the policy acts for the other, and how many replicas there are:
+    # with a core, lanes divide among PPO's minibatches
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches if ppo else 0)
     policy = actor_critic(c, envs, init="orthogonal")  # each replica makes this network
     source = Inline(envs, c.unroll)  # a replica acts its rollouts itself, with the weights that it learns

@@ -22,7 +22,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):  # adds env, inputs
+class Config(AgentOptions):  # adds env, and how inputs are scaled
     """Defaults: the paper's categorical DQN of table 2, batch 2,048, with accel_rl's settings (algos/dqn, scripts)."""
 
     atari: str = "accel"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -74,7 +74,7 @@ def build(c: Config, crew: Crew) -> System:
         reward="sign" if plays_atari(c) else "none",  # rewards that are learned from
     )  # fmt: skip
     source = Replayed(Inline(envs, c.unroll, explore), replay)  # a replica acts itself, with the weights that it learns
-    loss = CategoricalLoss(-c.v_max, c.v_max, double=rainbow) if categorical else QLoss(reduction="mean")
+    loss = CategoricalLoss(-c.v_max, c.v_max, priority="kl", double=rainbow) if categorical else QLoss("mean", clip=1.0)
     optimizer = OptimizerSpec(c.optimizer, c.optimizer_eps, decay=0.95, clip=c.max_grad_norm)  # RMSProp's decay
     # chunked: replicas update a central vector without waiting for each other, one of its three parts after the other
     update = Chunked.of(optimizer, policy, workers=replicas) if chunked else averaged(optimizer, replicas)

@@ -23,8 +23,8 @@ from polyplay.workers.sizing import niceness
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):  # adds env, inputs
-    """Defaults: the paper's for Atari, as far as they are known. It has 360 actors of one lane."""
+class Config(AgentOptions):  # adds env, and how inputs are scaled
+    """Defaults: the paper's for Atari, as far as they are known. The paper has 360 actors of one lane."""
 
     atari: str = "apex"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
@@ -78,7 +78,8 @@ def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Explor
         ratio=c.ratio or None,  # None: acting and learning do not wait for each other
         soft=True,  # the replay exceeds its capacity until the oldest transitions are evicted
     )  # fmt: skip
-    samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)  # batches that replay workers draw
+    # replay workers draw these batches of what comes by the queue
+    samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)
     params = Params.of(network, readers=c.actors)  # the published weights
     # a lost actor or replay worker is replaced; without a learner the run ends
     crew.add(

@@ -24,7 +24,7 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: the paper's, as far as they are known. It has 64 actors of one lane, on tasks of the control suite."""
+    """Defaults: the paper's, as far as they are known; it has 64 actors of one lane, on tasks of the control suite."""
 
     env: str = "Pendulum-v1"  # environment: a Gymnasium id, module:callable, or toy:NAME; its actions are a bounded Box
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights

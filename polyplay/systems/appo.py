@@ -19,7 +19,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, inputs, core, actions
+class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
     """Defaults: Sample Factory's for Atari (sf_examples/atari), but asynchronous and with V-trace."""
 
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -27,7 +27,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     lanes: Count = 4  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
     learners: SomeWorkers = 1  # synchronous learners, whose gradients are averaged
     slots: Count = 2  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
-    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 128  # agent steps per lane in a rollout
     batch: Count = 8  # trajectories for the passes of one batch, over all learners
     epochs: Count = 4  # passes over a batch
@@ -36,8 +36,8 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of V-trace
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
-    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, five (sets of units), or module:callable
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off

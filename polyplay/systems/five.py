@@ -34,7 +34,7 @@ class Config:
     actors: SomeWorkers = 1  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: Count = 1000  # heroes in matches (num-envs) of each actor
     lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
-    unroll: Count = 256  # agent steps per lane in a rollout, which give advantages their context
+    unroll: Count = 256  # agent steps per lane in a rollout; advantages are computed over all of it
     window: Count = 16  # agent steps of a window, which begins with the state that acting had there
     batch: Count = 120  # windows of each learner in an update
     capacity: Count = 4096  # newest windows that each learner draws from
@@ -80,9 +80,10 @@ def build(c: Config, crew: Crew) -> System:
     # agents are seated at each actor's table
     league = League(agents=1, actors=actors, teams=envs.spec.sides, seated=2)
     params = AgentParams(network, 1, readers=actors)  # the published weights
-    # each team of an actor fills one slot while another is read
+    # a team of the agent's own weights fills one slot while another is read; a past agent fills none
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=2, readers=c.learners, window=c.window)
-    # each learner keeps the newest windows of its actors' rollouts, and draws batches from these at random
+    # each learner keeps the newest windows of its actors' rollouts, and draws batches from these at random; the first
+    # one publishes weights, and writes past agents
     windows = Windows(
         queue, c.capacity, c.batch, sample_reuse=c.sample_reuse, publish_every=c.publish, staleness=c.staleness,
         league=league, snapshot_every=c.snapshot_every,

@@ -47,12 +47,12 @@ class Config:
     games_per_matchup: Count = 32  # matches of a table between two draws of its players
     evolve: bool = True
     # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    exploit_every: Count = 1000  # matches of an agent between two looks whether to copy another
+    exploit_every: Count = 1000  # matches of an agent between two checks whether to copy another
     ranges: tuple[str, ...] = ()
     # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal["events", "game"] = "events"  # events: an agent's own weights on them; game: the environment's
-    event_rewards: tuple[str, ...] = POINTS  # EVENT=WEIGHT where these are not drawn; of other events it is 0
-    network: str = "ftw"  # ftw (by the view's size), or as other systems
+    event_rewards: tuple[str, ...] = POINTS  # EVENT=WEIGHT, where weights are not drawn; other events have 0
+    network: str = "ftw"  # ftw (convolutions for the view's size), mlp, impala, or module:callable
     core: Literal["none", "lstm", "gru", "temporal"] = "temporal"  # temporal: a fast and a slow clock
     core_size: Count = 256  # width of each LSTM, and of z
     auxiliary: str = "pixel,reward"  # tasks: pixel, reward, with a comma between; or none
@@ -62,7 +62,7 @@ class Config:
     lam: Fraction = 1.0  # λ of V-trace
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this (0: off)
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    normalize_advantage: bool = False  # to mean 0 and deviation 1 over a batch, whose mean is learnt from, not its sum
+    normalize_advantage: bool = False  # to mean 0 and deviation 1; the loss is then the mean over a batch, not the sum
     frames: Count = 60_000_000_000  # steps of all agents to train for, unless --steps is given
 
 
@@ -70,9 +70,9 @@ def build(c: Config, crew: Crew) -> System:
     envs = teams.table_envs(c, crew, c.players, c.actors)  # the lanes of one actor, a group of them for each player
     rollouts = teams.rollouts_per_batch(c, envs)  # batch / (lanes / players)
     policy = teams.ftw_network(c, envs)  # figure 2a, with heads for the auxiliary tasks
-    # an agent's hyperparameters (rewards of events, costs, the slow clock's period, …), the ranges that it draws some
-    # from, and its evolution: an agent copies one that beats it with probability 0.7, by Elo; then each value is
-    # multiplied by 0.8 or 1.2 with probability 0.05, and a period is drawn anew
+    # an agent's hyperparameters (learning rate, entropy cost, rewards of events, the slow clock's period, …), the ranges
+    # that it draws some from, and its evolution: it copies an agent whose chance to beat it is 0.7 or more, by Elo; then
+    # each value is multiplied by 0.8 or 1.2 with probability 0.05, and a period is drawn anew
     values, ranges, evolution = teams.agent_values(c, envs)
     # the network makes rewards of events; it adds the KL divergences of its core, and the losses of auxiliary tasks
     loss = VTrace(

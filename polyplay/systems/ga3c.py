@@ -23,7 +23,7 @@ MOST = 8  # predictors, and trainers, there is room for
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, inputs, core, actions
+class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
     """Defaults: the paper's."""
 
     atari: str = "ga3c"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -36,7 +36,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     queue: Count = 100  # how many chunks may wait for a trainer
     gamma: Fraction = 0.99  # discount
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     unroll: Count = 5  # transitions of a chunk (t_max); fewer where its episode ends
     network: str = "ga3c"  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
@@ -72,7 +72,7 @@ def build(c: Config, crew: Crew) -> System:
     model = Hogwild.of(optimizer, policy, workers=MOST, copy=False)  # threads compute with the shared weights
     hyper = Hyperparameters(anneal=c.anneal, learning_rate=c.learning_rate, entropy_cost=c.entropy_cost)
     spec = LearnerSpec(policy, loss, model, hyper, crew.agent_steps(envs, c.frames))
-    agents = LaneTable(envs, queue)  # the agents; any predictor answers any of them, and writes its chunk
+    agents = LaneTable(envs, queue)  # the prediction queue: agents that wait, and the chunk that each one fills
     source = Chunks(queue, c.min_batch)  # an update takes as few chunks as have min_batch transitions
     # drain: a thread that the schedule removes finishes its work first
     predictors = crew.add(

@@ -23,7 +23,7 @@ from polyplay.workers.sizing import niceness
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):  # adds env, inputs
+class Config(AgentOptions):  # adds env, and how inputs are scaled
     """Defaults: the paper's in bundled mode, as far as they are known (docs/systems/gorila.md)."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -63,7 +63,7 @@ def build(c: Config, crew: Crew) -> System:
     policy = q_network(c, envs)
     network = policy()  # only its shapes are used: each worker makes its own network
     replay = replay_of(
-        envs, network, None, lanes=each * c.lanes, capacity=c.capacity, batch=c.batch, start=c.learning_starts,
+        envs, network, sampler=None, lanes=each * c.lanes, capacity=c.capacity, batch=c.batch, start=c.learning_starts,
         gamma=c.gamma, n_step=c.n_step, reward=c.reward,
         ratio=None if free and not c.ratio else c.ratio,  # None: acting and learning do not wait for each other
     )  # fmt: skip
@@ -78,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
     schedule: Any = {"after": c.learning_starts * replays, "over": c.epsilon_decay_steps, "lanes": c.lanes * actors}
     if free:
         queue = RolloutQueue.of(envs, network, c.unroll, actors, readers=replays)
-        samples = SampleQueue(replay, queue, learners)  # batches that replay workers draw
+        samples = SampleQueue(replay, queue, learners)  # replay workers draw batches of what comes by the queue
         # actors do not keep step, so ε falls by the agent steps that the server counts
         explore = RunSchedule(1.0, c.epsilon, **schedule, weights=server)
         crew.add(

@@ -22,7 +22,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, inputs, core, actions
+class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
     """Defaults: the paper's table G.1 (Atari). Unknown ones (actors, lanes, slots) are for a small machine."""
 
     atari: str = "impala"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -30,13 +30,13 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     lanes: Count = 16  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
     learners: SomeWorkers = 1  # synchronous learners, whose gradients are averaged
     slots: Count = 2  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
-    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 20  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update, over all learners
     gamma: Fraction = 0.99  # discount
     rho: Positive = 1.0  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
     auxiliary: str = "none"  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
@@ -78,7 +78,8 @@ def wire_impala(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> System:
     # a lost actor is replaced; without a learner the run ends
     crew.add(
         act, n=actors, if_lost="replace", envs=envs, policy=spec.policy, out=queue, params=params, lag=c.lag,
-        threads=1 if c.lag < 0 else 0,  # compute threads of an actor; 0: its share of the cores
+        # an actor that never waits for learners computes in one thread; else it may use its share of the cores (0)
+        threads=1 if c.lag < 0 else 0,
     )  # fmt: skip
     rollouts = rollouts_per_batch(c, actors)  # in a learner's share of a batch: batch / learners / lanes
     # with a limited lag, a batch takes rollouts of each actor in turn

@@ -27,7 +27,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, inputs, core, actions
+class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
     """Defaults: for small games on a small machine; no league was published for one."""
 
     env: str = "toy:rps"  # an environment with several players: toy:rps, a PettingZoo one, or module:callable
@@ -38,10 +38,11 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
     lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: Count = 16  # agent steps per lane in a rollout
-    opponents: str = "latest"  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
+    opponents: str = "latest"  # latest, uniform, elo, or past:P
+    # whom a table's first player meets: agents, all, whom it beats half the time, past agents with probability P
     games_per_matchup: Count = 100  # matches of a table between two draws of its players
     snapshot_every: Count = 200  # updates of an agent from one past agent to the next
-    exploit_every: Whole = 0  # matches of an agent between two looks whether to copy another (0: none copies)
+    exploit_every: Whole = 0  # matches of an agent between two checks whether to copy another (0: none copies)
     batch: Count = 16  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal["vtrace", "ppo"] = "vtrace"  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: Count = 2  # ppo: passes over a batch
@@ -53,7 +54,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     learning_rate: Positive = 1e-3  # learning rate at the start; see --anneal
     anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over the run
     reward: Literal["clip", "sign", "none", "scale"] = "none"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     frames: Count = 1_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 
@@ -70,10 +71,11 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(anneal=c.anneal, **values)
     passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None  # over a batch, of whole lanes
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
-    # an agent copies one that beats it with probability 0.7, by Elo; then each value is multiplied by 0.8 or 1.2, and
-    # stays between a tenth and ten times of its first one
+    # an agent copies another whose chance to beat it is 0.7 or more, by Elo; then each value is multiplied by 0.8 or 1.2,
+    # and stays between a tenth and ten times of its first one
     evolution = Evolution(every=c.exploit_every, priors=around(values))
-    # the league knows its agents, 100 past ones, bots and the team of each seat; it says who is seated at each table
+    # the league knows its agents, 100 past ones, bots and the team of each seat; it says who is seated at each table,
+    # and holds the values of each agent that vary
     league = League(
         c.agents, c.actors, teams=envs.spec.sides, seated=c.players, past=100, bots=tuple(envs.spec.bots),
         varied=evolution.varied,
@@ -86,7 +88,7 @@ def wire_league(
 ) -> System:
     """Add the figure's actors, learners and referee. given: to AgentRollouts. FTW has another network and loss."""
     network = spec.policy()  # only its shapes are used: each worker makes its own network
-    # each player of an actor fills one slot while another is read
+    # each agent has a queue of its own, where one slot is filled while another is read; past agents and bots fill none
     queue = RolloutQueue.of(envs, network, c.unroll, c.actors, slots=2, readers=c.agents, per_agent=True)
     statistics = spec.update.optim.statistics if evolution.every else None  # the optimizer's, copied with the weights
     params = AgentParams(network, c.agents, readers=c.actors, statistics=statistics)  # published weights of each agent
@@ -95,6 +97,7 @@ def wire_league(
         act_at_table, n=c.actors, name="act", if_lost="replace", lag=c.lag,
         envs=envs, policy=spec.policy, out=queue, params=params, league=league,
     )  # fmt: skip
+    # for each agent its own rollouts; its learner also writes past agents, and copies when the referee says so
     source = AgentRollouts(queue, league=league, **given)
     learners = c.learners or min(c.agents, crew.placement.parts)  # 0: one per core or GPU
     crew.add(learn_agents, n=learners, name="learn", source=source, spec=spec, publish=params)

@@ -16,7 +16,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(PolicyOptions):  # adds env, inputs, core, actions
+class Config(PolicyOptions):  # adds env, core, and how inputs and actions are scaled
     """Defaults: the paper's for Atari. What it does not mention is off; Adam's ε is OpenAI baselines'."""
 
     atari: str = "baselines"  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -31,7 +31,7 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalized advantage estimation
-    network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five, or module:callable
+    network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five (unit sets), or module:callable
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
@@ -41,13 +41,13 @@ class Config(PolicyOptions):  # adds env, inputs, core, actions
     value_cost: NonNegative = 1.0  # weight of the value loss (R − V)²
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
-    # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: Count = 40_000_000  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 
 
 def build(c: Config, crew: Crew) -> System:
-    # the lanes of one replica, and how many replicas there are
+    # the lanes of one replica, and how many replicas there are: with a core, lanes divide among the minibatches
     envs, replicas = replica_envs(c, crew, minibatches=c.minibatches)
     init = "torch" if c.network == "rlpyt" else "orthogonal"  # initial weights; rlpyt leaves them to torch
     policy = actor_critic(c, envs, init=init, core_size=c.core_size)  # each replica makes this network

@@ -20,8 +20,8 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):  # adds env, inputs
-    """Defaults: the paper's table 2 (Atari). It has 256 actors. The gradient norm is SEED's."""
+class Config(AgentOptions):  # adds env, and how inputs are scaled
+    """Defaults: the paper's table 2 (Atari). The paper has 256 actors. The gradient norm is SEED's."""
 
     atari: str = "r2d2"  # preprocessing of Atari games: a preset of docs/guides/atari.md
     actors: SomeWorkers = 2  # acting workers, each with its own copy of the weights
@@ -59,6 +59,7 @@ def build(c: Config, crew: Crew) -> System:
     loss = SequenceLoss(c.gamma, c.n_step, rescale=c.rescale, burn_in=c.burn_in, eta=0.9, double=True)
     # first priorities are TD errors by the values with which the actor's network chose, mixed by η as the loss does
     sampler = Proportional(c.alpha, c.beta, first="td", eta=0.9, rescale=c.rescale)
+    # γ and n are for first priorities; the loss makes the returns itself
     replay = replay_of(
         envs, network, sampler, lanes=lanes, capacity=c.capacity, batch=c.batch, start=c.learning_starts,
         ratio=c.ratio, gamma=c.gamma, n_step=c.n_step, reward="none", sequence=c.sequence, burn_in=c.burn_in,

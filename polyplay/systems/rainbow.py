@@ -20,7 +20,7 @@ from polyplay.workers.crew import Crew
 
 
 @dataclass(frozen=True)
-class Config(AgentOptions):  # adds env, inputs
+class Config(AgentOptions):  # adds env, and how inputs are scaled
     """Defaults: the paper's table 1."""
 
     atari: str = "dqn2015"  # preprocessing of Atari games: a preset of docs/guides/atari.md

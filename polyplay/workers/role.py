@@ -27,7 +27,7 @@ Kind = Literal["process", "thread"]
 OPTIONS = {  # by role, what tells its number
     "act": "actors",
     "bundle": "learners",
-    "episodic_replica": "workers",
+    "actor_learner": "workers",
     "learn": "learners",
     "replica": "replicas",
     "self_play": "players",

@@ -85,7 +85,7 @@ def test_without_a_lock_it_goes_on_from_its_counts_with_new_games(system, settin
     assert last["version"] >= first["version"] + 15
 
 
-@pytest.mark.parametrize(("system", "role"), [("a3c", "episodic_replica"), ("accel", "replica")])
+@pytest.mark.parametrize(("system", "role"), [("a3c", "actor_learner"), ("accel", "replica")])
 def test_a_killed_worker_is_replaced_and_the_run_goes_on_from_where_it_was(system, role):
     said: list[str] = []
     crew = Crew(seed=1, steps=10**9, log=lambda kind, text: said.append(text))
@@ -229,7 +229,7 @@ def test_what_a_worker_raises_reaches_the_main_process(on):
     crew.roles[0] = crew.roles[0].holding(spec=replace(spec, loss=Fails()))
     crew.start(())
     try:
-        with pytest.raises(WorkerLost, match=r"(?s)worker episodic_replica \d raised .*a bad day"):
+        with pytest.raises(WorkerLost, match=r"(?s)worker actor_learner \d raised .*a bad day"):
             until(crew, lambda: False, 60.0)
     finally:
         crew.stop()

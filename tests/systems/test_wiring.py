@@ -51,8 +51,8 @@ def test_the_figure_is_drawn_from_the_wiring():
 FIGURES: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "a3c": (
         {**CATCH, "workers": 2, "optimizer": "rmsprop_a3c"},
-        ("episodic_replica × 2", "Hogwild(rmsprop_a3c), no lock", "if lost replace",
-         "weights and rmsprop_a3c's square ──► episodic_replica"),
+        ("actor_learner × 2", "Hogwild(rmsprop_a3c), no lock", "if lost replace",
+         "weights and rmsprop_a3c's square ──► actor_learner"),
     ),
     "accel in chunks": (
         CHUNKS,

@@ -75,7 +75,7 @@ def test_a_run_that_lost_machines_and_workers_is_done_again_in_one_thread_to_the
             "elsewhere, but --eval-every asks",
         ),
         ("a2c", {"hosts": "local:2", "replicas": 1}, "--hosts: .* is alone; .*take --replicas 2 or more"),
-        ("a3c", {"hosts": "local:2", "workers": 2}, "episodic_replica shares a Hogwild with others"),
+        ("a3c", {"hosts": "local:2", "workers": 2}, "actor_learner shares a Hogwild with others"),
         ("accel", {"hosts": "local:2", "replicas": 2, "sync": "chunked"}, "replica shares a Chunked with others"),
         ("league", {"hosts": "local:2", "env": "toy:rps", "network": "mlp"}, "act shares a .* does not cross"),
     ],
