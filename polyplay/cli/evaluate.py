@@ -143,4 +143,4 @@ def export(directory: Path, file: Path, which: str | None = None, trust: bool = 
     }
     whose = load.choose_agent(directory, found, agent)
     about |= {"agent": whose} if agent is not None else {}
-    return onnx.export_onnx(play.load_policy(wired, found, whose), spec, file, about, wired.values)
+    return onnx.export_onnx(play.load_policy(wired, found, whose), spec, file, about, wired.spec.loss.units)

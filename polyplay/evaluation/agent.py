@@ -69,7 +69,7 @@ class Agent:
         process.tune(1)
         self.observation_space, self.action_space = pool.of_spec(self.spec)
         self._envs: Envs = wired.envs
-        self._units, self._policy = wired.values, play.load_player(wired, self.checkpoint, agent=whose)
+        self._units, self._policy = wired.spec.loss.units, play.load_player(wired, self.checkpoint, agent=whose)
         self._how = play.PlayOptions(1, seed, epsilon=wired.test_epsilon if epsilon is None else epsilon)
         self._read = action_reader(self.action_space)
         self._acts = 0  # random numbers used: who passes no state on is not given the same ones again

@@ -234,14 +234,15 @@ class LearnerSpec(Holder):
             if not isinstance(part, LearnerPart):
                 allowed = "objects of subclasses of LearnerPart, as TargetNetwork(every=100)"
                 raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
-        hyper, terms = self.hyperparameters, terms_of(self.policy)
-        if self.loss.anneals and "remaining" not in hyper.configured:
-            self._become("hyperparameters", Hyperparameters(hyper.anneal, **hyper.configured, remaining=1.0))
+        given, terms = self.hyperparameters, terms_of(self.policy)
+        if self.loss.anneals and "remaining" not in given.configured:
+            hyper = Hyperparameters(given.anneal, **given.configured, remaining=1.0)
+            object.__setattr__(self, "hyperparameters", hyper)
         if terms and isinstance(self.loss, ActorCriticLoss):
-            self._become("loss", WithAuxiliary(self.loss, terms))
+            object.__setattr__(self, "loss", WithAuxiliary(self.loss, terms))
         draws = any(name in self.loss.terms for name in DRAWN)
         if draws and not any(isinstance(part, UnrealWindows) for part in self.parts):
-            self._become("parts", (*self.parts, UnrealWindows()))
+            object.__setattr__(self, "parts", (*self.parts, UnrealWindows()))
         if self.update.replicas > 1 and any(part.admit for part in self.parts):
             text = "a part that refuses losses given, but replicas average gradients"
             raise UserError(f"LearnerSpec.parts: {text}: leave it out, or use another update")
@@ -251,10 +252,6 @@ class LearnerSpec(Holder):
     def agent(self) -> int:
         """The agent that learns, of several."""
         return max((part.agent for part in self.parts), default=0)
-
-    def _become(self, name: str, value: object) -> None:
-        """Complete what is given by what it needs."""
-        object.__setattr__(self, name, value)
 
     def holds(self) -> Mapping[str, Any]:
         """See Holder."""

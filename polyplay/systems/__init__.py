@@ -12,11 +12,10 @@ from dataclasses import MISSING, dataclass, field, fields, is_dataclass, make_da
 from functools import cache, partial
 from pathlib import Path
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 from polyplay.core import user_modules
 from polyplay.core.errors import UserError
-from polyplay.core.numbers import ValueUnits
 
 
 @dataclass(frozen=True)
@@ -39,11 +38,6 @@ class System:
     def metrics(self) -> tuple[str, ...]:
         """Names of what is reported."""
         return (*self.spec.loss.metrics, *self.more_metrics) if self.spec else ()
-
-    @property
-    def values(self) -> ValueUnits:
-        """Units of the network's values."""
-        return cast("ValueUnits", self.spec.loss.units)
 
     @property
     def test_epsilon(self) -> float:

@@ -71,7 +71,8 @@ class Config:
 
 def build(c: Config, crew: Crew) -> System:
     envs = Envs(c.env, c.games, **crew.env_defaults)
-    board, search = board_of(envs), search_options(c)  # the options of c from simulations to keep_tree
+    board = board_of(envs)  # the rules of the game
+    search = search_options(c)  # the options of c from simulations to keep_tree
     policy = BoardNetworkFactory(envs.spec, c.blocks, c.filters)
     champion = Params.of(policy, readers=c.players)  # the weights that self-play pulls
     candidate = Params.of(policy) if c.gate else champion  # the weights that learners publish
