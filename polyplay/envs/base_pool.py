@@ -26,9 +26,11 @@ STEPPING, READY, TAKEN, ABSENT = 0, 1, 2, 3  # where a lane is: stepped, with a 
 class BasePool(Pool):
     """A Pool, but for `_step`, which steps lanes and writes their rows, or leaves that to a `recv` of its own.
 
-    Groups come in turn, but not one behind another that the caller holds. Of a pool that gives whoever is ready, lanes
-    come in turn.
+    Groups come in turn, without those that the caller holds: one is waited for, whichever others are ready. Where
+    whoever is ready is given, lanes come in turn.
     """
+
+    _asynchronous = False  # lanes are ready at some time after send()
 
     def __init__(self, envs: Envs, rows: Batch | None = None, seating: Seating | None = None):
         self.lanes, self.groups, self.fixed = envs.lanes, envs.groups, envs.fixed
@@ -43,7 +45,7 @@ class BasePool(Pool):
         self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # its state
         if seating is not None:
             self.seating, self._arrays["seating"] = seating, seating.arrays
-        self._open, self._asynchronous = True, False  # asynchronous: lanes are ready at some time after send()
+        self._open = True
 
     @property
     def ready(self) -> int:
@@ -54,19 +56,20 @@ class BasePool(Pool):
         """See Pool. Does not wait: a step ends in send(). Raises RuntimeError: no lane that is due has a row."""
         if not self._open:
             raise Closed
-        if not self.fixed and (ready := np.flatnonzero(self._where == READY)).size:
+        if self.fixed:
+            for turn in range(self.groups):
+                begin = (int(self._next) + turn * self._width) % self.lanes
+                where = self._where[begin : begin + self._width]
+                if where[0] == TAKEN:
+                    continue
+                if np.count_nonzero(where) < self._width:  # STEPPING is 0
+                    break
+                where[:], self._next[...] = TAKEN, (begin + self._width) % self.lanes
+                return slice(begin, begin + self._width), self._of_groups[begin // self._width]
+        elif (ready := np.flatnonzero(self._where == READY)).size:
             lanes = np.roll(ready, -np.searchsorted(ready, self._next))[: self._most]
             self._where[lanes], self._next[...] = TAKEN, lanes[-1] + 1
             return lanes, tree.at(self._rows, lanes)
-        for turn in range(self.groups * self.fixed):
-            begin = (int(self._next) + turn * self._width) % self.lanes
-            where = self._where[begin : begin + self._width]
-            if where[0] == TAKEN:
-                continue
-            if np.count_nonzero(where) < self._width:  # STEPPING is 0
-                break
-            where[:], self._next[...] = TAKEN, (begin + self._width) % self.lanes
-            return slice(begin, begin + self._width), self._of_groups[begin // self._width]
         raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
 
     def send(self, lanes: Lanes, action: Tree) -> None:

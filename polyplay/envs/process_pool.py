@@ -339,6 +339,7 @@ class ProcessPool(UnitPool):
     """A Pool over environment processes."""
 
     threaded = True
+    _asynchronous = True
 
     def __init__(self, envs: Envs, seed: int, lane: int, server: ForkServer = SERVER):
         super().__init__(envs, seed, lane, envs.workers or cores())
@@ -357,7 +358,6 @@ class ProcessPool(UnitPool):
         self._wanted = envs.active or envs.lanes
         self._where[:] = STEPPING
         self._where[self._wanted :] = ABSENT
-        self._asynchronous = True
         self._here: set[int] = set()  # lanes that gave a row since they came
         self._failure: BaseException | None = None
         self._checked = time.monotonic()
