@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1734,
+    "core": 1731,
     "envs": 4417,
     "buffers": 1941,
     "games": 3777,
     "nets": 2974,
     "weights": 1199,
-    "acting": 1042,
+    "acting": 1041,
     "search": 1364,
     "learning": 2574,
-    "workers": 3104,
+    "workers": 3089,
     "population": 1556,
     "systems": 1712,
-    "runs": 3837,
-    "evaluation": 1519,
-    "cli": 2617,
+    "runs": 3733,
+    "evaluation": 1480,
+    "cli": 2429,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
