@@ -23,7 +23,7 @@ TOP = ["__init__", "__main__", "api"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1720,
-    "envs": 4367,
+    "envs": 4369,
     "buffers": 1881,
     "games": 3588,
     "nets": 2812,
@@ -34,7 +34,7 @@ BUDGET = {
     "workers": 3080,
     "population": 1508,
     "systems": 1703,
-    "runs": 3733,
+    "runs": 3735,
     "evaluation": 1463,
     "cli": 2404,
 }

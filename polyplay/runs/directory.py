@@ -448,8 +448,8 @@ def read_config(directory: Path, whole: bool = False, population: bool = False) 
     needed = SHAPE if whole else {k: v for k, v in SHAPE.items() if k in contents or k in ("system", "config")}
     check_shape(path, contents, needed)
     if not population and has_members(contents):
-        best = f"`polyplay population {directory}` ranks them"
-        raise UserError(f"RUN: {directory} is a population, name one of its members, in {store.MEMBERS}/: {best}")
+        cure = f"`polyplay population {directory}` ranks them"
+        raise UserError(f"RUN: {directory} is a population, name one of its members, in {store.MEMBERS}/: {cure}")
     return contents
 
 

@@ -144,6 +144,8 @@ def read_spaces(directory: Path) -> pool.EnvSpec:
 
 def check_spaces(directory: Path, envs: pool.Envs) -> None:
     """Raises UserError: an environment shows or takes something else than what the run was trained on."""
+    if not (directory / pool.FILE).exists():  # it was lost: nothing says what they were
+        return
     was = read_spaces(directory)
     now = pool.spec_from_json(pool.spec_to_json(envs.spec), envs.title)
     (seen, acted), (before, taken) = pool.network_view(now), pool.network_view(was)
