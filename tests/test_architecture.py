@@ -74,12 +74,12 @@ ASKED = {
         acting/actor 1 buffers/replay 1 core/worker 1 envs/atari 5 envs/pool 1 systems/_wiring 3""",
     "commands and names of a module of ours, by what was typed": "__init__ 1 cli/main 1 cli/gtp 1",
     "environments, spaces and wrappers of users and of other libraries": """
-        envs/build 8 envs/vector_pool 1 envs/lane 2 envs/masks 1 envs/pettingzoo 9 envs/rules 14 envs/saved_state 6
-        envs/spaces 4 systems/_presets 1""",
+        envs/build 8 envs/vector_pool 1 envs/lane 5 envs/masks 1 envs/pettingzoo 9 envs/rules 12 envs/saved_state 6
+        envs/spaces 3 systems/_presets 1""",
     "functions, classes and values that a user gives": """
         core/user_modules 3 envs/pool 1 nets/factory 2 runs/options 4 runs/session 3""",
     "NumPy, torch, Numba and psutil": """
-        acting/play 1 core/compiled 5 core/files 1 nets/action_heads 1 nets/layers 1
+        acting/play 1 core/compiled 5 core/files 1 nets/action_heads 1 nets/factory 1
         runs/crew_metrics 1""",
     "exceptions": "cli/arguments 1 workers/crew 1 workers/hosts/engines 1 workers/process 1",
     "the operating system": "core/shared_memory 1 workers/process 1",

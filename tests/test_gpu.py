@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import polyplay
-from polyplay.acting import rows as on_device
+from polyplay.acting import actor
 from polyplay.buffers.rollout_queue import Collator, RolloutQueue, row_spec
 from polyplay.core import checkpoint, tree
 from polyplay.core.shared_memory import SharedBlock
@@ -91,12 +91,12 @@ def test_networks_say_what_they_say_on_a_cpu(network, precision):
     for k in ("logp", "value", "entropy"):
         assert torch.allclose(outs[0][k], outs[1][k], atol=close), k
     assert torch.cosine_similarity(*vectors, dim=0) > (0.999 if precision == "float32" else 0.95)
-    state, said = on_device.player_from_cpu(far, GPU).initial(3), []
+    state, said = actor.player_from_cpu(far, GPU).initial(3), []
     far.cache_weights()
     for t in range(5):
         step = {k: batch[k][t] for k in ("obs", "reward", "first")} | {"noise": torch.rand(3, 1)}
         with torch.no_grad():
-            out, state = on_device.player_from_cpu(far, GPU).act(step, state)
+            out, state = actor.player_from_cpu(far, GPU).act(step, state)
         state["action"] = batch["action"][t]  # that is what was done there
         said.append(out["value"])
     assert torch.allclose(torch.stack(said), outs[1]["value"], atol=close)

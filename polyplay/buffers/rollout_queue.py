@@ -486,7 +486,8 @@ class Collator:
         self.rows, self.state, self.lanes, self.n = rows, state, lanes, n
         self.placed = 0  # slots of the next batch that are there, where they come one by one
         if n == 1:
-            self.alone = [(tree.at(rows, slot), tree.at(state, slot)) for slot in range(len(rows["reward"]))]
+            slots = len(next(x for _, x in tree.leaves(rows)))
+            self.alone = [(tree.at(rows, slot), tree.at(state, slot)) for slot in range(slots)]
         else:
             self._rows = tree.map(lambda x: np.empty((x.shape[1], n * lanes, *x.shape[3:]), x.dtype), rows)
             self._state = tree.map(lambda x: np.empty((n * lanes, *x.shape[2:]), x.dtype), state)

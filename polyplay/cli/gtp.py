@@ -321,7 +321,11 @@ class GtpEngine:
             ),
             "reg_genmove": lambda words: self._name(self._choose(*_read_words(words, _colour))),
             "showboard": lambda words: f"\n{self.game.board.draw(self.game.record)}",
-            **{name.removeprefix("do_"): getattr(self, name) for name in vars(type(self)) if name.startswith("do_")},
+            **{
+                name.removeprefix("do_").replace("__", "-"): getattr(self, name)
+                for name in vars(type(self))
+                if name.startswith("do_")
+            },
         }
 
     def answer(self, line: str) -> Iterator[str]:

@@ -331,6 +331,9 @@ class InlineFeed(ActingFeed):
         tape = self.recorder.take() if self.recorder else None
         return self.learner.step(*item, tape)
 
+    def finish(self, item: Rollout) -> None:
+        self.collate.done()
+
     def late(self) -> bool:
         return self.actor.late()
 

@@ -70,9 +70,9 @@ def build(c: Config, crew: Crew) -> System:
     envs = teams.table_envs(c, crew, c.players, c.actors)  # the lanes of one actor, a group of them for each player
     rollouts = teams.rollouts_per_batch(c, envs)  # batch / (lanes / players)
     policy = teams.ftw_network(c, envs)  # figure 2a, with heads for the auxiliary tasks
-    # an agent's hyperparameters (learning rate, entropy cost, rewards of events, the slow clock's period, …), ranges that
-    # it draws some from, and its evolution: it copies an agent that beats it with probability 0.7 or more, by Elo; then
-    # each value is multiplied by 0.8 or 1.2 with probability 0.05, and a period is drawn anew
+    # an agent's hyperparameters (learning rate, entropy cost, rewards of events, the slow clock's period, …), the
+    # ranges of what it draws, and its evolution: it copies an agent that beats it with probability 0.7 or more, by Elo;
+    # then each value is multiplied by 0.8 or 1.2 with probability 0.05, and a period is drawn anew
     values, ranges, evolution = teams.agent_values(c, envs)
     # the network makes rewards of events; it adds the KL divergences of its core, and the losses of auxiliary tasks
     loss = VTrace(

@@ -71,8 +71,8 @@ def build(c: Config, crew: Crew) -> System:
     hyper = Hyperparameters(anneal=c.anneal, **values)
     passes = Epochs(c.epochs, minibatches=min(c.batch, 2)) if c.loss == "ppo" else None  # over a batch, of whole lanes
     spec = LearnerSpec(policy, loss, update, hyper, crew.agent_steps(envs, c.frames), passes=passes)
-    # an agent copies one that beats it with probability 0.7 or more, by Elo; then each value is multiplied by 0.8 or 1.2,
-    # and stays between a tenth and ten times of its first one
+    # an agent copies one that beats it with probability 0.7 or more, by Elo; then each value is multiplied by 0.8 or
+    # 1.2, and stays between a tenth and ten times of its first one
     evolution = Evolution(every=c.exploit_every, priors=around(values))
     # the league knows its agents, 100 past ones, bots and the team of each seat; it says who is seated at each table,
     # and holds the values of each agent that vary

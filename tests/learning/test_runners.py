@@ -80,7 +80,7 @@ def learnt(who: Learner, updates: int = 4) -> tuple[torch.Tensor, list[np.ndarra
     priorities = []
     for i in range(updates):
         priorities.append(end_of(who.step_on_sample(item(i), 4.0)))
-    return who.vector.flat.clone(), priorities
+    return who.update.vector.flat.clone(), priorities
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -112,7 +112,7 @@ def test_a_batch_that_was_begun_before_is_learnt_to_the_bit(loss: str):
             if ahead:
                 begin(who, item(i))
             list(who.step_on_sample(item(i), 4.0))
-        paths.append(who.vector.flat)
+        paths.append(who.update.vector.flat)
     assert torch.equal(*paths)
 
 
@@ -128,7 +128,7 @@ def test_in_bfloat16_what_acts_has_the_newest_weights(ahead: bool):
             begin(who, item(i))
         list(who.step_on_sample(item(i), 4.0))
         who.policy.cache_weights()
-        twin.vector.flat.copy_(who.vector.flat)
+        twin.update.vector.flat.copy_(who.update.vector.flat)
         twin.policy.cache_weights()
         with torch.no_grad():
             values = [w.policy.act(rows, {})[0]["value"] for w in (who, twin)]

@@ -386,7 +386,7 @@ def test_a_learner_that_raises_leaves_its_last_update_if_that_is_finite(
     def count(self: Learner, *args: Any, real: Any = Learner._count) -> None:
         real(self, *args)
         if self.version == 20:
-            self.vector.flat[0] = float("nan")
+            self.update.vector.flat[0] = float("nan")
             self.done = True
 
     run = tmp_path / "run"

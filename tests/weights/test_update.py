@@ -364,7 +364,7 @@ def test_others_wait_for_the_first_weights_and_can_be_told_to_stop():
     first = Learner(ends.me(0, 2, seed=7), spec)
     waits.join(30)
     found[0].update.refresh()
-    assert torch.equal(found[0].vector.flat, first.vector.flat)
+    assert torch.equal(found[0].update.vector.flat, first.update.vector.flat)
     alone = ends.me(1, 2)
     alone.control.halt()
     with pytest.raises(Closed):
