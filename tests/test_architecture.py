@@ -22,20 +22,20 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1734,
-    "envs": 4417,
+    "core": 1723,
+    "envs": 4368,
     "buffers": 1941,
-    "games": 3777,
+    "games": 3764,
     "nets": 2974,
     "weights": 1199,
-    "acting": 1042,
+    "acting": 1046,
     "search": 1364,
-    "learning": 2574,
+    "learning": 2570,
     "workers": 3104,
     "population": 1556,
-    "systems": 1712,
+    "systems": 1711,
     "runs": 3837,
-    "evaluation": 1519,
+    "evaluation": 1520,
     "cli": 2617,
 }
 SHORTEST, LONGEST = 150, 800
@@ -74,8 +74,8 @@ ASKED = {
         acting/actor 1 buffers/replay 1 core/worker 1 envs/atari 5 envs/pool 1 systems/_wiring 3""",
     "commands and names of a module of ours, by what was typed": "__init__ 1 cli/main 1 cli/gtp 1",
     "environments, spaces and wrappers of users and of other libraries": """
-        envs/build 8 envs/vector_pool 1 envs/lane 2 envs/masks 1 envs/pettingzoo 9 envs/rules 14 envs/saved_state 6
-        envs/spaces 4 systems/_presets 1""",
+        envs/build 8 envs/vector_pool 1 envs/lane 5 envs/masks 1 envs/pettingzoo 9 envs/rules 12 envs/saved_state 6
+        envs/spaces 3 systems/_presets 1""",
     "functions, classes and values that a user gives": """
         core/user_modules 3 envs/pool 1 nets/factory 2 runs/options 4 runs/session 3""",
     "NumPy, torch, Numba and psutil": """
