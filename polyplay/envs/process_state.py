@@ -92,8 +92,8 @@ class GlobalGenerators:
             _restore(_outside)
 
     def save(self) -> Batch:
-        """Where they are, as arrays. Raises ValueError: NumPy's is of an unknown kind."""
-        return _to_arrays(_states() if GlobalGenerators.here is self or not self._states else self._states)
+        """Where they are, as arrays. Raises ValueError, as save_generators."""
+        return save_generators(None if GlobalGenerators.here is self else self._states)
 
     def load(self, saved: Batch) -> None:
         """Go on from there."""
@@ -116,9 +116,19 @@ def outside() -> Iterator[None]:
         pool.enter()
 
 
-def save_generators() -> Batch:
-    """Where those in place are, as arrays; of torch where it is loaded. Raises ValueError, as GlobalGenerators.save."""
-    return _to_arrays(_states())
+def save_generators(states: dict[str, Any] | None = None) -> Batch:
+    """Where those in place are, or these, as arrays; of torch where it is loaded. Raises ValueError: NumPy's is of an
+    unknown kind.
+    """
+    states = states or _states()
+    _, numbers, gauss = states["python"]
+    python = {"numbers": np.array(numbers, np.int64), "gauss": np.array(np.nan if gauss is None else gauss)}
+    kind, keys, at, kept, number = states["numpy"]
+    if kind != "MT19937":
+        raise ValueError(f"NumPy's global generator is {kind}; only MT19937, its usual one, is known")
+    numpy = {"numbers": np.append(keys.astype(np.int64), at), "gauss": np.array(number if kept else np.nan)}
+    of_torch = {"torch": states["torch"].numpy().copy()} if "torch" in states else {}
+    return {"python": python, "numpy": numpy, **of_torch}
 
 
 def load_generators(saved: Batch) -> None:
@@ -132,17 +142,6 @@ def load_generators(saved: Batch) -> None:
         torch = importlib.import_module("torch")  # which the environment had loaded
         states["torch"] = torch.from_numpy(np.array(saved["torch"]))
     _restore(states)
-
-
-def _to_arrays(states: dict[str, Any]) -> Batch:
-    _, numbers, gauss = states["python"]
-    python = {"numbers": np.array(numbers, np.int64), "gauss": np.array(np.nan if gauss is None else gauss)}
-    kind, keys, at, kept, number = states["numpy"]
-    if kind != "MT19937":
-        raise ValueError(f"NumPy's global generator is {kind}; only MT19937, its usual one, is known")
-    numpy = {"numbers": np.append(keys.astype(np.int64), at), "gauss": np.array(number if kept else np.nan)}
-    of_torch = {"torch": states["torch"].numpy().copy()} if "torch" in states else {}
-    return {"python": python, "numpy": numpy, **of_torch}
 
 
 def _states() -> dict[str, Any]:
