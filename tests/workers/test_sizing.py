@@ -122,12 +122,12 @@ def test_a_page_asks_where_its_actors_are_left_open(monkeypatch, system):
     monkeypatch.setattr(sizing, "cores", lambda: 6)
     for more, options, n in (
         ({}, {"serial": True}, 2),
-        ({"actors": 3}, {}, None),
+        ({"actors": 3}, {}, 3),
         ({"lag": 0, "batch": 8}, {}, 2),
-        ({"learners": 5, "actors": 5, "batch": 40}, {}, None),
+        ({"learners": 5, "actors": 5, "batch": 40}, {}, 5),
         ({"learners": 5, "batch": 40}, {}, 5),
     ):
-        assert build(system, {"unroll": 5, **more}, **options)[0].resolved == ({"actors": n} if n else {})
+        assert build(system, {"unroll": 5, **more}, **options)[0].resolved == {"actors": n}
     assert not asked
     wired, crew = build(system, {"unroll": 5, "learners": 2})
     assert asked == [(4, 5, 8, "float32")]
