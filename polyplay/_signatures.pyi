@@ -78,7 +78,7 @@ class A2C(RunOptions, total=False):
     value_cost: float  # weight of the value loss (R − V)²
     entropy_cost: float  # weight of the entropy bonus
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (80M steps)
@@ -108,7 +108,7 @@ class A3C(RunOptions, total=False):
     entropy_cost: float  # weight of the entropy bonus
     reduction: Literal['sum', 'mean']  # mean or sum over a rollout; sum is the paper's
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a rollout
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     reward_scale: float  # factor of rewards, before --reward applies
     life_loss: Literal['auto', 'ignore', 'terminate']  # whether a lost life ends an episode (auto: as --atari)
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given ("1 day")
@@ -273,7 +273,7 @@ class Appo(RunOptions, total=False):
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
     learners: int  # synchronous learners, whose gradients are averaged
     slots: int  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
-    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories for the passes of one batch, over all learners
     epochs: int  # passes over a batch
@@ -281,8 +281,8 @@ class Appo(RunOptions, total=False):
     clip_range: float  # ε: the ratio π/μ is clipped to 1 ± ε; Sample Factory: 1/(1 + ε) to 1 + ε
     gamma: float  # discount
     lam: float  # λ of V-trace
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
+    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five (sets of units), or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
@@ -326,7 +326,7 @@ class Five(RunOptions, total=False):
     actors: int  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: int  # heroes in matches (num-envs) of each actor
     lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
-    unroll: int  # agent steps per lane in a rollout, which give advantages their context
+    unroll: int  # agent steps per lane in a rollout; advantages are computed over all of it
     window: int  # agent steps of a window, which begins with the state that acting had there
     batch: int  # windows of each learner in an update
     capacity: int  # newest windows that each learner draws from
@@ -363,11 +363,11 @@ class Ftw(RunOptions, total=False):
     opponents: str  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
     games_per_matchup: int  # matches of a table between two draws of its players
     evolve: bool  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
-    exploit_every: int  # matches of an agent between two looks whether to copy another
+    exploit_every: int  # matches of an agent between two checks whether to copy another
     ranges: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=VALUE, of docs/systems/ftw.md's table
     rewards: Literal['events', 'game']  # events: an agent's own weights on them; game: the environment's
-    event_rewards: tuple[str, ...]  # EVENT=WEIGHT where these are not drawn; of other events it is 0
-    network: str | Callable[..., Any]  # ftw (by the view's size), or as other systems
+    event_rewards: tuple[str, ...]  # EVENT=WEIGHT, where weights are not drawn; other events have 0
+    network: str | Callable[..., Any]  # ftw (convolutions for the view's size), mlp, impala, or module:callable
     core: Literal['none', 'lstm', 'gru', 'temporal']  # temporal: a fast and a slow clock
     core_size: int  # width of each LSTM, and of z
     auxiliary: str  # tasks: pixel, reward, with a comma between; or none
@@ -377,7 +377,7 @@ class Ftw(RunOptions, total=False):
     lam: float  # λ of V-trace
     max_grad_norm: float  # clip the gradient's global norm to this (0: off)
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
-    normalize_advantage: bool  # to mean 0 and deviation 1 over a batch, whose mean is learnt from, not its sum
+    normalize_advantage: bool  # to mean 0 and deviation 1; the loss is then the mean over a batch, not the sum
     frames: int  # steps of all agents to train for, unless --steps is given
 
 class Ga3C(RunOptions, total=False):
@@ -394,7 +394,7 @@ class Ga3C(RunOptions, total=False):
     min_batch: int  # transitions of an update, at least (0: those of one chunk)
     queue: int  # how many chunks may wait for a trainer
     gamma: float  # discount
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     entropy_cost: float  # weight of the entropy bonus
     unroll: int  # transitions of a chunk (t_max); fewer where its episode ends
     network: str | Callable[..., Any]  # ga3c, ga3c_large4 … ga3c_large1, a3c, nature, impala, mlp, separate, auto, module:callable
@@ -447,12 +447,12 @@ class Impala(RunOptions, total=False):
     lanes: int  # parallel environments (num-envs) of each actor; a slot holds one rollout of all of them
     learners: int  # synchronous learners, whose gradients are averaged
     slots: int  # rollout buffers per actor: it fills one, the others wait for a learner or are in an update
-    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update, over all learners
     gamma: float  # discount
     rho: float  # V-trace's ρ̄ and bound of the policy gradient's importance weights
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
     auxiliary: str  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
@@ -479,10 +479,10 @@ class League(RunOptions, total=False):
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
     lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
     unroll: int  # agent steps per lane in a rollout
-    opponents: str  # of a table's first player: latest, uniform, elo, or past:P (past agents, probability P)
+    opponents: str  # latest, uniform, elo, or past:P whom a table's first player meets: agents, all, whom it beats half the time, past agents with probability P
     games_per_matchup: int  # matches of a table between two draws of its players
     snapshot_every: int  # updates of an agent from one past agent to the next
-    exploit_every: int  # matches of an agent between two looks whether to copy another (0: none copies)
+    exploit_every: int  # matches of an agent between two checks whether to copy another (0: none copies)
     batch: int  # trajectories in one update of an agent, or for the passes of one batch
     loss: Literal['vtrace', 'ppo']  # vtrace: IMPALA's; ppo: its clipped ratio on V-trace, several passes
     epochs: int  # ppo: passes over a batch
@@ -493,7 +493,7 @@ class League(RunOptions, total=False):
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given
 
 class Pbt(RunOptions, total=False):
@@ -523,7 +523,7 @@ class Ppo(RunOptions, total=False):
     target_kl: float  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation
-    network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five, or module:callable
+    network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five (unit sets), or module:callable
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
@@ -531,7 +531,7 @@ class Ppo(RunOptions, total=False):
     anneal: Literal['linear', 'rate', 'constant']  # linear: the learning rate and the clip range fall to 0 over the run; rate: only the learning rate falls
     value_cost: float  # weight of the value loss (R − V)²
     entropy_cost: float  # weight of the entropy bonus
-    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the size of returns
+    reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a minibatch
     frames: int  # frames to train for (Atari: four per agent step), unless --steps is given (10M steps)
 

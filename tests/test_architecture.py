@@ -23,20 +23,20 @@ TOP = ["__init__", "__main__", "api"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1720,
-    "envs": 4369,
-    "buffers": 1881,
+    "envs": 4368,
+    "buffers": 1882,
     "games": 3588,
     "nets": 2812,
     "weights": 1197,
     "acting": 1045,
     "search": 1306,
-    "learning": 2528,
+    "learning": 2530,
     "workers": 3080,
     "population": 1508,
     "systems": 1703,
     "runs": 3735,
     "evaluation": 1463,
-    "cli": 2404,
+    "cli": 2408,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.

@@ -85,7 +85,7 @@ def actor_envs(c: Any, crew: Crew) -> Envs:
     return worker_envs(c, crew, workers=crew.placement.env_threads(c.actors or fewest_actors(c.learners)))
 
 
-def measured_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
+def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
     """How many actors keep the learners busy, measured where the run begins; the fewest, where a lag keeps them in step
     or nothing is measured.
     """

@@ -16,7 +16,7 @@ from polyplay.core.errors import Count, Fraction, Lag, NonNegative, Positive, So
 from polyplay.envs import Envs
 from polyplay.learning import Hyperparameters, LearnerSpec, Rollouts, VTrace, learn
 from polyplay.systems import System
-from polyplay.systems._wiring import PolicyOptions, actor_critic, actor_envs, measured_actors, rollouts_per_batch
+from polyplay.systems._wiring import PolicyOptions, actor_critic, actor_envs, enough_actors, rollouts_per_batch
 from polyplay.weights import OptimizerSpec, Params, averaged
 from polyplay.workers.crew import Crew
 
@@ -71,7 +71,7 @@ def build(c: Config, crew: Crew) -> System:
 
 def wire_impala(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> System:
     """Add the figure's actors, queue and learners."""
-    actors = c.actors or measured_actors(c, crew, envs, spec)  # 0: as many as keep the learners busy, measured
+    actors = c.actors or enough_actors(c, crew, envs, spec)  # 0: as many as keep the learners busy, measured
     network = spec.policy()  # only its shapes are used: each worker makes its own network
     queue = RolloutQueue.of(envs, network, c.unroll, actors, slots=c.slots, readers=c.learners)
     params = Params.of(network, readers=actors)  # the published weights
