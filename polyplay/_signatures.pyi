@@ -99,10 +99,10 @@ class A3C(RunOptions, total=False):
     auxiliary: str  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     learning_rate: float  # learning rate at the start; see --anneal
-    optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
+    optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share its statistics
     optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     decay: float  # RMSProp's decay
-    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
+    max_grad_norm: float  # clip the gradient's global norm to this, 0 is off; 40 is muupan/async-rl's
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over all workers' steps
     value_cost: float  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     entropy_cost: float  # weight of the entropy bonus
@@ -177,10 +177,10 @@ class AlphagoZero(RunOptions, total=False):
     simulations: int  # simulations of a search; a move has one search
     leaves: int  # leaves of a search that are evaluated together; until then each counts as a lost visit
     fast_simulations: int  # simulations of three searches in four, from which nothing is learnt; 0: all are full
-    exploration: Literal['alphago_zero', 'alphazero']  # the exploration term, see the page of docs
+    exploration: Literal['alphago_zero', 'alphazero']  # c·P·√N/(1 + n); alphazero: c grows with log N
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
-    root: Literal['puct', 'gumbel', 'gumbel_mctx']  # how its moves are chosen, see the page of docs
+    root: Literal['puct', 'gumbel', 'gumbel_mctx']  # gumbel: Danihelka et al. 2022; gumbel_mctx: as in mctx
     gumbel_actions: int  # moves that a Gumbel root visits at first
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
@@ -188,7 +188,7 @@ class AlphagoZero(RunOptions, total=False):
     symmetries: Literal['all', 'learning', 'none']  # random board symmetries; learning: not in searches
     evaluator: Literal['torch', 'openvino', 'auto']  # library for self-play's network; auto: the fastest
     keep_tree: bool  # keep the part of the tree below the move that was played
-    resign: str  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
+    resign: str  # auto: below a value set by the tenth that is played out; off; or below a value like -0.9
     blocks: int  # residual blocks of the network
     filters: int  # filters of each convolution
     learners: int  # copies of the learner, whose gradients are averaged; batch norm by each one's share
@@ -203,9 +203,9 @@ class AlphagoZero(RunOptions, total=False):
     momentum: float  # momentum of stochastic gradient descent
     l2: float  # weight of ‖θ‖² in the loss
     gate: float  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: int  # games of a match; the champion draws their first plies, half of --temperature-plies
-    gate_every: int  # updates from one match to the next
-    champion_games: int  # games that a champion plays before the next match
+    gate_games: int  # games of a match; the champion draws the first plies: half of --temperature-plies
+    gate_every: int  # updates from one match to the next, at least
+    champion_games: int  # games that a champion plays before the next match, at least
     frames: int  # moves to train for, unless --steps is given
 
 class Apex(RunOptions, total=False):
@@ -403,7 +403,7 @@ class Ga3C(RunOptions, total=False):
     optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
-    correction: Literal['none', 'plus', 'max', 'vtrace']  # for lag: log(π+1e-6), log(max(π, 1e-6)), V-trace
+    correction: Literal['none', 'plus', 'max', 'vtrace']  # for lag; plus: log(π + 1e-6), max: log(max(π, 1e-6))
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is as published
@@ -498,7 +498,7 @@ class League(RunOptions, total=False):
 
 class Pbt(RunOptions, total=False):
     over: str  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
-    population: int  # members (0: 8; with --exploit none and lists alone one for each combination)
+    population: int  # members (0: 8; with --exploit none and only lists in --vary, one for each combination)
     every: int  # agent steps that a member trains between two decisions to exploit and explore
     vary: tuple[str, ...]  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
     exploit: Literal['truncation', 'tournament', 'ttest', 'none']  # the rule: which better one it copies

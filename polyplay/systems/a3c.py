@@ -33,10 +33,10 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     auxiliary: str = "none"  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
-    optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; all share its statistics
+    optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share its statistics
     optimizer_eps: Positive = 0.1  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     decay: Decay = 0.99  # RMSProp's decay
-    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off; muupan/async-rl's
+    max_grad_norm: NonNegative = 40.0  # clip the gradient's global norm to this, 0 is off; 40 is muupan/async-rl's
     anneal: Literal["linear", "constant"] = "linear"  # linear: the learning rate falls to 0 over all workers' steps
     value_cost: NonNegative = 0.5  # weight of the value loss (R − V)²; muupan/async-rl: 0.25
     entropy_cost: NonNegative = 0.01  # weight of the entropy bonus

@@ -3,7 +3,7 @@
 self_play × players:  games at once: search ─► visits, move ─► whole games ─► RolloutQueue ─► replay ─► learn × learners
                          ▲  asks the network, in batches                                        π, z under a symmetry │
                          └── Params of the champion, pulled now and then ◄─ judge ◄─ Params of the candidate ◄────────┘
-judge (the paper's evaluator): a match of a candidate against the champion, which it becomes if it wins enough
+judge (the paper's evaluator): a match of a candidate against the champion; one that wins enough becomes champion
 """
 
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ class Config:
     simulations: Count = 1600  # simulations of a search; a move has one search
     leaves: Count = 8  # leaves of a search that are evaluated together; until then each counts as a lost visit
     fast_simulations: Whole = 0  # simulations of three searches in four, from which nothing is learnt; 0: all are full
-    exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # the exploration term, see the page of docs
+    exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # c·P·√N/(1 + n); alphazero: c grows with log N
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal["zero", "parent"] = "zero"  # value of a move that was not tried yet
-    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"  # how its moves are chosen, see the page of docs
+    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"  # gumbel: Danihelka et al. 2022; gumbel_mctx: as in mctx
     gumbel_actions: Count = 16  # moves that a Gumbel root visits at first
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
@@ -48,7 +48,7 @@ class Config:
     symmetries: Literal["all", "learning", "none"] = "all"  # random board symmetries; learning: not in searches
     evaluator: Literal["torch", "openvino", "auto"] = "torch"  # library for self-play's network; auto: the fastest
     keep_tree: bool = True  # keep the part of the tree below the move that was played
-    resign: str = "auto"  # auto: where values say so, learnt from a tenth of the games; off; or below a value like -0.9
+    resign: str = "auto"  # auto: below a value set by the tenth that is played out; off; or below a value like -0.9
     blocks: Count = 19  # residual blocks of the network
     filters: Count = 256  # filters of each convolution
     learners: SomeWorkers = 64  # copies of the learner, whose gradients are averaged; batch norm by each one's share
@@ -63,9 +63,9 @@ class Config:
     momentum: Fraction = 0.9  # momentum of stochastic gradient descent
     l2: NonNegative = 1e-4  # weight of ‖θ‖² in the loss
     gate: Fraction = 0.55  # share of points that a candidate must exceed to become champion; 0: no gate
-    gate_games: Count = 400  # games of a match; the champion draws their first plies, half of --temperature-plies
-    gate_every: Count = 1_000  # updates from one match to the next
-    champion_games: Whole = 25_000  # games that a champion plays before the next match
+    gate_games: Count = 400  # games of a match; the champion draws the first plies: half of --temperature-plies
+    gate_every: Count = 1_000  # updates from one match to the next, at least
+    champion_games: Whole = 25_000  # games that a champion plays before the next match, at least
     frames: Count = 980_000_000  # moves to train for, unless --steps is given
 
 
@@ -88,10 +88,11 @@ def build(c: Config, crew: Crew) -> System:
     if c.capacity < c.batch:
         raise UserError(f"--capacity: {c.capacity} given, allowed: as many as --batch, which is {c.batch}, or more")
     replay = position_replay(
-        board, lanes=c.players, capacity=c.capacity, start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
+        board, lanes=c.players,  # a player writes the games that ended one after another
+        capacity=c.capacity, start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
         batch=divide_among(c, "learners", "batch").batch,  # a learner's share
     )  # fmt: skip
-    # one learner has the replay in its own memory; for several a worker draws from it
+    # one learner has the replay in its own memory; for several a worker draws batches of what comes by the queue
     source: Source = Replayed(Rollouts(queue, n=1), replay)
     if c.learners > 1:
         samples = SampleQueue(replay, queue, c.learners)

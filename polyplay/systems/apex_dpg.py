@@ -1,12 +1,12 @@
 """Ape-X DPG (Horgan et al. 2018, §4.2): Ape-X for real actions: many actors, which add noise; an actor and a critic.
 
-act × actors:      envs ─► own copy of μ, noise on actions ─► rollouts, with Q as acted ─► RolloutQueue
+act × actors:      envs ─► copies of μ and Q, noise on actions ─► rollouts with Q ─► RolloutQueue
                              ▲ pulled once per rollout                                           ▼
                            Params            serve_replay × replay_workers: Replay, first priorities by that Q
                              ▲                                                      ▼ batches  ▲ new priorities
 learn × learners:          update ◄── loss of Q, and of μ along dQ/da ◄────────── SampleQueue ─┘
 
-All but network, noise and loss is of apex.py.
+Everything except network, noise and loss comes from apex.py.
 """
 
 from dataclasses import dataclass

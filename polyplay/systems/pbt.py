@@ -20,10 +20,10 @@ from polyplay.workers.crew import Crew
 
 @dataclass(frozen=True)
 class Config:
-    """Defaults: Jaderberg et al. 2017, section 4.1, with the least of its intervals, in agent steps."""
+    """Defaults: Jaderberg et al. 2017, section 4.1, with the shortest of its intervals, in agent steps."""
 
     over: str = "a2c"  # the system that members are runs of; its options are given as in `polyplay train SYSTEM`
-    population: Whole = 0  # members (0: 8; with --exploit none and lists alone one for each combination)
+    population: Whole = 0  # members (0: 8; with --exploit none and only lists in --vary, one for each combination)
     every: Count = 1_000_000  # agent steps that a member trains between two decisions to exploit and explore
     vary: tuple[str, ...] = ()  # NAME=log:LOW:HIGH, NAME=uniform:LOW:HIGH or NAME=A,B,C, of that system's options
     exploit: Literal["truncation", "tournament", "ttest", "none"] = "truncation"  # the rule: which better one it copies

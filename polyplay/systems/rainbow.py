@@ -61,7 +61,7 @@ def build(c: Config, crew: Crew) -> System:
     )  # fmt: skip
     # ε is 1 for the first agent steps (after), counted over the lanes of all replicas, and then falls to --epsilon
     epsilon = LinearEpsilon(1.0, c.epsilon, after=c.learning_starts, over=c.epsilon_decay_steps, lanes=c.lanes)
-    # dqn_zoo draws a thousandth of its batches uniformly
+    # dqn_zoo draws a transition uniformly with probability 0.001
     sampler = Proportional(c.alpha, c.beta, beta_end=1.0, mixture=1e-3 if zoo else 0.0)
     if dopamine:  # one draw from each of `batch` equal parts of the sum of priorities, at a constant β
         sampler = Proportional(c.alpha, c.beta, stratified=True)
