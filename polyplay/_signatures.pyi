@@ -403,7 +403,7 @@ class Ga3C(RunOptions, total=False):
     optimizer_eps: float  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
     anneal: Literal['linear', 'constant']  # linear: the learning rate falls to 0 over the run
-    correction: Literal['none', 'plus', 'max', 'vtrace']  # for lag; plus: log(π + 1e-6), max: log(max(π, 1e-6))
+    correction: Literal['none', 'plus', 'max', 'vtrace']  # plus: log(π + 1e-6), max: log(max(π, 1e-6))
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     normalize_advantage: bool  # scale advantages to mean 0 and deviation 1 over a batch
     reduction: Literal['sum', 'mean']  # mean or sum over a batch; sum is as published

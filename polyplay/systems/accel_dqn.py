@@ -1,4 +1,4 @@
-"""Accel RL, value learning (Stooke & Abbeel 2018): batched acting for two groups of lanes in turn; replicas have a replay each.
+"""Accel RL, value learning (Stooke & Abbeel 2018): batched acting for two groups of lanes; a replica has a replay.
 
 replica:  envs, group 0 ─┐
                          ├─► ε-greedy ─► transitions ─► Replay ─► draws: loss (DQN, CatDQN, ε-Rainbow) ─► update

@@ -1,6 +1,6 @@
 """Ape-X DPG (Horgan et al. 2018, §4.2): Ape-X for real actions: many actors, which add noise; an actor and a critic.
 
-act × actors:      envs ─► copies of μ and Q, noise on actions ─► rollouts with Q ─► RolloutQueue
+act × actors:      envs ─► copies of μ and Q, noise on actions ─► rollouts with Q as acted ─► RolloutQueue
                              ▲ pulled once per rollout                                           ▼
                            Params            serve_replay × replay_workers: Replay, first priorities by that Q
                              ▲                                                      ▼ batches  ▲ new priorities

@@ -54,7 +54,7 @@ def build(c: Config, crew: Crew) -> System:
     envs = actor_envs(c, crew)  # the lanes of one actor
     # an LSTM also takes the previous action and reward
     policy = actor_critic(c, envs, init="orthogonal", previous=c.core != "none")
-    # every minibatch makes V-trace's targets anew, with ρ̄ = c̄ = 1; PPO's clipped ratio π/μ stands for ρ of the policy gradient
+    # every minibatch has V-trace's targets anew, ρ̄ = c̄ = 1; PPO's clipped ratio π/μ stands for ρ of the policy gradient
     loss = APPO(
         c.gamma, c.lam, c.clip_range, value_cost=c.value_cost,
         normalize_advantage=c.normalize_advantage, reward=c.reward,

@@ -45,7 +45,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     optimizer_eps: Positive = 0.1  # the optimizer's ε, which rmsprop_tf and rmsprop_a3c have within the root
     max_grad_norm: NonNegative = 0.0  # clip the gradient's global norm to this, 0 is off
     anneal: Literal["linear", "constant"] = "constant"  # linear: the learning rate falls to 0 over the run
-    correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # for lag; plus: log(π + 1e-6), max: log(max(π, 1e-6))
+    correction: Literal["none", "plus", "max", "vtrace"] = "plus"  # plus: log(π + 1e-6), max: log(max(π, 1e-6))
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
