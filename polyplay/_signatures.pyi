@@ -67,7 +67,7 @@ class A2C(RunOptions, total=False):
     unroll: int  # agent steps per lane between two updates (nsteps)
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str | Callable[..., Any]  # auto (nature or mlp), nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -96,7 +96,7 @@ class A3C(RunOptions, total=False):
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: int  # width of the recurrent core
     previous: bool  # the core, or the head, also takes the previous action and reward
-    auxiliary: str  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
+    auxiliary: str  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, with =COST; or none
     init: Literal['auto', 'orthogonal', 'torch']  # initial weights (auto: as the network was published)
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share its statistics
@@ -130,7 +130,7 @@ class Accel(RunOptions, total=False):
     clip_range: float  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation; 1 is the n-step return
-    network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
+    network: str | Callable[..., Any]  # accel (16, 32 filters), accel_large (DQN's), auto, nature, …, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: float  # the optimizer's ε
@@ -158,8 +158,8 @@ class AccelDqn(RunOptions, total=False):
     learning_starts: int  # agent steps before the first update
     target_update: int  # updates between two updates of the target network: 10,000 agent steps at batch 2,048
     gamma: float  # discount
-    n_step: int  # n of n-step returns: rewards summed before bootstrapping (3 in preset rainbow)
-    network: str | Callable[..., Any]  # accel, accel_large, auto, nature, a3c, …, mlp, or module:callable
+    n_step: int  # n of n-step returns: rewards summed before bootstrapping (--preset rainbow sets 3)
+    network: str | Callable[..., Any]  # accel, accel_large (DQN's), auto, nature, …, or module:callable
     dueling: bool  # separate streams for value and advantages; rainbow: always
     v_max: float  # largest return of the value distribution; the smallest is its negative
     epsilon: float  # probability of a random action at the end of the schedule
@@ -180,7 +180,7 @@ class AlphagoZero(RunOptions, total=False):
     exploration: Literal['alphago_zero', 'alphazero']  # c·P·√N/(1 + n); alphazero: c grows with log N
     c: float  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal['zero', 'parent']  # value of a move that was not tried yet
-    root: Literal['puct', 'gumbel', 'gumbel_mctx']  # gumbel: Danihelka et al. 2022; gumbel_mctx: as in mctx
+    root: Literal['puct', 'gumbel', 'gumbel_mctx']  # gumbel: Danihelka et al. 2022; gumbel_mctx: with mctx's q
     gumbel_actions: int  # moves that a Gumbel root visits at first
     noise: float  # share of Dirichlet noise in the priors at the root
     noise_alpha: float  # α of that noise; about 10 divided by the number of legal moves
@@ -282,7 +282,7 @@ class Appo(RunOptions, total=False):
     gamma: float  # discount
     lam: float  # λ of V-trace
     reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
-    network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala, mlp, separate, five (sets of units), or module:callable
+    network: str | Callable[..., Any]  # auto (nature or mlp), nature, a3c, impala, separate, five (unit sets), …, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off
@@ -325,7 +325,7 @@ class Five(RunOptions, total=False):
     learners: int  # optimizers, as the paper calls them, whose gradients are averaged
     actors: int  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: int  # heroes in matches (num-envs) of each actor
-    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: int  # agent steps per lane in a rollout; advantages are computed over all of it
     window: int  # agent steps of a window, which begins with the state that acting had there
     batch: int  # windows of each learner in an update
@@ -357,10 +357,10 @@ class Ftw(RunOptions, total=False):
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: int  # agent steps per lane in a rollout
     batch: int  # trajectories in one update of an agent
-    opponents: str  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
+    opponents: str  # who meets whom: latest, uniform, or elo (whom it beats half the time)
     games_per_matchup: int  # matches of a table between two draws of its players
     evolve: bool  # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones
     exploit_every: int  # matches of an agent between two checks whether to copy another
@@ -382,7 +382,7 @@ class Ftw(RunOptions, total=False):
 
 class Ga3C(RunOptions, total=False):
     env: str | Callable[..., Any] | Env[Any, Any]  # environment: ALE/NAME, a Gymnasium id, module:callable, or toy:NAME
-    inputs: Literal['raw', 'signed', 'centre', 'normalize']  # images: x/255, x/128 − 1, or minus the mean image
+    inputs: Literal['raw', 'signed', 'centre', 'normalize']  # of images, raw: x/255, signed: x/128 − 1, centre: minus the mean image; of numbers, normalize: scaled
     core: Literal['none', 'lstm', 'gru', 'temporal']  # recurrent core; temporal: FTW's of two clocks
     actions: Literal['scale', 'clip']  # real actions: −1 … 1 is scaled to their bounds, or clip to them
     atari: str  # preprocessing of Atari games: a preset of docs/guides/atari.md
@@ -454,7 +454,7 @@ class Impala(RunOptions, total=False):
     rho: float  # V-trace's ρ̄ and bound of the policy gradient's importance weights
     reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     network: str | Callable[..., Any]  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
-    auxiliary: str  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
+    auxiliary: str  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, with =COST; or none
     init: Literal['auto', 'orthogonal', 'torch', 'sonnet']  # initial weights; auto: as published
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer: str  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -477,9 +477,9 @@ class League(RunOptions, total=False):
     actors: int  # acting workers, each with a table
     lanes: int  # seats in matches (num-envs) of each actor, divided among its players
     learners: int  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: int  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: int  # agent steps per lane in a rollout
-    opponents: str  # latest, uniform, elo, or past:P whom a table's first player meets: agents, all, whom it beats half the time, past agents with probability P
+    opponents: str  # latest, uniform, elo, or past:P whom a table's first player meets: agents; past ones and bots, too; of all, even ones; past ones at times (P)
     games_per_matchup: int  # matches of a table between two draws of its players
     snapshot_every: int  # updates of an agent from one past agent to the next
     exploit_every: int  # matches of an agent between two checks whether to copy another (0: none copies)
@@ -523,7 +523,7 @@ class Ppo(RunOptions, total=False):
     target_kl: float  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: float  # discount
     lam: float  # λ of generalized advantage estimation
-    network: str | Callable[..., Any]  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five (unit sets), or module:callable
+    network: str | Callable[..., Any]  # auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: int  # width of the recurrent core
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε

@@ -33,7 +33,7 @@ BUDGET = {
     "learning": 2530,
     "workers": 3080,
     "population": 1508,
-    "systems": 1703,
+    "systems": 1704,
     "runs": 3735,
     "evaluation": 1463,
     "cli": 2408,

@@ -27,7 +27,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     unroll: Count = 5  # agent steps per lane between two updates (nsteps)
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
-    network: str = "auto"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
+    network: str = "auto"  # auto (nature or mlp), nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)

@@ -30,7 +30,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     network: str = "a3c"  # auto, nature, a3c, ga3c, impala, mlp, separate, or module:callable
     core_size: Width = 256  # width of the recurrent core
     previous: bool = False  # the core, or the head, also takes the previous action and reward
-    auxiliary: str = "none"  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
+    auxiliary: str = "none"  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, with =COST; or none
     init: Literal["auto", "orthogonal", "torch"] = "auto"  # initial weights (auto: as the network was published)
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam; workers share its statistics

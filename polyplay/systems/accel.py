@@ -33,7 +33,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     clip_range: Positive = 0.2  # ppo: ε of the clipped ratio π/μ; falls with the learning rate
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 1.0  # λ of generalized advantage estimation; 1 is the n-step return
-    network: str = "accel"  # accel, accel_large, auto, nature, a3c, …, mlp, separate, or module:callable
+    network: str = "accel"  # accel (16, 32 filters), accel_large (DQN's), auto, nature, …, or module:callable
     learning_rate: Positive = 7e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_a3c"  # rmsprop_a3c is Lasagne's; rmsprop_tf, rmsprop_torch or adam
     optimizer_eps: Positive = 1e-6  # the optimizer's ε

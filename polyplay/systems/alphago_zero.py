@@ -40,7 +40,7 @@ class Config:
     exploration: Literal["alphago_zero", "alphazero"] = "alphago_zero"  # c·P·√N/(1 + n); alphazero: c grows with log N
     c: Positive = 1.25  # weight of the exploration term; AlphaZero's: the paper does not say
     fpu: Literal["zero", "parent"] = "zero"  # value of a move that was not tried yet
-    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"  # gumbel: Danihelka et al. 2022; gumbel_mctx: as in mctx
+    root: Literal["puct", "gumbel", "gumbel_mctx"] = "puct"  # gumbel: Danihelka et al. 2022; gumbel_mctx: with mctx's q
     gumbel_actions: Count = 16  # moves that a Gumbel root visits at first
     noise: Fraction = 0.25  # share of Dirichlet noise in the priors at the root
     noise_alpha: Positive = 0.03  # α of that noise; about 10 divided by the number of legal moves
@@ -92,7 +92,7 @@ def build(c: Config, crew: Crew) -> System:
         capacity=c.capacity, start=c.learning_starts, ratio=c.ratio, grows_from=c.window,
         batch=divide_among(c, "learners", "batch").batch,  # a learner's share
     )  # fmt: skip
-    # one learner has the replay in its own memory; for several a worker draws batches of what comes by the queue
+    # one learner has the replay in its own memory; for several a worker stores what comes, and draws batches
     source: Source = Replayed(Rollouts(queue, n=1), replay)
     if c.learners > 1:
         samples = SampleQueue(replay, queue, c.learners)

@@ -78,7 +78,7 @@ def wire_apex(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec, explore: Explor
         ratio=c.ratio or None,  # None: acting and learning do not wait for each other
         soft=True,  # the replay exceeds its capacity until the oldest transitions are evicted
     )  # fmt: skip
-    # replay workers draw these batches of what comes by the queue
+    # replay workers store what comes by the queue, and draw batches
     samples = SampleQueue(replay, queue, c.learners, depth=c.prefetch)
     params = Params.of(network, readers=c.actors)  # the published weights
     # a lost actor or replay worker is replaced; without a learner the run ends

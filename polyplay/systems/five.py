@@ -4,7 +4,7 @@ act × actors:  a table of two teams ─► forward pass ─► rollouts ─► 
                  │    ▲          ▲                                                windows at random: PPO ─► AllReduce
    matches ◄─────┘    │          ├── Params, published every `publish` updates ◄──────────────────────────────┤
       └─► referee ────┤          └── past agents, files of weights ◄── every `snapshot_every` updates ────────┘
-                      └── whether a past agent sits at the table: by quality, which falls when it is beaten
+                      └── which past agent sits at the table at times: by quality, which falls when it is beaten
 rater:  newest Params against bots ─► TrueSkill
 """
 
@@ -33,7 +33,7 @@ class Config:
     learners: SomeWorkers = 512  # optimizers, as the paper calls them, whose gradients are averaged
     actors: SomeWorkers = 1  # acting workers for each learner: forward passes, and games at a table of two teams
     lanes: Count = 1000  # heroes in matches (num-envs) of each actor
-    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 256  # agent steps per lane in a rollout; advantages are computed over all of it
     window: Count = 16  # agent steps of a window, which begins with the state that acting had there
     batch: Count = 120  # windows of each learner in an update

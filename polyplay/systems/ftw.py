@@ -40,10 +40,10 @@ class Config:
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 128  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 100  # agent steps per lane in a rollout
     batch: Count = 32  # trajectories in one update of an agent
-    opponents: str = "elo"  # who meets whom: latest, uniform, elo (whom it beats half the time), or past:P
+    opponents: str = "elo"  # who meets whom: latest, uniform, or elo (whom it beats half the time)
     games_per_matchup: Count = 32  # matches of a table between two draws of its players
     evolve: bool = True
     # agents begin with values drawn from --ranges and copy better ones; False: with the middle ones

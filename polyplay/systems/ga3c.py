@@ -50,7 +50,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     normalize_advantage: bool = False  # scale advantages to mean 0 and deviation 1 over a batch
     reduction: Literal["sum", "mean"] = "sum"  # mean or sum over a batch; sum is as published
     inputs: Literal["raw", "signed", "centre", "normalize"] = "raw"  # type: ignore[assignment]
-    # images: x/255, x/128 − 1, or minus the mean image
+    # of images, raw: x/255, signed: x/128 − 1, centre: minus the mean image; of numbers, normalize: scaled
     frames: Count = 200_000_000  # frames to train for (Atari: four per agent step), unless --steps is given
 
 

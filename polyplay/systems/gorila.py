@@ -78,7 +78,7 @@ def build(c: Config, crew: Crew) -> System:
     schedule: Any = {"after": c.learning_starts * replays, "over": c.epsilon_decay_steps, "lanes": c.lanes * actors}
     if free:
         queue = RolloutQueue.of(envs, network, c.unroll, actors, readers=replays)
-        samples = SampleQueue(replay, queue, learners)  # replay workers draw batches of what comes by the queue
+        samples = SampleQueue(replay, queue, learners)  # replay workers store what comes by the queue, and draw batches
         # actors do not keep step, so ε falls by the agent steps that the server counts
         explore = RunSchedule(1.0, c.epsilon, **schedule, weights=server)
         crew.add(

@@ -38,7 +38,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
     # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
     network: str = "impala"  # auto, nature, a3c, ga3c, impala (the deep net), mlp, separate, or module:callable
-    auxiliary: str = "none"  # UNREAL's tasks: pixel, reward, value, each may have =COST, a comma between; or none
+    auxiliary: str = "none"  # UNREAL's tasks, on rows that learners keep: pixel, reward, value, with =COST; or none
     init: Literal["auto", "orthogonal", "torch", "sonnet"] = "auto"  # initial weights; auto: as published
     learning_rate: Positive = 6e-4  # learning rate at the start; see --anneal
     optimizer: str = "rmsprop_tf"  # rmsprop_tf, rmsprop_a3c, rmsprop_torch or adam (docs/reference/optimizers.md)
@@ -78,7 +78,7 @@ def wire_impala(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> System:
     # a lost actor is replaced; without a learner the run ends
     crew.add(
         act, n=actors, if_lost="replace", envs=envs, policy=spec.policy, out=queue, params=params, lag=c.lag,
-        # an actor that never waits for learners computes in one thread; else it may use its share of the cores (0)
+        # an actor that waits for slots alone computes in one thread; in step it may use its share of the cores (0)
         threads=1 if c.lag < 0 else 0,
     )  # fmt: skip
     rollouts = rollouts_per_batch(c, actors)  # in a learner's share of a batch: batch / learners / lanes

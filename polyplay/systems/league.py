@@ -36,10 +36,10 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     actors: SomeWorkers = 1  # acting workers, each with a table
     lanes: Count = 32  # seats in matches (num-envs) of each actor, divided among its players
     learners: Whole = 0  # processes that learn, each for some of the agents in turn (0: one per core or agent)
-    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 unlimited
+    lag: Lag = -1  # rollouts that an actor may be ahead of learning: 0 synchronous, 1 overlapping, -1 what slots allow
     unroll: Count = 16  # agent steps per lane in a rollout
     opponents: str = "latest"  # latest, uniform, elo, or past:P
-    # whom a table's first player meets: agents, all, whom it beats half the time, past agents with probability P
+    # whom a table's first player meets: agents; past ones and bots, too; of all, even ones; past ones at times (P)
     games_per_matchup: Count = 100  # matches of a table between two draws of its players
     snapshot_every: Count = 200  # updates of an agent from one past agent to the next
     exploit_every: Whole = 0  # matches of an agent between two checks whether to copy another (0: none copies)

@@ -31,7 +31,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     target_kl: NonNegative = 0.0  # end the passes over a rollout at this approximate KL divergence, 0 is off
     gamma: Fraction = 0.99  # discount
     lam: Fraction = 0.95  # λ of generalized advantage estimation
-    network: str = "auto"  # auto, nature, rlpyt, a3c, ga3c, impala, mlp, separate, five (unit sets), or module:callable
+    network: str = "auto"  # auto (nature or mlp), rlpyt, a3c, impala, separate, five (unit sets), …, or module:callable
     core_size: Width = 256  # width of the recurrent core
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
