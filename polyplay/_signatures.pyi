@@ -282,7 +282,7 @@ class Appo(RunOptions, total=False):
     gamma: float  # discount
     lam: float  # λ of V-trace
     reward: Literal['clip', 'sign', 'none', 'scale']  # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
-    network: str | Callable[..., Any]  # auto (nature or mlp), nature, a3c, impala, separate, five (unit sets), …, or module:callable
+    network: str | Callable[..., Any]  # auto (nature or mlp), nature, a3c, impala, five (unit sets), …, or module:callable
     learning_rate: float  # learning rate at the start; see --anneal
     optimizer_eps: float  # Adam's ε
     max_grad_norm: float  # clip the gradient's global norm to this, 0 is off

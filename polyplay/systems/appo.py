@@ -37,7 +37,7 @@ class Config(PolicyOptions):  # adds env, core, and how inputs and actions are s
     lam: Fraction = 0.95  # λ of V-trace
     reward: Literal["clip", "sign", "none", "scale"] = "clip"
     # rewards that are learned from; clip: limited to ±1, scale: divided by the running size of discounted returns
-    network: str = "auto"  # auto (nature or mlp), nature, a3c, impala, separate, five (unit sets), …, or module:callable
+    network: str = "auto"  # auto (nature or mlp), nature, a3c, impala, five (unit sets), …, or module:callable
     learning_rate: Positive = 2.5e-4  # learning rate at the start; see --anneal
     optimizer_eps: Positive = 1e-5  # Adam's ε
     max_grad_norm: NonNegative = 0.5  # clip the gradient's global norm to this, 0 is off
