@@ -22,20 +22,20 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1720,
+    "core": 1722,
     "envs": 4368,
     "buffers": 1882,
-    "games": 3588,
+    "games": 3589,
     "nets": 2812,
     "weights": 1197,
-    "acting": 1045,
+    "acting": 1049,
     "search": 1306,
     "learning": 2530,
     "workers": 3080,
     "population": 1508,
     "systems": 1704,
-    "runs": 3735,
-    "evaluation": 1463,
+    "runs": 3744,
+    "evaluation": 1465,
     "cli": 2408,
 }
 SHORTEST, LONGEST = 150, 800

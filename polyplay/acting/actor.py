@@ -23,6 +23,7 @@ import torch
 
 from polyplay.buffers.rollout_queue import Producer, RolloutSlots
 from polyplay.core import tree
+from polyplay.core.errors import UserError
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Index, Spec
 from polyplay.core.worker import WorkerContext
@@ -490,7 +491,11 @@ class Actor:
         return {"pool": pool, "games": dict(vars(self.games)), **own}
 
     def load(self, saved: Batch) -> None:
-        self.pool.load(saved["pool"])
+        """The inverse. Raises UserError: an earlier version saved it."""
+        try:
+            self.pool.load(saved["pool"])
+        except KeyError as e:
+            raise UserError(f"RUN: an earlier version saved its lanes (there is no {e}): resume with that") from None
         for k, v in saved["games"].items():
             getattr(self.games, k)[:] = v
         self.acts[:] = saved["acts"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import math
@@ -40,11 +41,12 @@ class AppendFile:
             raise
 
     def restore(self, chunk: int = 1 << 20) -> None:
-        """Write anew what was deleted: the open file still has it. Raises OSError."""
-        if self.path.exists():
-            return
+        """Write anew what was deleted or moved: the open file still has it. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError):
+            if os.path.samestat(os.stat(self.path), os.fstat(self.fd)):
+                return
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with open(self.path, "xb") as copy:
+        with open(self.path, "wb") as copy:
             try:
                 for at in range(0, os.fstat(self.fd).st_size, chunk):
                     copy.write(os.pread(self.fd, chunk, at))

@@ -6,6 +6,7 @@ It stands alone: it needs the run's directory and neither workers nor the enviro
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,7 +61,8 @@ class Agent:
             raise UserError(f"epsilon: {epsilon} given, allowed: from 0 to 1, or None: as `polyplay evaluate`")
         run, which = (Path(path), checkpoint) if checkpoint is not None else load.split_checkpoint(Path(path))
         run_files.read_config(run)
-        with make.known_spec(load.read_spaces(run)):
+        lost = not (run / pool.FILE).exists()
+        with nullcontext() if lost else make.known_spec(load.read_spaces(run)):
             wired, self.config = _wire_run(run, trust)
             self.spec: EnvSpec = wired.envs.spec
         self.directory, self.system = run, str(self.config["system"])

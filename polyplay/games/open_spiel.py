@@ -38,8 +38,9 @@ Function = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
 
 
 def keep_newest(known: OrderedDict[bytes, Any], key: bytes, value: Any, most: int) -> None:
-    """Add a value to those that are known, of which the newest stay."""
+    """Add a value to those that are known, of which the newest stay; one that is added again is new."""
     known[key] = value
+    known.move_to_end(key)
     if len(known) > most:
         known.popitem(last=False)
 
@@ -68,7 +69,7 @@ class SpielRules:
             for action in np.frombuffer(moves, np.int16).tolist():
                 if action < self.actions:
                     found.apply_action(action)
-            keep_newest(self.states, moves, found, STATES)
+        keep_newest(self.states, moves, found, STATES)
         return found
 
     def _legal(self, moves: int, n: int, out: int) -> int:

@@ -66,7 +66,7 @@ class DirectoryLock:
     """Held from here to `close`. Raises UserError: another process holds it."""
 
     def __init__(self, directory: Path):
-        self.path, self.fd = directory / LOCK_FILE, -1
+        self.path, self.fd, self.place = directory / LOCK_FILE, -1, -1
         self.take()
 
     def take(self) -> None:
@@ -80,6 +80,7 @@ class DirectoryLock:
             raise UserError(f"RUN: {self.path.parent} is being written by {holder}: wait until it has ended, or end it")
         self.close()
         self.fd = fd
+        self.place = os.open(self.path.parent, os.O_RDONLY)  # while it is open nobody else gets its inode
         if not self.held:  # deleted between open and lock
             return self.take()
         who = {"pid": os.getpid(), "host": socket.gethostname(), "since": machine.now()}
@@ -90,16 +91,19 @@ class DirectoryLock:
     @property
     def held(self) -> bool:
         """Whether what is at our path is what we locked, and not another directory or none."""
-        try:
-            return os.path.samestat(os.stat(self.path), os.fstat(self.fd))
-        except OSError:
-            return False
+        return _same(self.path, self.fd)
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the directory at our path is the one that we locked, even if the lock in it was deleted."""
+        return _same(self.path.parent, self.place)
 
     def close(self) -> None:
         """May be called again."""
-        if self.fd >= 0:
-            os.close(self.fd)
-        self.fd = -1
+        for fd in (self.fd, self.place):
+            if fd >= 0:
+                os.close(fd)
+        self.fd = self.place = -1
 
 
 def is_locked(directory: Path) -> bool:
@@ -122,6 +126,13 @@ def _lock(fd: int, how: int, after: float = 0.0) -> bool:
         if e.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):  # a file system without locks: it goes on
             raise
     return True
+
+
+def _same(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except OSError:
+        return False
 
 
 # What another program may ask of a run that goes on: to save a checkpoint, or to end.

@@ -190,7 +190,8 @@ def _of_run(path: Path, contents: Row, given: Collection[str]) -> OptionFile:
     """What a run wrote. Raises UserError: it was made elsewhere, and what is not given anew would execute code."""
     check_trust(path, contents, False, given, "read that, then give these options as well", "--config")
     config = {k: v for k, v in contents["config"].items() if k != "frames" or contents["options"].get("steps") is None}
-    values = config | {k: v for k, v in contents["options"].items() if k not in OF_ONE_RUN}
+    known = {f.name for f in fields(RunOptions)} - {*OF_ONE_RUN}  # what is gone since is left out
+    values = config | {k: v for k, v in contents["options"].items() if k in known}
     usual = {k for k, source in contents["sources"].items() if source.partition(" ")[0] in ("default", "preset")}
     return OptionFile(path, contents["system"], values, frozenset(usual))
 

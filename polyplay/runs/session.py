@@ -178,7 +178,8 @@ class CheckpointCompleter:
             self.games_before[game["lane"]] += 1
         for worker, n in (games or {}).items():
             lanes = run_files.worker_lanes(worker)
-            self.games_before[lanes[0]] += max(0, n - sum(self.games_before[lane] for lane in lanes))
+            if not any(self.games_before[lane] for lane in lanes):  # its games are not written down
+                self.games_before[lanes[0]] = n
         self.last, self.failure = 0.0, ""  # last: 1 + the update that learners saved last; 0.5: that of the beginning
 
     def fail(self, text: str) -> None:
@@ -521,7 +522,7 @@ class Session(Supervisor):
         """It was deleted or moved: write it anew, with all lines, and then a checkpoint. Only its lock was: lock it
         again. Raises UserError: something else is there.
         """
-        config = self.directory / "config.json"
+        same, config = lock.in_place, self.directory / "config.json"
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock.take()
@@ -533,7 +534,7 @@ class Session(Supervisor):
         except OSError as e:
             self.log("caution", f"{self.directory}: {refusal_text(e)}; the run continues, its files are missing")
             return
-        if there:
+        if same and there:
             self._warn(f"{lock.path} was deleted: it is locked again")
             return
         lost = "" if checkpoint.everything(self.directory) else ", without the checkpoints that were there"

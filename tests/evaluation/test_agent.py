@@ -228,5 +228,4 @@ def test_no_run_and_damaged_spaces(cart, tmp_path):
         with pytest.raises(UserError, match=r"spaces\.json is damaged: .*put back a copy of it"):
             polyplay.load(broken)
     (broken / pool.FILE).unlink()
-    with pytest.raises(UserError, match=r"spaces\.json is damaged: .*No such file"):
-        polyplay.load(broken)
+    assert polyplay.load(broken).act(np.zeros(4, np.float32))[1].acts == 1

@@ -138,6 +138,9 @@ def test_the_newest_stay():
     for i in range(8):
         keep_newest(known, bytes([i]), i, 3)
     assert [*known.values()] == [5, 6, 7]
+    for i in (5, 8):  # what is shown again is new
+        keep_newest(known, bytes([i]), i, 3)
+    assert [*known.values()] == [7, 5, 8]
 
 
 @pytest.mark.parametrize(

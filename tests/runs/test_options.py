@@ -259,6 +259,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_run_is_repeated_from_its_directory(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture):
+    of_an_older_version = json.loads((run / "config.json").read_text())
+    of_an_older_version["options"]["log_games"] = 100  # an option that is gone
+    (run / "config.json").write_text(json.dumps(of_an_older_version))
     assert main.main(["train", "--config", str(run), "--run", str(tmp_path / "again"), "--quiet"]) == 0
     was, now = (json.loads((there / "config.json").read_text()) for there in (run, tmp_path / "again"))
     assert (now["config"], now["seed"]) == (was["config"], 5)

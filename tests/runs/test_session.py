@@ -549,6 +549,7 @@ def test_a_full_disk_costs_what_does_not_fit_and_is_told_once(system: str, tmp_p
     [
         ("deleted", "{run} was deleted or moved: it is written anew"),
         ("moved", "{run} was deleted or moved: it is written anew"),
+        ("copied back", "{run} was deleted or moved: it is written anew"),
         ("unlocked", "{run}/.lock was deleted: it is locked again"),
     ],
 )
@@ -559,8 +560,10 @@ def test_a_directory_that_is_deleted_or_moved_is_whole_in_the_end(how: str, says
         config.append(read_config(run))
         if how == "deleted":
             shutil.rmtree(run)
-        elif how == "moved":
+        elif how in ("moved", "copied back"):
             run.parent.rename(there.parent)
+            if how == "copied back":
+                shutil.copytree(there, run)
         else:
             (run / ".lock").unlink()
 
