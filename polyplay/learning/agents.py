@@ -19,6 +19,7 @@ from polyplay.buffers.league import League
 from polyplay.buffers.rollout_queue import PolicyLike, RolloutQueue
 from polyplay.core import checkpoint, tree
 from polyplay.core.checkpoint import CheckpointPart, OpenCheckpoint
+from polyplay.core.errors import UserError
 from polyplay.core.files import Row, refusal_text
 from polyplay.core.tree import Batch, Field, Spec
 from polyplay.core.worker import Hyperparameters, WorkerContext, seed_of
@@ -175,6 +176,8 @@ class AgentRollouts(Rollouts):
         self.league, self.snapshot_every, self.agents, self.initial = league, snapshot_every, queue.consumers, initial
 
     def open(self, ctx: WorkerContext, learner: Learner, params: AgentParams, replayed: bool = False) -> Feed:
+        if not any(isinstance(part, JointProgress) for part in learner.parts):
+            raise UserError("AgentRollouts given to learn; allowed: to learn_agents, which learns for every agent")
         return AgentFeed(self, ctx, learner, params)
 
 

@@ -25,7 +25,7 @@ from polyplay.core.worker import Holder, Hyperparameters, WorkerContext
 from polyplay.learning.checkpoints import LearnerCheckpoints, save_batch
 from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput, check_loss, check_output
 from polyplay.learning.parts import LearnerPart, open_parts
-from polyplay.learning.unreal import DRAWN, UnrealWindows, WithAuxiliary, terms_of
+from polyplay.learning.unreal import DRAWN, KL, UnrealWindows, WithAuxiliary, terms_of
 from polyplay.nets.device import enter_device, page_lock, synchronize, to_device, to_floats, to_host
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Tape
@@ -236,9 +236,14 @@ class LearnerSpec(Holder):
                 raise UserError(f"LearnerSpec.parts: {part!r} given, allowed: {allowed}")
         given, terms = self.hyperparameters, terms_of(self.policy)
         if self.loss.anneals and "remaining" not in given.configured:
-            hyper = Hyperparameters(given.anneal, **given.configured, remaining=1.0)
+            hyper = Hyperparameters(given.anneal, **given.all(), remaining=1.0)
+            hyper.schedules = given.schedules
             object.__setattr__(self, "hyperparameters", hyper)
-        if terms and isinstance(self.loss, ActorCriticLoss):
+        tasks = [name for name in terms if name not in KL]
+        if tasks and (self.passes is not None or self.loss.recalls):
+            kind = "passes" if self.passes is not None else "loss with recalls=True"
+            raise UserError(f"LearnerSpec: {kind} given with {', '.join(tasks)}; allowed: without auxiliary tasks")
+        if terms and isinstance(self.loss, ActorCriticLoss) and type(self.loss).__call__ is ActorCriticLoss.__call__:
             object.__setattr__(self, "loss", WithAuxiliary(self.loss, terms))
         draws = any(name in self.loss.terms for name in DRAWN)
         if draws and not any(isinstance(part, UnrealWindows) for part in self.parts):

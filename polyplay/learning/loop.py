@@ -41,7 +41,7 @@ from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Learner, LearnerSpec, Minibatches, Runner, collator_for
 from polyplay.learning.runners import divide
-from polyplay.learning.unreal import specs_of
+from polyplay.learning.unreal import WithAuxiliary, specs_of
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_device, to_host
 from polyplay.nets.factory import build_network
@@ -192,7 +192,8 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
     """
     if spec.passes is not None and source.replay is not None:
         raise UserError("LearnerSpec: passes given with a replay, allowed: with a source of rollouts, as Inline")
-    if type(spec.loss).__module__.startswith("polyplay."):
+    own = spec.loss.loss if isinstance(spec.loss, WithAuxiliary) else spec.loss
+    if type(own).__module__.startswith("polyplay."):
         return
     policy = build_network(spec.policy, 0)
     try:
@@ -200,7 +201,7 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         if zeros is None:
             return
         run = Runner(policy, policy if any(part.vectors for part in spec.parts) else None, loss, FlatParams(policy))
-        run.hyper = spec.hyperparameters.all()
+        run.hyper = _Known(spec.hyperparameters.all())
         batch = tree.map(torch.from_numpy, zeros)
         batch |= {"mask": tree.map(torch.ones_like, batch["mask"])} if "mask" in batch else {}
         state = batch.get("state", policy.initial(2))
@@ -210,14 +211,15 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         run(batch, state, 0)
     except UserError:
         raise
-    except KeyError as error:
-        if isinstance(name := error.args[0], str) and name not in {**run.hyper, **batch, **state}:
-            kind, known = type(spec.loss).__name__, ", ".join(run.hyper)
-            raise UserError(
-                f"LearnerSpec.loss: class {kind}: no hyperparameter or row {name!r}; there are {known}"
-            ) from None
     except Exception:
         return
+
+
+class _Known(dict[str, float]):
+    """Hyperparameters that there are."""
+
+    def __missing__(self, name: str) -> float:
+        raise UserError(f"LearnerSpec.loss: no hyperparameter {name!r} given; its loss may ask for {', '.join(self)}")
 
 
 def _zeros(source: Source, outputs: Spec) -> Batch | None:

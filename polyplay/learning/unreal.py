@@ -321,6 +321,9 @@ class WithAuxiliary(Loss):
     def prepare(self, rows: Batch, scale: float | Tensor = 1.0) -> Batch:
         return self.loss.prepare(rows, scale)
 
+    def noise(self, policy: Any, batch: Batch, key: losses.Key) -> Batch:
+        return self.loss.noise(policy, batch, key)
+
     def __call__(self, policy: Any, target: Any, batch: Batch, state: Batch, hyper: Hyper) -> LossOutput:
         rows = tree.at(batch, slice(-1)) if self.recalls else batch
         return self.score(policy.unroll(rows, state), batch, hyper)

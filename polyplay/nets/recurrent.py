@@ -374,7 +374,8 @@ class Temporal(nn.Module):
         every = self._rows_at_once(*first.shape)
         found = []
         for part in zip(*(x.split(every) for x in given), strict=True):
-            run = self._rows if every >= rows else partial(checkpoint, self._rows, use_reentrant=False)
+            again = partial(checkpoint, self._rows, use_reentrant=False, preserve_rng_state=False)  # nothing is drawn
+            run = self._rows if every >= rows else again
             now, *shown = run(now, *part)
             found.append(shown)
         z, mean, scale, *prior = (torch.cat(x) for x in zip(*found, strict=True))

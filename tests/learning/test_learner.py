@@ -25,7 +25,7 @@ from polyplay.learning import Inline, Replayed, Rollouts, learn, losses, try_los
 from polyplay.learning.checkpoints import LearnerCheckpoints
 from polyplay.learning.learner import Epochs, Learner, Minibatches, shuffled_order
 from polyplay.learning.parts import RateDrops, TargetNetwork
-from polyplay.learning.unreal import KL, UnrealWindows
+from polyplay.learning.unreal import KL, UnrealWindows, WithAuxiliary
 from polyplay.nets import factory
 from polyplay.nets.factory import build_network
 from polyplay.workers.crew import Crew
@@ -146,7 +146,7 @@ def test_a_loss_that_asks_for_a_hyperparameter_that_is_not_there_is_refused_befo
         def __call__(self, policy, target, batch, state, hyper):
             return super().__call__(policy, target, batch, state, hyper)._replace(loss=hyper["temperature"])
 
-    with pytest.raises(UserError, match=r"class Asks: no hyperparameter or row 'temperature'; there are learning_rate"):
+    with pytest.raises(UserError, match=r"no hyperparameter 'temperature' given; its loss may ask for learning_rate"):
         Crew(seed=1, serial=True).add(
             learn, source=Inline(envs, 5), spec=task(policy=policy, loss=Asks(lambda x: losses.LossOutput(x, {})))
         )
@@ -409,3 +409,22 @@ def test_a_save_of_the_same_update_waits_until_the_one_before_was_taken(first, t
     marks.ctx.control.take(abs(marks.ctx.counters.get("saved")))
     waiting.join(30.0)
     assert not waiting.is_alive()
+
+
+def test_auxiliary_tasks_take_no_passes_and_no_recalled_rows():
+    given = {"hidden": (8,), "auxiliary": {"reward": 1.0}}
+    policy = factory.NetworkFactory("mlp", OWN, given)
+    for more, says in (({"passes": Epochs(1, 2)}, "passes given"), ({}, "loss with recalls=True given")):
+        loss = losses.PPO(clip_range=0.2) if more else losses.A2C(recalls=True)
+        with pytest.raises(UserError, match=f"LearnerSpec: {says} with reward_prediction; allowed: without"):
+            replace(task(), policy=policy, loss=loss, **more)
+
+
+def test_a_loss_that_calls_its_network_itself_is_left_as_it_is():
+    class Own(losses.A2C):
+        def __call__(self, policy, target, batch, state, hyper):
+            return super().__call__(policy, target, batch, state, hyper)
+
+    policy = factory.NetworkFactory("mlp", OWN, {"hidden": (8,), "core": "temporal", "core_size": 6})
+    assert type(task(policy=policy, loss=Own()).loss) is Own
+    assert type(task(policy=policy, loss=losses.A2C()).loss) is WithAuxiliary
