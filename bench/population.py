@@ -199,10 +199,10 @@ def population(arm: Arm, seed: int, steps: int, asked: Any) -> tuple[list[Member
         member.train(asked.every)
         if member.steps >= steps:
             continue  # what is copied last would not be trained
-        choice = choose_donor(arm.exploit, [m.standing for m in members], members.index(member), rng)
-        if choice.donor is not None:
+        donor, _ = choose_donor(arm.exploit, [m.standing for m in members], members.index(member), rng)
+        if donor is not None:
             copies += 1
-            copy(member, members[choice.donor], arm, rng)
+            copy(member, members[donor], arm, rng)
     return members, copies
 
 
