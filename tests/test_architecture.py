@@ -30,11 +30,11 @@ BUDGET = {
     "weights": 1197,
     "acting": 1049,
     "search": 1306,
-    "learning": 2538,
+    "learning": 2541,
     "workers": 3080,
     "population": 1508,
     "systems": 1704,
-    "runs": 3744,
+    "runs": 3748,
     "evaluation": 1465,
     "cli": 2408,
 }

@@ -226,9 +226,10 @@ class LearnerSpec(Holder):
     passes: Epochs | None = None  # over each batch of rollouts, where they are several
 
     def __post_init__(self) -> None:
-        if not isinstance(self.policy, PolicyFactory):
-            wanted = "a PolicyFactory of polyplay.nets.policy, such as NetworkFactory"
-            raise UserError(f"LearnerSpec: policy is of class {type(self.policy).__name__}, it must be {wanted}")
+        for name, base, such in (("policy", PolicyFactory, "NetworkFactory"), ("update", Update, "Local")):
+            if not isinstance(vars(self)[name], base):
+                text = f"{name} is of class {type(vars(self)[name]).__name__}"
+                raise UserError(f"LearnerSpec: {text}, it must inherit {base.__module__}.{base.__name__}, as {such}")
         check_loss(self.loss)
         for part in self.parts:
             if not isinstance(part, LearnerPart):

@@ -252,6 +252,8 @@ class Inline(Source):
     def __post_init__(self) -> None:
         if self.episodes and self.explore is not None:
             raise UserError("Inline: explore given with episodes=True, allowed: one of both")
+        if not isinstance(self.explore, Exploration | None):
+            raise UserError(f"Inline: explore={self.explore!r} given, allowed: an Exploration, as LinearEpsilon")
 
     @property
     def replayable(self) -> bool:  # type: ignore[override]

@@ -185,6 +185,10 @@ def wire_system(page: Page, settings: Settings, crew: Crew) -> System:
     try:
         with outlines():  # pages ask for sizes alone
             wired = page.build(settings, crew)
+    except TypeError as e:
+        if "abstract" not in str(e):
+            raise
+        raise UserError(f"SYSTEM: build of {page.name}: {e}") from None
     except MemoryError:
         usual = vars(page.Config())
         changed = [f"{flag(k)} {v}" for k, v in vars(settings).items() if type(v) is int and v > usual[k]]

@@ -187,8 +187,14 @@ def test_the_last_row_need_not_be_unrolled_where_its_value_was_said_by_the_same_
         assert torch.allclose(gradients[0], gradients[1], atol=1e-5)
 
 
-def test_a_policy_that_is_no_factory_is_refused():
-    with pytest.raises(UserError, match="LearnerSpec: policy is of class ActorCritic, it must be a PolicyFactory"):
+def test_what_is_of_another_class_is_refused():
+    with pytest.raises(UserError, match=r"LearnerSpec: update is of class str, it must inherit .*Update, as Local"):
+        replace(task(), update="adam")
+    with pytest.raises(UserError, match=r"explore=0\.1 given, allowed: an Exploration"):
+        Inline(Envs("toy:catch", 4), 5, explore=0.1)
+    with pytest.raises(
+        UserError, match=r"LearnerSpec: policy is of class ActorCritic, it must inherit .*PolicyFactory"
+    ):
         task(policy=build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)}), 3))
 
 

@@ -21,6 +21,7 @@ from polyplay.envs import Envs, check
 from polyplay.envs.atari import atari_preset
 from polyplay.envs.spaces import Box
 from polyplay.games import toys as toy
+from polyplay.learning import Source
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets import recurrent
 from polyplay.runs import options, run
@@ -177,6 +178,18 @@ OWN = Page(Small, no_system)
 def test_a_page_of_ones_own_is_checked(given: Any, says: str):
     with pytest.raises(UserError, match=says):
         Page(*given)
+
+
+class Closed(Source):
+    """Without the methods that every source has."""
+
+
+LACKS = Page(Small, lambda c, crew: Closed())
+
+
+def test_a_class_that_lacks_a_method_is_one_line():
+    with pytest.raises(UserError, match=r"SYSTEM: build of .*: Can't instantiate abstract class Closed .*open"):
+        polyplay.train(LACKS)
 
 
 def test_an_option_of_every_run_is_none_of_a_page():
