@@ -241,8 +241,9 @@ class RunControl(SharedObject):
     HALT, FINISH, SAVE, RESCUE, PAUSE, TAKEN = 0, 1, 2, 3, 4, 5
     REPEATS = 1024  # saves of one update, at most, that are told apart
 
-    def __init__(self, trace: bool = False, reuse: bool = True) -> None:
+    def __init__(self, trace: bool = False, reuse: bool = True, compile: str = "off") -> None:  # noqa: A002
         self.trace = trace  # write every update's loss
+        self.compile = compile  # updates and acting: "auto", "on" or "off"
         self.reuse = reuse  # learn from what was computed while acting, where the weights are the same
         self.anew = False  # a resumed run goes on without what it has of lanes and of rollouts in flight
         self.over: Callable[[], bool] | None = None  # asked too whether the run is to end, where all take turns

@@ -159,7 +159,7 @@ def check_spaces(directory: Path, envs: pool.Envs) -> None:
             raise UserError(f"RUN: {envs.title} {what} {is_}, but {trained}; to go on with others, {cure}")
 
 
-CREW = ("seed", "on", "serial", "trace", "steps", "reuse", "host_wait")
+CREW = ("seed", "on", "serial", "trace", "steps", "reuse", "compile", "host_wait")
 FAULTS = ("step_timeout", "max_restarts")  # of environments
 
 

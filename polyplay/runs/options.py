@@ -202,7 +202,7 @@ MORE = """--seeds 0..4 trains once per seed.
 SIZES = ("lanes", "actors", "learners")  # as well, if lanes may begin anew
 LIMITS = ("steps", "minutes", "until_return")
 CHANGEABLE: tuple[str, ...] = (*ADJUSTABLE, *SIZES, *LIMITS, "change", "report_every", "checkpoint_every", "keep")
-CHANGEABLE += ("device", "hosts", "place", "ship", "host_timeout", "host_wait")
+CHANGEABLE += ("compile", "device", "hosts", "place", "ship", "host_timeout", "host_wait")
 Sources = dict[str, str]  # option → "default" | "preset NAME" | "command line" | "keyword" | "config FILE" | "resume"
 
 
@@ -275,6 +275,9 @@ class RunOptions:
     reuse: bool = True
     # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
     # convolutional networks); --no-reuse computes them again
+    compile: Literal["auto", "on", "off"] = "auto"
+    # compile updates of small networks ahead of time, and act without torch; auto: compile beside the run, change over
+    # between two rollouts, and never with --serial or --trace; on: wait for the compiler at the start; off: never
     hosts: str | None = None
     # other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; local:N, processes of this
     # machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)

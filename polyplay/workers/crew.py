@@ -145,6 +145,7 @@ class Crew:
     precision: str = "float32"
     placement: Placement = field(default_factory=Placement)
     reuse: bool = True
+    compile: str = "auto"  # updates, and acting: auto, on or off
     env_defaults: Mapping[str, Any] = field(default_factory=dict)  # of every Envs
     schedules: tuple[HyperparameterSchedule, ...] = ()  # of learners' hyperparameters
     fleet: Fleet | None = None  # other machines
@@ -153,7 +154,8 @@ class Crew:
 
     def __post_init__(self) -> None:
         self.env_defaults = {"inline": self.serial, **self.env_defaults}
-        self.roles, self.control = list[Role](), RunControl(self.trace, self.reuse)
+        exact = self.compile == "auto" and (self.serial or self.trace)  # when it changes over, nobody can repeat
+        self.roles, self.control = list[Role](), RunControl(self.trace, self.reuse, "off" if exact else self.compile)
         self._seats: dict[str, WorkerSeats] = {}  # by role
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None
