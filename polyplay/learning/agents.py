@@ -519,7 +519,7 @@ class WindowFeed(Feed):
         learner.adjust()
         versions = drawn["version"][drawn["valid"]]
         lags = learner.update.refresh() - versions
-        yield from learner.apply_gradient(learner.score(item, before), item, versions, self.fresh)
+        yield from learner.timed(self._step(item, before, versions))
         self.fresh = 0.0
         self.ctx.counters.tally("reuse", source.batch, self.since)
         self.ctx.counters.tally("staleness", lags.sum() / source.publish_every, lags.size)
@@ -528,6 +528,10 @@ class WindowFeed(Feed):
             self._publish()
         if self.past is not None:
             self.past.look()
+
+    def _step(self, item: Batch, before: Batch, versions: np.ndarray) -> Iterator[None]:
+        scored = self.learner.run(item, before, self.learner.version)
+        yield from self.learner.apply_gradient(scored, item, versions, self.fresh)
 
     def _publish(self) -> None:
         taken, params = np.zeros(self.params.readers, np.int64), self.params

@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +33,9 @@ from polyplay.nets.layers import Tape
 from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.params import FlatParams
 from polyplay.weights.update import Sums, Update
+
+T = TypeVar("T")
+
 
 # Slots side by side as one batch on a device.
 
@@ -100,13 +104,15 @@ class Epochs:
         return self.epochs * self.minibatches
 
 
-def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[np.ndarray]:
-    """The places (transitions, or whole lanes) of each minibatch: every epoch has its own random order, in parts as
-    equal as may be.
+def shuffled_order(places: np.ndarray, passes: Epochs, seed: tuple[int, ...]) -> list[tuple[np.ndarray, slice]]:
+    """The places (transitions, or whole lanes) of each minibatch: the order of its epoch, random, and the minibatch's
+    part of it. Parts are as equal as may be.
     """
     generator = np.random.default_rng(seed)
     orders = [generator.permutation(places) for _ in range(passes.epochs)]
-    return [part for order in orders for part in np.array_split(order, passes.minibatches)]
+    sizes = [len(part) for part in np.array_split(places, passes.minibatches)]
+    ends = np.cumsum([0, *sizes]).tolist()
+    return [(order, slice(*part)) for order in orders for part in pairwise(ends)]
 
 
 class Minibatches:
@@ -126,23 +132,41 @@ class Minibatches:
             self.rows = {k: tree.map(lambda x: x.flatten(0, 1), v) for k, v in self.rows.items()}
         self.version = version[:-1]
         self.device, self.valid = targets["valid"].device, to_host(targets["valid"])
+        self.order, self.shuffled = np.empty(0), Batch()  # of the epoch
 
     @property
     def places(self) -> np.ndarray:
         return np.arange(self.lanes) if self.whole else np.flatnonzero(self.valid)
 
-    def take(self, at: np.ndarray) -> tuple[Batch, Batch, np.ndarray]:
-        """Rows [1, n], or [T, n] of n lanes ([T+1, n]: see above); the state before them; the versions that acted on
-        what is valid.
+    def take(self, order: np.ndarray, at: slice = slice(None)) -> tuple[Batch, Batch]:
+        """Rows [1, n], or [T, n] of n lanes ([T+1, n]: see above), and the state before them. order: of the epoch, all
+        of whose rows are put in order at once.
         """
-        pick = torch.from_numpy(at).to(self.device)
-        if self.whole and len(at) == self.lanes:  # all of them: in which order is all the same
-            return self.rows, self.state, self.version[self.valid]
         if self.whole:
-            rows = {k: tree.map(lambda x: x[:, pick], v) for k, v in self.rows.items()}
-            return rows, tree.map(lambda x: x[pick], self.state), self.version[:, at][self.valid[:, at]]
-        rows = {k: tree.map(lambda x: x[pick].unsqueeze(0), v) for k, v in self.rows.items()}
-        return rows, {}, self.version.reshape(-1)[at]
+            places = order[at]
+            if len(places) == self.lanes:  # all of them: in which order is all the same
+                return self.rows, self.state
+            return pick_rows(self.rows, self.state, torch.from_numpy(places).to(self.device), whole=True)
+        if order is not self.order:
+            index = torch.from_numpy(order).to(self.device)
+            self.order, self.shuffled = order, tree.map(lambda x: x[index], self.rows)
+        return tree.map(lambda x: x[at].unsqueeze(0), self.shuffled), {}
+
+    def versions(self, order: np.ndarray, at: slice = slice(None)) -> np.ndarray:
+        """The versions that acted on what is valid."""
+        if not self.whole:
+            return self.version.reshape(-1)[order[at]]
+        lanes = slice(None) if len(order[at]) == self.lanes else order[at]
+        return self.version[:, lanes][self.valid[:, lanes]]
+
+
+def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch, Batch]:
+    """The transitions [1, n] at these places of rows [T·B], or with `whole` these lanes of rows [T, B], and their
+    state.
+    """
+    if whole:
+        return tree.map(lambda x: x[:, at], rows), tree.map(lambda x: x[at], state)
+    return tree.map(lambda x: x[at].unsqueeze(0), rows), {}
 
 
 def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]) -> Iterator[None]:
@@ -152,11 +176,10 @@ def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, se
     policy, loss, passes = learner.policy, learner.spec.loss, learner.spec.passes
     parts = Minibatches(batch, state, loss.prepare(batch, policy.reward_scale()), version, loss.whole)
     learnt, order = int(parts.valid.sum()), shuffled_order(parts.places, passes, seed)
-    for k, at in enumerate(order):
-        rows, before, versions = parts.take(at)
-        scored, last = learner.score(rows, before), k == len(order) - 1
-        watch = passes.target_kl > 0.0
-        kl = yield from learner.apply_gradient(scored, batch, versions, 0 if k else learnt, last, watch)
+    watch = passes.target_kl > 0.0
+    for k, part in enumerate(order):
+        scored, last = learner.score_part(parts, *part), k == len(order) - 1
+        kl = yield from learner.apply_gradient(scored, batch, parts.versions(*part), 0 if k else learnt, last, watch)
         if watch and kl > passes.target_kl:
             if not last:
                 policy.observe(batch)  # replicas agree on it at their next update
@@ -197,12 +220,19 @@ class Runner:
             self.checked = True
         self.vector.grad.zero_()
         scored.loss.backward()
-        return scored
+        return scored._replace(loss=scored.loss.detach())
+
+    def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
+        """Score a minibatch of a rollout; see Minibatches.take."""
+        return self(*parts.take(order, at), version)
 
     def with_noise(self, batch: Batch, version: int) -> Batch:
         """The batch with the random numbers that the loss takes in this update."""
         drawn = self.loss.noise(self.policy, batch, (*self.seed, version))
         return {**batch, **to_device(drawn, self.vector.flat.device)} if drawn else batch
+
+    def close(self) -> None:
+        """End what it began besides."""
 
     def begin(self, batch: Batch, version: int) -> None:
         """Begin with the batch that is scored next, while the caller does something else than to change the weights."""
@@ -335,17 +365,27 @@ class Learner:
         batch, state = to_device(rows, self.device), to_device(state, self.device)
         self.adjust()
         if self.spec.passes is not None:
-            yield from run_epochs(self, batch, state, rows["version"], (*self.run.seed, self.version))
-            return
+            yield from self.timed(run_epochs(self, batch, state, rows["version"], (*self.run.seed, self.version)))
+        else:
+            yield from self.timed(self._step(rows, batch, state, tape))
 
-        with self.ctx.counters.timed("learn"):
-            for part in self.parts:
-                if part.inputs:
-                    batch |= part.inputs(rows, batch, state)
-            scored = self.run(batch, state, self.version, tape)
+    def _step(self, rows: Batch, batch: Batch, state: Batch, tape: Tape | None) -> Generator[None, None, float]:
+        for part in self.parts:
+            if part.inputs:
+                batch |= part.inputs(rows, batch, state)
+        scored = self.run(batch, state, self.version, tape)
         valid = ~rows["first"][1:]
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
-        yield from self.apply_gradient(scored, batch, versions, learnt, observe=True)
+        return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
+
+    def timed(self, update: Iterator[T]) -> Generator[T, None, Any]:
+        """An update whose seconds count as learning, but for those that it waits for others."""
+        before, waited = time.perf_counter(), self.update.waited
+        result = yield from update
+        waited = self.update.waited - waited
+        self.ctx.counters.add("wait", waited)
+        self.ctx.counters.add("learn", time.perf_counter() - before - waited)
+        return result
 
     def step_on_sample(
         self, item: Batch, fresh: float = 0.0, observe: bool = False
@@ -359,17 +399,18 @@ class Learner:
         if observe:
             self.observe({"obs": batch["obs"]})
         self.adjust()
-        with self.ctx.counters.timed("learn"):
-            scored = self.run(batch, batch.get("state", {}), self.version)
-        yield from self.apply_gradient(scored, batch, item["version"].ravel(), fresh)
+        return (yield from self.timed(self._step_on(batch, item["version"].ravel(), fresh)))
+
+    def _step_on(self, batch: Batch, versions: np.ndarray, fresh: float) -> Generator[None, None, Tensor | None]:
+        scored = self.run(batch, batch.get("state", {}), self.version)
+        yield from self.apply_gradient(scored, batch, versions, fresh)
         if self.run.refresh:
             self.run.refresh()
         return scored.priority
 
-    def score(self, batch: Batch, state: Batch) -> LossOutput:
-        """The loss of a batch by the present weights; its gradient is in the vector then."""
-        with self.ctx.counters.timed("learn"):
-            return self.run(batch, state, self.version)
+    def score_part(self, parts: Minibatches, order: np.ndarray, at: slice) -> LossOutput:
+        """The loss of a minibatch by the present weights; its gradient is in the vector then."""
+        return self.run.part(parts, order, at, self.version)
 
     def observe(self, rows: Batch) -> None:
         """Running statistics learn from what is acted [T+1, B], before it is drawn; the target network has the same."""
@@ -399,19 +440,14 @@ class Learner:
             yield from self.count_only(learnt)
             return 0.0
         if observe:
-            with self.ctx.counters.timed("learn"):
-                self.policy.observe(rows)
+            self.policy.observe(rows)
         rate: float = self.run.hyper["learning_rate"]
         for part in self.parts:
             if part.rate:
                 rate = part.rate(rate)
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
-        before, waited = time.perf_counter(), self.update.waited
         norm, total = yield from self.update.apply(rate, self.sums(learnt, kl))
-        waited = self.update.waited - waited
-        self.ctx.counters.add("wait", waited)
-        self.ctx.counters.add("learn", time.perf_counter() - before - waited)
-        loss = float(scored.loss.detach())
+        loss = float(scored.loss)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NotFinite(save_batch(self, rows, loss, norm))
         self._count(versions, scored.metrics, loss, norm, rate, total)

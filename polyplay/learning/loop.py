@@ -40,7 +40,7 @@ from polyplay.core.tree import Batch, Spec
 from polyplay.core.worker import Edge, Holder, WorkerContext, seed_of
 from polyplay.envs.pool import Envs
 from polyplay.learning.learner import Learner, LearnerSpec, Minibatches, Runner, collator_for
-from polyplay.learning.runners import divide
+from polyplay.learning.runners import compile_updates, divide
 from polyplay.learning.unreal import WithAuxiliary, specs_of
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import page_lock, to_device, to_host
@@ -150,6 +150,7 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
     if not isinstance(feed, Feed):
         given = f"{type(source).__name__}.open gave {type(feed).__name__}"
         raise UserError(f"{given}, allowed: a polyplay.learning.Feed")
+    compile_updates(learner)
     try:
         if feed.blocking:
             yield  # actors begin with these weights, also where all take turns
@@ -181,6 +182,7 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
         yield from feed.save(dropped=True)
     finally:
         feed.close()
+        learner.run.close()
 
 
 # A user's own loss is tried with zeros, so that misfits show before any worker starts.
@@ -207,7 +209,7 @@ def try_loss(source: Source, spec: LearnerSpec) -> None:
         state = batch.get("state", policy.initial(2))
         if spec.passes is not None:
             parts = Minibatches(batch, state, loss.prepare(batch), batch["version"].numpy(), loss.whole)
-            batch, state, _ = parts.take(parts.places)
+            batch, state = parts.take(parts.places)
         run(batch, state, 0)
     except UserError:
         raise

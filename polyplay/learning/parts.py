@@ -39,6 +39,7 @@ class LearnerPart:
 
     learner: Learner  # whose it is, once it is open
     net: Policy | None = None  # a second network, once it is open: losses get it as the target network
+    vector: FlatParams | None = None  # of that network
     vectors: ClassVar[int] = 0  # of all weights that it holds, for estimates of memory and checkpoints
     agent: int = 0  # whose learner it makes the learner, where a run has several agents
 
@@ -87,7 +88,7 @@ class TargetNetwork(LearnerPart):
     """
 
     every: int
-    params: FlatParams = field(init=False, repr=False)
+    vector: FlatParams = field(init=False, repr=False)
     copies: int = field(init=False, repr=False)  # so far
 
     vectors: ClassVar[int] = 1
@@ -102,7 +103,7 @@ class TargetNetwork(LearnerPart):
     def open(self, learner: Learner) -> Self:
         own, ctx = super().open(learner), learner.ctx
         own.net = build_network(learner.spec.policy, ctx.seed, ctx.precision, learner.device)
-        own.params = FlatParams(own.net)
+        own.vector = FlatParams(own.net)
         return own
 
     def begin(self, found: OpenCheckpoint | None) -> None:
@@ -115,14 +116,14 @@ class TargetNetwork(LearnerPart):
             checkpoint.load_into(cast("Policy", self.net), saved)
         else:
             self.learner.update.refresh()
-            self.params.flat.copy_(self.learner.update.vector.flat)
+            self.vector.flat.copy_(self.learner.update.vector.flat)
         self.copies = self.learner.version // self.every
         cast("Policy", self.net).cache_weights()
 
     def observed(self) -> None:
         """It has the same statistics."""
-        at = self.params.weights
-        self.params.flat[at:].copy_(self.learner.update.vector.flat[at:])
+        at = self.vector.weights
+        self.vector.flat[at:].copy_(self.learner.update.vector.flat[at:])
 
     def updated(self, loss: float, norm: float, lags: np.ndarray) -> None:
         if self.learner.version // self.every > self.copies:
@@ -162,7 +163,7 @@ class OutlierGate(LearnerPart):
 
     def admit(self, scored: LossOutput) -> bool:
         """See LearnerPart. One that is not finite is admitted: others have to tell of it."""
-        size = abs(float(scored.loss.detach()))
+        size = abs(float(scored.loss))
         if not math.isfinite(size):
             return True
         bound = (self.mean + self.k * math.sqrt(self.variance)) * SLACK

@@ -5,11 +5,15 @@ And the update as one pure function, for whatever traces it.
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -17,11 +21,13 @@ from torch.func import functional_call
 from polyplay.core import tree
 from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
-from polyplay.learning.learner import Learner, Runner
-from polyplay.learning.losses import Hyper, Loss, LossOutput
+from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick_rows
+from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput
+from polyplay.learning.packages import Compiled, CompileJob, Package, one_line
+from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
-from polyplay.nets.policy import Policy
+from polyplay.nets.policy import Policy, PolicyFactory
 from polyplay.weights.optimizers import RMSProp
 from polyplay.weights.params import FlatParams, named_views
 
@@ -303,3 +309,228 @@ def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[B
         return acted
 
     return act
+
+
+# One thread, by a function of tensors that was compiled ahead of time.
+
+
+WAIT = 3.0  # seconds of learning before a run compiles what it does: what is over sooner has nothing of it
+LEFT = 20.0  # seconds that a run has to go on for it, by its speed so far
+LOOK = 0.25  # seconds between two looks whether the compiler is done
+LONG = 0.05  # seconds of an eager update: in longer ones computing takes most, compiled or not
+GAIN = 0.9  # of the eager seconds, at most, that compiled ones may take
+NEAR = 1e-3  # of the gradient's size, at most, that the compiled one is away from the eager one
+
+
+def compile_updates(learner: Learner) -> None:
+    """Have the updates of a learner compiled ahead of time where they can be: of one thread on a CPU, in float32."""
+    how, run = learner.ctx.control.compile, learner.run
+    small = how == "on" or not any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())
+    if how != "off" and type(run) is Runner and small and learner.device.type == "cpu" and not learner.policy.bf16:
+        learner.run = CompiledRunner(learner)
+
+
+@dataclass(frozen=True)
+class UpdateFunction:
+    """Makes `update` as a function of tensors of fixed shapes, one after the other, for what compiles or captures it:
+
+        (weights, buffers, target, gradient, hyper [H], *leaves) -> numbers [1 + metrics], and priority [B] if any
+
+    It writes the gradient, and the buffers. leaves: of a tree {"batch", "state"}, by `paths`; of a minibatch those of
+    its whole rollout, and behind them `index` [n], its places, and `inside` [n], which of them count.
+    """
+
+    policy: PolicyFactory
+    loss: Loss
+    target: bool
+    hyper: tuple[str, ...]
+    paths: tuple[str, ...]
+    minibatch: bool = False
+    whole: bool = False  # minibatches have whole lanes
+
+    def __call__(self) -> Callable[..., tuple[Tensor, ...]]:
+        nets = [build_network(self.policy, 0) for _ in range(1 + self.target)]
+        update = make_update(nets[0], self.loss, *nets[1:])
+
+        def function(*given: Tensor) -> tuple[Tensor, ...]:
+            (weights, buffers, target, gradient, hyper), leaves = given[:5], given[5:]
+            named = dict(zip(self.hyper, hyper.unbind(), strict=True))
+            made, after, scored = update(weights, buffers, target, *self._rows(leaves), named)
+            gradient.copy_(made)
+            if len(buffers):
+                buffers.copy_(after)
+            numbers = torch.stack([scored.loss, *(scored.metrics[k].to(scored.loss) for k in self.loss.metrics)])
+            return (numbers,) if scored.priority is None else (numbers, scored.priority)
+
+        return function
+
+    def _rows(self, leaves: Sequence[Tensor]) -> tuple[Batch, Batch]:
+        n = len(self.paths)
+        given = tree.nest(dict(zip(self.paths, leaves[:n], strict=True)))
+        batch, state = given["batch"], given.get("state", {})
+        if self.minibatch:
+            index, inside = leaves[n:]
+            batch, state = pick_rows(batch, state, index, self.whole)
+            if not self.whole:
+                batch["valid"] = batch["valid"] & inside
+        return batch, state
+
+
+class CompiledRunner(Runner):
+    """Eager until the package of its update is there, and for batches of other shapes.
+
+    A package of an earlier run serves from the first update on. Before it serves, its gradient and its time are
+    compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line says so.
+    """
+
+    def __init__(self, learner: Learner):
+        run = learner.run
+        super().__init__(run.policy, run.target, run.loss, run.vector, run.seed)
+        self.learner, self.hyper = learner, run.hyper
+        of_target = next((part.vector for part in learner.parts if part.vector is not None), None)
+        flat, at, self.values = run.vector.flat.detach(), run.vector.weights, np.zeros(len(run.hyper), np.float32)
+        target = torch.zeros(0) if of_target is None else of_target.flat.detach()
+        self.own = [flat[:at], flat[at:], target, run.vector.grad, torch.from_numpy(self.values)]
+        self.package: Package | None = None
+        self.kind: Any = None  # paths and shapes of the leaves that it is for
+        self.call: Compiled | None = None
+        self.over = False  # whether it is eager to the end
+        self.seconds = math.inf  # of an eager update
+        self.started, self.looked = time.perf_counter(), 0.0
+        self.filled: Hyper = {}  # hyperparameters that `values` has
+        self.parts: Minibatches | None = None  # the rollout whose minibatches come; of it:
+        self.rollout: Any = None  # its kind
+        self.leaves: list[Tensor] = []
+        self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # of a minibatch
+        self.pads = isinstance(run.loss, ActorCriticLoss | WithAuxiliary)  # what is not `valid` is nothing to it
+
+    def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
+        eager = partial(super().__call__, batch, state, version, tape)
+        if self.over or tape is not None:
+            return eager()
+        drawn = self.with_noise(batch, version) if self.draws else batch
+        kind, leaves = _kind_of({"batch": drawn, "state": state})
+        return self._compiled(leaves) if self.call and kind == self.kind else self._eager(eager, kind, leaves)
+
+    def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
+        score = super().__call__
+
+        def eager() -> LossOutput:
+            return score(*parts.take(order, at), version)
+
+        if parts is not self.parts:
+            self._take_up(parts)
+        places, most = order[at], len(self.index)
+        n = len(places)
+        if self.over or n > most or (n < most and (parts.whole or not self.pads)):
+            return eager()
+        self.index[:n], self.inside[:n], self.inside[n:] = places, True, False
+        served = self.call and self.rollout == self.kind
+        return self._compiled(self.leaves) if served else self._eager(eager, self.rollout, self.leaves)
+
+    def _take_up(self, parts: Minibatches) -> None:
+        """Have the arguments of a rollout's minibatches ready."""
+        passes = cast("Epochs", self.learner.spec.passes)
+        size = -(-(parts.lanes if parts.whole else parts.valid.size) // passes.minibatches)
+        if size != len(self.index):
+            self.index, self.inside = np.zeros(size, np.int64), np.zeros(size, bool)
+        self.rollout, leaves = _kind_of({"batch": parts.rows, "state": parts.state})
+        self.leaves = [*leaves, torch.from_numpy(self.index), torch.from_numpy(self.inside)]
+        self.parts = parts
+
+    def _compiled(self, leaves: list[Tensor]) -> LossOutput:
+        if self.hyper is not self.filled:
+            self.values[:], self.filled = list(self.hyper.values()), self.hyper
+        numbers, *priority = cast("Compiled", self.call)([*self.own, *leaves])
+        loss, *metrics = numbers.unbind()
+        return LossOutput(loss, dict(zip(self.loss.metrics, metrics, strict=True)), *priority)
+
+    def _eager(self, eager: Callable[[], LossOutput], kind: Any, leaves: list[Tensor]) -> LossOutput:
+        before = time.perf_counter()
+        scored = eager()
+        now = time.perf_counter()
+        self.seconds = min(self.seconds, now - before)
+        if now - self.looked > LOOK and self.call is None:
+            self.looked = now
+            try:
+                self._look(kind, leaves)
+            except Exception as e:
+                self._stay_eager(one_line(e))
+        return scored
+
+    def _look(self, kind: Any, leaves: list[Tensor]) -> None:
+        """Have the package compiled when the time has come, and change over once it is there."""
+        ctx, package = self.learner.ctx, self.package
+        wanted = ctx.control.compile == "on"
+        if package is None:
+            self.package, self.kind = (package := Package(self._job(kind, leaves))), kind
+        if not package.begun and not package.there:
+            if not wanted and not self._pays():
+                return
+            package.begin()
+        while wanted and not package.done:
+            ctx.turn()
+            time.sleep(0.05)
+        if package.done and kind == self.kind:
+            self._change_over(package, leaves)
+
+    def _pays(self) -> bool:
+        """Whether a run is to last long enough, and an update is small enough."""
+        passed, left = time.perf_counter() - self.started, self.learner.remaining
+        rest = passed * left / max(1.0 - left, 1e-9)
+        return self.seconds < LONG and passed > WAIT and rest > LEFT
+
+    def _job(self, kind: Any, leaves: list[Tensor]) -> CompileJob:
+        """What is compiled: this update of leaves such as these."""
+        passes, (paths, _) = self.learner.spec.passes is not None, kind
+        whole = self.parts is not None and self.parts.whole
+        names, target = tuple(self.hyper), self.target is not None
+        make = UpdateFunction(self.learner.spec.policy, self.loss, target, names, paths, passes, whole)
+        parts = [self.loss, *self.policy.modules()]
+        own = {m for x in parts if (m := type(x).__module__).split(".")[0] not in ("polyplay", "torch")}
+        shapes = tuple((tuple(x.shape), x.dtype) for x in (*self.own, *leaves))
+        return CompileJob(make, shapes, tuple(sorted(own)))
+
+    def _change_over(self, package: Package, leaves: list[Tensor]) -> None:
+        """Serve from now on, if the gradient is that of the eager update, which was made of the same batch, and it
+        takes less time.
+        """
+        call, gradient = package.load(), self.vector.grad.clone()
+        if call is None:
+            return self._stay_eager(package.failure)
+        own, seconds = list(self.own), math.inf
+        own[1] = own[1].clone()  # buffers, which it may write to
+        self.call = lambda given: call([*own, *given[len(own) :]])
+        for _ in range(3):
+            before = time.perf_counter()
+            self._compiled(leaves)
+            seconds = min(seconds, time.perf_counter() - before)
+        self.call, made = None, self.vector.grad.clone()
+        self.vector.grad.copy_(gradient)
+        far = float(torch.linalg.vector_norm(made - gradient) / torch.linalg.vector_norm(gradient).clamp_min(1e-12))
+        if not far <= NEAR:
+            return self._stay_eager(f"the gradient of the compiled one differs by {far:.2g} of its size")
+        times = f"{seconds * 1e3:.3g} ms instead of {self.seconds * 1e3:.3g}"
+        if seconds > GAIN * self.seconds and self.learner.ctx.control.compile != "on":
+            return self._stay_eager(f"compiled ones take {times}")
+        self.call = call
+        self._say("note", f"updates are compiled from update {self.learner.version + 1:,} on: {times}")
+
+    def _stay_eager(self, why: str) -> None:
+        self.over = True
+        self._say("remark", f"updates stay eager: {why}")
+
+    def _say(self, kind: str, text: str) -> None:
+        if self.learner.ctx.index == 0:
+            self.learner.ctx.log(kind, text)
+
+    def close(self) -> None:
+        """End a compiler that runs."""
+        if self.package is not None:
+            self.package.close()
+
+
+def _kind_of(given: Batch) -> tuple[Any, list[Tensor]]:
+    """What a package is for, and the leaves: dense tensors."""
+    flat = dict(tree.leaves(given))
+    return (tuple(flat), tuple((x.shape, x.dtype) for x in flat.values())), [x.contiguous() for x in flat.values()]

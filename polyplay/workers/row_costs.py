@@ -22,7 +22,7 @@ from polyplay.core.errors import EnvFailure
 from polyplay.core.tree import Batch
 from polyplay.envs.pool import Envs
 from polyplay.envs.spaces import action_sampler
-from polyplay.learning.learner import LearnerSpec, Runner, run_epochs
+from polyplay.learning.learner import LearnerSpec, Minibatches, Runner, run_epochs
 from polyplay.learning.losses import LossOutput
 from polyplay.nets.factory import build_network
 from polyplay.weights.params import FlatParams
@@ -121,13 +121,13 @@ class CostProfile:
             if several:
                 deque(run_epochs(self, batch, state, rows["version"], (0, 0, 0)), 0)
             else:
-                deque(self.apply_gradient(self.score(batch, state)), 0)
+                deque(self.apply_gradient(self.run(batch, state, 0)), 0)
 
         return cpu_cost(update, seconds, self.clock)
 
-    def score(self, rows: Batch, state: Batch) -> LossOutput:
-        """See Learner.score."""
-        return self.run(rows, state, 0)
+    def score_part(self, parts: Minibatches, order: np.ndarray, at: slice) -> LossOutput:
+        """See Learner.score_part."""
+        return self.run.part(parts, order, at, 0)
 
     def apply_gradient(self, scored: LossOutput, *_: object) -> Generator[None, None, float]:
         """An update as `run_epochs` asks its learner for one, of nothing but what must be computed."""

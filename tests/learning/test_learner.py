@@ -310,12 +310,12 @@ def test_scheduled_values_are_those_of_the_agent_steps_learnt_and_are_told_once(
 
 def test_every_pass_takes_every_place_once_in_an_order_of_its_own():
     places = np.array([3, 5, 8, 13, 21, 34, 55])
-    found = [part.tolist() for part in shuffled_order(places, Epochs(3, 2), (1, 2))]
+    found = [order[at].tolist() for order, at in shuffled_order(places, Epochs(3, 2), (1, 2))]
     assert [len(part) for part in found] == [4, 3] * 3
     orders = [found[i] + found[i + 1] for i in (0, 2, 4)]
     assert all(sorted(o) == places.tolist() for o in orders)
     assert len({tuple(o) for o in orders}) == 3
-    assert found == [part.tolist() for part in shuffled_order(places, Epochs(3, 2), (1, 2))]
+    assert found == [order[at].tolist() for order, at in shuffled_order(places, Epochs(3, 2), (1, 2))]
 
 
 def _parts(loss: Any, state: Any = None) -> tuple[dict, Minibatches]:
@@ -327,8 +327,9 @@ def _parts(loss: Any, state: Any = None) -> tuple[dict, Minibatches]:
 def test_single_transitions_are_those_of_the_rollout_and_all_valid():
     rows, parts = _parts(losses.PPO())
     assert len(parts.places) == 22  # 24 transitions, 2 of them void
-    at = parts.places[[0, 7, 21]]
-    taken, state, version = parts.take(at)
+    order, part = parts.places[[3, 0, 7, 21]], slice(1, 4)
+    at, version = order[part], parts.versions(order, part)
+    taken, state = parts.take(order, part)
     assert state == {}
     assert bool(taken["valid"].all())
     for k, place in enumerate(at):
@@ -343,14 +344,18 @@ def test_whole_lanes_are_taken_with_the_state_before_them(loss, length):
     """With a memory; for a loss that makes its own targets, with the last row too. All are no copy."""
     rows, parts = _parts(loss, {"h": torch.arange(6.0)})
     assert parts.places.tolist() == [0, 1, 2, 3, 4, 5], "also those with a void transition"
-    taken, state, version = parts.take(np.array([4, 0]))
+    some = np.array([4, 0])
+    taken, state = parts.take(some)
+    version = parts.versions(some)
     assert torch.equal(taken["obs"], rows["obs"][:length, [4, 0]])
     assert state["h"].tolist() == [4.0, 0.0]
     valid = ~rows["first"][1:, [4, 0]].numpy()
     assert version.tolist() == rows["version"][:-1, [4, 0]].numpy()[valid].tolist()
     assert len(version) == 7
     assert 7 in version
-    taken, state, version = parts.take(np.array([5, 3, 0, 1, 2, 4]))
+    everyone = np.array([5, 3, 0, 1, 2, 4])
+    taken, state = parts.take(everyone)
+    version = parts.versions(everyone)
     assert taken["obs"].data_ptr() == rows["obs"].data_ptr()
     assert state["h"].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "in the rows' order"
     assert len(version) == 22

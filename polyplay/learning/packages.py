@@ -1,0 +1,260 @@
+"""Functions of tensors, compiled ahead of time in another process and kept for the next run.
+
+    make_fx → torch.export → AOTInductor → a package of 2 MB, which a run loads in 2 ms
+
+The process that trains never imports torch's compiler, which takes a second and 80 MB. A package holds for one
+function, one set of shapes, one torch, one kind of processor and one state of the code: all are in its name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import io
+import math
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from polyplay.core import processes
+
+Function = Callable[..., tuple[Tensor, ...]]
+Compiled = Callable[[list[Tensor]], list[Tensor]]  # the list is empty afterwards
+Shape = tuple[tuple[int, ...], torch.dtype]
+LIMIT = 600.0  # seconds for one package; whoever takes longer hangs
+MOST = 100  # packages in the folder; the one that was used longest ago goes first
+NICE = 5  # more than that starves beside a run that takes all cores
+
+
+def packages_folder() -> Path:
+    """The folder of packages: of the user's cache."""
+    home = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(home) / "polyplay" / "compiled"
+
+
+def compiler() -> str | None:
+    """The C++ compiler that AOTInductor takes, where there is one."""
+    return next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
+
+
+@cache
+def _this_machine() -> bytes:
+    """What a package depends on besides its function: torch, the processor's instructions, the project's code."""
+    flags = Path("/proc/cpuinfo").read_text("utf-8").partition("flags")[2].partition("\n")[0]
+    digest = hashlib.sha256(f"{sys.version} {torch.__version__} {flags}".encode())
+    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+        digest.update(path.read_bytes())
+    return digest.digest()
+
+
+@dataclass(frozen=True)
+class CompileJob:
+    """A function to compile. make: gives it, in the process that compiles; pickled. shapes: of its arguments."""
+
+    make: Callable[[], Function]
+    shapes: tuple[Shape, ...]
+    modules: tuple[str, ...] = ()  # of the user, whose code it is made of
+
+    def key(self) -> str:
+        """The name of its package."""
+        digest = hashlib.sha256(_this_machine())
+        digest.update(self.packed(fast=True))
+        for name in self.modules:
+            with contextlib.suppress(AttributeError, TypeError, KeyError, OSError):
+                digest.update(Path(str(sys.modules[name].__file__)).read_bytes())
+        return digest.hexdigest()[:32]
+
+    def packed(self, fast: bool = False) -> bytes:
+        """It as bytes. fast: without references to what came before, so that equal jobs are equal bytes."""
+        import cloudpickle
+
+        file = io.BytesIO()
+        pickler = cloudpickle.Pickler(file)
+        pickler.fast = fast
+        pickler.dump((self.make, self.shapes))
+        return file.getvalue()
+
+
+class Package:
+    """A package that is there, or is being compiled beside this process. Nothing that fails here raises: `failure`
+    says why there is none.
+    """
+
+    def __init__(self, job: CompileJob):
+        self.failure, self.began, self.begun = "", math.inf, False
+        self.process: subprocess.Popen[bytes] | None = None
+        self.log: Any = None
+        try:
+            self.path = packages_folder() / f"{job.key()}.pt2"
+            self.job = job
+        except Exception as e:
+            self.failure = one_line(e)
+
+    @property
+    def there(self) -> bool:
+        """Whether it was compiled before."""
+        return not self.failure and self.path.exists()
+
+    def begin(self) -> None:
+        """Compile it, in a process of its own that ends with this one."""
+        self.began, self.begun = time.monotonic(), True
+        path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+        try:
+            if compiler() is None:
+                raise OSError("no C++ compiler: install g++")
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+            data = self.job.packed()
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "polyplay.learning.packages", str(self.path), str(len(data))],
+                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=self.log,
+                stderr=self.log,
+                start_new_session=True,
+            )
+            self.process.stdin.write(data)  # type: ignore[union-attr]
+            self.process.stdin.flush()  # type: ignore[union-attr]
+        except Exception as e:
+            self.failure = one_line(e)
+
+    @property
+    def done(self) -> bool:
+        """Whether it is there, or will never be."""
+        if self.failure or self.process is None:
+            return self.begun or self.there or bool(self.failure)
+        if self.process.poll() is None:
+            if time.monotonic() - self.began < LIMIT:
+                return False
+            self.failure = f"the compiler took longer than {LIMIT:g} s"
+        elif not self.path.exists():
+            self.log.seek(0)
+            lines = self.log.read().decode(errors="replace").strip().splitlines()
+            self.failure = lines[-1][:500] if lines else processes.ending_text(self.process.returncode)
+        self.close()
+        return True
+
+    def load(self) -> Compiled | None:
+        """The compiled function; None: `failure` says why not."""
+        if self.failure:
+            return None
+        try:
+            os.utime(self.path)  # used last
+            return _load(str(self.path))
+        except Exception as e:
+            self.failure = one_line(e)
+            self.path.unlink(missing_ok=True)
+            return None
+
+    def close(self) -> None:
+        """End the process that compiles, and whatever it started."""
+        if self.process is None:
+            return
+        with contextlib.suppress(OSError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        with contextlib.suppress(OSError):
+            self.process.stdin.close()  # type: ignore[union-attr]
+        self.log.close()
+        self.process = None
+
+
+def one_line(e: BaseException) -> str:
+    """An exception in one line, with the place where it was raised: in the user's code, else in the project's."""
+    text = (str(e).strip() or "no more is known").splitlines()[0]
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if f"{os.sep}torch{os.sep}" not in f.filename]
+    own = [f for f in frames if f"{os.sep}polyplay{os.sep}" not in f.filename and not f.filename.startswith("<")]
+    where = "".join(f" ({os.path.basename(f.filename)}:{f.lineno})" for f in (own or frames)[-1:])
+    return f"{type(e).__name__}: {text[:300]}{where}"
+
+
+def _load(path: str) -> Compiled:
+    """By AOTInductor's own loader, which imports nothing of torch's compiler. It is private; the public one does the
+    same in 1.6 s and 78 MB.
+    """
+    try:
+        loader = torch._C._aoti.AOTIModelPackageLoader(path, "model", False, 1, -1)
+    except (AttributeError, TypeError):  # another torch
+        package = torch._inductor.aoti_load_package(path)
+        return lambda given: list(package(*given))
+    call: Compiled = loader.boxed_run
+    return call
+
+
+def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
+    """Tensors of these shapes, such as a function may be traced with."""
+    return [torch.zeros(shape, dtype=dtype) for shape, dtype in shapes]
+
+
+# The process that compiles.
+
+
+def trace(function: Function, given: Sequence[Tensor]) -> Any:
+    """The function as a graph of torch's operations."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.no_grad():
+        return make_fx(function)(*given)
+
+
+def build(job: CompileJob, place: Path) -> None:
+    """Compile a job to a package at this place."""
+    given = arguments(job.shapes)
+    graph = trace(job.make(), given)
+    with torch.no_grad():
+        program = torch.export.export(graph, tuple(given))
+        torch._inductor.aoti_compile_and_package(program, package_path=str(place))
+
+
+def main(path: Path, length: int) -> None:
+    """Compile what comes by stdin. One process compiles a package, others wait for it."""
+    data = sys.stdin.buffer.read(length)
+    processes.kill_when_closed(sys.stdin.fileno(), -os.getpid())
+    processes.set_title("compiler")
+    os.nice(NICE)
+    torch.set_num_threads(1)
+    with open(path.with_suffix(".lock"), "wb") as lock:
+        fcntl.lockf(lock, fcntl.LOCK_EX)
+        if path.exists():
+            return
+        with tempfile.TemporaryDirectory(prefix="compiling-", dir=path.parent) as place:
+            os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
+            try:
+                make, shapes = pickle.loads(data)
+                build(CompileJob(make, shapes), Path(place) / "package.pt2")
+            except Exception as e:
+                traceback.print_exc()
+                sys.exit(one_line(e))
+            os.replace(Path(place) / "package.pt2", path)
+    _tidy(path.parent)
+
+
+def _tidy(folder: Path) -> None:
+    """Remove the packages that nobody used for longest, and what compilers that were killed left."""
+    old = sorted(folder.glob("*.pt2"), key=lambda p: p.stat().st_mtime)[:-MOST]
+    with contextlib.suppress(OSError):
+        for path in old:
+            path.unlink(missing_ok=True)
+            path.with_suffix(".lock").unlink(missing_ok=True)
+        for path in folder.glob("compiling-*"):
+            if time.time() - path.stat().st_mtime > LIMIT:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]))
