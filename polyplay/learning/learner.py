@@ -300,7 +300,9 @@ class LearnerSpec(Holder):
         return [*made, f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 
-FEW = 64  # rows of an update: of fewer, reading the metrics costs as much as the loss, and a tenth of updates report
+# rows of an update: of fewer, reading the metrics costs as much as the loss, and a tenth of updates report, as where
+# several are made of a rollout
+FEW = 64
 GOLDEN = 0.6180339887498949  # spreads that tenth evenly, whichever of the updates a learner makes
 
 
@@ -312,7 +314,7 @@ class Learner:
         self.device = enter_device(ctx.device)
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.update = spec.update.open(ctx, self.policy)
-        self.version, self.learnt, self.done = 0, 0.0, False
+        self.version, self.learnt, self.done, self.lags = 0, 0.0, False, list[np.ndarray]()
         self.parts = open_parts(self)
         target = next((part.net for part in self.parts if part.net is not None), None)
         self.run = Runner(self.policy, target, spec.loss, self.update.vector, (ctx.seed, ctx.index))
@@ -379,9 +381,12 @@ class Learner:
         return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
 
     def timed(self, update: Iterator[T]) -> Generator[T, None, Any]:
-        """An update whose seconds count as learning, but for those that it waits for others."""
+        """Updates whose seconds count as learning, but for those that they wait for others, and their lags."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update
+        if self.lags:
+            self.ctx.counters.lag(np.concatenate(self.lags))
+            self.lags.clear()
         waited = self.update.waited - waited
         self.ctx.counters.add("wait", waited)
         self.ctx.counters.add("learn", time.perf_counter() - before - waited)
@@ -482,9 +487,9 @@ class Learner:
         lags = (counts.version if met is None else met) - versions
         counts.add(sums[0])
         self.version, self.learnt = counts.version, counts.learnt
-        counters.lag(lags)
+        self.lags.append(lags)
         counters.set("updates", self.version - counts.begun)
-        if lags.size >= FEW or (self.version - 1) * GOLDEN % 1.0 < 0.1:
+        if (lags.size >= FEW and self.spec.passes is None) or (self.version - 1) * GOLDEN % 1.0 < 0.1:
             scheduled = {s.name: self.run.hyper[s.name] for s in self.spec.hyperparameters.schedules}
             counters.losses({**to_floats(metrics), **scheduled, "grad_norm": norm, "learning_rate": rate})
         for part in self.parts:

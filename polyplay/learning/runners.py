@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -402,6 +402,7 @@ class CompiledRunner(Runner):
         self.rollout: Any = None  # its kind
         self.leaves: list[Tensor] = []
         self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # of a minibatch
+        self.names = {name: i + 1 for i, name in enumerate(run.loss.metrics)}
         self.pads = isinstance(run.loss, ActorCriticLoss | WithAuxiliary)  # what is not `valid` is nothing to it
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
@@ -442,8 +443,7 @@ class CompiledRunner(Runner):
         if self.hyper is not self.filled:
             self.values[:], self.filled = list(self.hyper.values()), self.hyper
         numbers, *priority = cast("Compiled", self.call)([*self.own, *leaves])
-        loss, *metrics = numbers.unbind()
-        return LossOutput(loss, dict(zip(self.loss.metrics, metrics, strict=True)), *priority)
+        return LossOutput(numbers[0], Metrics(self.names, numbers), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: Any, leaves: list[Tensor]) -> LossOutput:
         before = time.perf_counter()
@@ -528,6 +528,22 @@ class CompiledRunner(Runner):
         """End a compiler that runs."""
         if self.package is not None:
             self.package.close()
+
+
+class Metrics(Mapping[str, Tensor]):
+    """A tensor's numbers by their names, as views that are made once somebody asks."""
+
+    def __init__(self, names: Mapping[str, int], numbers: Tensor):
+        self.names, self.numbers = names, numbers
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.numbers[self.names[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __len__(self) -> int:
+        return len(self.names)
 
 
 def _kind_of(given: Batch) -> tuple[Any, list[Tensor]]:
