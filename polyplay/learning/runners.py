@@ -6,6 +6,7 @@ And the update as one pure function, for whatever traces it.
 from __future__ import annotations
 
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from polyplay.core import tree
+from polyplay.core.errors import Closed, Leaving
 from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
 from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick_rows
@@ -320,14 +322,27 @@ LOOK = 0.25  # seconds between two looks whether the compiler is done
 LONG = 0.05  # seconds of an eager update: in longer ones computing takes most, compiled or not
 GAIN = 0.9  # of the eager seconds, at most, that compiled ones may take
 NEAR = 1e-3  # of the gradient's size, at most, that the compiled one is away from the eager one
+SHARE = 0.25  # of the updates, at least, that have batches of the kind that a package is compiled for
+KINDS = 4  # packages of a run that waits for them, at most
 
 
 def compile_updates(learner: Learner) -> None:
     """Have the updates of a learner compiled ahead of time where they can be: of one thread on a CPU, in float32."""
-    how, run = learner.ctx.control.compile, learner.run
-    small = how == "on" or not any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())
-    if how != "off" and type(run) is Runner and small and learner.device.type == "cpu" and not learner.policy.bf16:
-        learner.run = CompiledRunner(learner)
+    how = learner.ctx.control.compile
+    large = how == "auto" and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())
+    if how == "off" or large:
+        return
+    others = {
+        f"they are computed by {learner.device.type}": learner.device.type != "cpu",
+        "they are computed in bfloat16": learner.policy.bf16,
+        "several threads compute them": type(learner.run) is not Runner,
+    }
+    if any(others.values()):
+        why = next(why for why, is_so in others.items() if is_so)
+        if how == "on" and learner.ctx.index == 0:
+            learner.ctx.log("remark", f"updates stay eager: {why}")
+        return
+    learner.run = CompiledRunner(learner)
 
 
 @dataclass(frozen=True)
@@ -376,8 +391,20 @@ class UpdateFunction:
         return batch, state
 
 
+@dataclass
+class BatchKind:
+    """Batches of one kind: what a package is for."""
+
+    paths: tuple[str, ...]  # of the leaves; of a minibatch those of its rollout
+    minibatch: bool
+    updates: int = 0
+    seconds: float = math.inf  # of an eager update
+    package: Package | None = None
+    call: Compiled | None = None
+
+
 class CompiledRunner(Runner):
-    """Eager until the package of its update is there, and for batches of other shapes.
+    """Eager until the package of its update is there, and for batches of other kinds.
 
     A package of an earlier run serves from the first update on. Before it serves, its gradient and its time are
     compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line says so.
@@ -386,48 +413,46 @@ class CompiledRunner(Runner):
     def __init__(self, learner: Learner):
         run = learner.run
         super().__init__(run.policy, run.target, run.loss, run.vector, run.seed)
-        self.learner, self.hyper = learner, run.hyper
+        self.learner, self.hyper, self.waits = learner, run.hyper, learner.ctx.control.compile == "on"
         of_target = next((part.vector for part in learner.parts if part.vector is not None), None)
         flat, at, self.values = run.vector.flat.detach(), run.vector.weights, np.zeros(len(run.hyper), np.float32)
         target = torch.zeros(0) if of_target is None else of_target.flat.detach()
         self.own = [flat[:at], flat[at:], target, run.vector.grad, torch.from_numpy(self.values)]
-        self.package: Package | None = None
-        self.kind: Any = None  # paths and shapes of the leaves that it is for
-        self.call: Compiled | None = None
+        self.kinds, self.updates = dict[Any, BatchKind](), 0  # eager ones
         self.over = False  # whether it is eager to the end
-        self.seconds = math.inf  # of an eager update
-        self.started, self.looked = time.perf_counter(), 0.0
+        self.started, self.begun, self.looked = time.perf_counter(), learner.remaining, 0.0
         self.filled: Hyper = {}  # hyperparameters that `values` has
         self.parts: Minibatches | None = None  # the rollout whose minibatches come; of it:
         self.rollout: Any = None  # its kind
         self.leaves: list[Tensor] = []
         self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # of a minibatch
         self.names = {name: i + 1 for i, name in enumerate(run.loss.metrics)}
-        self.pads = isinstance(run.loss, ActorCriticLoss | WithAuxiliary)  # what is not `valid` is nothing to it
+        own = run.loss.loss if isinstance(run.loss, WithAuxiliary) else run.loss
+        # what is not `valid` is nothing to it; a user's may take all that it is given for valid
+        self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        eager = partial(super().__call__, batch, state, version, tape)
         if self.over or tape is not None:
-            return eager()
-        drawn = self.with_noise(batch, version) if self.draws else batch
-        kind, leaves = _kind_of({"batch": drawn, "state": state})
-        return self._compiled(leaves) if self.call and kind == self.kind else self._eager(eager, kind, leaves)
+            return super().__call__(batch, state, version, tape)
+        batch = self.with_noise(batch, version) if self.draws else batch
+        kind, leaves = self._kind_of({"batch": batch, "state": state})
+        if kind.call:
+            return self._compiled(kind.call, leaves)
+        return self._eager(partial(self.score, batch, state), kind, leaves)
 
     def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
-        score = super().__call__
-
-        def eager() -> LossOutput:
-            return score(*parts.take(order, at), version)
-
+        if self.over or self.draws:
+            return super().part(parts, order, at, version)
         if parts is not self.parts:
             self._take_up(parts)
         places, most = order[at], len(self.index)
         n = len(places)
-        if self.over or n > most or (n < most and (parts.whole or not self.pads)):
-            return eager()
+        if n < most and (parts.whole or not self.pads):
+            return super().part(parts, order, at, version)
         self.index[:n], self.inside[:n], self.inside[n:] = places, True, False
-        served = self.call and self.rollout == self.kind
-        return self._compiled(self.leaves) if served else self._eager(eager, self.rollout, self.leaves)
+        if self.rollout.call:
+            return self._compiled(self.rollout.call, self.leaves)
+        return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def _take_up(self, parts: Minibatches) -> None:
         """Have the arguments of a rollout's minibatches ready."""
@@ -435,85 +460,108 @@ class CompiledRunner(Runner):
         size = -(-(parts.lanes if parts.whole else parts.valid.size) // passes.minibatches)
         if size != len(self.index):
             self.index, self.inside = np.zeros(size, np.int64), np.zeros(size, bool)
-        self.rollout, leaves = _kind_of({"batch": parts.rows, "state": parts.state})
+        self.rollout, leaves = self._kind_of({"batch": parts.rows, "state": parts.state}, minibatch=True)
         self.leaves = [*leaves, torch.from_numpy(self.index), torch.from_numpy(self.inside)]
         self.parts = parts
 
-    def _compiled(self, leaves: list[Tensor]) -> LossOutput:
+    def _kind_of(self, given: Batch, minibatch: bool = False) -> tuple[BatchKind, list[Tensor]]:
+        """What a package is for, and the leaves: dense tensors."""
+        flat = dict(tree.leaves(given))
+        name = (minibatch, *flat, *((x.shape, x.dtype) for x in flat.values()))
+        kind = self.kinds.get(name)
+        if kind is None:
+            kind = self.kinds[name] = BatchKind(tuple(flat), minibatch)
+        return kind, [x.contiguous() for x in flat.values()]
+
+    def _compiled(self, call: Compiled, leaves: list[Tensor]) -> LossOutput:
         if self.hyper is not self.filled:
             self.values[:], self.filled = list(self.hyper.values()), self.hyper
-        numbers, *priority = cast("Compiled", self.call)([*self.own, *leaves])
+        numbers, *priority = call([*self.own, *leaves])
         return LossOutput(numbers[0], Metrics(self.names, numbers), *priority)
 
-    def _eager(self, eager: Callable[[], LossOutput], kind: Any, leaves: list[Tensor]) -> LossOutput:
+    def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
+        """Score eagerly, and look for the package. A run that waits for it has it from this very update on, so that it
+        can be repeated.
+        """
+        buffers = self.own[1].clone() if self.waits else None
         before = time.perf_counter()
         scored = eager()
         now = time.perf_counter()
-        self.seconds = min(self.seconds, now - before)
-        if now - self.looked > LOOK and self.call is None:
+        kind.seconds, kind.updates, self.updates = min(kind.seconds, now - before), kind.updates + 1, self.updates + 1
+        if self.waits or now - self.looked > LOOK:
             self.looked = now
             try:
                 self._look(kind, leaves)
+            except (Closed, Leaving):
+                raise
             except Exception as e:
                 self._stay_eager(one_line(e))
-        return scored
+        if kind.call is None or buffers is None:
+            return scored
+        self.own[1].copy_(buffers)
+        return self._compiled(kind.call, leaves)
 
-    def _look(self, kind: Any, leaves: list[Tensor]) -> None:
+    def _look(self, kind: BatchKind, leaves: list[Tensor]) -> None:
         """Have the package compiled when the time has come, and change over once it is there."""
-        ctx, package = self.learner.ctx, self.package
-        wanted = ctx.control.compile == "on"
+        package, ctx = kind.package, self.learner.ctx
         if package is None:
-            self.package, self.kind = (package := Package(self._job(kind, leaves))), kind
-        if not package.begun and not package.there:
-            if not wanted and not self._pays():
+            enough = sum(k.package is not None for k in self.kinds.values()) == KINDS
+            if enough if self.waits else kind.updates < SHARE * self.updates:
                 return
+            package = kind.package = Package(self._job(kind, leaves))
+        if not package.done and (self.waits or self._pays(kind)):
             package.begin()
-        while wanted and not package.done:
+        before = time.perf_counter()
+        while self.waits and not package.done:
             ctx.turn()
             time.sleep(0.05)
-        if package.done and kind == self.kind:
-            self._change_over(package, leaves)
+            package.begin()
+        self.learner.update.waited += time.perf_counter() - before
+        if package.done:
+            self._change_over(kind, package, leaves)
 
-    def _pays(self) -> bool:
+    def _pays(self, kind: BatchKind) -> bool:
         """Whether a run is to last long enough, and an update is small enough."""
         passed, left = time.perf_counter() - self.started, self.learner.remaining
-        rest = passed * left / max(1.0 - left, 1e-9)
-        return self.seconds < LONG and passed > WAIT and rest > LEFT
+        rest = passed * left / max(self.begun - left, 1e-9)
+        return kind.seconds < LONG and passed > WAIT and rest > LEFT
 
-    def _job(self, kind: Any, leaves: list[Tensor]) -> CompileJob:
+    def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
         """What is compiled: this update of leaves such as these."""
-        passes, (paths, _) = self.learner.spec.passes is not None, kind
-        whole = self.parts is not None and self.parts.whole
+        whole = kind.minibatch and self.parts is not None and self.parts.whole
         names, target = tuple(self.hyper), self.target is not None
-        make = UpdateFunction(self.learner.spec.policy, self.loss, target, names, paths, passes, whole)
-        parts = [self.loss, *self.policy.modules()]
-        own = {m for x in parts if (m := type(x).__module__).split(".")[0] not in ("polyplay", "torch")}
+        make = UpdateFunction(self.learner.spec.policy, self.loss, target, names, kind.paths, kind.minibatch, whole)
+        parts = [self.loss, *self.policy.modules(), *([self.loss.loss] if isinstance(self.loss, WithAuxiliary) else [])]
+        modules = {of.__module__ for x in parts for of in type(x).__mro__}
+        own = {name for name in modules if name.split(".")[0] not in ("polyplay", "torch", *sys.stdlib_module_names)}
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*self.own, *leaves))
         return CompileJob(make, shapes, tuple(sorted(own)))
 
-    def _change_over(self, package: Package, leaves: list[Tensor]) -> None:
+    def _change_over(self, kind: BatchKind, package: Package, leaves: list[Tensor]) -> None:
         """Serve from now on, if the gradient is that of the eager update, which was made of the same batch, and it
         takes less time.
         """
         call, gradient = package.load(), self.vector.grad.clone()
         if call is None:
             return self._stay_eager(package.failure)
-        own, seconds = list(self.own), math.inf
-        own[1] = own[1].clone()  # buffers, which it may write to
-        self.call = lambda given: call([*own, *given[len(own) :]])
+        own, seconds = [self.own[0].clone(), self.own[1].clone(), *self.own[2:]], math.inf  # nobody else changes these
+        if self.learner.spec.update.asynchronous:  # others have changed the weights since
+            eager = list(own)
+            eager[1], eager[3] = own[1].clone(), gradient
+            package.job.make()(*eager, *leaves)
         for _ in range(3):
             before = time.perf_counter()
-            self._compiled(leaves)
+            self._compiled(lambda given: call([*own, *given[len(own) :]]), leaves)
             seconds = min(seconds, time.perf_counter() - before)
-        self.call, made = None, self.vector.grad.clone()
+        made = self.vector.grad.clone()
         self.vector.grad.copy_(gradient)
-        far = float(torch.linalg.vector_norm(made - gradient) / torch.linalg.vector_norm(gradient).clamp_min(1e-12))
+        far = float(torch.linalg.vector_norm(made - gradient) / torch.linalg.vector_norm(gradient).clamp_min(1e-6))
         if not far <= NEAR:
             return self._stay_eager(f"the gradient of the compiled one differs by {far:.2g} of its size")
-        times = f"{seconds * 1e3:.3g} ms instead of {self.seconds * 1e3:.3g}"
-        if seconds > GAIN * self.seconds and self.learner.ctx.control.compile != "on":
+        times = f"{seconds * 1e3:.3g} ms instead of {kind.seconds * 1e3:.3g}"
+        if seconds > GAIN * kind.seconds and not self.waits:
             return self._stay_eager(f"compiled ones take {times}")
-        self.call = call
+        kind.call = call
         self._say("note", f"updates are compiled from update {self.learner.version + 1:,} on: {times}")
 
     def _stay_eager(self, why: str) -> None:
@@ -526,8 +574,9 @@ class CompiledRunner(Runner):
 
     def close(self) -> None:
         """End a compiler that runs."""
-        if self.package is not None:
-            self.package.close()
+        for kind in self.kinds.values():
+            if kind.package is not None:
+                kind.package.close()
 
 
 class Metrics(Mapping[str, Tensor]):
@@ -544,9 +593,3 @@ class Metrics(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.names)
-
-
-def _kind_of(given: Batch) -> tuple[Any, list[Tensor]]:
-    """What a package is for, and the leaves: dense tensors."""
-    flat = dict(tree.leaves(given))
-    return (tuple(flat), tuple((x.shape, x.dtype) for x in flat.values())), [x.contiguous() for x in flat.values()]
