@@ -39,6 +39,7 @@ Compiled = Callable[[list[Tensor]], list[Tensor]]  # the list is empty afterward
 Shape = tuple[tuple[int, ...], torch.dtype]
 LIMIT = 600.0  # seconds for one package; whoever takes longer hangs
 MOST = 100  # packages in the folder; the one that was used longest ago goes first
+COMMAND = (sys.executable, "-m", "polyplay.learning.packages")
 NODES = 12_000  # operations of a function, at most: more take minutes to compile
 PACKAGE = Path(__file__).parents[1]
 NICE = 5  # more than that starves beside a run that takes all cores
@@ -134,7 +135,7 @@ class Package:
         data, path = self.job.packed(), os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         one = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "polyplay.learning.packages", str(self.path), str(len(data))],
+            [*COMMAND, str(self.path), str(len(data))],
             env={**os.environ, **one, "PYTHONPATH": path, "CXX": compiler},
             stdin=subprocess.PIPE,
             stdout=self.log,

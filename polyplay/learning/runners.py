@@ -340,7 +340,7 @@ def compile_updates(learner: Learner) -> None:
     if any(others.values()):
         why = next(why for why, is_so in others.items() if is_so)
         if how == "on" and learner.ctx.index == 0:
-            learner.ctx.log("remark", f"updates stay eager: {why}")
+            learner.ctx.log("caution", f"updates stay eager: {why}")
         return
     learner.run = CompiledRunner(learner)
 
@@ -566,7 +566,7 @@ class CompiledRunner(Runner):
 
     def _stay_eager(self, why: str) -> None:
         self.over = True
-        self._say("remark", f"updates stay eager: {why}")
+        self._say("caution" if self.waits else "note", f"updates stay eager: {why}")
 
     def _say(self, kind: str, text: str) -> None:
         if self.learner.ctx.index == 0:
