@@ -548,7 +548,8 @@ class CompiledRunner(Runner):
         if self.learner.spec.update.asynchronous:  # others have changed the weights since
             eager = list(own)
             eager[1], eager[3] = own[1].clone(), gradient
-            package.job.make()(*eager, *leaves)
+            with torch.random.fork_rng(devices=[]):  # networks are made
+                package.job.make()(*eager, *leaves)
         for _ in range(3):
             before = time.perf_counter()
             self._compiled(lambda given: call([*own, *given[len(own) :]]), leaves)
