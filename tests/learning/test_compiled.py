@@ -29,7 +29,7 @@ from polyplay.learning import losses, packages, runners
 from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, shuffled_order
 from polyplay.learning.losses import Loss
 from polyplay.learning.packages import CompileJob, Package
-from polyplay.learning.runners import UpdateFunction, compile_updates, make_update
+from polyplay.learning.runners import CompiledRunner, UpdateFunction, compile_updates, make_update
 from polyplay.nets.device import to_device
 from polyplay.nets.policy import PolicyFactory
 from polyplay.weights.params import param_sizes
@@ -71,7 +71,7 @@ Call = Callable[[list[Tensor]], list[Tensor]]
 
 
 def graph_of(job: CompileJob) -> Call:
-    """As it is compiled: traced with zeros."""
+    """As it is compiled: traced with other numbers."""
     graph = packages.trace(job.make(), packages.arguments(job.shapes))
     return lambda given: list(graph(*given))
 
@@ -446,9 +446,8 @@ class Team(Runner):
 @pytest.mark.parametrize("why", ["bfloat16", "threads"])
 def test_what_is_not_compiled_by_design_is_said_where_a_run_would_wait(why):
     said = list[str]()
-    ctx = replace(
-        me(), log=lambda kind, text: said.append(text), precision="bfloat16" if why != "threads" else "float32"
-    )
+    precision = "float32" if why == "threads" else why
+    ctx = replace(me(), log=lambda kind, text: said.append(text), precision=precision)
     made = Learner(ctx, task())
     if why == "threads":
         made.run.__class__ = Team
