@@ -157,11 +157,14 @@ def main() -> None:
         print("\n" + json.dumps(measure(asked.one, asked.trace_only)))
         return
     file, what = asked.out.with_suffix(".json"), about()
-    rows: dict[str, Row] = json.loads(file.read_text())["rows"] if file.exists() else {}
-    for name in asked.only or [name for name in NAMES if name not in rows]:
-        rows[name] = apart(name, asked.trace_only)
-        rows = {name: rows[name] for name in NAMES if name in rows}
-        write(asked.out, rows, what)
+
+    def there() -> dict[str, Row]:
+        return json.loads(file.read_text())["rows"] if file.exists() else {}
+
+    for name in asked.only or [name for name in NAMES if name not in there()]:
+        row = apart(name, asked.trace_only)
+        rows = there() | {name: row}
+        write(asked.out, {name: rows[name] for name in NAMES if name in rows}, what)
 
 
 if __name__ == "__main__":
