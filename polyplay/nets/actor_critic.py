@@ -486,7 +486,7 @@ class ActorCritic(TorsoPolicy):
 
     def _heads(self, x: Tensor, mask: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
         """The head's numbers, those of illegal actions out of the game, and values [N]. features: with the units'."""
-        acting, valued = (x, x) if self.split is None else (x[:, : self.split], x[:, self.split :])
+        acting, valued = (x, x) if self.split is None else x.split([self.split, x.shape[1] - self.split], 1)
         if self.hidden:
             acting, valued = F.relu(self.hidden[0](acting)), F.relu(self.hidden[1](valued))
         params = self.actions(acting, features[:, -self.units :]) if self.units else self.actions(acting)
