@@ -140,7 +140,7 @@ def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
     if base.device.type != "cpu" or tracing():
         return _scan_by_torch(base, trace, last)
     result = torch.empty_like(base, memory_format=torch.contiguous_format)
-    _scan_loop(*(x.detach().to(base.dtype).contiguous().numpy() for x in (base, trace, last)), result.numpy())
+    _scan_loop(*(x.to(base.dtype).contiguous().numpy() for x in (base, trace, last)), result.numpy())
     return result
 
 
@@ -408,7 +408,9 @@ class ActorCriticLoss(Loss, ABC):
         many of them are beyond `bound`.
         """
         count, zero = valid.sum().clamp(min=1), torch.zeros_like(made[1])
-        heads = _rows(torch.stack([out[k] for k in ("logp", "value", "entropy")]), len(valid))
+        costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # else no gradient goes back through it
+        entropy = out["entropy"] if costs else out["entropy"].detach()
+        heads = _rows(torch.stack((out["logp"], out["value"], entropy)), len(valid))
         # 0 where it is not valid, and at least of the targets' precision: outputs in bfloat16 are summed in float32
         logp, value, entropy = torch.where(valid, heads, zero).unbind()
         advantage, target, acted_logp = (torch.where(valid, x, zero) for x in (*made, _rows(acted["logp"], len(valid))))
@@ -425,13 +427,14 @@ class ActorCriticLoss(Loss, ABC):
             before = torch.where(valid, _rows(acted["value"], len(valid)), zero)
             near = before + (value - before).clamp(-reach, reach)
             squared = torch.maximum(squared, (target - near).square())
-        means = (torch.stack((surrogate, squared, entropy)).sum((1, 2)) / count).unbind()
-        policy_loss, value_loss, spread = means[0], means[1] * (0.5 if self.value_half else 1.0), means[2]
-        loss = policy_loss + self.value_cost * value_loss - entropy_cost * spread
+        means = torch.stack((surrogate, squared, entropy)).sum((1, 2)) / count
+        (policy_loss, value_loss, spread), half = means.unbind(), 0.5 if self.value_half else 1.0
+        loss = policy_loss + self.value_cost * half * value_loss
+        loss = loss - entropy_cost * spread if costs else loss
         loss = loss * count if self.reduction == "sum" else loss
 
         def measure() -> Iterator[tuple[str, Tensor]]:
-            yield from zip(COMMON, (loss, policy_loss, value_loss, spread, value.sum() / count), strict=False)
+            yield from zip(COMMON, (loss, policy_loss, value_loss * half, spread, value.sum() / count), strict=False)
             both = torch.stack((target, target - value))
             centred = both - both.sum((1, 2), keepdim=True) / count
             known, rest = torch.where(valid, centred.square(), 0.0).sum((1, 2)).unbind()

@@ -195,7 +195,7 @@ class TransitionLoss(Loss, ABC):
 def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor:
     """Scores [B, …] of s_t ("q", i = 0) or s_{t+n} ("target", 1, and "online", 2), with the pass's own noise."""
     row, key = slice(min(i, 1), min(i, 1) + 1), batch["key"][i : i + 1] if "key" in batch else None
-    return net.scores({"obs": tree.map(lambda x: x[row], batch["obs"])}, {}, key, cached)[0]
+    return net.scores({"obs": tree.map(lambda x: x[row], batch["obs"])}, {}, key, cached).squeeze(0)
 
 
 @dataclass(frozen=True)
