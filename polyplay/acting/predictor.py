@@ -133,12 +133,12 @@ class Predictor:
                 continue
             numbers = table.numbers[lanes]
             table.taken = len(numbers)
-            table.games.count(self.ctx, numbers, step, table.first_lane)
+            self.ctx.counters.add("steps", table.games.count(self.ctx, numbers, step, table.first_lane)[0])
             version, state = version if renew else self.version(), tree.at(table.state, (torch.from_numpy(numbers),))
             leaves = table.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
             last = renew is not None and bool(self._ends(numbers, go).any())
-            nothing = tree.map(torch.from_numpy, tree.zeros(self.policy.spec(), (len(numbers),))) if last else {}
+            nothing = tree.zeros(self.policy.spec(), (len(numbers),)) if last else {}
             outputs, after = (nothing, {}) if last else self._act(numbers, step, state)
             done = self._write(numbers, step, outputs, version, go)
             if done:
@@ -210,7 +210,7 @@ class Predictor:
         table = self.table
         tree.write(table.state, (torch.from_numpy(numbers),), after)
         with self.ctx.counters.timed("env"):
-            action = tree.map(lambda x: x.numpy(), outputs["action"])
+            action = outputs["action"]
             if leaves.any():
                 table.pool.part(numbers[leaves])
                 stay = ~leaves

@@ -225,7 +225,7 @@ def test_a_policy_sees_of_a_row_what_it_may_noise_where_it_is_given_and_leaves_n
     step |= {"terminated": np.zeros(2, bool), "over": np.zeros(2, bool), "team_reward": np.ones(2)}
     outputs, after = act_rows(policy, step, {"h": 3}, np.zeros((2, 1), np.float32), np.full(2, 0.5, np.float32))
     act_rows(policy, step, {})
-    assert not outputs["action"].requires_grad
+    assert isinstance(outputs["action"], np.ndarray), "a tensor with a gradient cannot be one"
     assert after == {"h": 3}
     assert [sorted(inputs) for inputs in seen] == [
         ["epsilon", "first", "noise", "obs", "reward"],
