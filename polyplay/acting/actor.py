@@ -75,7 +75,7 @@ class LinearEpsilon(Exploration):
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         done = (np.asarray(acts, np.float64) * self.lanes - self.after) / max(self.over, 1)
-        return (self.start + (self.end - self.start) * np.clip(done, 0.0, 1.0)).astype(np.float32)
+        return (self.start + (self.end - self.start) * np.minimum(np.maximum(done, 0.0), 1.0)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -250,8 +250,9 @@ class EpisodeCounter:
         on. agent: whose lanes these are; -1: nobody's who learns, whose games and steps do not count.
         """
         at = np.arange(lanes.start, lanes.stop) if isinstance(lanes, slice) else lanes
-        rows = (step[name] for name in ("reward", "first", "terminated", "truncated", "over"))
-        steps, games = _count(self.ret, self.length, self.ended, self.over, at, *rows)
+        counts = self.ret, self.length, self.ended, self.over
+        row = step["reward"], step["first"], step["terminated"], step["truncated"], step["over"]
+        steps, games = _count(*counts, at, *row)
         if agent < 0:
             return 0, 0
         for i in at[step["over"]].tolist() if games else ():
