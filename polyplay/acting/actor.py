@@ -23,7 +23,6 @@ import torch
 
 from polyplay.buffers.rollout_queue import Producer, RolloutSlots
 from polyplay.core import tree
-from polyplay.core.compiled import compiled
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Index, Spec
@@ -249,44 +248,22 @@ class EpisodeCounter:
         """Count rows; their agent steps, which the caller adds to the run's, and the games that ended, which are passed
         on. agent: whose lanes these are; -1: nobody's who learns, whose games and steps do not count.
         """
-        at = np.arange(lanes.start, lanes.stop) if isinstance(lanes, slice) else lanes
-        counts = self.ret, self.length, self.ended, self.over
-        row = step["reward"], step["first"], step["terminated"], step["truncated"], step["over"]
-        steps, games = _count(*counts, at, *row)
+        first, over = step["first"], step["over"]
+        begun, games = (int(np.count_nonzero(x)) for x in (first, over))  # a quarter of the time of `any`
+        if begun:
+            # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
+            new = first & (self.over[lanes] | ~self.ended[lanes])
+            self.ret[lanes] = np.where(new, 0.0, self.ret[lanes])
+            self.length[lanes] = np.where(new, 0.0, self.length[lanes])
+        self.ret[lanes] += step["reward"]
+        self.length[lanes] += ~first
+        self.ended[lanes] = step["terminated"] | step["truncated"]
+        self.over[lanes] = over
         if agent < 0:
             return 0, 0
-        for i in at[step["over"]].tolist() if games else ():
+        for i in np.arange(len(self.ret))[lanes][over].tolist() if games else ():
             ctx.counters.episode(self.ret[i], self.length[i], first_lane + i, agent)
-        return steps, games
-
-
-@compiled
-def _count(
-    ret: np.ndarray,
-    length: np.ndarray,
-    ended: np.ndarray,
-    over: np.ndarray,
-    lanes: np.ndarray,
-    reward: np.ndarray,
-    first: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    ends: np.ndarray,
-) -> tuple[int, int]:
-    """EpisodeCounter.count of rows [B] of these lanes."""
-    steps = games = 0
-    for i in range(lanes.size):
-        lane = lanes[i]
-        # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
-        if first[i] and (over[lane] or not ended[lane]):
-            ret[lane] = length[lane] = 0.0
-        ret[lane] += reward[i]
-        if not first[i]:
-            length[lane] += 1.0
-            steps += 1
-        games += ends[i]
-        ended[lane], over[lane] = terminated[i] or truncated[i], ends[i]
-    return steps, games
+        return len(first) - begun, games
 
 
 def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:

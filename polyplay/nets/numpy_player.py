@@ -1,4 +1,4 @@
-"""Acting of small networks without torch: NumPy and compiled loops on the weights' own memory.
+"""Acting of small networks without torch: NumPy on the weights' own memory.
 
 For two layers of 64 and a few lanes, torch's calls take ten times as long as the numbers need. `fast_player` knows
 networks of fully connected layers without a core, by the exact types of their parts. It gives what their `act` gives,
@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from polyplay.core import tree
-from polyplay.core.compiled import compiled
 from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.nets.action_heads import EPS, NEVER, Categorical, Gaussian, MultiCategorical
 from polyplay.nets.actor_critic import ActorCritic, TorsoPolicy
@@ -63,7 +62,7 @@ def _is_plain(policy: TorsoPolicy) -> bool:
 
 
 PRODUCT, VECTOR = 1 << 18, 1 << 13  # multiplications of two matrices, and of a matrix and a vector
-ZERO = np.float32(0.0)
+ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
 
 
 def _relu(x: np.ndarray) -> np.ndarray:
@@ -138,7 +137,7 @@ def _leaf(path: str, classes: Any, flat: FlatLeaves, moments: Any) -> Read:
         return _normalized(moments)
     if path in flat.pixels:
         ends = flat.get_buffer(f"ends{list(flat.pixels).index(path)}").numpy().astype(np.float32)
-        low, span = ends[0], np.maximum(ends[1] - ends[0], np.float32(1.0))
+        low, span = ends[0], np.maximum(ends[1] - ends[0], ONE)
         return lambda x: (_flat(x) - low) / span
     return _flat
 
@@ -150,163 +149,106 @@ def _flat(x: np.ndarray) -> np.ndarray:
 def _one_hot(classes: int | tuple[int, ...]) -> Read:
     sizes = np.array(classes).reshape(-1)
     first, total = np.cumsum(sizes) - sizes, int(sizes.sum())
-    return lambda x: _mark(x.reshape(len(x), -1).astype(np.int64) + first, total)
-
-
-@compiled
-def _mark(at: np.ndarray, n: int) -> np.ndarray:
-    """float32 [B, n], 1 at the places int64 [B, k]."""
-    out = np.zeros((len(at), n), np.float32)
-    for b in range(len(at)):
-        for i in at[b]:
-            if i < 0 or i >= n:
-                raise IndexError("an observation has a number that is none of its classes")
-            out[b, i] = 1.0
-    return out
-
-
-def _normalized(moments: RunningMoments) -> Read:
-    mean, origin, second, count = (
-        _array(x).reshape(-1) for x in (moments.mean, moments.origin, moments.second, moments.count)
-    )
-    bound = float(moments.bound)
 
     def read(x: np.ndarray) -> np.ndarray:
-        return _standardize(x.reshape(len(x), -1).astype(np.float64, copy=False), mean, origin, second, count, bound)
+        at = x.reshape(len(x), -1).astype(np.int64) + first
+        if at.min() < 0:
+            raise IndexError("an observation has a number below 0 for one of its classes")
+        out = np.zeros((len(x), total), np.float32)
+        out[np.arange(len(x))[:, None], at] = 1.0
+        return out
 
     return read
 
 
-@compiled
-def _standardize(
-    x: np.ndarray, mean: np.ndarray, origin: np.ndarray, second: np.ndarray, count: np.ndarray, bound: float
-) -> np.ndarray:
-    """RunningMoments of x float64 [B, n] → float32 [B, n]."""
-    out = np.empty(x.shape, np.float32)
-    for i in range(mean.size):
-        variance = second[i] - (mean[i] - origin[i]) ** 2
-        variance = 0.0 if variance < 0.0 else variance
-        deviation = math.sqrt(variance + (LEAST * mean[i] ** 2 + TINY)) if count[0] > 1.0 else 1.0
-        for b in range(len(x)):
-            z = (x[b, i] - mean[i]) / deviation
-            out[b, i] = -bound if z < -bound else bound if z > bound else z
-    return out
+def _normalized(moments: RunningMoments) -> Read:
+    mean, origin, second, count = (_array(x) for x in (moments.mean, moments.origin, moments.second, moments.count))
+    bound = float(moments.bound)
+
+    def read(x: np.ndarray) -> np.ndarray:
+        deviation = np.float64(1.0)
+        if count > 1.0:
+            variance = np.maximum(second - np.square(mean - origin), 0.0)
+            deviation = np.sqrt(variance + (LEAST * np.square(mean) + TINY))
+        z = np.minimum(np.maximum((x - mean) / deviation, -bound), bound)
+        return z.reshape(len(x), -1).astype(np.float32)
+
+    return read
 
 
 # Actions and their log-probabilities.
 
 
-GUARDS = {"none": 0, "max": 1, "plus": 2}
+EDGE = np.float32(2.0**-24)  # uniforms are kept in [EDGE, 1 − EDGE], as in action_heads
+ROOT, HALF_LOG_TAU = np.float32(math.sqrt(2.0)), np.float32(0.5 * math.log(2.0 * math.pi))
+
+
+def _inside(noise: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(noise, EDGE), ONE - EDGE)
 
 
 def _categorical(head: Categorical) -> Choose:
-    """Of one number or several."""
-    sizes = np.array(head.nvec if isinstance(head, MultiCategorical) else (head.size,))
-    guard, shape = GUARDS[head.guard], head.action.shape
+    guard = head.guard
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        given = np.empty((len(params), len(sizes)), np.float32) if noise is None else noise
-        action, logp = _draw(params, sizes, given, noise is None, guard)
-        return action.reshape(len(params), *shape), logp
+        """Of logits [N, n] and uniforms [N, 1], by the inverse of the distribution function."""
+        n = params.shape[1]
+        x = params - np.maximum.reduce(params, 1, keepdims=True)
+        weight = np.exp(x)
+        below = np.add.accumulate(weight, 1)
+        total = below[:, -1]
+        if noise is None:
+            action = x.argmax(1)
+        else:  # what are no numbers exceed nothing: the last
+            more = np.add.reduce(below > _inside(noise) * total[:, None], 1)
+            action = np.minimum(n - more, n - 1)
+        at = np.arange(0, x.size, n) + action
+        if guard == "none":
+            return action, x.ravel()[at] - np.log(total)
+        chance = weight.ravel()[at] / total
+        return action, np.log(chance + np.float32(EPS) if guard == "plus" else np.maximum(chance, np.float32(EPS)))
 
     return choose
 
 
-@compiled
-def _draw(
-    params: np.ndarray, sizes: np.ndarray, noise: np.ndarray, likeliest: bool, guard: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Actions int64 [B, k] and log-probabilities float32 [B] of logits float32 [B, Σ sizes] and uniforms [B, k]: the
-    inverse of the distribution function, as Categorical has it.
-    """
-    rows, parts = len(params), len(sizes)
-    action, logp, weight = np.empty((rows, parts), np.int64), np.empty(rows, np.float32), np.empty(sizes.max())
-    for b in range(rows):
-        begin, total_logp = 0, 0.0
-        for k in range(parts):
-            x, n = params[b, begin : begin + sizes[k]], sizes[k]
-            best = 0
-            for i in range(1, n):
-                if x[i] > x[best]:
-                    best = i
-            total = 0.0
-            for i in range(n):
-                weight[i] = math.exp(np.float64(x[i]) - np.float64(x[best]))
-                total += weight[i]
-            chosen = best
-            if not likeliest:
-                u = min(max(np.float64(noise[b, k]), EDGE), 1.0 - EDGE) * total
-                chosen, below = 0, weight[0]
-                while chosen < n - 1 and not below > u:  # numbers that are none end at the last
-                    chosen += 1
-                    below += weight[chosen]
-            if guard == 0:
-                total_logp += np.float64(x[chosen]) - np.float64(x[best]) - math.log(total)
-            elif guard == 1:
-                total_logp += math.log(max(weight[chosen] / total, EPS))
-            else:
-                total_logp += math.log(weight[chosen] / total + EPS)
-            action[b, k] = chosen
-            begin += n
-        logp[b] = total_logp
-    return action, logp
+def _several(head: MultiCategorical) -> Choose:
+    parts, shape, places, choose_one = head.noise, head.action.shape, head.at.numpy(), _categorical(head)
 
+    def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        filled = np.full((len(params), parts * head.most), np.float32(NEVER))
+        filled[:, places] = params
+        action, logp = choose_one(filled.reshape(-1, head.most), None if noise is None else noise.reshape(-1, 1))
+        return action.reshape(len(params), *shape), np.add.reduce(logp.reshape(-1, parts), 1)
 
-EDGE = 2.0**-24  # as action_heads.normal
-ROOT, HALF_LOG_TAU = np.float32(math.sqrt(2.0)), np.float32(0.5 * math.log(2.0 * math.pi))
+    return choose
 
 
 def _normal(noise: np.ndarray) -> np.ndarray:
-    """Standard normal numbers of uniforms float32 [B, n], as action_heads.normal, over √2."""
-    return torch.erfinv(torch.from_numpy(_spread(noise))).numpy()  # the only thing of torch: NumPy has none
-
-
-@compiled
-def _spread(noise: np.ndarray) -> np.ndarray:
-    """Uniforms from (0, 1) to (−1, 1)."""
-    out = np.empty(noise.shape, np.float32)
-    for b in range(noise.shape[0]):
-        for i in range(noise.shape[1]):
-            u = min(max(noise[b, i], np.float32(EDGE)), np.float32(1.0 - EDGE))
-            out[b, i] = np.float32(2.0) * u - np.float32(1.0)
-    return out
+    """Standard normal numbers of uniforms float32 [B, n], as action_heads.normal."""
+    inverse = torch.erfinv(torch.from_numpy(TWO * _inside(noise) - ONE)).numpy()  # NumPy has none
+    return inverse * ROOT
 
 
 def _gaussian(head: Gaussian) -> Choose:
     log_std, shape = _array(head.log_std), head.action.shape
-    ends = torch.stack([torch.zeros(head.size), torch.ones(head.size)]) if head.range is None else head.range
-    middle, half = ends.numpy()
+    middle, half = (None, ONE) if head.range is None else head.range.numpy()
+    span = np.where(half > 0, half, ONE)
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        drawn = np.zeros(params.shape, np.float32) if noise is None else _normal(noise)
-        action, logp = _steer(params, log_std, drawn, middle, half)
+        """Log-probabilities are of the numbers that actions were rounded to."""
+        inner = params if noise is None else params + np.exp(log_std) * _normal(noise)
+        action = inner if middle is None else middle + half * inner
+        inner = action if middle is None else (action - middle) / span
+        z = (inner - params) * np.exp(-log_std)
+        logp = np.add.reduce(-HALF * z * z - (log_std + HALF_LOG_TAU), 1)
         return action.reshape(len(params), *shape), logp
 
     return choose
 
 
-@compiled
-def _steer(
-    mean: np.ndarray, log_std: np.ndarray, drawn: np.ndarray, middle: np.ndarray, half: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Gaussian's actions [B, n] and log-probabilities [B], of the numbers that actions were rounded to; all float32."""
-    rows, n = mean.shape
-    action, logp = np.empty((rows, n), np.float32), np.empty(rows, np.float32)
-    for b in range(rows):
-        total = ZERO
-        for i in range(n):
-            outer = middle[i] + half[i] * (mean[b, i] + np.exp(log_std[i]) * (drawn[b, i] * ROOT))
-            inner = (outer - middle[i]) / (half[i] if half[i] > ZERO else np.float32(1.0))
-            z = (inner - mean[b, i]) * np.exp(-log_std[i])
-            total += np.float32(-0.5) * z * z - log_std[i] - HALF_LOG_TAU
-            action[b, i] = outer
-        logp[b] = total
-    return action, logp
-
-
 HEADS: dict[type[nn.Module], Callable[[Any], Choose]] = {
     Categorical: _categorical,
-    MultiCategorical: _categorical,
+    MultiCategorical: _several,
     Gaussian: _gaussian,
 }
 
@@ -402,7 +344,7 @@ class _DeterministicPlayer(_NetworkPlayer):
         self.actor = _stack([*actor.layers, *policy.steer, nn.Tanh()])
         self.low, self.high = _array(policy.low), _array(policy.high)
         self.middle, self.half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
-        self.span = np.where(self.half > 0, self.half, np.float32(1.0))
+        self.span = np.where(self.half > 0, self.half, ONE)
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """See DPGNetwork.act."""
@@ -411,8 +353,8 @@ class _DeterministicPlayer(_NetworkPlayer):
         if deviation is not None:
             if noise is None:
                 raise ValueError("a deviation without noise: chance comes from step['noise'] alone")
-            moved = best + deviation[:, None] * (_normal(noise) * ROOT)
-            inner = np.minimum(np.maximum(moved, np.float32(-1.0)), np.float32(1.0))
+            moved = best + deviation[:, None] * _normal(noise)
+            inner = np.minimum(np.maximum(moved, -ONE), ONE)
         action = np.minimum(np.maximum(self.middle + self.half * inner, self.low), self.high)
         features = _through(self.critic, x)
         value, chosen = self._q(features, best), self._q(features, (action - self.middle) / self.span)
