@@ -26,7 +26,7 @@ BUDGET = {
     "envs": 4368,
     "buffers": 1882,
     "games": 3589,
-    "nets": 3060,
+    "nets": 3066,
     "weights": 1197,
     "acting": 1102,
     "search": 1306,

@@ -8,6 +8,7 @@ from the same noise, but for rounding: sums are in another order.
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -257,10 +258,19 @@ HEADS: dict[type[nn.Module], Callable[[Any], Choose]] = {
 
 
 class _NetworkPlayer(ArrayPlayer):
-    """What players of all networks have. `act` is as the network's."""
+    """What players of all networks have."""
 
     def __init__(self, policy: TorsoPolicy, torso: MLP):
         self.policy, self.noise, self.read = policy, policy.noise, _read(torso, policy.inputs)
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """As the network's. It warns of no numbers that are none: the learner stops at them."""
+        with np.errstate(all="ignore"):
+            return self.outputs(step), {}
+
+    @abstractmethod
+    def outputs(self, step: Batch) -> Batch:
+        """What the network puts out in rows [B]."""
 
     def spec(self) -> Spec:
         return self.policy.spec()
@@ -285,14 +295,14 @@ class _ActorCriticPlayer(_NetworkPlayer):
             self.acting, self.valued = self.shared + self.acting, _stack(other[0].layers) + self.valued
             self.shared = []
 
-    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+    def outputs(self, step: Batch) -> Batch:
         """See ActorCritic.act."""
         x = _through(self.shared, self.read(step["obs"]))
         params, value, mask = _through(self.acting, x), _through(self.valued, x), step.get("mask")
         if mask is not None:
             params = np.where(mask, params, np.float32(NEVER))
         action, logp = self.choose(params, step.get("noise"))
-        return {"action": action, "logp": logp, "value": value[:, 0]}, {}
+        return {"action": action, "logp": logp, "value": value[:, 0]}
 
 
 class _ValuePlayer(_NetworkPlayer):
@@ -308,7 +318,7 @@ class _ValuePlayer(_NetworkPlayer):
         self.shared = None if head.shared is None else _array(head.shared)
         self.places = _array(support(*policy.support, torch.zeros(max(head.atoms, 1))))
 
-    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+    def outputs(self, step: Batch) -> Batch:
         """See QNetwork.act."""
         q, noise, epsilon = self._values(self.read(step["obs"])), step.get("noise"), step.get("epsilon")
         legal = step["mask"] if "mask" in step else np.ones(q.shape, np.bool_)
@@ -318,7 +328,7 @@ class _ValuePlayer(_NetworkPlayer):
             noise = np.zeros((len(q), self.noise), np.float32)  # the first of several best
         chance = np.zeros(len(q), np.float32) if epsilon is None else epsilon
         action, value, chosen = epsilon_greedy_loop(q, legal, noise, chance)
-        return {"action": action, "value": value, "chosen": chosen}, {}
+        return {"action": action, "value": value, "chosen": chosen}
 
     def _values(self, obs: np.ndarray) -> np.ndarray:
         """Q float32 [B, actions], as QHead has it."""
@@ -346,7 +356,7 @@ class _DeterministicPlayer(_NetworkPlayer):
         self.middle, self.half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
         self.span = np.where(self.half > 0, self.half, ONE)
 
-    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+    def outputs(self, step: Batch) -> Batch:
         """See DPGNetwork.act."""
         x, noise, deviation = self.read(step["obs"]), step.get("noise"), step.get("epsilon")
         inner = best = _through(self.actor, x)
@@ -358,7 +368,7 @@ class _DeterministicPlayer(_NetworkPlayer):
         action = np.minimum(np.maximum(self.middle + self.half * inner, self.low), self.high)
         features = _through(self.critic, x)
         value, chosen = self._q(features, best), self._q(features, (action - self.middle) / self.span)
-        return {"action": action.reshape(len(x), *self.shape), "value": value, "chosen": chosen}, {}
+        return {"action": action.reshape(len(x), *self.shape), "value": value, "chosen": chosen}
 
     def _q(self, features: np.ndarray, inner: np.ndarray) -> np.ndarray:
         return _through(self.judge, np.concatenate([features, inner], 1))[:, 0]

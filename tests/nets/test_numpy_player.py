@@ -243,12 +243,16 @@ def test_actions_have_the_networks_chances() -> None:
     assert np.allclose(said["action"], likeliest["action"] + deviation * normal, atol=1e-5)
 
 
-def test_weights_that_are_not_numbers_give_values_that_are_none_and_an_action_in_range() -> None:
-    policy, flat = bound(nets.make("mlp", discrete(vector(3), 5)))
-    flat.flat.fill_(math.nan)
-    own, fast = both(policy, rows(discrete(vector(3), 5), 4, 1))
-    assert np.array_equal(own["action"], fast["action"])
-    assert np.isnan([fast["logp"], fast["value"]]).all()
+@pytest.mark.parametrize("bad", [math.nan, math.inf, 1e38])
+@pytest.mark.filterwarnings("error")
+def test_weights_that_are_no_numbers_give_values_that_are_none_and_an_action_in_range(bad: float) -> None:
+    for spec in (discrete(vector(3), 5), continuous(vector(3), 2)):
+        policy, flat = bound(nets.make("mlp", spec))
+        flat.flat.fill_(bad)
+        own, fast = both(policy, rows(spec, 4, policy.noise))
+        assert np.array_equal(own["action"], fast["action"], equal_nan=True)
+        assert np.array_equal(np.isfinite(own["logp"]), np.isfinite(fast["logp"]))
+        assert not np.isfinite(fast["value"]).any()
 
 
 def test_new_weights_and_new_statistics_act_at_once() -> None:
