@@ -241,7 +241,7 @@ def _gaussian(head: Gaussian) -> Choose:
         action = inner if middle is None else middle + half * inner
         inner = action if middle is None else (action - middle) / span
         z = (inner - params) * np.exp(-log_std)
-        logp = np.add.reduce(-HALF * z * z - (log_std + HALF_LOG_TAU), 1)
+        logp = np.add.reduce(-HALF * z * z - log_std - HALF_LOG_TAU, 1)
         return action.reshape(len(params), *shape), logp
 
     return choose
