@@ -39,7 +39,8 @@ class BasePool(Pool):
         self.remarks: list[str] = []
         self._rows: Batch = tree.zeros(row_fields(self.spec), (envs.lanes,)) if rows is None else rows
         self._everyone, self._width, self._most = np.arange(envs.lanes), envs.lanes // envs.groups, envs.at_once
-        self._of_groups = [tree.at(self._rows, slice(i, i + self._width)) for i in range(0, envs.lanes, self._width)]
+        self._groups_of_lanes = [slice(i, i + self._width) for i in range(0, envs.lanes, self._width)]
+        self._of_groups = [tree.at(self._rows, group) for group in self._groups_of_lanes]
         self._where = np.full(envs.lanes, READY, np.int8)
         self._next = np.zeros((), np.int64)  # the lane that comes next, if it is ready
         self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # its state
@@ -78,9 +79,9 @@ class BasePool(Pool):
             raise Closed
         numbers = self._everyone[lanes]
         action = check_action(self.spec.action, action, len(numbers))
-        if not numbers.size or not (self._where[lanes] == TAKEN).all():
+        if not numbers.size or self._where[lanes].tobytes().count(TAKEN) < numbers.size:
             raise ValueError(f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}")
-        if self.fixed:
+        if self.fixed and not (isinstance(lanes, slice) and lanes in self._groups_of_lanes):
             begin = int(numbers[0]) // self._width * self._width
             if not np.array_equal(numbers, self._everyone[begin : begin + self._width]):
                 raise ValueError(f"send() answers a whole group of {self._width} lanes, got {lanes}")
@@ -128,7 +129,7 @@ def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") ->
         raise ValueError(f"actions {place_of(path)}must be {want}, got {array.dtype} {list(array.shape)}")
     if not isinstance(space, Box):
         array = array.astype(np.int64, copy=False)
-        if (array.view(np.uint64) >= space.most).any():  # what is negative is huge there
+        if b"\1" in (array.view(np.uint64) >= space.most).tobytes():  # what is negative is huge there
             want = f"lie in 0…{space.n - 1}" if isinstance(space, Discrete) else f"be {space}, counted from 0"
             raise ValueError(f"actions {place_of(path)}must {want}, got {array.min()}…{array.max()}")
     return array.astype(space.field.dtype, copy=False)
