@@ -153,7 +153,7 @@ class Crew:
     log: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
-        self.env_defaults = {"inline": self.serial, **self.env_defaults}
+        self.env_defaults = {"inline": self.serial or None, **self.env_defaults}
         exact = self.compile == "auto" and (self.serial or self.trace)  # when it changes over, nobody can repeat
         self.roles, self.control = list[Role](), RunControl(self.trace, self.reuse, "off" if exact else self.compile)
         self._seats: dict[str, WorkerSeats] = {}  # by role
