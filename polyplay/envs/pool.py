@@ -206,7 +206,7 @@ class Envs:
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
     wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
     # whether single environments step in the caller's thread, as in serial runs and under debuggers, or in processes;
-    # None: cheap ones of Gymnasium's own do, see make.divide
+    # None: cheap ones of Gymnasium's own do, see make.split_steps
     inline: bool | None = None
     helps: bool = False  # the caller has nothing else to do while lanes step: it may step a share of them itself
     agents: int = 1  # that share the seats of matches, a group of the lanes each, see shared_rows.Seating

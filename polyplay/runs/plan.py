@@ -23,7 +23,7 @@ from polyplay.buffers.league import League
 from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
-from polyplay.envs.make import divide, native
+from polyplay.envs.make import native, split_steps
 from polyplay.envs.spaces import describe_scaling
 from polyplay.runs.flags import flag
 from polyplay.workers.sizing import threads_of
@@ -107,7 +107,7 @@ def kind_of(envs: Any) -> str:
             return name
     if envs.spec.vector:
         return "vector"
-    return "processes" if divide(envs)[1] else "inline"
+    return "processes" if split_steps(envs)[1] else "inline"
 
 
 # ------------------------------------------------------------------------------------------ self-play by a search
@@ -237,7 +237,7 @@ def _computing(crew: Any) -> str:
 
 def _steppers(envs: Any) -> str:
     n = envs.active or min(envs.workers or cores(), envs.lanes // envs.groups)  # as its pool counts them
-    here, others = divide(envs) if (kind := kind_of(envs)) == "processes" else (True, 0)
+    here, others = split_steps(envs) if (kind := kind_of(envs)) == "processes" else (True, 0)
     apart = _counted(envs.active or others, "environment process")
     some = {
         "ale": _counted(n, "ale-py thread"),

@@ -16,7 +16,7 @@ from polyplay.core import tree
 from polyplay.core.errors import Closed, EnvFailure
 from polyplay.envs import Envs
 from polyplay.envs.base_pool import UnitPool
-from polyplay.envs.make import SHARE, divide
+from polyplay.envs.make import SHARE, split_steps
 from polyplay.envs.process_pool import ProcessPool
 from polyplay.envs.spaces import action_sampler
 from tests.envs import faulty
@@ -83,8 +83,8 @@ def test_only_environments_of_gymnasium_itself_step_in_the_caller_s_thread_unask
         Envs(lambda: gymnasium.make("CartPole-v1"), 4),  # the function may do anything
         Envs("CartPole-v1", 4, wrappers=("gymnasium.wrappers:NormalizeObservation",)),
     ):
-        assert divide(envs) == (False, envs.workers or min(4, len(os.sched_getaffinity(0))))
-        assert divide(replace(envs, inline=True)) == (True, 0)
+        assert split_steps(envs) == (False, envs.workers or min(4, len(os.sched_getaffinity(0))))
+        assert split_steps(replace(envs, inline=True)) == (True, 0)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_cheap_steps_are_made_in_the_caller_s_thread_and_dear_ones_divided(share
     envs = Envs("CartPole-v1", 8, **{"workers": 4, **given})
     turn = envs.lanes // envs.groups
     envs.__dict__["spec"] = replace(Envs("CartPole-v1", 1, inline=True).spec, step_time=shares * SHARE / turn)
-    assert divide(envs) == expected
+    assert split_steps(envs) == expected
 
 
 # ---------------------------------------------------------------- faults of a pool that has both
