@@ -245,13 +245,7 @@ class Ring:
         return 16 + capacity
 
     def put(self, number: int) -> None:
-        tail = int(self._tail[0])
-        if tail - int(self._head[0]) >= len(self._ring):
-            raise RuntimeError("ring overflow: more numbers in flight than the ring was made for")
-        self._ring[tail % len(self._ring)] = number
-        self._tail[0] = tail + 1
-        if self._bell is not None:
-            self._bell.post()
+        self.put_all([number])
 
     def put_all(self, numbers: Sequence[int]) -> None:
         """These, with one token."""

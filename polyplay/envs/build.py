@@ -375,7 +375,7 @@ def describe(name: str | Factory, options: Mapping[str, object], timed: bool = F
 
 
 OWN = "gymnasium"  # whose environments neither hang nor change the process that steps them
-WINDOW, WINDOWS = 0.005, 8  # seconds, and how often they are measured: the shortest counts
+WINDOW, WINDOWS = 0.005, 5  # seconds, and how often they are measured: the shortest counts
 
 
 def step_time(env: gymnasium.Env) -> float:

@@ -344,7 +344,7 @@ class ProcessPool(UnitPool):
         self._bell = Semaphores(1)  # rung with every answer
         self._workers: dict[int, EnvProcessHandle] = {}
         self._leaving: list[EnvProcessHandle] = []  # without orders; they are closing their environments
-        self._apart = sides == self.units  # every lane, or match, has a process of its own, so lanes may come and go
+        self._apart = processes == self.units  # each lane, or match, has a process of its own: they may come and go
         self._wanted = envs.active or envs.lanes
         self._where[self._wanted :] = ABSENT
         self._here: set[int] = set()  # lanes of processes that gave a row since they came

@@ -83,7 +83,8 @@ class CostProfile:
     def env(self, seconds: float, lanes: int = 1, inline: bool | None = True) -> float:
         """µs of a step of `lanes` lanes together, random actions."""
         patience = self.envs.step_timeout
-        few = Envs(self.envs.name, lanes, workers=1, options=self.envs.options, inline=inline, step_timeout=patience)
+        few = Envs(self.envs.name, lanes, options=self.envs.options, workers=1, step_timeout=patience)
+        few = few.share(inline=inline, helps=True)
         pool, turns = few.open(0), iter(range(1 << 40))
 
         def step() -> None:

@@ -44,10 +44,10 @@ def same(one: list, other: list) -> bool:
     return all(a == b and np.array_equal(x, y) for (a, x), (b, y) in zip(one, other, strict=True))
 
 
-@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize(("lanes", "groups"), [(6, 1), (6, 2), (2, 1)])
 @pytest.mark.parametrize("name", ["CartPole-v1", "Pendulum-v1"])
-def test_rows_are_the_same_to_the_bit_whoever_steps(name, groups):
-    envs = Envs(name, 6, groups)
+def test_rows_are_the_same_to_the_bit_whoever_steps(name, lanes, groups):
+    envs = Envs(name, lanes, groups)
     seen = []
     for sides in SIDES:
         with closing(open_pool(envs, sides)) as pool:
