@@ -55,8 +55,13 @@ class BasePool(Pool):
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Does not wait: a step ends in send(). Raises RuntimeError: no lane that is due has a row."""
-        if not self._open:
-            raise Closed
+        if (found := self._take()) is None:
+            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+        return found
+
+    def _take(self) -> tuple[Lanes, Batch] | None:
+        """The lanes that are due and their rows; None: one of them has no row."""
+        self._check_open()
         if self.fixed:
             for turn in range(self.groups):
                 begin = (int(self._next) + turn * self._width) % self.lanes
@@ -71,12 +76,11 @@ class BasePool(Pool):
             lanes = np.roll(ready, -np.searchsorted(ready, self._next))[: self._most]
             self._where[lanes], self._next[...] = TAKEN, lanes[-1] + 1
             return lanes, tree.at(self._rows, lanes)
-        raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+        return None
 
     def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
-        if not self._open:
-            raise Closed
+        self._check_open()
         numbers = self._everyone[lanes]
         action = check_action(self.spec.action, action, len(numbers))
         if not numbers.size or self._where[lanes].tobytes().count(TAKEN) < numbers.size:

@@ -111,9 +111,10 @@ def connect(envs: Envs, seed: int, lane: int) -> Pool:
     return ProcessPool(envs, seed, lane, n, here) if n else UnitPool(envs, seed, lane)
 
 
-# Where another process steps lanes, waking it, its start, waiting and reading its answer took 70 µs a turn (2 cores): a
-# share of less than this does not pay. Eight CartPoles take 70 µs, eight HalfCheetahs 370.
-SHARE = 1e-4  # seconds of a turn
+# Where another process steps lanes, waking it, its cold caches, waiting and reading its answer took 70 to 130 µs a turn
+# (2 cores, 0 and 100 µs of acting between two turns): a share of less than this does not pay. Eight CartPoles take 70
+# µs, eight HalfCheetahs 370.
+SHARE = 1.5e-4  # seconds of a turn
 
 
 def split_steps(envs: Envs) -> tuple[bool, int]:

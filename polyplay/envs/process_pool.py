@@ -373,12 +373,13 @@ class ProcessPool(UnitPool):
             while True:
                 with self._lock:
                     self._collect()
-                    try:
-                        return super().recv()
-                    except RuntimeError:  # no lane that is due has a row yet
-                        if self.fixed and not self._busy:
-                            raise
-                if not self._wait(end) and time.monotonic() >= end:
+                    if (found := self._take()) is not None:
+                        return found
+                if self._wait(end):
+                    continue
+                if self.fixed and not self._busy:
+                    return super().recv()  # nothing comes, as it says
+                if time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
             self._fail(e)
