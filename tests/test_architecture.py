@@ -22,8 +22,8 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1722,
-    "envs": 4368,
+    "core": 1735,
+    "envs": 4401,
     "buffers": 1882,
     "games": 3589,
     "nets": 2813,
@@ -31,10 +31,10 @@ BUDGET = {
     "acting": 1049,
     "search": 1306,
     "learning": 2541,
-    "workers": 3080,
+    "workers": 3083,
     "population": 1508,
-    "systems": 1704,
-    "runs": 3748,
+    "systems": 1707,
+    "runs": 3754,
     "evaluation": 1465,
     "cli": 2408,
 }
