@@ -22,19 +22,19 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1723,
-    "envs": 4368,
+    "core": 1739,
+    "envs": 4401,
     "buffers": 1882,
     "games": 3589,
-    "nets": 3066,
-    "weights": 1197,
+    "nets": 3093,
+    "weights": 1199,
     "acting": 1102,
     "search": 1306,
-    "learning": 2542,
-    "workers": 3084,
+    "learning": 3004,
+    "workers": 3085,
     "population": 1508,
-    "systems": 1704,
-    "runs": 3750,
+    "systems": 1707,
+    "runs": 3756,
     "evaluation": 1465,
     "cli": 2408,
 }

@@ -158,7 +158,7 @@ class Crew:
     log: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
-        self.env_defaults = {"inline": self.serial, **self.env_defaults}
+        self.env_defaults = {"inline": self.serial or None, **self.env_defaults}
         self.roles = list[Role]()
         self.control = RunControl(self.trace, self.reuse, compiles(self.compile, self.serial, self.trace))
         self._seats: dict[str, WorkerSeats] = {}  # by role
