@@ -34,10 +34,10 @@ from polyplay.learning import learner
 
 CONTEST = {"HalfCheetah-v5": "ppo-cheetah", "CartPole-v1": "ppo-cartpole"}
 MEANING = """
-µs of CPU time per agent step of `ppo` with 8 lanes, float32, one thread. *thread*: all of the learner's thread; *learn*,
-*act*, *env calls*: as the run's counters have them, in CPU time; *rest*: what no counter shows. Environments that other
-processes step are not in it. *An update*: *learn* by the number of updates. *Alone*: the same update in a loop that does
-nothing else, on rows of noise.
+µs of CPU time per agent step of `ppo` with 8 lanes, float32, one thread. *thread*: all of the learner's thread;
+*learn*, *act*, *env calls*: as the run's counters have them, in CPU time; *rest*: what no counter shows. Environments
+that other processes step are not in it. *An update*: *learn* by the number of updates. *Alone*: the same update in a
+loop that does nothing else, on rows of noise.
 """
 ALONE = 0.8  # of the update's own speed
 PARTS = {"learn": "learn", "infer": "act", "env": "env calls"}

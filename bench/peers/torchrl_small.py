@@ -24,7 +24,16 @@ from tensordict.nn import AddStateIndependentNormalScale, TensorDictModule, Tens
 from torch import nn
 from torchrl import collectors
 from torchrl.data import Composite, LazyTensorStorage, SamplerWithoutReplacement, TensorDictReplayBuffer
-from torchrl.envs import ExplorationType, GymEnv, ParallelEnv, SerialEnv, TransformedEnv, VecNormV2
+from torchrl.envs import (
+    Compose,
+    DoubleToFloat,
+    ExplorationType,
+    GymEnv,
+    ParallelEnv,
+    SerialEnv,
+    TransformedEnv,
+    VecNormV2,
+)
 from torchrl.modules import MLP, EGreedyModule, ProbabilisticActor, QValueActor, TanhNormal, ValueOperator
 from torchrl.objectives import A2CLoss, ClipPPOLoss, DQNLoss, HardUpdate
 from torchrl.objectives.value import GAE
@@ -40,7 +49,8 @@ def make(asked: argparse.Namespace) -> Any:
     envs = VECTORS[asked.vec](asked.n_envs, partial(one, asked))
     if not asked.normalize:
         return envs
-    return TransformedEnv(envs, VecNormV2(in_keys=["observation", "reward"], reduce_batch_dims=True))
+    scale = VecNormV2(in_keys=["observation", "reward"], reduce_batch_dims=True)
+    return TransformedEnv(envs, Compose(scale, DoubleToFloat(in_keys=["observation"])))
 
 
 def layers(inputs: int, outputs: int, width: int, activation: type[nn.Module]) -> MLP:
