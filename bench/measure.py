@@ -378,6 +378,8 @@ def keywords(fixed: str, setting: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

@@ -168,6 +168,7 @@ def sooner() -> None:
     parser.add_argument("--out", type=Path, default=RESULTS / "zoo" / "sooner")
     asked = parser.parse_args()
     what, rows = about(), list[Row]()
+    what["command"] = what["command"].replace(str(asked.peers), "PEERS")
     for env in asked.envs:
         for seed in asked.seeds:
             least = BOUNDS[env]
@@ -175,7 +176,7 @@ def sooner() -> None:
             row["ours"] = ours_until(env, seed, least, asked.cold)
             if asked.peers:
                 cap = max(20.0, asked.patience * (row["ours"].get("reached") or row["before"] or LIMIT))
-                python, steps = asked.peers / "sb3" / "bin" / "python", settings_of("ppo", env)["budget"]
+                python, steps = asked.peers / "sb3" / "bin" / "python", settings_of("ppo", env)["frames"]
                 row["peer"] = peer("ppo", env, seed, steps, least, python, "zoo", cap)
                 row["peer"].pop("curve", None)
             print(json.dumps(row), flush=True)
@@ -327,7 +328,7 @@ def go(asked: argparse.Namespace, out: Path, rows: list[Row], name: str, seed: i
     for who, how in peers_of(name, asked):
         if (who, seed) in there:
             continue
-        python, steps = asked.peers / "sb3" / "bin" / "python", settings["budget"]
+        python, steps = asked.peers / "sb3" / "bin" / "python", settings["frames"]
         rows.append({"who": who, **head, **peer(name, asked.env, seed, steps, asked.least, python, how)})
         write(out, rows, asked.env, asked.least)
 
