@@ -6,8 +6,8 @@
 Each row is a real run, `polyplay train ppo` with the settings of compare.py's contest, whose worker is a thread of its
 process (--on thread). What the library times by the clock is CPU time of that thread here. *thread*: all CPU time of
 the learner's thread; *learn*, *act* and *env calls* as the run's counters have them; *rest*: what no counter shows.
-Environments that other processes step are not in it. *an update* is *learn* by the number of updates. *alone*: the same
-update in a loop that does nothing else, on rows of noise.
+Environments that other processes step are not in it. *an update* is *learn* by the number of updates. *alone*: one and
+the same update again and again in the learner's thread (small_limits.py).
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import tempfile
 import threading
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 from common import QUIET, RESULTS, ROOT, Row, about, command_line, lines_about, publish, table, verdict
-from contests import CONTESTS, words
-from measure import keywords, measure, turn_of
-from small_limits import learning
+from contests import CONTESTS, flags, words
+from measure import measure, turn_of
 
 from polyplay.acting import actor
 from polyplay.core import worker
@@ -36,8 +36,8 @@ CONTEST = {"HalfCheetah-v5": "ppo-cheetah", "CartPole-v1": "ppo-cartpole"}
 MEANING = """
 µs of CPU time per agent step of `ppo` with 8 lanes, float32, one thread. *thread*: all of the learner's thread;
 *learn*, *act*, *env calls*: as the run's counters have them, in CPU time; *rest*: what no counter shows. Environments
-that other processes step are not in it. *An update*: *learn* by the number of updates. *Alone*: the same update in a
-loop that does nothing else, on rows of noise.
+that other processes step are not in it. *An update*: *learn* by the number of updates. *Alone*: loss,
+gradient, norm and optimizer of one and the same update, again and again.
 """
 ALONE = 0.8  # of the update's own speed
 PARTS = {"learn": "learn", "infer": "act", "env": "env calls"}
@@ -84,10 +84,7 @@ def row_of(env: str, how: str, asked: Any) -> Row:
     first, last = found["lines"][0], found["lines"][-1]
     new = {k: last[k] - first[k] for k in first}
     each = {k: 1e6 * new[k] / new["steps"] for k in ("thread", *PARTS)}
-    options = keywords(fixed, setting)
-    cost, steps = learning("ppo", options, time.process_time)
-    updates = steps * new["updates"] / new["steps"]  # that `cost` makes
-    alone, within = min(cost() for _ in range(4)) * 1e3 / updates, 1e3 * new["learn"] / new["updates"]
+    alone, within = update_alone(fixed, setting, asked), 1e3 * new["learn"] / new["updates"]
     return {
         "environment": env,
         "compile": how,
@@ -100,6 +97,16 @@ def row_of(env: str, how: str, asked: Any) -> Row:
         "steps/s": found["sps"],
         "others' cores": found["others_cores"],
     }
+
+
+def update_alone(fixed: str, setting: str, asked: Any) -> float:
+    """ms of CPU: the least of many short windows."""
+    with tempfile.TemporaryDirectory() as place:
+        log, script = Path(place) / "log.jsonl", Path(__file__).resolve().parent / "small_limits.py"
+        words = ["--part", "updates", *flags(fixed.replace("compile=auto", "compile=on")), *flags(setting)]
+        line = [sys.executable, str(script), *words, "--log", str(log)]
+        lines = measure(line, log, 0.5, asked.seconds / 2, ROOT, True)["lines"]
+    return min(1e3 * (b["thread"] - a["thread"]) / (b["updates"] - a["updates"]) for a, b in pairwise(lines))
 
 
 def main() -> None:

@@ -381,7 +381,7 @@ def small(system: str, env: str, ours: str, theirs: str, *settings: tuple[str, .
         Contender("cleanrl-like", "cleanrl-like-small", f"{play} compile=0", cleanrl),
         Contender("cleanrl-like, compiled", "cleanrl-like-small", f"{play} compile=1", like="cleanrl-like"),
         Contender("torchrl", "torchrl-small", play, torchrl),
-        *alone(system, f"{work} compile=auto", mine[0], env),
+        *alone(system, f"{work} compile=on", mine[0], env),
     )
 
 
@@ -427,7 +427,7 @@ def small_impala() -> tuple[Contender, ...]:
         Contender("appo", "appo", f"{fixed} {passes} compile=auto", SMALL_IMPALA),
         Contender("appo, eager", "appo", f"{fixed} {passes} compile=off", like="appo"),
         Contender("sample-factory", "sample-factory-mujoco", sf, SMALL_SF),
-        *alone("impala", f"{fixed} compile=auto", SMALL_IMPALA[0], "HalfCheetah-v5"),
+        *alone("impala", f"{fixed} compile=on", SMALL_IMPALA[0], "HalfCheetah-v5"),
     )
 
 

@@ -5,8 +5,9 @@
     python bench/compare.py ppo-cartpole --peers PEERS                      # in turn with those who play
 
 environments: a process for each core steps its share of the lanes, one Gymnasium environment after the other, with
-random actions; nobody waits for anybody. updates: the system's own, on rows of noise, one after the other in one
-thread, counted as if the steps that they are due for had been played.
+random actions; nobody waits for anybody. updates: a real run begins; once it has changed over to compiled updates
+(--compile on waits for that), its learner only repeats the one that it has just made, in one thread. Counted are the
+steps that so many updates are due for.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from __future__ import annotations
 import argparse
 import multiprocessing
 import sys
+import tempfile
 import time
-from collections import deque
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import gymnasium
 import torch
@@ -26,13 +27,13 @@ import torch
 sys.path.append(str(Path(__file__).resolve().parent / "peers"))
 
 from logs import Log
-from measure import Profile, keywords, wire
+from measure import keywords, wire
 
-from polyplay.core import tree
+from polyplay.cli.main import main as main_of_polyplay
 from polyplay.core.machine import cores
-from polyplay.nets.factory import build_network
-from polyplay.workers.row_costs import cpu_cost
+from polyplay.learning.learner import Learner
 
+SETTLED = 3.0  # seconds after which a run's updates are what they will be, unless a compiler works
 BURST = 0.25  # seconds
 
 
@@ -66,37 +67,72 @@ def environments(asked: argparse.Namespace) -> None:
         asked.log or print(sum(counter.value for counter in counters) / log.elapsed())
 
 
-def updates(asked: argparse.Namespace) -> None:
-    given = keywords(" ".join(f"{k}={v}" for k, v in asked.given), "") | {"env": asked.env, "lanes": asked.lanes}
-    cost, steps = learning(asked.system, given)
-    log, done = Log(asked.log), 0.0
-    while True:
-        before = log.elapsed()
-        each = cost()
-        done += (log.elapsed() - before) / each * steps
-        log.write(steps=done)
-        asked.log or print(f"{1e3 * each:.3f} ms for {steps:g} agent steps: {steps / each:.0f} steps/s", flush=True)
-
-
-def learning(
-    system: str, given: dict[str, Any], clock: Callable[[], float] = time.perf_counter
-) -> tuple[Callable[[], float], float]:
-    """What measures the seconds of a system's updates that follow one another, and the agent steps that they are due
-    for.
+class Repeat:
+    """Lets a run's learner make its updates until it changed over to compiled ones, then repeats one for ever: loss,
+    gradient, its norm and the optimizer, from the same rows, with a learning rate of 0.
     """
-    wired, precision = wire(system, given), given.get("precision", "float32")
-    parts = Profile(wired.envs, wired.spec, precision, wired.reuse)
-    parts.clock = clock
-    if (replay := wired.replay) is None:
-        return lambda: parts.learn(wired.T, wired.B, BURST) * 1e-6, wired.T * wired.B
-    batch = tree.map(torch.from_numpy, tree.zeros(replay.drawn(), ()))
-    parts.run.target = build_network(wired.spec.policy, 1, precision)
-    parts.run.target.cache_weights()
 
-    def update() -> None:
-        deque(parts.apply_gradient(parts.run(batch, {}, 0)), 0)
+    def __init__(self, log: Log, steps: float):
+        """steps: that an update counts for."""
+        self.log, self.steps, self.again = log, steps, None  # type: ignore[var-annotated]
 
-    return lambda: cpu_cost(update, BURST, parts.clock) * 1e-6, replay.batch / replay.ratio
+    def watch(self, work: Learner) -> None:
+        """Look at a learner whose gradient is about to be applied."""
+        run: Any = work.run
+        compiles = getattr(run, "call", True) is None and not run.over
+        if self.again:
+            self.loop(work)
+        elif self.log.elapsed() > SETTLED and not compiles:
+            work.run = cast("Any", Recorder(run, self))
+
+    def loop(self, work: Learner) -> None:
+        vector, made, written = work.run.vector, 0, self.log.elapsed()
+        optimizer = work.spec.update.optim.make(vector.parameter)
+        optimizer.param_groups[0]["lr"] = 0.0
+        while not work.ctx.control.finishing:
+            self.again()  # type: ignore[misc]
+            torch.linalg.vector_norm(vector.grad)
+            optimizer.step()
+            made += 1
+            if self.log.elapsed() - written > BURST:
+                written = self.log.elapsed()
+                self.log.write(steps=made * self.steps, updates=made, thread=time.thread_time())
+
+
+class Recorder:
+    """A runner that notes how it was called."""
+
+    def __init__(self, run: Any, repeat: Repeat):
+        self.inner, self.repeat = run, repeat
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def __call__(self, *given: Any) -> Any:
+        self.repeat.again = partial(self.inner, *given)  # type: ignore[assignment]
+        return self.inner(*given)
+
+    def part(self, *given: Any) -> Any:
+        """See Runner.part."""
+        self.repeat.again = partial(self.inner.part, *given)  # type: ignore[assignment]
+        return self.inner.part(*given)
+
+
+def updates(asked: argparse.Namespace, more: list[str]) -> None:
+    pairs = zip(more[::2], more[1::2], strict=True)
+    given = keywords(" ".join(f"{k.removeprefix('--').replace('-', '_')}={v}" for k, v in pairs), "")
+    wired = wire(asked.system, given | {"env": asked.env, "lanes": asked.lanes})
+    steps = wired.replay.batch / wired.replay.ratio if wired.replay else wired.T * wired.B / wired.turn
+    repeat, apply = Repeat(Log(asked.log), steps), Learner.apply_gradient
+
+    def watched(self: Learner, *rest: Any, **named: Any) -> Any:
+        repeat.watch(self)
+        return apply(self, *rest, **named)
+
+    Learner.apply_gradient = watched  # type: ignore[method-assign]
+    words = ["train", asked.system, "--env", asked.env, "--lanes", str(asked.lanes), *more, "--on", "thread"]
+    with tempfile.TemporaryDirectory() as place:
+        main_of_polyplay([*words, "--quiet", "--no-tensorboard", "--minutes", "20", "--run", f"{place}/run"])
 
 
 def main() -> None:
@@ -108,8 +144,10 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--log", help="file for a line of counters a second")
     asked, more = parser.parse_known_args()
-    asked.given = [(k.removeprefix("--").replace("-", "_"), v) for k, v in zip(more[::2], more[1::2], strict=True)]
-    (environments if asked.part == "environments" else updates)(asked)
+    if asked.part == "environments":
+        environments(asked)
+    else:
+        updates(asked, more)
 
 
 if __name__ == "__main__":
