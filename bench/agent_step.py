@@ -127,9 +127,7 @@ def main() -> None:
             print(rows[-1], flush=True)
     busy = max(row["others' cores"] for row in rows)
     text = ["# CPU time of a learner, per agent step", "", *lines_about(what), "", *table(rows), ""]
-    text += [
-        f"µs of CPU time per agent step of `ppo` with 8 lanes, float32, one thread. {__doc__.split('Each row')[1]}"
-    ]
+    text += [MEANING]
     text += [f"Everything else on the machine used up to {busy:.2f} cores{' (BUSY)' if busy > QUIET else ''}."]
     for row in rows:
         if row["environment"] == "HalfCheetah-v5" and row["compile"] != "off":
