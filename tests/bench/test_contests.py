@@ -1,5 +1,6 @@
 """The contests of bench/compare.py: their table is well-formed, ratios are taken within a round."""
 
+import argparse
 import dataclasses
 import re
 import sys
@@ -102,6 +103,29 @@ def test_a_limit_is_no_peer_and_ours_are_held_against_it():
     rows = compare.medians(DQN, contest, found, "sb3", {"choices": {}})
     assert [r[""] for r in rows] == ["limit", "Polyplay", "peer", "peer"]
     assert compare.dropped(list(contest.contenders), {"rows": DQN, "probe": []}, 0.95) == {"rlpyt"}
+
+
+RATES = {"ppo": 300.0, "ppo, eager": 150.0, "sb3": 100.0, "cleanrl-like, compiled": 250.0, "updates alone": 400.0}
+SMALL_ROWS = [{"who": who, "round": 1, "sps": sps} for who, sps in RATES.items()]
+
+
+def test_of_small_networks_there_is_a_target_for_each_of_several_peers_and_none_for_limits():
+    contest, found = contests.CONTESTS["ppo-cartpole"], compare.rates(SMALL_ROWS)
+    text = compare.judged(SMALL_ROWS, contest, found, "cleanrl-like, compiled")
+    targets = [line.split(", round")[0] + line[line.rindex(": ") :] for line in text if "target" in line]
+    assert targets == ["- ppo / sb3: met", "- ppo / cleanrl-like, compiled: NOT met"]
+    alone = [line for line in text if "updates alone" in line]
+    assert [line.split("by round ")[1][:4] for line in alone] == ["0.75", "0.38"]
+
+
+def test_ours_compiles_once_before_its_windows(monkeypatch):
+    lines = list[list[str]]()
+    monkeypatch.setattr(compare, "measure", lambda line, *_: lines.append(line))
+    ours = {c.name: c for c in contests.CONTESTS["ppo-cartpole"].contenders}
+    asked = argparse.Namespace(peers=Path("peers"))
+    for who in ("ppo", "ppo", "ppo, eager", "sb3"):
+        compare.fill_cache(ours[who], ours["ppo"].settings[0], asked)
+    assert [line[line.index("--compile") + 1] for line in lines] == ["on"]
 
 
 PLAYER = """
