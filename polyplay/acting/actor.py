@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,9 +32,9 @@ from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import SeatedBot
 from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import fetch_outputs, to_device, to_host
+from polyplay.nets.device import StaticCall, fetch_outputs, kind_of, pack, to_device, to_host, unpack
 from polyplay.nets.layers import Tape, join_tapes
-from polyplay.nets.policy import Player
+from polyplay.nets.policy import Player, Policy
 from polyplay.weights.params import WeightCache
 
 
@@ -123,10 +125,14 @@ class GaussianNoise(Exploration):
 # On a CPU every function here gives back what it was given.
 
 
-def player_from_cpu(player: Player, device: torch.device | str) -> Player:
-    """A player whose inputs and outputs are on the CPU, while its weights are on a device."""
+def player_from_cpu(player: Player, device: torch.device | str, compile: str = "off") -> Player:  # noqa: A002
+    """A player whose inputs and outputs are on the CPU, while its weights are on a device. compile: as RunControl has
+    it; unless it is off, a network acts by CUDA graphs.
+    """
     device = torch.device(device)
-    return player if device.type == "cpu" else PlayerOnDevice(player, device)
+    if device.type != "cpu":
+        return (PlayerOnDevice if compile == "off" else CapturedPlayer)(player, device)
+    return player
 
 
 class PlayerOnDevice(Player):
@@ -155,6 +161,48 @@ class PlayerOnDevice(Player):
         out, after = self.player.act(to_device(step, self.device), to_device(state, self.device))
         both = fetch_outputs({"out": out, "after": after} if after else {"out": out})
         return both["out"], both.get("after", {})
+
+
+OFTEN, MOST = 4, 4  # calls with one number of lanes, from which on they are captured; such numbers
+
+
+class CapturedPlayer(PlayerOnDevice):
+    """The same by a CUDA graph for each number of lanes that comes often: one launch instead of one for each operation.
+    What is no network, as who records a tape, and a network that can't be captured act as before.
+    """
+
+    def __init__(self, player: Player, device: torch.device):
+        super().__init__(player, device)
+        self.calls = dict[Any, tuple[StaticCall, Batch]]()  # of rows of each kind, and what their outputs are like
+        self.came = Counter[Any]()
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """See Policy.act."""
+        kind, leaves = kind_of({"step": step, "state": state})
+        if kind not in self.calls:
+            self.came[kind] += 1
+            if self.came[kind] != OFTEN or len(self.calls) == MOST or not self._capture(kind, leaves):
+                return super().act(step, state)
+        call, like = self.calls[kind]
+        both = unpack(call(leaves)[0].cpu(), like)
+        return both["out"], both.get("after", {})
+
+    def _capture(self, kind: Any, leaves: list[torch.Tensor]) -> bool:
+        """Whether acting in rows of this kind could be captured."""
+        like = Batch()
+
+        def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            whole = tree.nest(dict(zip(kind[0], given, strict=True)))
+            like["out"], after = self.player.act(whole["step"], whole.get("state", {}))
+            like.update({"after": after} if after else {})
+            return (pack(like),)
+
+        try:
+            if isinstance(self.player, Policy):
+                self.calls[kind] = StaticCall(function, leaves, device=self.device), like
+        except RuntimeError as e:
+            warnings.warn(f"acting stays eager: {(str(e).splitlines() or [''])[0]}", stacklevel=2)
+        return kind in self.calls
 
 
 # A row with `first` is no transition: of a player that has gone, or has not come yet. A match is over once all its

@@ -316,7 +316,7 @@ class InlineFeed(ActingFeed):
             reuses = ctx.control.reuse and learner.spec.loss.recalls
             if reuses and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
-            player = player_from_cpu(self.recorder or policy, learner.device)
+            player = player_from_cpu(self.recorder or policy, learner.device, ctx.control.compile)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
             self.actor.move_rows(place)
             self.collate = collator_for(slots, envs.groups, place)
