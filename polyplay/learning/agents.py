@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple, cast
 
@@ -529,7 +529,7 @@ class WindowFeed(Feed):
         if self.past is not None:
             self.past.look()
 
-    def _step(self, item: Batch, before: Batch, versions: np.ndarray) -> Iterator[None]:
+    def _step(self, item: Batch, before: Batch, versions: np.ndarray) -> Generator[None, None, None]:
         scored = self.learner.run(item, before, self.learner.version)
         yield from self.learner.apply_gradient(scored, item, versions, self.fresh)
 

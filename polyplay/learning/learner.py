@@ -169,7 +169,9 @@ def pick_rows(rows: Batch, state: Batch, at: Tensor, whole: bool) -> tuple[Batch
     return tree.map(lambda x: x[at].unsqueeze(0), rows), {}
 
 
-def run_epochs(learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]) -> Iterator[None]:
+def run_epochs(
+    learner: Any, batch: Batch, state: Batch, version: np.ndarray, seed: tuple[int, ...]
+) -> Generator[None, None, None]:
     """All updates of a Learner, or of what stands in for one, from one rollout. Its agent steps count once, with the
     first pass; every update's lag is its own.
     """
@@ -380,7 +382,7 @@ class Learner:
         versions, learnt = rows["version"][:-1][valid], float(np.count_nonzero(valid))
         return (yield from self.apply_gradient(scored, batch, versions, learnt, observe=True))
 
-    def timed(self, update: Iterator[T]) -> Generator[T, None, Any]:
+    def timed(self, update: Generator[None, None, T]) -> Generator[None, None, T]:
         """Updates whose seconds count as learning, but for those that they wait for others, and their lags."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update

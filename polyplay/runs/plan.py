@@ -222,6 +222,9 @@ def _network(crew: Any, wired: Any, net: Any) -> str:
     return f"{text}; {sum(p.numel() for p in net.parameters()):,} parameters"
 
 
+UPDATES = {"auto": "updates compiled where that is faster", "on": "updates compiled", "off": "updates not compiled"}
+
+
 def _computing(crew: Any) -> str:
     """In which numbers networks compute, and where: what --precision auto and --device auto stand for, too."""
     from polyplay.nets.device import device_name, is_half
@@ -229,7 +232,7 @@ def _computing(crew: Any) -> str:
     devices, kind = crew.placement.devices, crew.placement.devices[0].partition(":")[0]
     text = f"networks in {'bfloat16' if is_half(crew.precision, kind) else 'float32'}"
     if crew.placement.on_cpu:
-        return f"{text} on the CPU"
+        return f"{text} on the CPU, {UPDATES[crew.control.compile]}"
     acting = [r.name for r in crew.roles if r.envs and not r.source]
     others = f" ({acting[0]} on the CPU)" if acting and crew.placement.actors_on == "cpu" else ""
     return f"{text} on {', '.join(devices)}, {device_name(devices[0])}{others}"
