@@ -11,6 +11,7 @@ import pytest
 
 import polyplay
 from polyplay.core import checkpoint
+from tests.learning.test_graphs import compared
 from tests.pretend import WAITS, Far, pretended
 from tests.reports import rows
 
@@ -99,6 +100,17 @@ def test_a_step_waits_once_and_an_update_thrice(tmp_path, monkeypatch):
     assert each["number"] == 2
     assert each["back"] == (3 + 1) + 1  # acts of 3 rows, and of the last one again; metrics
     assert each["stream"] == 1  # before slots are given back
+
+
+@pytest.mark.filterwarnings("error:acting stays eager")
+@pytest.mark.parametrize("name", RUNS)
+def test_updates_and_acts_there_are_captured(name, tmp_path, monkeypatch):
+    """Nothing in them waits for the device, or copies between it and the CPU; each gives what the eager one does."""
+    with pretended(monkeypatch):
+        made = compared(_system(name), monkeypatch, tmp_path / "run", near=1e-5, device="cuda", **RUNS[name])
+    assert made
+    assert not any(run.over for run in made)
+    assert all(run.served for run in made)
 
 
 def test_replicas_elsewhere_stay_equal_to_the_bit(tmp_path, monkeypatch):

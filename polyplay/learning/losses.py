@@ -389,7 +389,7 @@ class ActorCriticLoss(Loss, ABC):
             found = dict(zip(COMMON, (loss, *terms, value.sum() / count, explained, approx_kl), strict=True))
             if reach is not None:
                 beyond = ((ratio - 1.0).abs() > reach).to(ratio.dtype).sum() / count
-                found |= {"clip_fraction": beyond, "clip_range": torch.as_tensor(reach)}
+                found |= {"clip_fraction": beyond, "clip_range": torch.zeros_like(loss) + reach}
             if log_rho is not None:
                 rho = log_rho.exp()
                 beyond = masked_mean((rho > bound).to(rho.dtype), valid)
