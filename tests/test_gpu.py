@@ -151,7 +151,7 @@ def test_an_update_waits_for_two_numbers_alone():
 @pytest.mark.filterwarnings("error:acting stays eager")
 @pytest.mark.parametrize("name", ["ppo", "ppo lstm", "impala gru", "dqn", "rainbow", "r2d2"])
 def test_an_update_by_a_graph_is_the_one_without(name, tmp_path, monkeypatch):
-    """With hyperparameters, targets, noise, weights of importance that change; actions of replicas are by graphs too."""
+    """With hyperparameters, targets, noise, weights of importance that change. Replicas act by graphs too."""
     for run in compared(name.split()[0], monkeypatch, tmp_path / "run", 1e-4, **{**LEARNERS[name], "device": "cuda"}):
         assert not run.over
         assert run.served > 20
