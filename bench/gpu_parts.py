@@ -560,7 +560,7 @@ SIMULATIONS = 1600  # of a move (Silver et al. 2017)
 
 def learners(day: Day) -> Iterator[Row]:
     """Updates of learners that draw from a replay, which noise has filled."""
-    for name in (*LEARNERS,)[1:4] if day.short else LEARNERS:
+    for name in (*LEARNERS,)[2:4] if day.short else LEARNERS:
         system, keywords = LEARNERS[name]
         keywords = {"capacity": 40_000, "learning_starts": 4_000, **keywords}
         if day.short:

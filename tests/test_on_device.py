@@ -97,14 +97,8 @@ def test_a_step_waits_once_and_an_update_thrice(how, tmp_path, monkeypatch):
     found = []
     for updates in (4, 9):
         with pretended(monkeypatch):
-            more = {
-                **CATCH,
-                **ONE,
-                "lanes": 40,
-                "steps": updates * 120,
-                "compile": how,
-            }  # of fewer rows, metrics are rare
-            run = polyplay.train("a2c", run=str(tmp_path / str(updates)), device="cuda", **more)
+            more = {**CATCH, **ONE, "lanes": 40, "steps": updates * 120}  # of fewer rows, metrics are rare
+            run = polyplay.train("a2c", run=str(tmp_path / str(updates)), device="cuda", compile=how, **more)
         found.append((run.summary["updates"], dict(WAITS)))
     (few, before), (many, after) = found
     each = {k: (after[k] - before[k]) / (many - few) for k in before}
