@@ -39,7 +39,16 @@ from polyplay.learning import runners
 from polyplay.learning.learner import Learner, Runner
 from polyplay.learning.loop import learn
 from polyplay.learning.runners import IN_PLACE, CompiledRunner, UpdateFunction
-from polyplay.nets.device import StaticCall, enter_device, is_half, kind_of, pack, synchronize, to_device, unpack
+from polyplay.nets.device import (
+    StaticCall,
+    enter_device,
+    is_half,
+    join_bytes,
+    signature_of,
+    split_bytes,
+    synchronize,
+    to_device,
+)
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs import options
@@ -141,16 +150,16 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
 
 def captured_act(policy: Any, step: Any, state: Any) -> tuple[Callable[[], object], float]:
     """Acting by a CUDA graph (on a CPU its rehearsal), and how far its outputs are from those without."""
-    kind, leaves = kind_of({"step": step, "state": state})
+    kind, leaves = signature_of({"step": step, "state": state})
     like: Any = {}
 
     def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
         whole = tree.nest(dict(zip(kind[0], given, strict=True)))
         like["out"], like["after"] = policy.act(whole["step"], whole.get("state", {}))
-        return (pack(like),)
+        return (join_bytes(like),)
 
     call = StaticCall(function, leaves)
-    found = unpack(call(leaves)[0], like)
+    found = split_bytes(call(leaves)[0], like)
     with torch.no_grad():
         out, after = policy.act(step, state)
     return lambda: call(call.static), differs(found, {"out": out, "after": after})
@@ -158,7 +167,7 @@ def captured_act(policy: Any, step: Any, state: Any) -> tuple[Callable[[], objec
 
 def captured_update(wired: Wired, run: Runner, rows: Any, state: Any) -> tuple[Callable[[Any], object], float]:
     """The gradient of such rows by a CUDA graph (on a CPU its rehearsal), and how far it is from that without."""
-    kind, leaves = kind_of({"batch": rows, "state": state})
+    kind, leaves = signature_of({"batch": rows, "state": state})
     where = "bfloat16" if run.policy.bf16 else "float32", str(wired.device)
     function = UpdateFunction(wired.learns.policy, run.loss, False, tuple(run.hyper), kind[0], False, False, *where)()
     flat, at = run.vector.flat.detach(), run.vector.weights
@@ -167,7 +176,7 @@ def captured_update(wired: Wired, run: Runner, rows: Any, state: Any) -> tuple[C
     call = StaticCall(function, [*own, *leaves], IN_PLACE)
 
     def score(rows: Any) -> None:
-        call([*own, *kind_of({"batch": rows, "state": state})[1]])
+        call([*own, *signature_of({"batch": rows, "state": state})[1]])
 
     return score, gradients_differ(run, lambda: run(rows, state, 0), lambda: score(rows))
 

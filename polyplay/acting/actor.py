@@ -32,7 +32,7 @@ from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import SeatedBot
 from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import StaticCall, fetch_outputs, kind_of, pack, to_device, to_host, unpack
+from polyplay.nets.device import StaticCall, fetch_outputs, join_bytes, signature_of, split_bytes, to_device, to_host
 from polyplay.nets.layers import Tape, join_tapes
 from polyplay.nets.policy import Player, Policy
 from polyplay.weights.params import WeightCache
@@ -178,13 +178,13 @@ class CapturedPlayer(PlayerOnDevice):
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """See Policy.act."""
-        kind, leaves = kind_of({"step": step, "state": state})
+        kind, leaves = signature_of({"step": step, "state": state})
         if kind not in self.calls:
             self.came[kind] += 1
             if self.came[kind] != OFTEN or len(self.calls) == MOST or not self._capture(kind, leaves):
                 return super().act(step, state)
         call, like = self.calls[kind]
-        both = unpack(call(leaves)[0].cpu(), like)
+        both = split_bytes(call(leaves)[0].cpu(), like)
         return both["out"], both.get("after", {})
 
     def _capture(self, kind: Any, leaves: list[torch.Tensor]) -> bool:
@@ -195,7 +195,7 @@ class CapturedPlayer(PlayerOnDevice):
             whole = tree.nest(dict(zip(kind[0], given, strict=True)))
             like["out"], after = self.player.act(whole["step"], whole.get("state", {}))
             like.update({"after": after} if after else {})
-            return (pack(like),)
+            return (join_bytes(like),)
 
         try:
             if isinstance(self.player, Policy):

@@ -26,7 +26,7 @@ from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick
 from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput
 from polyplay.learning.packages import Compiled, CompileJob, Package, one_line
 from polyplay.learning.unreal import WithAuxiliary
-from polyplay.nets.device import StaticCall, kind_of, synchronize
+from polyplay.nets.device import StaticCall, signature_of, synchronize
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy, PolicyFactory
@@ -420,7 +420,7 @@ class CompiledRunner(Runner):
         if self.over or tape is not None:
             return eager()
         drawn = self.with_noise(batch, version) if self.draws else batch
-        kind, leaves = kind_of({"batch": drawn, "state": state})
+        kind, leaves = signature_of({"batch": drawn, "state": state})
         return self._compiled(leaves) if self.call and kind == self.kind else self._eager(eager, kind, leaves)
 
     def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
@@ -445,7 +445,7 @@ class CompiledRunner(Runner):
         size = -(-(parts.lanes if parts.whole else parts.valid.size) // passes.minibatches)
         if size != len(self.index):
             self.index, self.inside = np.zeros(size, np.int64), np.zeros(size, bool)
-        self.rollout, leaves = kind_of({"batch": parts.rows, "state": parts.state})
+        self.rollout, leaves = signature_of({"batch": parts.rows, "state": parts.state})
         if isinstance(self.call, StaticCall) and self.rollout == self.kind:
             leaves = self.call.fill(leaves, len(self.own))  # once for all minibatches
         self.leaves = [*leaves, torch.from_numpy(self.index), torch.from_numpy(self.inside)]

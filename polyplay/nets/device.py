@@ -79,15 +79,15 @@ def to_host(x: Tensor | np.ndarray) -> np.ndarray:
 
 def fetch_outputs(batch: Batch) -> Batch:
     """A device's tensors on the CPU, by one copy: a copy each would wait for the device each."""
-    return unpack(pack(batch).cpu(), batch) if any(tree.leaves(batch)) else {}
+    return split_bytes(join_bytes(batch).cpu(), batch) if any(tree.leaves(batch)) else {}
 
 
-def pack(batch: Batch) -> Tensor:
+def join_bytes(batch: Batch) -> Tensor:
     """All tensors as bytes, side by side."""
     return torch.cat([x.contiguous().flatten().view(torch.uint8) for _, x in _by_size(batch)])
 
 
-def unpack(flat: Tensor, like: Batch) -> Batch:
+def split_bytes(flat: Tensor, like: Batch) -> Batch:
     """The inverse. like: tensors of the same shapes and types."""
     leaves = _by_size(like)
     parts = flat.split([x.numel() * x.element_size() for _, x in leaves])
@@ -198,7 +198,7 @@ def _run_again(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
     return replay, outputs
 
 
-def kind_of(given: Batch) -> tuple[Any, list[Tensor]]:
+def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
     """What a function of such tensors is recorded or compiled for, and the leaves: dense tensors."""
     flat = dict(tree.leaves(given))
     return (tuple(flat), tuple((x.shape, x.dtype) for x in flat.values())), [x.contiguous() for x in flat.values()]
