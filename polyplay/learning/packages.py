@@ -111,13 +111,21 @@ class Package:
         return not self.failure and self.path.exists()
 
     def begin(self) -> None:
-        """Compile it, in a process of its own that ends with this one."""
-        self.began, self.begun = time.monotonic(), True
+        """Compile it, in a process of its own that ends with this one. Nothing to do while another run does that."""
+        if self.begun or self.there or self.failure:
+            return
+        held = contextlib.ExitStack()
         path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
         try:
             if compiler() is None:
                 raise OSError("no C++ compiler: install g++")
             self.path.parent.mkdir(parents=True, exist_ok=True)
+            lock = held.enter_context(self.path.with_suffix(".lock").open("wb"))
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                return
+            self.began, self.begun = time.monotonic(), True
             self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
             data = self.job.packed()
             self.process = subprocess.Popen(
@@ -127,11 +135,14 @@ class Package:
                 stdout=self.log,
                 stderr=self.log,
                 start_new_session=True,
+                pass_fds=(lock.fileno(),),  # who compiles holds the lock from now on
             )
             self.process.stdin.write(data)  # type: ignore[union-attr]
             self.process.stdin.flush()  # type: ignore[union-attr]
         except Exception as e:
             self.failure = one_line(e)
+        finally:
+            held.close()
 
     @property
     def done(self) -> bool:
@@ -222,25 +233,21 @@ def build(job: CompileJob, place: Path) -> None:
 
 
 def main(path: Path, length: int) -> None:
-    """Compile what comes by stdin. One process compiles a package, others wait for it."""
+    """Compile what comes by stdin."""
     data = sys.stdin.buffer.read(length)
     processes.kill_when_closed(sys.stdin.fileno(), -os.getpid())
     processes.set_title("compiler")
     os.nice(NICE)
     torch.set_num_threads(1)
-    with open(path.with_suffix(".lock"), "wb") as lock:
-        fcntl.lockf(lock, fcntl.LOCK_EX)
-        if path.exists():
-            return
-        with tempfile.TemporaryDirectory(prefix="compiling-", dir=path.parent) as place:
-            os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
-            try:
-                make, shapes = pickle.loads(data)
-                build(CompileJob(make, shapes), Path(place) / "package.pt2")
-            except Exception as e:
-                traceback.print_exc()
-                sys.exit(one_line(e))
-            os.replace(Path(place) / "package.pt2", path)
+    with tempfile.TemporaryDirectory(prefix="compiling-", dir=path.parent) as place:
+        os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
+        try:
+            make, shapes = pickle.loads(data)
+            build(CompileJob(make, shapes), Path(place) / "package.pt2")
+        except Exception as e:
+            traceback.print_exc()
+            sys.exit(one_line(e))
+        os.replace(Path(place) / "package.pt2", path)
     _tidy(path.parent)
 
 
