@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import time
+import warnings
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,10 +32,10 @@ from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import SeatedBot
 from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.actor_critic import ActorCritic
-from polyplay.nets.device import fetch_outputs, to_device, to_host
+from polyplay.nets.device import StaticCall, fetch_outputs, join_bytes, signature_of, split_bytes, to_device, to_host
 from polyplay.nets.layers import Tape, join_tapes
 from polyplay.nets.numpy_player import ArrayPlayer, fast_player
-from polyplay.nets.policy import Player
+from polyplay.nets.policy import Player, Policy
 from polyplay.weights.params import WeightCache
 
 
@@ -126,11 +128,11 @@ class GaussianNoise(Exploration):
 
 def player_from_cpu(player: Player, device: torch.device | str, compile: str = "off") -> Player:  # noqa: A002
     """A player whose inputs and outputs are on the CPU, while its weights are on a device. compile: as RunControl has
-    it; unless it is off, a small network on a CPU acts without torch.
+    it; unless it is off, a small network on a CPU acts without torch, and one on a GPU by CUDA graphs.
     """
     device = torch.device(device)
     if device.type != "cpu":
-        return PlayerOnDevice(player, device)
+        return (PlayerOnDevice if compile == "off" else CapturedPlayer)(player, device)
     fast = None if compile == "off" else fast_player(player)
     return player if fast is None else fast
 
@@ -161,6 +163,48 @@ class PlayerOnDevice(Player):
         out, after = self.player.act(to_device(step, self.device), to_device(state, self.device))
         both = fetch_outputs({"out": out, "after": after} if after else {"out": out})
         return both["out"], both.get("after", {})
+
+
+OFTEN, MOST = 4, 4  # calls with one number of lanes, from which on they are captured; such numbers
+
+
+class CapturedPlayer(PlayerOnDevice):
+    """The same by a CUDA graph for each number of lanes that comes often: one launch instead of one for each operation.
+    What is no network, as who records a tape, and a network that can't be captured act as before.
+    """
+
+    def __init__(self, player: Player, device: torch.device):
+        super().__init__(player, device)
+        self.calls = dict[Any, tuple[StaticCall, Batch]]()  # of rows of each kind, and what their outputs are like
+        self.came = Counter[Any]()
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """See Policy.act."""
+        kind, leaves = signature_of({"step": step, "state": state})
+        if kind not in self.calls:
+            self.came[kind] += 1
+            if self.came[kind] != OFTEN or len(self.calls) == MOST or not self._capture(kind, leaves):
+                return super().act(step, state)
+        call, like = self.calls[kind]
+        both = split_bytes(call(leaves)[0].cpu(), like)
+        return both["out"], both.get("after", {})
+
+    def _capture(self, kind: Any, leaves: list[torch.Tensor]) -> bool:
+        """Whether acting in rows of this kind could be captured."""
+        like = Batch()
+
+        def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            whole = tree.nest(dict(zip(kind[0], given, strict=True)))
+            like["out"], after = self.player.act(whole["step"], whole.get("state", {}))
+            like.update({"after": after} if after else {})
+            return (join_bytes(like),)
+
+        try:
+            if isinstance(self.player, Policy):
+                self.calls[kind] = StaticCall(function, leaves, device=self.device), like
+        except RuntimeError as e:
+            warnings.warn(f"acting stays eager: {(str(e).splitlines() or [''])[0]}", stacklevel=2)
+        return kind in self.calls
 
 
 # A row with `first` is no transition: of a player that has gone, or has not come yet. A match is over once all its

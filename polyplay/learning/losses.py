@@ -442,7 +442,7 @@ class ActorCriticLoss(Loss, ABC):
             yield "approx_kl", 0.5 * ((logp - acted_logp).square().sum() / count)
             if reach is not None:
                 yield "clip_fraction", ((ratio - 1.0).abs() > reach).to(ratio.dtype).sum() / count
-                yield "clip_range", torch.as_tensor(reach)
+                yield "clip_range", torch.zeros_like(loss) + reach
             if log_rho is not None:
                 rho = log_rho.exp()
                 yield "rho_mean", masked_mean(rho, valid)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick
 from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput
 from polyplay.learning.packages import Compiled, CompileJob, Package, one_line
 from polyplay.learning.unreal import WithAuxiliary
+from polyplay.nets.device import StaticCall, signature_of, synchronize
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy, PolicyFactory
@@ -311,7 +313,7 @@ def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[B
     return act
 
 
-# One thread, by a function of tensors that was compiled ahead of time.
+# One thread, by a function of tensors that was compiled ahead of time, or is a CUDA graph.
 
 
 WAIT = 5.0  # seconds of learning before a run compiles what it does: what is over sooner has nothing of it
@@ -319,14 +321,18 @@ LEFT = 20.0  # seconds that a run has to go on for it, by its speed so far
 LOOK = 0.25  # seconds between two looks whether the compiler is done
 LONG = 0.05  # seconds of an eager update: in longer ones computing takes most, compiled or not
 GAIN = 0.9  # of the eager seconds, at most, that compiled ones may take
-NEAR = 1e-3  # of the gradient's size, at most, that the compiled one is away from the eager one
+NEAR, NEAR_HALF = 1e-3, 1e-2  # of the gradient's size, at most, that its gradient is away, in bfloat16
+OFTEN = 3  # looks at one kind of update, the last of which captures it: some sources give batches of any size
+IN_PLACE = 4  # arguments of the function that never move: weights, buffers, target, gradient
 
 
 def compile_updates(learner: Learner) -> None:
-    """Have the updates of a learner compiled ahead of time where they can be: of one thread on a CPU, in float32."""
-    how, run = learner.ctx.control.compile, learner.run
+    """Have the updates of a learner captured as a CUDA graph, or compiled ahead of time where they can be: of one
+    thread on a CPU, in float32.
+    """
+    how, far = learner.ctx.control.compile, learner.device.type != "cpu"
     small = how == "on" or not any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())
-    if how != "off" and type(run) is Runner and small and learner.device.type == "cpu" and not learner.policy.bf16:
+    if how != "off" and type(learner.run) is Runner and (far or (small and not learner.policy.bf16)):
         learner.run = CompiledRunner(learner)
 
 
@@ -347,9 +353,11 @@ class UpdateFunction:
     paths: tuple[str, ...]
     minibatch: bool = False
     whole: bool = False  # minibatches have whole lanes
+    precision: str = "float32"
+    device: str = "cpu"
 
     def __call__(self) -> Callable[..., tuple[Tensor, ...]]:
-        nets = [build_network(self.policy, 0) for _ in range(1 + self.target)]
+        nets = [build_network(self.policy, 0, self.precision, self.device) for _ in range(1 + self.target)]
         update = make_update(nets[0], self.loss, *nets[1:])
 
         def function(*given: Tensor) -> tuple[Tensor, ...]:
@@ -377,10 +385,11 @@ class UpdateFunction:
 
 
 class CompiledRunner(Runner):
-    """Eager until the package of its update is there, and for batches of other shapes.
+    """Eager until the package of its update is there, or on a GPU its CUDA graph, and for batches of other shapes.
 
-    A package of an earlier run serves from the first update on. Before it serves, its gradient and its time are
-    compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line says so.
+    A package of an earlier run serves after the first update, a graph after a few. Before it serves, its gradient and
+    its time are compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line
+    says so.
     """
 
     def __init__(self, learner: Learner):
@@ -389,11 +398,12 @@ class CompiledRunner(Runner):
         self.learner, self.hyper = learner, run.hyper
         of_target = next((part.vector for part in learner.parts if part.vector is not None), None)
         flat, at, self.values = run.vector.flat.detach(), run.vector.weights, np.zeros(len(run.hyper), np.float32)
-        target = torch.zeros(0) if of_target is None else of_target.flat.detach()
+        target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
         self.own = [flat[:at], flat[at:], target, run.vector.grad, torch.from_numpy(self.values)]
+        self.captures, self.came = learner.device.type != "cpu", Counter[Any]()  # a graph, of a kind that comes often
         self.package: Package | None = None
         self.kind: Any = None  # paths and shapes of the leaves that it is for
-        self.call: Compiled | None = None
+        self.call: Compiled | StaticCall | None = None
         self.over = False  # whether it is eager to the end
         self.seconds = math.inf  # of an eager update
         self.started, self.looked = time.perf_counter(), 0.0
@@ -410,7 +420,7 @@ class CompiledRunner(Runner):
         if self.over or tape is not None:
             return eager()
         drawn = self.with_noise(batch, version) if self.draws else batch
-        kind, leaves = _kind_of({"batch": drawn, "state": state})
+        kind, leaves = signature_of({"batch": drawn, "state": state})
         return self._compiled(leaves) if self.call and kind == self.kind else self._eager(eager, kind, leaves)
 
     def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
@@ -435,7 +445,9 @@ class CompiledRunner(Runner):
         size = -(-(parts.lanes if parts.whole else parts.valid.size) // passes.minibatches)
         if size != len(self.index):
             self.index, self.inside = np.zeros(size, np.int64), np.zeros(size, bool)
-        self.rollout, leaves = _kind_of({"batch": parts.rows, "state": parts.state})
+        self.rollout, leaves = signature_of({"batch": parts.rows, "state": parts.state})
+        if isinstance(self.call, StaticCall) and self.rollout == self.kind:
+            leaves = self.call.fill(leaves, len(self.own))  # once for all minibatches
         self.leaves = [*leaves, torch.from_numpy(self.index), torch.from_numpy(self.inside)]
         self.parts = parts
 
@@ -443,11 +455,14 @@ class CompiledRunner(Runner):
         if self.hyper is not self.filled:
             self.values[:], self.filled = list(self.hyper.values()), self.hyper
         numbers, *priority = cast("Compiled", self.call)([*self.own, *leaves])
+        numbers = numbers.cpu()  # a device's are waited for once
         return LossOutput(numbers[0], Metrics(self.names, numbers), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: Any, leaves: list[Tensor]) -> LossOutput:
         before = time.perf_counter()
         scored = eager()
+        if self.call is None:
+            synchronize(self.learner.device)
         now = time.perf_counter()
         self.seconds = min(self.seconds, now - before)
         if now - self.looked > LOOK and self.call is None:
@@ -459,9 +474,15 @@ class CompiledRunner(Runner):
         return scored
 
     def _look(self, kind: Any, leaves: list[Tensor]) -> None:
-        """Have the package compiled when the time has come, and change over once it is there."""
+        """Have the package compiled when the time has come, and change over once it is there; or capture a graph."""
         ctx, package = self.learner.ctx, self.package
         wanted = ctx.control.compile == "on"
+        if self.captures:
+            self.came[kind] += 1
+            if self.came[kind] < OFTEN:
+                return None
+            self.kind, function = kind, self._function(kind)()
+            return self._change_over(lambda: StaticCall(function, [*self.own, *leaves], IN_PLACE), leaves)
         if package is None:
             self.package, self.kind = (package := Package(self._job(kind, leaves))), kind
         if not package.begun and not package.there:
@@ -473,7 +494,10 @@ class CompiledRunner(Runner):
             time.sleep(0.05)
             package.begin()  # where another run was to do it
         if package.done and kind == self.kind:
-            self._change_over(package, leaves)
+            call = package.load()
+            if call is None:
+                return self._stay_eager(package.failure)
+            self._change_over(lambda: call, leaves)
 
     def _pays(self) -> bool:
         """Whether a run is to last long enough, and an update is small enough."""
@@ -483,39 +507,44 @@ class CompiledRunner(Runner):
 
     def _job(self, kind: Any, leaves: list[Tensor]) -> CompileJob:
         """What is compiled: this update of leaves such as these."""
-        passes, (paths, _) = self.learner.spec.passes is not None, kind
-        whole = self.parts is not None and self.parts.whole
-        names, target = tuple(self.hyper), self.target is not None
-        make = UpdateFunction(self.learner.spec.policy, self.loss, target, names, paths, passes, whole)
         parts = [self.loss, *self.policy.modules()]
         own = {m for x in parts if (m := type(x).__module__).split(".")[0] not in ("polyplay", "torch")}
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*self.own, *leaves))
-        return CompileJob(make, shapes, tuple(sorted(own)))
+        return CompileJob(self._function(kind), shapes, tuple(sorted(own)))
 
-    def _change_over(self, package: Package, leaves: list[Tensor]) -> None:
+    def _function(self, kind: Any) -> UpdateFunction:
+        passes, (paths, _) = self.learner.spec.passes is not None, kind
+        whole = self.parts is not None and self.parts.whole
+        names, target = tuple(self.hyper), self.target is not None
+        where = "bfloat16" if self.policy.bf16 else "float32", str(self.learner.device)
+        return UpdateFunction(self.learner.spec.policy, self.loss, target, names, paths, passes, whole, *where)
+
+    def _change_over(self, load: Callable[[], Compiled | StaticCall], leaves: list[Tensor]) -> None:
         """Serve from now on, if the gradient is that of the eager update, which was made of the same batch, and it
-        takes less time.
+        takes less time. Buffers and gradient stay those of that update.
         """
-        call, gradient = package.load(), self.vector.grad.clone()
-        if call is None:
-            return self._stay_eager(package.failure)
-        own, seconds = list(self.own), math.inf
-        own[1] = own[1].clone()  # buffers, which it may write to
-        self.call = lambda given: call([*own, *given[len(own) :]])
-        for _ in range(3):
-            before = time.perf_counter()
-            self._compiled(leaves)
-            seconds = min(seconds, time.perf_counter() - before)
-        self.call, made = None, self.vector.grad.clone()
-        self.vector.grad.copy_(gradient)
+        written, seconds = (self.own[1], self.vector.grad), math.inf
+        before, gradient = (x.clone() for x in written)
+        try:
+            self.call = call = load()
+            for _ in range(3):
+                began = time.perf_counter()
+                self._compiled(leaves)
+                seconds = min(seconds, time.perf_counter() - began)
+            made = self.vector.grad.clone()
+        finally:
+            self.call = None
+            for x, kept in zip(written, (before, gradient), strict=True):
+                x.copy_(kept)
         far = float(torch.linalg.vector_norm(made - gradient) / torch.linalg.vector_norm(gradient).clamp_min(1e-12))
-        if not far <= NEAR:
-            return self._stay_eager(f"the gradient of the compiled one differs by {far:.2g} of its size")
+        way = "captured" if self.captures else "compiled"
         times = f"{seconds * 1e3:.3g} ms instead of {self.seconds * 1e3:.3g}"
+        if not far <= (NEAR_HALF if self.policy.bf16 else NEAR):
+            return self._stay_eager(f"the gradient of the {way} one differs by {far:.2g} of its size")
         if seconds > GAIN * self.seconds and self.learner.ctx.control.compile != "on":
-            return self._stay_eager(f"compiled ones take {times}")
+            return self._stay_eager(f"{way} ones take {times}")
         self.call = call
-        self._say("note", f"updates are compiled from update {self.learner.version + 1:,} on: {times}")
+        self._say("note", f"updates are {way} from update {self.learner.version + 1:,} on: {times}")
 
     def _stay_eager(self, why: str) -> None:
         self.over = True
@@ -545,9 +574,3 @@ class Metrics(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.names)
-
-
-def _kind_of(given: Batch) -> tuple[Any, list[Tensor]]:
-    """What a package is for, and the leaves: dense tensors."""
-    flat = dict(tree.leaves(given))
-    return (tuple(flat), tuple((x.shape, x.dtype) for x in flat.values())), [x.contiguous() for x in flat.values()]

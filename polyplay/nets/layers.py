@@ -100,9 +100,24 @@ def outline() -> contextlib.AbstractContextManager[Any]:
     return torch.device("meta") if _planned.get() else contextlib.nullcontext()
 
 
+_recording = list[None]()  # of all threads: torch runs a GPU's backward passes in one of its own
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Within it, what is computed is recorded, and run again on other numbers later."""
+    _recording.append(None)
+    try:
+        yield
+    finally:
+        _recording.pop()
+
+
 def tracing() -> bool:
-    """Whether a tracer records what is computed: then no number of a tensor may decide on a shape or a branch."""
-    return torch.compiler.is_compiling() or get_proxy_mode() is not None
+    """Whether a tracer, or somebody else, records what is computed: then no number of a tensor may decide on a shape or
+    a branch.
+    """
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None or bool(_recording)
 
 
 def one_hot(x: Tensor, n: int) -> Tensor:
@@ -246,10 +261,14 @@ class Conv2d(nn.Conv2d):
 
 
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
-    """Every layer of these kinds computes with a copy of its weight in bfloat16 while acting in that precision."""
+    """Every layer of these kinds computes with a copy of its weight in bfloat16 while acting in that precision. The
+    copy stays where it is: a CUDA graph reads it there.
+    """
     for layer in layers:
         if isinstance(layer, Linear | Conv2d) and layer.present_half is None:
-            layer.half_weight = layer.weight.detach().to(torch.bfloat16)
+            if layer.half_weight is None:
+                layer.half_weight = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
+            layer.half_weight.copy_(layer.weight.detach())
 
 
 def pad_lanes(lanes: int, device: torch.device) -> int:

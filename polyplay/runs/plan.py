@@ -235,7 +235,8 @@ def _computing(crew: Any) -> str:
         return f"{text} on the CPU, {UPDATES[crew.control.compile]}"
     acting = [r.name for r in crew.roles if r.envs and not r.source]
     others = f" ({acting[0]} on the CPU)" if acting and crew.placement.actors_on == "cpu" else ""
-    return f"{text} on {', '.join(devices)}, {device_name(devices[0])}{others}"
+    graphs = "" if crew.control.compile == "off" else ", by CUDA graphs"
+    return f"{text} on {', '.join(devices)}, {device_name(devices[0])}{others}{graphs}"
 
 
 def _steppers(envs: Any) -> str:
