@@ -193,6 +193,12 @@ COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explain
 
 Key = tuple[int, int, int]  # of random numbers: the run's seed, the learner's index, the update
 Hyper = Mapping[str, Any]  # hyperparameters by name: numbers, or tensors []
+Measure = Callable[[], Iterable[tuple[str, Tensor]]]  # what a loss reports, by name
+
+
+@torch.no_grad()
+def _measured(measure: Measure) -> dict[str, Tensor]:
+    return {name: x.detach() for name, x in measure()}
 
 
 class LazyMetrics(Mapping[str, Tensor]):
@@ -200,13 +206,12 @@ class LazyMetrics(Mapping[str, Tensor]):
     every update is reported.
     """
 
-    def __init__(self, measure: Callable[[], Iterable[tuple[str, Tensor]]]):
+    def __init__(self, measure: Measure):
         self.measure = measure
 
     @cached_property
-    @torch.no_grad()
     def found(self) -> dict[str, Tensor]:
-        return {name: x.detach() for name, x in self.measure()}
+        return _measured(self.measure)
 
     def __getitem__(self, name: str) -> Tensor:
         return self.found[name]
@@ -218,10 +223,9 @@ class LazyMetrics(Mapping[str, Tensor]):
         return len(self.found)
 
 
-def metrics_of(measure: Callable[[], Iterable[tuple[str, Tensor]]]) -> Mapping[str, Tensor]:
+def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
     """What a loss reports, by pairs of name and scalar; a tracer records it with the rest."""
-    metrics = LazyMetrics(measure)
-    return dict(metrics) if tracing() else metrics
+    return _measured(measure) if tracing() else LazyMetrics(measure)
 
 
 class LossOutput(NamedTuple):
