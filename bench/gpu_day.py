@@ -40,15 +40,20 @@ ORDER = ("machine", "tests", "ga3c", "on_policy", "learners", "search", "games",
 TURNS = (
     "`kernels`: kernels of a turn; `busy`: their time over the turn's wall time. The rest is launch cost and waiting."
 )
+GRAPHS = (
+    "`… graph`: the same by CUDA graphs; `differs`: how far their gradient or outputs are from those without, at most, "
+    "over the largest number of these."
+)
 NOTES = {
     "ga3c": "`sps`: predictions/s; `cores`: processor use; `talk`: the ratio on 16 cores and a GPU of its time.",
     "on_policy": "`sps`: agent steps/s. `infer`, `learn`: samples/s of the device alone, one pass, with data that is "
-    f"already there. `limit`: 1/(1/infer + passes/learn). `recorded`: the learner fed from memory. {TURNS}",
+    f"already there. {GRAPHS} `limit`: 1/(1/infer + passes/learn), of the faster ones. `recorded`: the learner fed "
+    f"from memory. {TURNS}",
     "learners": "`rows`: of an update; `transitions`: learnt from per second, samples in the machine's memory; "
-    f"`with_replay`: the same with drawing them and returning priorities on one thread. {TURNS}",
+    f"{GRAPHS} `with_replay`: with drawing them and returning priorities on one thread. {TURNS}",
     "search": "`network alone`: positions that lie on the device; `evaluations`: arrays there and back; "
     "`simulations`: self-play of all players together, each move searched anew with 100 simulations.",
-    "games": f"Samples/s with data that is already there. {TURNS}",
+    "games": f"Samples/s with data that is already there. {GRAPHS} {TURNS}",
 }
 NOTHING = "No speed on a GPU has been measured yet: `bash bench/gpu_day.sh` measures it."
 

@@ -35,9 +35,20 @@ from polyplay.core.machine import cores
 from polyplay.core.tree import Batch
 from polyplay.core.worker import Counters, RunControl, WorkerContext
 from polyplay.envs import Envs
+from polyplay.learning import runners
 from polyplay.learning.learner import Learner, Runner
 from polyplay.learning.loop import learn
-from polyplay.nets.device import enter_device, is_half, synchronize, to_device
+from polyplay.learning.runners import IN_PLACE, CompiledRunner, UpdateFunction
+from polyplay.nets.device import (
+    StaticCall,
+    enter_device,
+    is_half,
+    join_bytes,
+    signature_of,
+    split_bytes,
+    synchronize,
+    to_device,
+)
 from polyplay.nets.factory import build_network
 from polyplay.nets.residual import BoardNetworkFactory
 from polyplay.runs import options
@@ -50,6 +61,7 @@ from polyplay.weights.update import clip_gradient
 
 
 Extras = Callable[[Any], Any]  # adds to rows [T, B] what only this system's learner has
+runners.LOOK = -1.0  # learners capture their updates at once
 
 
 class Wired:
@@ -65,11 +77,12 @@ class Wired:
         self.learns, self.spec = self.learner["spec"], self.system.envs.spec
         self.device = enter_device(self.crew.placement.devices[0])
 
-    def context(self) -> WorkerContext:
-        """The context of its one learner, outside any run."""
+    def context(self, compile: str = "off") -> WorkerContext:  # noqa: A002
+        """The context of its one learner, outside any run. compile: as RunControl has it."""
         counters = Counters(4, (*self.system.metrics, "grad_norm", "learning_rate"))
         how: Row = {"precision": self.options.precision, "device": self.crew.placement.devices[0], "patience": 0.0}
-        return WorkerContext("learn", 0, 1, 0, seed=0, all_counters=counters, control=RunControl(), **how)
+        control = RunControl(compile=compile)
+        return WorkerContext("learn", 0, 1, 0, seed=0, all_counters=counters, control=control, **how)
 
     def rows(self, policy: Any, shape: tuple[int, ...]) -> Any:
         """Rows of noise on the device."""
@@ -90,7 +103,8 @@ def scribble(rows: Any) -> None:
 
 def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extras | None = None) -> Row:
     """Acting for `lanes` at once, and updates of T·B rows, one pass, all of it on the device: samples/s (infer, learn),
-    and what `busy` finds of each. extras: for learners of windows without a last row.
+    the same by CUDA graphs and how far off they are, and what `busy` finds of each without graphs. extras: for learners
+    of windows without a last row.
     """
     device, spec, passes = wired.device, wired.learns, wired.learns.passes
     policy = build_network(spec.policy, 0, wired.options.precision, device)
@@ -109,20 +123,77 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
         with torch.no_grad():
             policy.act(step, state)
 
-    def update() -> None:
-        rows = batch
-        if passes is not None and not spec.loss.whole:
-            targets = spec.loss.prepare(batch)
-            rows = {k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()} | targets
-        run(rows, before, 0)
+    def rows_of() -> Any:
+        if passes is None or spec.loss.whole:
+            return batch
+        return {k: tree.map(lambda x: x[:-1], v) for k, v in batch.items()} | spec.loss.prepare(batch)
+
+    def update(score: Callable[[Any], object] = lambda rows: run(rows, before, 0)) -> None:
+        score(rows_of())
         clip_gradient(vector, spec.update.optim.clip)
         optimizer.step()
 
     policy.cache_weights()
-    found = {"infer": rate(act, lanes, seconds, device), "learn": rate(update, T * B, seconds, device)}
+    half = seconds / 2.0  # as long as both take, with and without graphs
+    found = {"infer": rate(act, lanes, half, device), "learn": rate(update, T * B, half, device)}
     for name, turn, rows in (("infer", act, lanes), ("learn", update, T * B)):
         found |= {f"{name} {k}": v for k, v in busy(turn, rows / found[name], device).items()}
+    try:
+        acts, found["infer differs"] = captured_act(policy, step, state)
+        found["infer graph"] = rate(acts, lanes, half, device)
+        score, found["learn differs"] = captured_update(wired, run, rows_of(), before)
+        found["learn graph"] = rate(lambda: update(score), T * B, half, device)
+    except RuntimeError as e:
+        found["graphs"] = f"none: {(str(e).strip().splitlines() or [''])[0]}"
     return found
+
+
+def captured_act(policy: Any, step: Any, state: Any) -> tuple[Callable[[], object], float]:
+    """Acting by a CUDA graph (on a CPU its rehearsal), and how far its outputs are from those without."""
+    kind, leaves = signature_of({"step": step, "state": state})
+    like: Any = {}
+
+    def function(*given: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        whole = tree.nest(dict(zip(kind[0], given, strict=True)))
+        like["out"], like["after"] = policy.act(whole["step"], whole.get("state", {}))
+        return (join_bytes(like),)
+
+    call = StaticCall(function, leaves)
+    found = split_bytes(call(leaves)[0], like)
+    with torch.no_grad():
+        out, after = policy.act(step, state)
+    return lambda: call(call.static), differs(found, {"out": out, "after": after})
+
+
+def captured_update(wired: Wired, run: Runner, rows: Any, state: Any) -> tuple[Callable[[Any], object], float]:
+    """The gradient of such rows by a CUDA graph (on a CPU its rehearsal), and how far it is from that without."""
+    kind, leaves = signature_of({"batch": rows, "state": state})
+    where = "bfloat16" if run.policy.bf16 else "float32", str(wired.device)
+    function = UpdateFunction(wired.learns.policy, run.loss, False, tuple(run.hyper), kind[0], False, False, *where)()
+    flat, at = run.vector.flat.detach(), run.vector.weights
+    hyper = torch.tensor(list(run.hyper.values()), dtype=torch.float32)
+    own = [flat[:at], flat[at:], flat.new_zeros(0), run.vector.grad, hyper]
+    call = StaticCall(function, [*own, *leaves], IN_PLACE)
+
+    def score(rows: Any) -> None:
+        call([*own, *signature_of({"batch": rows, "state": state})[1]])
+
+    return score, gradients_differ(run, lambda: run(rows, state, 0), lambda: score(rows))
+
+
+def gradients_differ(run: Runner, one: Callable[[], object], other: Callable[[], object]) -> float:
+    """How far apart the gradients are that both leave in the vector."""
+    one()
+    wanted = run.vector.grad.clone()
+    other()
+    return differs({"gradient": run.vector.grad}, {"gradient": wanted})
+
+
+def differs(found: Any, wanted: Any) -> float:
+    """The largest difference of numbers, over the largest of these numbers; of all leaves the worst."""
+    pairs = zip(tree.leaves(found), tree.leaves(wanted), strict=True)
+    both = [(x.double(), y.double()) for (_, x), (_, y) in pairs if x.is_floating_point()]
+    return max(float((x - y).abs().max() / y.abs().max().clamp_min(1e-12)) for x, y in both)
 
 
 def busy(turn: Callable[[], None], wall: float, device: torch.device, turns: int = 3) -> Row:
@@ -153,9 +224,9 @@ def rate(turn: Callable[[], None], rows: int, seconds: float, device: torch.devi
     return turns * rows / (time.perf_counter() - begun)
 
 
-def recorded(wired: Wired, seconds: float) -> float:
+def recorded(wired: Wired, seconds: float, compile: str = "off") -> float:  # noqa: A002
     """Rows/s of the library's own learner from slots that are always full: copies, updates, counts, publishing."""
-    source, queue, ctx = wired.learner["source"], wired.learner["source"].queue, wired.context()
+    source, queue, ctx = wired.learner["source"], wired.learner["source"].queue, wired.context(compile)
     queue.patience = 0.0
     scribble(tree.map(lambda x: x[0], queue.rows))
     for _, x in tree.leaves(queue.rows):
@@ -205,8 +276,8 @@ def filled(replay: Replay, episode: int) -> ReplayBuffer:
 
 
 def learner_alone(wired: Wired, seconds: float, episode: int) -> Row:
-    """Updates of a learner that draws from a replay: from a sample in the machine's memory (updates/s), and with
-    drawing it and returning priorities on the same thread (with_replay/s).
+    """Updates of a learner that draws from a replay: from a sample in the machine's memory (updates/s), the same by a
+    CUDA graph, and with drawing it and returning priorities on the same thread (with_replay/s).
     """
     given = wired.learner["source"].replay
     buffer, learner = filled(given, episode), Learner(wired.context(), wired.learns)
@@ -224,10 +295,19 @@ def learner_alone(wired: Wired, seconds: float, episode: int) -> Row:
     def whole() -> None:
         deque(update(buffer.sample()), 0)
 
-    updates = rate(step, 1, seconds, device)
+    updates = rate(step, 1, seconds / 2.0, device)
     found: Row = {"rows": rows, "updates": updates, "transitions": updates * rows}
-    found["with_replay"] = rate(whole, rows, seconds, device)
-    return found | busy(step, 1.0 / updates, device)
+    found |= busy(step, 1.0 / updates, device)
+    eager, learner.ctx.control.compile = learner.run, "on"
+    learner.run = graph = CompiledRunner(learner)
+    graph.captures = True  # on a CPU a rehearsal
+    found["transitions graph"] = rows * rate(step, 1, seconds / 2.0, device)
+    batch = to_device(item, device)
+    given = batch, batch.get("state", {}), learner.version
+    found["differs"] = gradients_differ(eager, lambda: eager(*given), lambda: graph(*given))
+    if graph.over:
+        found["graphs"] = "none"
+    return found | {"with_replay": rate(whole, rows, seconds, device)}
 
 
 # Whole runs on a machine with a GPU: GA3C beside A3C, the on-policy systems, Pong to a score
@@ -377,6 +457,9 @@ def on_policy(day: Day) -> Iterator[Row]:
         yield row
         yield {"table": "The device alone", **head, **found}
         yield {"table": "Workers' time", **head, **times, "settings": " ".join(f"{k}={v}" for k, v in keywords.items())}
+        if name == CLEANRL and day.left > 2 * ROOM:
+            seen = run_of(day, system, {**given, "compile": "off"}, 4.0)
+            yield {"table": "Without CUDA graphs", **head, "sps": seen.get("sps"), "note": seen.get("note")}
 
 
 def judged(name: str, row: Row) -> Row:
@@ -406,10 +489,13 @@ def limits(system: str, keywords: Row, seconds: float) -> Row:
     lanes = wired.system.envs.lanes // wired.system.envs.groups
     taken = B // passes.minibatches if passes else B
     found: Row = {"lanes": lanes, "rows": T * taken, **alone(wired, lanes, T, taken, seconds)}
-    found["limit"] = 1.0 / (1.0 / found["infer"] + (passes.epochs if passes else 1) / found["learn"])
+    infer, learn = (max(found[k], found.get(f"{k} graph", 0.0)) for k in ("infer", "learn"))
+    found["limit"] = 1.0 / (1.0 / infer + (passes.epochs if passes else 1) / learn)
     if system == "impala":
-        found["recorded"] = recorded(wired, 2 * seconds)
+        found["recorded"] = recorded(wired, seconds)
         found["of_alone"] = found["recorded"] / found["learn"]
+        if wired.device.type == "cuda":
+            found["recorded graph"] = recorded(wired, seconds, "on")
     if wired.device.type == "cuda":
         torch.cuda.empty_cache()
     return found
@@ -483,7 +569,7 @@ SIMULATIONS = 1600  # of a move (Silver et al. 2017)
 
 def learners(day: Day) -> Iterator[Row]:
     """Updates of learners that draw from a replay, which noise has filled."""
-    for name in (*LEARNERS,)[1:4] if day.short else LEARNERS:
+    for name in (*LEARNERS,)[2:4] if day.short else LEARNERS:
         system, keywords = LEARNERS[name]
         keywords = {"capacity": 40_000, "learning_starts": 4_000, **keywords}
         if day.short:

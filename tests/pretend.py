@@ -24,6 +24,8 @@ CUDA = torch.device("cuda", 0)
 WAITS: Counter[str] = Counter()  # what a worker waits for a device for: "number"s, copies "back"; copies "there"
 aten = torch.ops.aten
 ACROSS = {aten.copy_.default, aten._to_copy.default}
+CAPTURED = list[None]()  # not empty: a graph is recorded, which copies nothing to or from the host and asks for nothing
+ASKS = {aten.nonzero.default, aten.masked_select.default, aten._unique2.default, aten.repeat_interleave.Tensor}
 BY_INDEX = {aten.index.Tensor, aten.index_put_.default, aten.index_put.default, aten._index_put_impl_.default}
 
 
@@ -55,6 +57,7 @@ class Far(torch.Tensor):
 
     def item(self) -> Any:
         """A number is waited for. (In C++ these ask for a guard of the device, which a build for the CPU lacks.)"""
+        refuse("item")
         WAITS["number"] += 1
         return self.inner.item()
 
@@ -68,6 +71,7 @@ class Far(torch.Tensor):
         return bool(self.item())
 
     def tolist(self) -> Any:
+        refuse("tolist")
         WAITS["back"] += 1
         return self.inner.tolist()
 
@@ -94,10 +98,13 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     if func in ACROSS:
         there = there if func is aten._to_copy.default else isinstance(args[0], Far)
         if len(far) < len(leaves) if there else far:
+            refuse(func)
             WAITS["there" if there else "back"] += 1
     elif far:
         near = [x for x in leaves if not isinstance(x, Far) and x.dim()]
-        if func in BY_INDEX:  # whose positions may be on the CPU
+        if func in ASKS or (func in BY_INDEX and any(x is not None and x.dtype == torch.bool for x in args[1])):
+            refuse(func)
+        if func in BY_INDEX and not CAPTURED:  # whose positions may be on the CPU
             near = [x for x in near if not any(x is i for i in args[1])]
         if near:
             raise RuntimeError(f"{func}: expected all tensors on cuda:0, found {[tuple(x.shape) for x in near]} on cpu")
@@ -111,6 +118,27 @@ def run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     copied = lambda x: x.clone() if func is aten._to_copy.default and any(x is y for y in leaves) else x  # noqa: E731
     wrap = lambda x: known[id(x)] if id(x) in known else Far(copied(x))  # noqa: E731
     return tree_map(lambda x: wrap(x) if isinstance(x, torch.Tensor) else x, given)
+
+
+def refuse(what: Any) -> None:
+    """What a GPU can't do while a graph is recorded."""
+    if CAPTURED:
+        raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
+
+
+def record_graph(run: Any) -> Any:
+    """In the place of device._record_graph."""
+
+    def captured() -> Any:
+        CAPTURED.append(None)
+        try:
+            return run()
+        finally:
+            CAPTURED.pop()
+
+    for _ in range(device.WARM):
+        run()
+    return device._run_again(captured)
 
 
 class Half(TorchFunctionMode):
@@ -140,6 +168,7 @@ def pretended(patch: Any) -> Iterator[Pretend]:
     mode = Pretend()
     queue = SimpleNamespace(synchronize=lambda: WAITS.update(["stream"]))
     patch.setattr(device, "available", lambda: 1)
+    patch.setattr(device, "_record_graph", record_graph)
     patch.setattr(actor_critic, "precision_of", precision_of)
     for name, what in {
         "amp.common.amp_definitely_not_available": lambda: False,

@@ -24,6 +24,7 @@ from polyplay.nets.layers import join_tapes
 from polyplay.weights import optimizers
 from polyplay.weights.params import FlatParams, Params
 from polyplay.weights.update import OptimizerSpec, clip_gradient
+from tests.learning.test_graphs import LEARNERS, compared
 from tests.reports import rows
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(300)]
@@ -145,6 +146,37 @@ def test_an_update_waits_for_two_numbers_alone():
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert np.isfinite(float(scored.loss))
+
+
+@pytest.mark.filterwarnings("error:acting stays eager")
+@pytest.mark.parametrize("name", ["ppo", "ppo lstm", "impala gru", "dqn", "rainbow", "r2d2"])
+def test_an_update_by_a_graph_is_the_one_without(name, tmp_path, monkeypatch):
+    """With hyperparameters, targets, noise, weights of importance that change. Replicas act by graphs too."""
+    for run in compared(name.split()[0], monkeypatch, tmp_path / "run", 1e-4, **{**LEARNERS[name], "device": "cuda"}):
+        assert not run.over
+        assert run.served > 20
+
+
+@pytest.mark.filterwarnings("error:acting stays eager")
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_acting_by_a_graph_is_acting(precision):
+    torch.manual_seed(3)
+    policy = set_precision(factory.make("nature", SPEC, core="lstm", core_size=32, previous=True).to(GPU), precision)
+    vector, batch = FlatParams(policy), _rows(12, 3)
+    plain, captured = actor.PlayerOnDevice(policy, GPU), actor.CapturedPlayer(policy, GPU)
+    state = plain.initial(3)
+    for t in range(12):
+        vector.flat.mul_(1.001)  # weights change where they are
+        policy.cache_weights()
+        step = {k: batch[k][t] for k in ("obs", "reward", "first")} | {"noise": torch.rand(3, 1)}
+        with torch.no_grad():
+            (one, after), (other, behind) = plain.act(step, state), captured.act(step, state)
+        for k in ("logp", "value"):
+            assert torch.allclose(one[k], other[k], atol=1e-4 if precision == "float32" else 1e-2), k
+        for k in ("h", "c"):
+            assert torch.allclose(after[k], behind[k], atol=1e-4 if precision == "float32" else 1e-2), k
+        state = after
+    assert len(captured.calls) == 1
 
 
 @pytest.mark.parametrize("name", optimizers.NAMES)

@@ -11,6 +11,8 @@ import pytest
 
 import polyplay
 from polyplay.core import checkpoint
+from polyplay.learning import runners
+from tests.learning.test_graphs import compared
 from tests.pretend import WAITS, Far, pretended
 from tests.reports import rows
 
@@ -86,19 +88,34 @@ def test_a_checkpoint_of_one_goes_on_on_the_other(name, tmp_path, monkeypatch):
     np.testing.assert_allclose(_losses(tmp_path / "run"), _losses(tmp_path / "whole"), rtol=5e-3, atol=1e-3)
 
 
-def test_a_step_waits_once_and_an_update_thrice(tmp_path, monkeypatch):
-    """One copy back per call of the policy; per update the gradient's norm, the loss, all metrics together."""
+@pytest.mark.parametrize("how", ["off", "on"])
+def test_a_step_waits_once_and_an_update_thrice(how, tmp_path, monkeypatch):
+    """One copy back per call of the policy; per update the gradient's norm, the loss, all metrics together. By a CUDA
+    graph the loss is with the metrics.
+    """
+    monkeypatch.setattr(runners, "LOOK", -1.0)
     found = []
     for updates in (4, 9):
         with pretended(monkeypatch):
             more = {**CATCH, **ONE, "lanes": 40, "steps": updates * 120}  # of fewer rows, metrics are rare
-            run = polyplay.train("a2c", run=str(tmp_path / str(updates)), device="cuda", **more)
+            run = polyplay.train("a2c", run=str(tmp_path / str(updates)), device="cuda", compile=how, **more)
         found.append((run.summary["updates"], dict(WAITS)))
     (few, before), (many, after) = found
     each = {k: (after[k] - before[k]) / (many - few) for k in before}
-    assert each["number"] == 2
+    assert each["number"] == (2 if how == "off" else 1)
     assert each["back"] == (3 + 1) + 1  # acts of 3 rows, and of the last one again; metrics
     assert each["stream"] == 1  # before slots are given back
+
+
+@pytest.mark.filterwarnings("error:acting stays eager")
+@pytest.mark.parametrize("name", RUNS)
+def test_updates_and_acts_there_are_captured(name, tmp_path, monkeypatch):
+    """Nothing in them waits for the device, or copies between it and the CPU; each gives what the eager one does."""
+    with pretended(monkeypatch):
+        made = compared(_system(name), monkeypatch, tmp_path / "run", near=1e-5, device="cuda", **RUNS[name])
+    assert made
+    assert not any(run.over for run in made)
+    assert all(run.served for run in made)
 
 
 def test_replicas_elsewhere_stay_equal_to_the_bit(tmp_path, monkeypatch):

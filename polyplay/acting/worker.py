@@ -66,7 +66,12 @@ def act(
     with contextlib.closing(open_pool(ctx, envs, saved)) as pool:
         producer = out.producer(ctx.index)
         producer.give(saved.get("flight", {}), actor_checkpoint.slots_read(ctx, out))
-        actor = Actor(ctx, pool, [LanePlayer(player_from_cpu(net, ctx.device), producer)], ctx.index * envs.lanes)
+        actor = Actor(
+            ctx,
+            pool,
+            [LanePlayer(player_from_cpu(net, ctx.device, ctx.control.compile), producer)],
+            ctx.index * envs.lanes,
+        )
         actor.explore, actor.held = explore, held
         if "pool" in saved:
             actor.load(saved)
@@ -101,7 +106,7 @@ def predict(
         yield
     net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
     params.reader(net)
-    player = player_from_cpu(net, ctx.device)
+    player = player_from_cpu(net, ctx.device, ctx.control.compile)
     agents.open(ctx, player)
     for chunks in Predictor(ctx, agents, player, lambda: params.counts.version).chunks():
         for slot, length in chunks:
@@ -223,7 +228,7 @@ class Seat(LanePlayer):
     def __init__(self, ctx: WorkerContext, policy: PolicyFactory, producer: Producer, params: AgentParams, lag: int):
         self.ctx, self.producer, self.params, self.lag = ctx, producer, params, lag
         self.net = build_network(policy, ctx.seed, ctx.precision, enter_device(ctx.device))
-        self.vector, self.network = FlatParams(self.net), player_from_cpu(self.net, ctx.device)
+        self.vector, self.network = FlatParams(self.net), player_from_cpu(self.net, ctx.device, ctx.control.compile)
         super().__init__(self.network, producer)
         self.seats_of_agent = 1  # players of the same agent at the table
 

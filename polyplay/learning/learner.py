@@ -305,9 +305,9 @@ class LearnerSpec(Holder):
         return [*made, f"loss    {self.loss.title}", f"update  {self.update.title()}", *parts]
 
 
-# rows of an update: of fewer, reading the metrics costs as much as the loss, and a tenth of updates report, as where
-# several are made of a rollout
-FEW = 64
+# rows of an update, and weights: of fewer, reading the metrics costs as much as the loss, and a tenth of updates
+# report, as where several are made of a rollout
+FEW, SMALL = 64, 100_000
 GOLDEN = 0.6180339887498949  # spreads that tenth evenly, whichever of the updates a learner makes
 
 
@@ -494,7 +494,8 @@ class Learner:
         self.version, self.learnt = counts.version, counts.learnt
         self.lags.append(lags)
         counters.set("updates", self.version - counts.begun)
-        if (lags.size >= FEW and self.spec.passes is None) or (self.version - 1) * GOLDEN % 1.0 < 0.1:
+        large = self.update.vector.weights >= SMALL and self.spec.passes is None and lags.size >= FEW
+        if large or (self.version - 1) * GOLDEN % 1.0 < 0.1:
             scheduled = {s.name: self.run.hyper[s.name] for s in self.spec.hyperparameters.schedules}
             counters.losses({**to_floats(metrics), **scheduled, "grad_norm": norm, "learning_rate": rate})
         for part in self.parts:

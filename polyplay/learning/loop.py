@@ -316,7 +316,7 @@ class InlineFeed(ActingFeed):
             reuses = ctx.control.reuse and learner.spec.loss.recalls and ctx.control.compile != "on"
             if reuses and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
-            player = player_from_cpu(self.recorder or policy, learner.device)
+            player = player_from_cpu(self.recorder or policy, learner.device, ctx.control.compile)
             self.actor = Actor(ctx, self.pool, [LanePlayer(player, slots)], ctx.index * envs.lanes)
             self.actor.move_rows(place)
             self.collate = collator_for(slots, envs.groups, place)
@@ -358,8 +358,9 @@ class EpisodeFeed(ActingFeed):
         lanes, update = source.envs.lanes, learner.update
         self.slots = TrainingQueue(*_rows(learner, source.envs), source.steps, lanes, lanes)
         self.slots.patience = ctx.patience
-        self.table = LaneTable(source.envs, self.slots, ctx.index * lanes).open(ctx, learner.policy)
-        self.predictor = Predictor(ctx, self.table, learner.policy, update.refresh)
+        player = player_from_cpu(learner.policy, learner.device, ctx.control.compile)
+        self.table = LaneTable(source.envs, self.slots, ctx.index * lanes).open(ctx, player)
+        self.predictor = Predictor(ctx, self.table, player, update.refresh)
 
     def items(self) -> Iterator[Rollout | None]:
         for chunks in self.predictor.chunks(renew=self.learner.update.refresh):

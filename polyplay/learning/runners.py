@@ -27,6 +27,7 @@ from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick
 from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput
 from polyplay.learning.packages import Compiled, CompileJob, Package, one_line
 from polyplay.learning.unreal import WithAuxiliary
+from polyplay.nets.device import StaticCall, signature_of, synchronize
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy, PolicyFactory
@@ -313,33 +314,32 @@ def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[B
     return act
 
 
-# One thread, by a function of tensors that was compiled ahead of time.
+# One thread, by a function of tensors that was compiled ahead of time, or is a CUDA graph.
 
 
-WAIT = 3.0  # seconds of learning before a run compiles what it does: what is over sooner has nothing of it
+WAIT = 5.0  # seconds of learning before a run compiles what it does: what is over sooner has nothing of it
 LEFT = 20.0  # seconds that a run has to go on for it, by its speed so far
 LOOK = 0.25  # seconds between two looks whether the compiler is done
 LONG = 0.05  # seconds of an eager update: in longer ones computing takes most, compiled or not
 GAIN = 0.9  # of the eager seconds, at most, that compiled ones may take
-NEAR = 1e-3  # of the gradient's size, at most, that the compiled one is away from the eager one
+NEAR, NEAR_HALF = 1e-3, 1e-2  # of the gradient's size, at most, that its gradient is away, in bfloat16
 SHARE = 0.25  # of the updates, at least, that have batches of the kind that a package is compiled for
 KINDS = 4  # packages of a run that waits for them, at most
+OFTEN = 3  # updates of one kind, the last of which captures it: some sources give batches of any size
+IN_PLACE = 4  # arguments of the function that never move: weights, buffers, target, gradient
 
 
 def compile_updates(learner: Learner) -> None:
-    """Have the updates of a learner compiled ahead of time where they can be: of one thread on a CPU, in float32."""
-    how = learner.ctx.control.compile
-    large = how == "auto" and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())
-    if how == "off" or large:
+    """Have the updates of a learner captured as a CUDA graph, or compiled ahead of time where they can be: of one
+    thread on a CPU, in float32.
+    """
+    how, far = learner.ctx.control.compile, learner.device.type != "cpu"
+    if how == "off" or (how == "auto" and not far and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())):
         return
-    others = {
-        f"they are computed by {learner.device.type}": learner.device.type != "cpu",
-        "they are computed in bfloat16": learner.policy.bf16,
-        "several threads compute them": type(learner.run) is not Runner,
-    }
-    if any(others.values()):
-        why = next(why for why, is_so in others.items() if is_so)
+    threads = type(learner.run) is not Runner
+    if threads or (learner.policy.bf16 and not far):
         if how == "on" and learner.ctx.index == 0:
+            why = "several threads compute them" if threads else "they are computed in bfloat16"
             learner.ctx.log("caution", f"updates stay eager: {why}")
         return
     learner.run = CompiledRunner(learner)
@@ -362,9 +362,11 @@ class UpdateFunction:
     paths: tuple[str, ...]
     minibatch: bool = False
     whole: bool = False  # minibatches have whole lanes
+    precision: str = "float32"
+    device: str = "cpu"
 
     def __call__(self) -> Callable[..., tuple[Tensor, ...]]:
-        nets = [build_network(self.policy, 0) for _ in range(1 + self.target)]
+        nets = [build_network(self.policy, 0, self.precision, self.device) for _ in range(1 + self.target)]
         update = make_update(nets[0], self.loss, *nets[1:])
 
         def function(*given: Tensor) -> tuple[Tensor, ...]:
@@ -400,14 +402,15 @@ class BatchKind:
     updates: int = 0
     seconds: float = math.inf  # of an eager update
     package: Package | None = None
-    call: Compiled | None = None
+    call: Compiled | StaticCall | None = None
 
 
 class CompiledRunner(Runner):
-    """Eager until the package of its update is there, and for batches of other kinds.
+    """Eager until the package of its update is there, or on a GPU its CUDA graph, and for batches of other kinds.
 
-    A package of an earlier run serves from the first update on. Before it serves, its gradient and its time are
-    compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line says so.
+    A package of an earlier run serves after the first update, a graph after a few. Before it serves, its gradient and
+    its time are compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line
+    says so.
     """
 
     def __init__(self, learner: Learner):
@@ -416,8 +419,9 @@ class CompiledRunner(Runner):
         self.learner, self.hyper, self.waits = learner, run.hyper, learner.ctx.control.compile == "on"
         of_target = next((part.vector for part in learner.parts if part.vector is not None), None)
         flat, at, self.values = run.vector.flat.detach(), run.vector.weights, np.zeros(len(run.hyper), np.float32)
-        target = torch.zeros(0) if of_target is None else of_target.flat.detach()
+        target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
         self.own = [flat[:at], flat[at:], target, run.vector.grad, torch.from_numpy(self.values)]
+        self.captures = learner.device.type != "cpu"  # a graph
         self.kinds, self.updates = dict[Any, BatchKind](), 0  # eager ones
         self.over = False  # whether it is eager to the end
         self.started, self.begun, self.looked = time.perf_counter(), learner.remaining, 0.0
@@ -461,31 +465,35 @@ class CompiledRunner(Runner):
         if size != len(self.index):
             self.index, self.inside = np.zeros(size, np.int64), np.zeros(size, bool)
         self.rollout, leaves = self._kind_of({"batch": parts.rows, "state": parts.state}, minibatch=True)
+        if isinstance(self.rollout.call, StaticCall):
+            leaves = self.rollout.call.fill(leaves, len(self.own))  # once for all minibatches
         self.leaves = [*leaves, torch.from_numpy(self.index), torch.from_numpy(self.inside)]
         self.parts = parts
 
     def _kind_of(self, given: Batch, minibatch: bool = False) -> tuple[BatchKind, list[Tensor]]:
-        """What a package is for, and the leaves: dense tensors."""
-        flat = dict(tree.leaves(given))
-        name = (minibatch, *flat, *((x.shape, x.dtype) for x in flat.values()))
+        """What a package is for, and the leaves."""
+        (paths, shapes), leaves = signature_of(given)
+        name = minibatch, paths, shapes
         kind = self.kinds.get(name)
         if kind is None:
-            kind = self.kinds[name] = BatchKind(tuple(flat), minibatch)
-        return kind, [x.contiguous() for x in flat.values()]
+            kind = self.kinds[name] = BatchKind(paths, minibatch)
+        return kind, leaves
 
-    def _compiled(self, call: Compiled, leaves: list[Tensor]) -> LossOutput:
+    def _compiled(self, call: Compiled | StaticCall, leaves: list[Tensor]) -> LossOutput:
         if self.hyper is not self.filled:
             self.values[:], self.filled = list(self.hyper.values()), self.hyper
         numbers, *priority = call([*self.own, *leaves])
+        numbers = numbers.cpu()  # a device's are waited for once
         return LossOutput(numbers[0], Metrics(self.names, numbers), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
         """Score eagerly, and look for the package. A run that waits for it has it from this very update on, so that it
         can be repeated.
         """
-        buffers = self.own[1].clone() if self.waits else None
+        buffers = self.own[1].clone() if self.waits and not self.captures else None
         before = time.perf_counter()
         scored = eager()
+        synchronize(self.learner.device)
         now = time.perf_counter()
         kind.seconds, kind.updates, self.updates = min(kind.seconds, now - before), kind.updates + 1, self.updates + 1
         if self.waits or now - self.looked > LOOK:
@@ -502,23 +510,31 @@ class CompiledRunner(Runner):
         return self._compiled(kind.call, leaves)
 
     def _look(self, kind: BatchKind, leaves: list[Tensor]) -> None:
-        """Have the package compiled when the time has come, and change over once it is there."""
-        package, ctx = kind.package, self.learner.ctx
+        """Have the package compiled when the time has come, and change over once it is there; or capture a graph."""
+        package, rare = kind.package, kind.updates < SHARE * self.updates
+        if self.captures:
+            if kind.updates >= OFTEN and not rare:
+                function = self._function(kind)()
+                self._change_over(kind, lambda: StaticCall(function, [*self.own, *leaves], IN_PLACE), leaves)
+            return
         if package is None:
             enough = sum(k.package is not None for k in self.kinds.values()) == KINDS
-            if enough if self.waits else kind.updates < SHARE * self.updates:
+            if enough if self.waits else rare:
                 return
             package = kind.package = Package(self._job(kind, leaves))
         if not package.done and (self.waits or self._pays(kind)):
             package.begin()
         before = time.perf_counter()
         while self.waits and not package.done:
-            ctx.turn()
+            self.learner.ctx.turn()
             time.sleep(0.05)
-            package.begin()
+            package.begin()  # where another run was to do it
         self.learner.update.waited += time.perf_counter() - before
         if package.done:
-            self._change_over(kind, package, leaves)
+            call = package.load()
+            if call is None:
+                return self._stay_eager(package.failure)
+            self._change_over(kind, lambda: call, leaves)
 
     def _pays(self, kind: BatchKind) -> bool:
         """Whether a run is to last long enough, and an update is small enough."""
@@ -528,42 +544,48 @@ class CompiledRunner(Runner):
 
     def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
         """What is compiled: this update of leaves such as these."""
-        whole = kind.minibatch and self.parts is not None and self.parts.whole
-        names, target = tuple(self.hyper), self.target is not None
-        make = UpdateFunction(self.learner.spec.policy, self.loss, target, names, kind.paths, kind.minibatch, whole)
         parts = [self.loss, *self.policy.modules(), *([self.loss.loss] if isinstance(self.loss, WithAuxiliary) else [])]
         modules = {of.__module__ for x in parts for of in type(x).__mro__}
         own = {name for name in modules if name.split(".")[0] not in ("polyplay", "torch", *sys.stdlib_module_names)}
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*self.own, *leaves))
-        return CompileJob(make, shapes, tuple(sorted(own)))
+        return CompileJob(self._function(kind), shapes, tuple(sorted(own)))
 
-    def _change_over(self, kind: BatchKind, package: Package, leaves: list[Tensor]) -> None:
+    def _function(self, kind: BatchKind) -> UpdateFunction:
+        whole = kind.minibatch and self.parts is not None and self.parts.whole
+        names, target = tuple(self.hyper), self.target is not None
+        where = "bfloat16" if self.policy.bf16 else "float32", str(self.learner.device)
+        made = self.learner.spec.policy, self.loss, target, names, kind.paths, kind.minibatch, whole
+        return UpdateFunction(*made, *where)
+
+    def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor]) -> None:
         """Serve from now on, if the gradient is that of the eager update, which was made of the same batch, and it
-        takes less time.
+        takes less time. Buffers and gradient stay those of that update.
         """
-        call, gradient = package.load(), self.vector.grad.clone()
-        if call is None:
-            return self._stay_eager(package.failure)
-        own, seconds = [self.own[0].clone(), self.own[1].clone(), *self.own[2:]], math.inf  # nobody else changes these
-        if self.learner.spec.update.asynchronous:  # others have changed the weights since
-            eager = list(own)
-            eager[1], eager[3] = own[1].clone(), gradient
+        written, seconds = (self.own[1], self.vector.grad), math.inf
+        before, gradient = (x.clone() for x in written)
+        weights, wanted = self.own[0].clone(), gradient.clone()
+        if self.learner.spec.update.asynchronous and not self.captures:  # others have changed the weights since
             with torch.random.fork_rng(devices=[]):  # networks are made
-                package.job.make()(*eager, *leaves)
-        for _ in range(3):
-            before = time.perf_counter()
-            self._compiled(lambda given: call([*own, *given[len(own) :]]), leaves)
-            seconds = min(seconds, time.perf_counter() - before)
-        made = self.vector.grad.clone()
-        self.vector.grad.copy_(gradient)
-        far = float(torch.linalg.vector_norm(made - gradient) / torch.linalg.vector_norm(gradient).clamp_min(1e-6))
-        if not far <= NEAR:
-            return self._stay_eager(f"the gradient of the compiled one differs by {far:.2g} of its size")
+                self._function(kind)()(weights, before.clone(), self.own[2], wanted, *self.own[4:], *leaves)
+        try:
+            call = load()
+            for _ in range(3):
+                began = time.perf_counter()
+                self._compiled(call if self.captures else lambda given: call([weights, *given[1:]]), leaves)
+                seconds = min(seconds, time.perf_counter() - began)
+            made = self.vector.grad.clone()
+        finally:
+            for x, kept in zip(written, (before, gradient), strict=True):
+                x.copy_(kept)
+        far = float(torch.linalg.vector_norm(made - wanted) / torch.linalg.vector_norm(wanted).clamp_min(1e-6))
+        way = "captured" if self.captures else "compiled"
         times = f"{seconds * 1e3:.3g} ms instead of {kind.seconds * 1e3:.3g}"
+        if not far <= (NEAR_HALF if self.policy.bf16 else NEAR):
+            return self._stay_eager(f"the gradient of the {way} one differs by {far:.2g} of its size")
         if seconds > GAIN * kind.seconds and not self.waits:
-            return self._stay_eager(f"compiled ones take {times}")
+            return self._stay_eager(f"{way} ones take {times}")
         kind.call = call
-        self._say("note", f"updates are compiled from update {self.learner.version + 1:,} on: {times}")
+        self._say("note", f"updates are {way} from update {self.learner.version + 1:,} on: {times}")
 
     def _stay_eager(self, why: str) -> None:
         self.over = True

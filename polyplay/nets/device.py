@@ -13,7 +13,7 @@ import contextlib
 import functools
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,6 +24,7 @@ from polyplay.core import tree
 from polyplay.core.errors import UserError
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch, Tree
+from polyplay.nets.layers import recording
 from polyplay.nets.policy import Policy
 
 
@@ -78,14 +79,25 @@ def to_host(x: Tensor | np.ndarray) -> np.ndarray:
 
 def fetch_outputs(batch: Batch) -> Batch:
     """A device's tensors on the CPU, by one copy: a copy each would wait for the device each."""
-    found = ((path, x.contiguous()) for path, x in tree.leaves(batch))
-    leaves = sorted(found, key=lambda leaf: -leaf[1].element_size())
-    if not leaves:
-        return {}
-    flat = torch.cat([x.flatten().view(torch.uint8) for _, x in leaves]).cpu()
-    parts = flat.split([x.numel() * x.element_size() for _, x in leaves])  # largest numbers first: each part is aligned
+    return split_bytes(join_bytes(batch).cpu(), batch) if any(tree.leaves(batch)) else {}
+
+
+def join_bytes(batch: Batch) -> Tensor:
+    """All tensors as bytes, side by side."""
+    return torch.cat([x.contiguous().flatten().view(torch.uint8) for _, x in _by_size(batch)])
+
+
+def split_bytes(flat: Tensor, like: Batch) -> Batch:
+    """The inverse. like: tensors of the same shapes and types."""
+    leaves = _by_size(like)
+    parts = flat.split([x.numel() * x.element_size() for _, x in leaves])
     back = {path: part.view(x.dtype).view(x.shape) for (path, x), part in zip(leaves, parts, strict=True)}
-    return tree.nest({path: back[path] for path, _ in tree.leaves(batch)})
+    return tree.nest({path: back[path] for path, _ in tree.leaves(like)})
+
+
+def _by_size(batch: Batch) -> list[tuple[str, Tensor]]:
+    """Its leaves, the largest numbers first: so each is aligned."""
+    return sorted(tree.leaves(batch), key=lambda leaf: -leaf[1].element_size())
 
 
 def to_floats(scalars: Mapping[str, Tensor]) -> dict[str, float]:
@@ -113,6 +125,83 @@ class HostCopy:
     def put(self) -> None:
         if self.far:
             self.tensor.copy_(self.copy)
+
+
+# CUDA graphs: the kernels of a function, recorded once and then launched together. They read and write the memory that
+# they were recorded with, and every number that the host had then is a constant of them.
+
+
+Function = Callable[..., tuple[Tensor, ...]]
+WARM = 3  # calls before one is recorded, in which libraries make what they need
+
+
+class StaticCall:
+    """A function of tensors that runs on the same memory every time: on a GPU as one CUDA graph. On a CPU it is called
+    again, for rehearsals: so an argument that was forgotten shows there too.
+
+    given: the arguments, as examples. The first `fixed` of them never move, and are used where they are; of the others
+    it has copies on the device, which each call fills. Making it runs the function. Raises RuntimeError: it waits for
+    the device, or there is no memory.
+    """
+
+    def __init__(self, function: Function, given: Sequence[Tensor], fixed: int = 0, device: torch.device | None = None):
+        device = given[0].device if device is None else device
+        copies = (x.detach().to(device, copy=True) for x in given[fixed:])
+        self.function, self.static = function, [*given[:fixed], *copies]
+        self._replay, self._outputs = (_run_again if device.type == "cpu" else _record_graph)(self._run)
+
+    def _run(self) -> tuple[Tensor, ...]:
+        with torch.no_grad(), recording():
+            return self.function(*self.static)
+
+    def fill(self, given: Sequence[Tensor], at: int = 0) -> list[Tensor]:
+        """Copy these arguments, from the `at`-th on, to their places, which it gives. What is there already, as the
+        places themselves are, is not copied.
+        """
+        places = self.static[at : at + len(given)]
+        for place, x in zip(places, given, strict=True):
+            if place is not x:
+                place.copy_(x, non_blocking=True)
+        return places
+
+    def __call__(self, given: Sequence[Tensor]) -> list[Tensor]:
+        """What the function gives: the caller's own tensors."""
+        self.fill(given)
+        self._replay()
+        return [x.clone() for x in self._outputs]
+
+
+Recorded = tuple[Callable[[], None], tuple[Tensor, ...]]  # computes the outputs again, where they are
+
+
+def _record_graph(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
+    """As torch's notes on CUDA graphs have it: first on a stream beside. Other threads may use the device meanwhile."""
+    side, here = torch.cuda.Stream(), torch.cuda.current_stream()
+    side.wait_stream(here)
+    with torch.cuda.stream(side):
+        for _ in range(WARM):
+            run()
+    here.wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        outputs = run()
+    return graph.replay, outputs
+
+
+def _run_again(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
+    outputs = run()
+
+    def replay() -> None:
+        for out, x in zip(outputs, run(), strict=True):
+            out.copy_(x)
+
+    return replay, outputs
+
+
+def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
+    """What a function of such tensors is recorded or compiled for, and the leaves: dense tensors."""
+    flat = dict(tree.leaves(given))
+    return (tuple(flat), tuple((x.shape, x.dtype) for x in flat.values())), [x.contiguous() for x in flat.values()]
 
 
 # -------------------------------------------------------------------------------------------------- page-locked memory

@@ -100,9 +100,24 @@ def outline() -> contextlib.AbstractContextManager[Any]:
     return torch.device("meta") if _planned.get() else contextlib.nullcontext()
 
 
+_recording = list[None]()  # of all threads: torch runs a GPU's backward passes in one of its own
+
+
+@contextlib.contextmanager
+def recording() -> Iterator[None]:
+    """Within it, what is computed is recorded, and run again on other numbers later."""
+    _recording.append(None)
+    try:
+        yield
+    finally:
+        _recording.pop()
+
+
 def tracing() -> bool:
-    """Whether a tracer records what is computed: then no number of a tensor may decide on a shape or a branch."""
-    return torch.compiler.is_compiling() or get_proxy_mode() is not None
+    """Whether a tracer, or somebody else, records what is computed: then no number of a tensor may decide on a shape or
+    a branch.
+    """
+    return torch.compiler.is_compiling() or get_proxy_mode() is not None or bool(_recording)
 
 
 def one_hot(x: Tensor, n: int) -> Tensor:
@@ -113,6 +128,11 @@ def one_hot(x: Tensor, n: int) -> Tensor:
 _TILE = 8  # rows (and, in narrow layers, columns) that BLAS kernels take at once, or a multiple of that
 _LEAST = 16  # rows: Intel's processors take other kernels for fewer
 _NARROW = 16
+
+
+def spare_rows(n: int) -> int:
+    """The number of rows to add to n for whole tiles."""
+    return max(_LEAST, n + -n % _TILE) - n
 
 
 class Linear(nn.Linear):
@@ -150,7 +170,7 @@ class Linear(nn.Linear):
         if x.device.type != "cpu" or not self.exact:
             return F.linear(x, weight, self.bias)
         n = x.shape[0]
-        rows = max(_LEAST, n + -n % _TILE) - n
+        rows = spare_rows(n)
         columns = -x.shape[1] % _TILE if self.out_features < _NARROW else 0
         if not rows and not columns:
             return F.linear(x, weight, self.bias)
@@ -206,8 +226,8 @@ class RepeatedLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self._open is None:
             return super().forward(x)
-        rows = max(_LEAST, len(x) + -len(x) % _TILE) if self.exact and x.device.type == "cpu" else len(x)
-        padded = F.pad(x, (0, 0, 0, rows - len(x))) if rows > len(x) else x
+        rows = spare_rows(len(x)) if self.exact and x.device.type == "cpu" else 0
+        padded = F.pad(x, (0, 0, 0, rows)) if rows else x
         bias, (token, uses) = None if self.bias is None else self.bias.detach(), self._open
         out: Tensor = _WithFactors.apply(padded, self.weight.detach(), bias, uses, None, token)
         return out[: len(x)]
@@ -241,10 +261,14 @@ class Conv2d(nn.Conv2d):
 
 
 def cache_half_weights(layers: Iterable[nn.Module]) -> None:
-    """Every layer of these kinds computes with a copy of its weight in bfloat16 while acting in that precision."""
+    """Every layer of these kinds computes with a copy of its weight in bfloat16 while acting in that precision. The
+    copy stays where it is: a CUDA graph reads it there.
+    """
     for layer in layers:
         if isinstance(layer, Linear | Conv2d) and layer.present_half is None:
-            layer.half_weight = layer.weight.detach().to(torch.bfloat16)
+            if layer.half_weight is None:
+                layer.half_weight = torch.empty_like(layer.weight, dtype=torch.bfloat16, requires_grad=False)
+            layer.half_weight.copy_(layer.weight.detach())
 
 
 def pad_lanes(lanes: int, device: torch.device) -> int:

@@ -9,10 +9,12 @@ from abc import abstractmethod
 from collections.abc import Collection, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from polyplay.core import tree
+from polyplay.core.compiled import compiled
 from polyplay.core.errors import UserError
 from polyplay.core.tree import Batch, Field, Spec, Tree
 from polyplay.envs.spaces import describe_fields
@@ -136,6 +138,7 @@ class Torso(nn.Module):
     unit_axis: Axis = ()  # units, in the order of `unit_features`
     feature_axis: Axis = ()  # what stands along the features without those of units; (): they belong together
     recalls: bool = False  # whether `forward` takes a tape, and `recall` is defined
+    tiled: bool = False  # it is Linear layers alone: rows of zeros for whole tiles may come with the observations
 
     def forward(self, obs: Tree) -> Tensor:
         """Observations [N, …], a tensor or a dict of them → float32 [N, features]."""
@@ -254,6 +257,18 @@ class Normalize(nn.Module):
                 moments.observe(rows)  # type: ignore[operator]
 
 
+@compiled
+def _discounted(reward: np.ndarray, goes_on: np.ndarray, gamma: np.float32) -> np.ndarray:
+    """G_t = r_t + γ·G_{t-1} float32 [T, B], from 0, and 0 where it does not go on."""
+    sums = np.zeros_like(reward)
+    for b in range(reward.shape[1]):
+        before = np.float32(0.0)
+        for t in range(reward.shape[0]):
+            before = reward[t, b] + gamma * before if goes_on[t, b] else np.float32(0.0)
+            sums[t, b] = before
+    return sums
+
+
 class ReturnScale(nn.Module):
     """The size of discounted returns: the root of the running mean of G², for losses that scale rewards by it.
 
@@ -278,12 +293,13 @@ class ReturnScale(nn.Module):
     @torch.no_grad()
     def observe(self, reward: Tensor, first: Tensor) -> None:
         """Learn from rows [T+1, B]."""
-        sums = torch.zeros_like(reward[0])
-        for r, goes_on in zip(reward[1:], ~first[1:], strict=True):
-            sums = torch.where(goes_on, r + self.gamma * sums, 0.0)
-            square = sums.square()
-            self.total += torch.where(square.isfinite(), square, 0.0).sum()
-            self.count += goes_on.sum()
+        goes_on = ~first[1:].cpu()
+        sums = torch.from_numpy(_discounted(reward[1:].cpu().numpy(), goes_on.numpy(), np.float32(self.gamma)))
+        square = sums.square()
+        rows = torch.where(square.isfinite(), square, 0.0).sum(1)
+        # one after the other in float32, as if each row came alone
+        self.total.fill_(float(np.add.accumulate(np.append(np.float32(self.total.cpu()), rows.numpy()))[-1]))
+        self.count += goes_on.sum()
         fade = MOST / float(self.count) if self.count > MOST else 1.0
         self.total *= fade
         self.count *= fade

@@ -115,13 +115,19 @@ def test_learners_compute_on_the_gpu(gpu):
     assert gpu_parts.Wired("a2c", gpu.fixed).device == CUDA
     rows = [*gpu_parts.learners(gpu), *gpu_parts.games(gpu)]
     assert all(row.get("transitions", row.get("learn")) > 0 for row in rows)
+    assert all(row.get("transitions graph", row.get("learn graph")) > 0 for row in rows), rows
+    assert all(row.get("differs", row.get("learn differs")) < 1e-2 for row in rows), rows
+    assert not any("graphs" in row for row in rows), rows
 
 
 def test_the_limit_of_a_system_is_measured_on_the_gpu(gpu):
     name, system, network, keywords = gpu_parts.SHORT[0]
     found = gpu_parts.limits(system, {**gpu.fixed, "network": network, **keywords}, 0.01)
-    assert found["limit"] == pytest.approx(1 / (1 / found["infer"] + 1 / found["learn"]))
+    infer, learn = (max(found[k], found[f"{k} graph"]) for k in ("infer", "learn"))
+    assert found["limit"] == pytest.approx(1 / (1 / infer + 1 / learn))
+    assert max(found["infer differs"], found["learn differs"]) < 1e-2
     assert found["recorded"] > 0
+    assert found["recorded graph"] > 0
     seen = {gpu_parts.EMULATORS: 0.9, gpu_parts.LEAST: 0.5}
     assert gpu_parts.judged(name, seen) == {"target": "of_emulators ≥ 0.85: met"}
     assert gpu_parts.judged(gpu_parts.CLEANRL, seen) == {"published": 6_809}
