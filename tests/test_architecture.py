@@ -51,7 +51,7 @@ ALONE = {
         envs/envpool games/board_pool games/open_spiel games/records nets/onnx
         search/tree_kernels buffers/sum_tree
         workers/row_costs""",
-    "the entry of a process": "envs/preload workers/preload workers/evaluator workers/autoscale",
+    "the entry of a process": "envs/preload learning/packages workers/preload workers/evaluator workers/autoscale",
     "a noun that many files use": """
         workers/sizing core/errors core/machine core/tree core/user_modules envs/make""",
     "one of the parts of a game, which together are too long": """
