@@ -22,19 +22,19 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1722,
+    "core": 1727,
     "envs": 4368,
     "buffers": 1882,
     "games": 3589,
-    "nets": 2813,
-    "weights": 1197,
+    "nets": 2829,
+    "weights": 1199,
     "acting": 1049,
     "search": 1306,
-    "learning": 2541,
-    "workers": 3080,
+    "learning": 2595,
+    "workers": 3082,
     "population": 1508,
     "systems": 1704,
-    "runs": 3748,
+    "runs": 3749,
     "evaluation": 1465,
     "cli": 2408,
 }
