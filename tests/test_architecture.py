@@ -36,7 +36,7 @@ BUDGET = {
     "systems": 1707,
     "runs": 3757,
     "evaluation": 1465,
-    "cli": 2408,
+    "cli": 2409,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.
