@@ -175,7 +175,7 @@ class Judge:
                 if ended.all():
                     return float(total.mean())
                 out, state = act_rows(self.net, step, state)
-                pool.send(lanes, out["action"].numpy())
+                pool.send(lanes, out["action"])
         finally:
             pool.close()
 

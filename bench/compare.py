@@ -23,6 +23,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -101,11 +102,15 @@ def judged(rows: list[Row], contest: Contest, found: dict[str, Spread], peer: st
         if not c.ours or c.name not in found:
             continue
         s = spread(ratios(rows, c.name, peer))
-        told = f"{c.name} / {peer}, the best peer, round by round {said(s)}; median"
+        told = f"{c.name} / {peer}, the best peer, round by round {said(s)}"
         if contest.least is None:
             text.append(f"- {told}")
         else:
-            text.append(verdict(told, s["median"], least=contest.least) + enough(rows, c.name, contest))
+            text.append(verdict(f"{told}; median", s["median"], least=contest.least) + enough(rows, c.name, contest))
+        for other, least in contest.aims.items():
+            if other in found and not c.like:
+                s = spread(ratios(rows, c.name, other))
+                text.append(verdict(f"{c.name} / {other}, round by round {said(s)}; median", s["median"], least=least))
     return text + shares(rows, contest, found)
 
 
@@ -128,8 +133,12 @@ def parted(rows: list[Row], who: str) -> list[float]:
 
 
 def shares(rows: list[Row], contest: Contest, found: dict[str, Spread]) -> list[str]:
-    """A line for each of ours against the highest limit, where the contest has limits."""
+    """A line for each of ours against the highest limit, or against every limit where there is no target."""
     limit, text = highest(found, contest), []
+    if contest.share is None:
+        pairs = [(c.name, one.name) for c in contest.contenders if c.ours for one in contest.contenders if one.limit]
+        here = [(who, one, spread(ratios(rows, who, one))) for who, one in pairs]
+        return [f"- {who} / {one}, round by round {said(s)}" for who, one, s in here if s["n"]]
     for c in contest.contenders if limit and contest.share else ():
         if c.ours and c.name in found:
             s = spread(ratios(rows, c.name, limit or ""))
@@ -141,7 +150,7 @@ def shares(rows: list[Row], contest: Contest, found: dict[str, Spread]) -> list[
 def medians(rows: list[Row], contest: Contest, found: dict[str, Spread], peer: str | None, kept: Row) -> list[Row]:
     """A row per contender."""
     kind = {c.name: "Polyplay" if c.ours else "peer" if c.peer else "limit" for c in contest.contenders}
-    limit = highest(found, contest)
+    limit = highest(found, contest) if contest.share else None
 
     def middle(who: str, key: str) -> float | None:
         return spread(r[key] for r in rows if r["who"] == who and r.get(key) is not None)["median"]
@@ -255,6 +264,7 @@ Kept = dict[str, Any]  # what a contest's JSON holds
 def one(who: Contender, setting: str, window: float, seed: int, asked: argparse.Namespace) -> Row:
     """A window; a program that does not come that far is a row without a rate."""
     turn = turn_of(who, setting)
+    fill_cache(who, setting, asked)
     often = asked.report_every if turn == 1 else min(asked.report_every, 0.25)
     row: Row = {"who": who.name, "setting": setting, **({"turn": turn, "report_every": often} if turn > 1 else {})}
     with tempfile.TemporaryDirectory() as place:
@@ -269,6 +279,21 @@ def one(who: Contender, setting: str, window: float, seed: int, asked: argparse.
     told = f"{row['sps']:7.0f} steps/s{busy}" if "sps" in row else "FAILED"
     print(f"  {who.name:<18} {setting:<50} {told}", flush=True)
     return row
+
+
+FILLED = set[tuple[str, str]]()  # contenders and settings whose compiled updates lie in the cache
+
+
+def fill_cache(who: Contender, setting: str, asked: argparse.Namespace) -> None:
+    """Run one of ours that compiles once, waiting for the compiler, so that its windows begin with compiled updates."""
+    key = who.program + who.fixed, setting
+    if not who.ours or "compile=auto" not in who.fixed or key in FILLED:
+        return
+    FILLED.add(key)
+    waits = replace(who, fixed=who.fixed.replace("compile=auto", "compile=on"))
+    with tempfile.TemporaryDirectory() as place, contextlib.suppress(RuntimeError):  # its window says what is wrong
+        line, log = words(waits, setting, Path(place), 0, asked.peers, 0.25)
+        measure(line, log, 0.0, 0.6, ROOT, True)
 
 
 def per_update(lines: list[Row]) -> Row:

@@ -7,13 +7,14 @@ for all; of `settings` the first is the guess that plays without --probe. `like`
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TORCH = ("torch", "numpy")
 ATARI = ("gymnasium", "ale-py", "opencv-python-headless")
 MPE = ("pettingzoo", "mpe2")
+SMALL = ("gymnasium", "mujoco")
 PONG, SPREAD = "ALE/Pong-v5", "mpe2.simple_spread_v3:parallel_env"
 
 
@@ -48,10 +49,17 @@ PEERS = {
         "sample_factory_pettingzoo.py", "sf", ("sample-factory", "gymnasium", *TORCH, *MPE), dashes=False
     ),
     "rllib-spread": Peer("rllib_pettingzoo.py", "rllib", ("ray", "gymnasium", *TORCH, *MPE)),
+    "sb3-small": Peer("sb3_small.py", "sb3", ("stable-baselines3", *TORCH, *SMALL)),
+    "cleanrl-like-small": Peer("cleanrl_like_small.py", "sb3", (*TORCH, *SMALL)),
+    "torchrl-small": Peer("torchrl_small.py", "torchrl", ("torchrl", *TORCH, *SMALL)),
+    "sample-factory-mujoco": Peer("sample_factory_mujoco.py", "sf", ("sample-factory", *TORCH, *SMALL), dashes=False),
 }
 
 
-LIMITS = {"dqn-ceiling": "dqn_ceiling.py"}  # programs of this folder that do a part of the work and nothing else
+LIMITS = {
+    "dqn-ceiling": "dqn_ceiling.py",
+    "small-limit": "small_limits.py",
+}  # programs of this folder that do a part of the work and nothing else
 
 
 @dataclass(frozen=True)
@@ -86,6 +94,7 @@ class Contest:
         0.88  # of what its parts allow: ours need not be faster, whatever `least` says; None: no parts
     )
     game: str = "Pong"
+    aims: dict[str, float] = field(default_factory=dict)  # what ours shall be times each of these peers
 
 
 def both(name: str, system: str, fixed: str, *settings: str) -> tuple[Contender, Contender]:
@@ -251,6 +260,43 @@ SPREAD_RLLIB = (
     "runners=0 envs=16 threads=2",
 )
 
+ENDLESS = "steps=1000000000"  # their presets' runs end within a window
+# Of small networks: the task fixes lanes, rollouts and minibatches; threads, processes and groups are chosen.
+SMALL_ON_POLICY = (
+    ("replicas=1", "replicas=1 groups=2", "replicas=2", "replicas=2 groups=2"),
+    ("threads=1 vec=dummy", "threads=2 vec=dummy", "threads=1 vec=subproc", "threads=2 vec=subproc"),
+    ("threads=1 vec=sync", "threads=2 vec=sync", "threads=1 vec=async", "threads=2 vec=async"),
+    ("threads=1 vec=serial", "threads=2 vec=serial", "threads=1 vec=parallel", "threads=2 vec=parallel"),
+)
+SMALL_DQN = (
+    ("lanes=8 unroll=1", "lanes=1 unroll=8", "lanes=8 unroll=4", "lanes=8 unroll=8"),
+    (
+        "n_envs=8 threads=1 vec=dummy",
+        "n_envs=1 threads=1 vec=dummy",
+        "n_envs=8 threads=2 vec=dummy",
+        "n_envs=8 threads=1 vec=subproc",
+    ),
+    (
+        "n_envs=8 threads=1 vec=sync",
+        "n_envs=1 threads=1 vec=sync",
+        "n_envs=8 threads=2 vec=sync",
+        "n_envs=8 threads=1 vec=async",
+    ),
+    (
+        "n_envs=8 threads=1 frames=64",
+        "n_envs=1 threads=1 frames=64",
+        "n_envs=8 threads=2 frames=64",
+        "n_envs=8 threads=1 frames=256",
+    ),
+)
+SMALL_IMPALA = ("actors=2 lanes=8", "actors=1 lanes=16", "actors=2 lanes=16", "actors=1 lanes=8")
+SMALL_SF = (
+    "num_workers=2 num_envs_per_worker=8 async_rl=True",
+    "num_workers=2 num_envs_per_worker=16 async_rl=True",
+    "num_workers=2 num_envs_per_worker=8 worker_num_splits=1 async_rl=True",
+    "num_workers=1 num_envs_per_worker=16 serial_mode=True async_rl=False",
+)
+
 
 # --------------------------------------------------------------------------------------------- contests
 
@@ -322,6 +368,71 @@ def spread() -> tuple[Contender, ...]:
     )
 
 
+def small(system: str, env: str, ours: str, theirs: str, *settings: tuple[str, ...]) -> tuple[Contender, ...]:
+    """Small networks, float32 and the same work on both sides: ours compiled and eager, peers, and what environments
+    alone and updates alone allow. settings: of ours, Stable-Baselines3, CleanRL-like, TorchRL.
+    """
+    work, play = f"env={env} {ours} precision=float32 {ENDLESS}", f"env={env} {theirs}"
+    mine, sb3, cleanrl, torchrl = settings
+    return (
+        Contender(system, system, f"{work} compile=auto", mine),
+        Contender(f"{system}, eager", system, f"{work} compile=off", like=system),
+        Contender("sb3", "sb3-small", play, sb3),
+        Contender("cleanrl-like", "cleanrl-like-small", f"{play} compile=0", cleanrl),
+        Contender("cleanrl-like, compiled", "cleanrl-like-small", f"{play} compile=1", like="cleanrl-like"),
+        Contender("torchrl", "torchrl-small", play, torchrl),
+        *alone(system, f"{work} compile=on", mine[0], env),
+    )
+
+
+def alone(system: str, work: str, setting: str, env: str) -> tuple[Contender, Contender]:
+    """Limits of a system with a setting."""
+    return (
+        Contender("environments alone", "small-limit", f"part=environments env={env}"),
+        Contender("updates alone", "small-limit", f"part=updates system={system} {work} {setting}"),
+    )
+
+
+def small_ppo(env: str, ours: str, theirs: str, several: bool = True) -> tuple[Contender, ...]:
+    """Policy and value have two layers of 64 tanh units each. several: lanes, which can be divided."""
+    settings = SMALL_ON_POLICY if several else [one[:2] for one in SMALL_ON_POLICY]
+    mine = settings[0] if several else ("replicas=1",)
+    return small("ppo", env, f"network=separate {ours}", f"algo=ppo {theirs}", mine, *settings[1:])
+
+
+def cheetah(lanes: int, unroll: int) -> tuple[Contender, ...]:
+    """2,048 steps a rollout, ten passes in minibatches of 64; observations and rewards are normalized on both sides."""
+    ours = f"lanes={lanes} unroll={unroll} epochs=10 minibatches=32 inputs=normalize reward=scale"
+    theirs = f"n_envs={lanes} n_steps={unroll} epochs=10 batch=64 normalize=1"
+    return small_ppo("HalfCheetah-v5", ours, theirs, lanes > 1)
+
+
+def small_dqn() -> tuple[Contender, ...]:
+    """128-128 ReLU, an update of 128 for every 8 agent steps on both sides; the window is of training."""
+    ours = "network=mlp(128,128,relu) batch=128 ratio=16 capacity=100000 learning_starts=1000 epsilon=0.05 n_step=1"
+    ours += " epsilon_decay_steps=1 target_update=125 double=false optimizer=adam"
+    return small("dqn", "CartPole-v1", ours, "algo=dqn batch=128 every=8", *SMALL_DQN)
+
+
+def small_impala() -> tuple[Contender, ...]:
+    """Acting and learning at the same time: 1,024 steps an update, learnt from once; networks and inputs as PPO's."""
+    work = "network=separate unroll=64 inputs=normalize reward=scale precision=float32"
+    work += f" {ENDLESS}"
+    fixed = f"env=HalfCheetah-v5 batch=16 {work}"
+    sf = "env=mujoco_halfcheetah rollout=64 batch_size=1024 num_epochs=1 num_batches_per_epoch=1"
+    passes = "epochs=1 minibatches=1"
+    return (
+        Contender("impala", "impala", f"{fixed} compile=auto", SMALL_IMPALA),
+        Contender("impala, eager", "impala", f"{fixed} compile=off", like="impala"),
+        Contender("appo", "appo", f"{fixed} {passes} compile=auto", SMALL_IMPALA),
+        Contender("appo, eager", "appo", f"{fixed} {passes} compile=off", like="appo"),
+        Contender("sample-factory", "sample-factory-mujoco", sf, SMALL_SF),
+        *alone("impala", f"{fixed} compile=on", SMALL_IMPALA[0], "HalfCheetah-v5"),
+    )
+
+
+AIMS = {"sb3": 3.0, "cleanrl-like, compiled": 1.5}  # of PPO on small networks
+ONE_LANE = {**AIMS, "sb3": 2.0}
 CONTESTS = {
     "a2c-nature": Contest("A2C, Nature CNN (1,687,719 parameters)", 2.0, a2c("nature", "nature")),
     "a2c-small": Contest("A2C, A3C's small network (677,943 parameters)", 2.0, a2c("a3c", "small")),
@@ -337,7 +448,40 @@ CONTESTS = {
     "ppo-spread": Contest(
         "PPO, one policy in all seats (11,142 parameters)", 2.0, spread(), 60.0, parts=None, game="simple_spread"
     ),
-}
+    "ppo-cartpole": Contest(
+        "PPO, 64-64, 8 × 32 steps, 20 passes (9,155 parameters)", None,
+        small_ppo(
+            "CartPole-v1",
+            "lanes=8 unroll=32 epochs=20 minibatches=1 gamma=0.98 lam=0.8",
+            "n_envs=8 n_steps=32 epochs=20 batch=256 gamma=0.98 lam=0.8",
+        ),
+        10.0, parts=None, game="CartPole", aims=AIMS,
+    ),
+    "ppo-cheetah": Contest(
+        "PPO, 64-64, 8 × 256 steps, 10 passes in minibatches of 64 (11,085 parameters)", None, cheetah(8, 256),
+        10.0, parts=None, game="HalfCheetah", aims=AIMS,
+    ),
+    "ppo-cheetah-1": Contest(
+        "PPO, 64-64, 1 × 2,048 steps, 10 passes in minibatches of 64 (11,085 parameters)", None, cheetah(1, 2048),
+        12.0, parts=None, game="HalfCheetah", aims=ONE_LANE,
+    ),
+    "a2c-cartpole": Contest(
+        "A2C, 64-64, 8 × 5 steps (9,155 parameters)", 2.5,
+        small(
+            "a2c", "CartPole-v1", "network=separate lanes=8 unroll=5 optimizer=rmsprop_torch entropy_cost=0.0",
+            "algo=a2c n_envs=8 n_steps=5", *SMALL_ON_POLICY,
+        ),
+        10.0, parts=None, game="CartPole",
+    ),
+    "dqn-cartpole": Contest(
+        "DQN, 128-128, batch 128, 8 steps an update (17,410 parameters)", 3.0, small_dqn(), 10.0, parts=None,
+        game="CartPole",
+    ),
+    "impala-cheetah": Contest(
+        "IMPALA and APPO, 64-64, 1,024 steps an update (11,085 parameters)", 2.5, small_impala(), 10.0, parts=None,
+        game="HalfCheetah",
+    ),
+}  # fmt: skip
 
 
 # -------------------------------------------------------------------------------------- command lines

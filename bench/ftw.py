@@ -417,7 +417,7 @@ def collect(envs: Envs, policy: Any, untrained: Any, matches: int, seed: int) ->
             noise = rng.random((matches * P, policy.noise), np.float32)
             out, states[0] = act_rows(policy, step, states[0], noise)
             _, states[1] = act_rows(untrained, step, states[1], noise)
-            states[1]["action"] = out["action"]
+            states[1]["action"] = tree.map(torch.from_numpy, out["action"])
             if t % EVERY == EVERY - 1:
                 s = {**tree.map(np.copy, pool.state()["game"]), "length": np.full(matches, length)[:, None]}
                 row = {k: v.reshape(-1) for k, v in facts_of(s, since).items()}
@@ -425,7 +425,7 @@ def collect(envs: Envs, policy: Any, untrained: Any, matches: int, seed: int) ->
                 cores = [torch.cat([state[k] for k in _names(state)], 1).numpy() for state in states]
                 row |= {"trained": cores[0], "untrained": cores[1], "observation": obs.astype(np.float32)}
                 rows.append(row | {"match": np.repeat(np.arange(matches), P)})
-            pool.send(which, tree.map(lambda x: x.numpy(), out["action"]))
+            pool.send(which, out["action"])
     return {k: np.concatenate([row[k] for row in rows]) for k in rows[0]}
 
 

@@ -43,6 +43,7 @@ from contests import PONG, Contender
 
 from polyplay import systems
 from polyplay.acting.actor import POLICY_INPUTS
+from polyplay.buffers.replay import Replay
 from polyplay.cli.bench import LITTLE
 from polyplay.core import tree
 from polyplay.core.errors import UserError, WorkerLost
@@ -194,6 +195,7 @@ class WiredSystem:
     reuse: bool  # learning takes from acting what that computed
     envs: Envs
     spec: LearnerSpec
+    replay: Replay | None  # that the learner draws from
 
 
 def wire(system: str, given: Row) -> WiredSystem:
@@ -210,7 +212,8 @@ def wire(system: str, given: Row) -> WiredSystem:
     assert learner.source is not None
     T, B = (learner.source.steps, learner.envs.lanes) if learner.envs else learner.source.shape
     lanes = 1 if table else envs.lanes // envs.groups
-    return WiredSystem(lanes, T, B, updates_per_turn(crew), reuses(crew), envs, learner.spec)
+    turn, replay = updates_per_turn(crew), learner.source.replay
+    return WiredSystem(lanes, T, B, turn, reuses(crew), envs, learner.spec, replay)
 
 
 def updates_per_turn(crew: Crew) -> int:
@@ -375,6 +378,8 @@ def keywords(fixed: str, setting: str) -> dict[str, Any]:
 
 
 def _value(text: str) -> Any:
+    if text in ("true", "false"):
+        return text == "true"
     try:
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):

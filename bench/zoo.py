@@ -9,6 +9,12 @@ Peers get as many steps. Rows are kept in bench/results/zoo/ENV.json; what is th
 again. A second zoo.py in another checkout may run other seeds beside it: `--merge FILE.json` takes over its rows.
 `reached` is when the mean return of the last 100 games first passed --least, in seconds of training. ENV.png has these
 means over agent steps, a line per system or peer and its seeds.
+
+    python bench/zoo.py sooner --peers PEERS                            # ppo against the seconds in bench/results/zoo
+
+sooner: on six environments `ppo` with its preset, then Stable-Baselines3's PPO with the Zoo's settings, each until it
+reaches the bound. Before that a short run leaves compiled updates in the cache (--cold: it does not). The peer gives up
+after --patience times the seconds that ours took.
 """
 
 from __future__ import annotations
@@ -27,7 +33,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import numpy as np
-from common import RESULTS, ROOT, Row, about, command_line, lines_about, publish, table
+from common import RESULTS, ROOT, Row, about, command_line, commands, lines_about, publish, table, verdict
 from matplotlib import pyplot
 
 from polyplay import systems
@@ -95,7 +101,10 @@ def polyplay(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT)
 
 
-def peer(name: str, env: str, seed: int, steps: int, least: float, python: Path, how: str) -> Row:
+def peer(
+    name: str, env: str, seed: int, steps: int, least: float, python: Path, how: str, cap: float | None = None
+) -> Row:
+    """cap: seconds; it then ends as soon as it has reached the bound, and is not evaluated."""
     words = [
         "--algo",
         PEERS[name],
@@ -105,16 +114,115 @@ def peer(name: str, env: str, seed: int, steps: int, least: float, python: Path,
         str(steps),
         "--seed",
         str(seed),
-        "--target-update",
+        "--target",
         str(least),
     ]
-    words += ["--settings", how]
+    words += ["--settings", how, *([] if cap is None else ["--cap", str(cap)])]
     script, used = ROOT / "bench" / "peers" / "sb3_gymnasium.py", cpu_seconds()
     done = subprocess.run([str(python), str(script), *words], capture_output=True, text=True, timeout=2 * LIMIT)
     if done.returncode:
         return {"error": done.stderr.strip().splitlines()[-1:]}
     found: Row = json.loads(done.stdout.splitlines()[-1])
     return {**found, "cpu": cpu_seconds() - used}
+
+
+BOUNDS = {
+    "CartPole-v1": 450.0,
+    "Acrobot-v1": -100.0,
+    "Pendulum-v1": -300.0,
+    "LunarLander-v3": 150.0,
+    "BipedalWalker-v3": 200.0,
+    "Hopper-v5": 1500.0,
+}
+FASTER, SAME = 0.5, "Pendulum-v1"  # of the seconds before; where nothing is asked for
+
+
+def ours_until(env: str, seed: int, least: float, cold: bool) -> Row:
+    """A run that ends at the bound, or with its preset's steps."""
+    train = ["train", "ppo", "--env", env, "--seed", str(seed), "--no-tensorboard", "--quiet"]
+    with tempfile.TemporaryDirectory() as place:
+        if not cold:
+            polyplay(*train, "--run", f"{place}/first", "--compile", "on", "--steps", "10k")
+        run, used = Path(place) / "run", cpu_seconds()
+        done = polyplay(*train, "--run", str(run), "--until-return", str(least), "--report-every", "1")
+        if done.returncode:
+            return {"error": done.stderr.strip().splitlines()[-1:]}
+        games = list(read_lines(run / "episodes.jsonl", "wall_seconds", "steps", "episodic_return"))
+    return {"reached": first(games, least), "steps": games[-1]["steps"], "cpu": cpu_seconds() - used}
+
+
+def before(env: str, seed: int) -> float | None:
+    """The seconds of ppo in bench/results/zoo: with this seed, or else the mean of those there are."""
+    rows = json.loads((RESULTS / "zoo" / f"{env}.json").read_text())["rows"]
+    found = {row["seed"]: row["reached"] for row in rows if row["who"] == "ppo" and row.get("reached")}
+    return found.get(seed) or (sum(found.values()) / len(found) if found else None)
+
+
+def sooner() -> None:
+    parser = command_line(__doc__)
+    parser.add_argument("--envs", nargs="+", choices=BOUNDS, default=list(BOUNDS))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--peers", type=Path, help="the folder with the environment sb3 (bench/peers/README.md)")
+    parser.add_argument("--patience", type=float, default=2.0, help="of the peer: times our seconds, and 20 s at least")
+    parser.add_argument("--cold", action="store_true", help="with whatever the cache has")
+    parser.add_argument("--out", type=Path, default=RESULTS / "zoo" / "sooner")
+    asked = parser.parse_args()
+    what, rows = about(), list[Row]()
+    what["command"] = what["command"].replace(str(asked.peers), "PEERS")
+    for env in asked.envs:
+        for seed in asked.seeds:
+            least = BOUNDS[env]
+            row: Row = {"env": env, "seed": seed, "before": before(env, seed)}
+            row["ours"] = ours_until(env, seed, least, asked.cold)
+            if asked.peers:
+                cap = max(20.0, asked.patience * (row["ours"].get("reached") or row["before"] or LIMIT))
+                python, steps = asked.peers / "sb3" / "bin" / "python", settings_of("ppo", env)["frames"]
+                row["peer"] = peer("ppo", env, seed, steps, least, python, "zoo", cap)
+                row["peer"].pop("curve", None)
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+            publish(asked.out, {**what, "rows": rows}, sooner_page(what, rows))
+
+
+def sooner_page(what: Row, rows: list[Row]) -> list[str]:
+    text = ["# Seconds until the score, before and now", "", *lines_about(what), ""]
+    shown = []
+    for row in rows:
+        mine, theirs = row["ours"].get("reached"), row.get("peer", {})
+        late = f"> {theirs['seconds']:.0f}" if theirs.get("seconds") else theirs.get("error", ["–"])[-1]
+        shown.append(
+            {
+                "environment": row["env"],
+                "bound": BOUNDS[row["env"]],
+                "seed": row["seed"],
+                "before, s": row["before"],
+                "now, s": mine or row["ours"].get("error", ["–"])[-1],
+                "now / before": mine / row["before"] if mine and row["before"] else None,
+                "Stable-Baselines3, RL Zoo, s": f"{theirs['reached']:.1f}" if theirs.get("reached") else late,
+                "steps": row["ours"].get("steps"),
+            }
+        )
+    text += [*table(shown), ""]
+    text += ["Seconds of training until the mean return of the last 100 games first passed the bound. *Before*: as in"]
+    text += [
+        "ENV.md of this folder, on another day. *> N*: not reached within N s or within as many steps as ours has.",
+        "",
+    ]
+    for env in dict.fromkeys(row["env"] for row in rows):
+        of = [row for row in rows if row["env"] == env]
+        shares = [row["ours"].get("reached", 1e9) / row["before"] for row in of if row["before"]]
+        if env != SAME and shares:
+            text.append(verdict(f"{env}, now / before", sum(shares) / len(shares), most=FASTER))
+        if all("peer" in row for row in of):
+            won = [ahead(row) for row in of]
+            text.append(f"- {env}: sooner than Stable-Baselines3 with {sum(won)} of {len(won)} seeds")
+    return text
+
+
+def ahead(row: Row) -> bool:
+    """Whether ours reached the bound before the peer did."""
+    mine, theirs = row["ours"].get("reached"), row["peer"].get("reached")
+    return mine is not None and "error" not in row["peer"] and (theirs is None or mine < theirs)
 
 
 def settings_of(name: str, env: str) -> Row:
@@ -220,7 +328,7 @@ def go(asked: argparse.Namespace, out: Path, rows: list[Row], name: str, seed: i
     for who, how in peers_of(name, asked):
         if (who, seed) in there:
             continue
-        python, steps = asked.peers / "sb3" / "bin" / "python", settings["budget"]
+        python, steps = asked.peers / "sb3" / "bin" / "python", settings["frames"]
         rows.append({"who": who, **head, **peer(name, asked.env, seed, steps, asked.least, python, how)})
         write(out, rows, asked.env, asked.least)
 
@@ -239,4 +347,4 @@ def peers_of(name: str, asked: argparse.Namespace) -> list[tuple[str, str]]:
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(commands({"": main, "sooner": sooner}))

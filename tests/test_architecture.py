@@ -22,19 +22,19 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1723,
-    "envs": 4368,
+    "core": 1739,
+    "envs": 4401,
     "buffers": 1882,
     "games": 3589,
-    "nets": 2879,
-    "weights": 1197,
-    "acting": 1086,
+    "nets": 3148,
+    "weights": 1199,
+    "acting": 1132,
     "search": 1306,
-    "learning": 2964,
-    "workers": 3082,
+    "learning": 3028,
+    "workers": 3085,
     "population": 1508,
-    "systems": 1704,
-    "runs": 3750,
+    "systems": 1707,
+    "runs": 3757,
     "evaluation": 1465,
     "cli": 2408,
 }
@@ -60,7 +60,7 @@ ALONE = {
         population/referee runs/population runs/reproduce runs/surgery nets/surgery""",
     "a part of a longer file, with a noun of its own": """
         buffers/delivery_log evaluation/verify learning/checkpoints learning/runners learning/value_losses nets/torsos
-        workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
+        nets/numpy_player workers/hosts/queue_mirrors workers/hosts/weight_mirrors""",
 }
 TORCH_FREE = ("core", "envs", "games", "buffers", "runs", "evaluation", "cli")
 # Of these rooms the files that load torch when they are imported, today.

@@ -61,3 +61,25 @@ def dqn_command_line(text: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--epsilon", type=float, default=0.05, help="from the first step on")
     parser.add_argument("--threads", type=int, default=2, help="torch.set_num_threads")
     return parser
+
+
+def small_command_line(text: str | None) -> argparse.ArgumentParser:
+    """What every peer of a contest on an environment of vectors is told."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=text, formatter_class=form)
+    parser.add_argument("--algo", choices=("ppo", "a2c", "dqn"), default="ppo")
+    parser.add_argument("--env", default="CartPole-v1")
+    parser.add_argument("--n-envs", type=int, default=8)
+    parser.add_argument("--n-steps", type=int, default=32, help="of a rollout, per environment")
+    parser.add_argument("--epochs", type=int, default=20, help="of PPO")
+    parser.add_argument("--batch", type=int, default=256, help="rows of an update of PPO or DQN")
+    parser.add_argument("--gamma", type=float, default=0.99)
+    parser.add_argument("--lam", type=float, default=0.95)
+    parser.add_argument("--normalize", type=int, choices=(0, 1), default=0, help="observations and rewards")
+    parser.add_argument("--every", type=int, default=8, help="of DQN: agent steps an update")
+    parser.add_argument("--capacity", type=int, default=100_000, help="of DQN: transitions that the replay keeps")
+    parser.add_argument("--start", type=int, default=1_000, help="of DQN: steps before the first update; not counted")
+    parser.add_argument("--threads", type=int, default=1, help="torch.set_num_threads")
+    parser.add_argument("--log", help="file for a line of counters a second")
+    parser.add_argument("--seed", type=int, default=0)
+    return parser

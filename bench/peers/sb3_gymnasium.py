@@ -59,8 +59,9 @@ ZOO: dict[str, dict[str, Any]] = {
 class Watch(BaseCallback):
     """The time at which the mean return of the last 100 games, or of 20 at least, first reached the target."""
 
-    def __init__(self, target: float, every: float):
+    def __init__(self, target: float, every: float, cap: float):
         super().__init__()
+        self.cap = cap  # seconds; 0: none, and it goes on after the target
         self.target, self.every, self.begun = target, every, time.monotonic()
         self.returns = deque[float](maxlen=100)
         self.reached: float | None = None
@@ -75,7 +76,7 @@ class Watch(BaseCallback):
                 self.reached = time.monotonic() - self.begun
         if self.returns and self.num_timesteps >= len(self.curve) * self.every:
             self.curve.append((self.num_timesteps, fmean(self.returns)))
-        return True
+        return not self.cap or (self.reached is None and time.monotonic() - self.begun < self.cap)
 
 
 def main() -> None:
@@ -85,6 +86,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--target", type=float, required=True)
+    parser.add_argument("--cap", type=float, default=0.0, help="end after so many seconds, or at the target; no score")
     parser.add_argument("--settings", choices=("defaults", "zoo"), default="defaults")
     asked = parser.parse_args()
     if asked.settings == "zoo" and (asked.algo != "ppo" or asked.env not in ZOO):
@@ -97,9 +99,12 @@ def main() -> None:
     if normalize:
         envs = VecNormalize(envs, gamma=settings["gamma"])
     model = getattr(stable_baselines3, asked.algo.upper())("MlpPolicy", envs, seed=asked.seed, device="cpu", **settings)
-    watch = Watch(asked.target, asked.steps / 100)
+    watch = Watch(asked.target, asked.steps / 100, asked.cap)
     model.learn(asked.steps, callback=watch)
     seconds = time.monotonic() - watch.begun
+    if asked.cap:
+        print(json.dumps({"steps": watch.num_timesteps, "seconds": seconds, "reached": watch.reached}))
+        return
     if normalize:
         games = VecNormalize(games, training=False, norm_reward=False)
         games.obs_rms = envs.obs_rms

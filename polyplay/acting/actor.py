@@ -34,6 +34,7 @@ from polyplay.envs.pool import Lanes, Pool
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import StaticCall, fetch_outputs, join_bytes, signature_of, split_bytes, to_device, to_host
 from polyplay.nets.layers import Tape, join_tapes
+from polyplay.nets.numpy_player import ArrayPlayer, fast_player
 from polyplay.nets.policy import Player, Policy
 from polyplay.weights.params import WeightCache
 
@@ -75,7 +76,7 @@ class LinearEpsilon(Exploration):
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         done = (np.asarray(acts, np.float64) * self.lanes - self.after) / max(self.over, 1)
-        return (self.start + (self.end - self.start) * np.clip(done, 0.0, 1.0)).astype(np.float32)
+        return (self.start + (self.end - self.start) * np.minimum(np.maximum(done, 0.0), 1.0)).astype(np.float32)
 
 
 @dataclass(frozen=True)
@@ -127,12 +128,13 @@ class GaussianNoise(Exploration):
 
 def player_from_cpu(player: Player, device: torch.device | str, compile: str = "off") -> Player:  # noqa: A002
     """A player whose inputs and outputs are on the CPU, while its weights are on a device. compile: as RunControl has
-    it; unless it is off, a network acts by CUDA graphs.
+    it; unless it is off, a small network on a CPU acts without torch, and one on a GPU by CUDA graphs.
     """
     device = torch.device(device)
     if device.type != "cpu":
         return (PlayerOnDevice if compile == "off" else CapturedPlayer)(player, device)
-    return player
+    fast = None if compile == "off" else fast_player(player)
+    return player if fast is None else fast
 
 
 class PlayerOnDevice(Player):
@@ -257,19 +259,26 @@ POLICY_INPUTS = ("obs", "mask", "reward", "first", "events")  # what a policy se
 def act_rows(
     player: Player, step: Batch, state: Batch, noise: np.ndarray | None = None, epsilon: np.ndarray | None = None
 ) -> tuple[Batch, Batch]:
-    """What a player makes of rows [B] as a pool gives them, after the state before them: its outputs [B], and the state
-    behind them. No bytes move on a CPU.
+    """What a player makes of rows [B] as a pool gives them, after the state before them: its outputs [B] as arrays, and
+    the state behind them. No bytes move on a CPU.
 
     noise: float32 [B, player.noise] within (0, 1); None: it takes its likeliest action. epsilon: float32 [B], see
     Exploration; None: nothing is added to how the player explores.
     """
-    inputs = {key: tree.map(torch.as_tensor, step[key]) for key in POLICY_INPUTS if key in step}
+    inputs = {key: step[key] for key in POLICY_INPUTS if key in step}
     if noise is not None:
-        inputs["noise"] = torch.from_numpy(noise)
+        inputs["noise"] = noise
     if epsilon is not None:
-        inputs["epsilon"] = torch.from_numpy(epsilon)
-    with torch.no_grad():
+        inputs["epsilon"] = epsilon
+    if isinstance(player, ArrayPlayer):
         return player.act(inputs, state)
+    with torch.no_grad():
+        out, after = player.act(tree.map(torch.as_tensor, inputs), state)
+    return tree.map(_to_array, out), after
+
+
+def _to_array(x: torch.Tensor) -> np.ndarray:
+    return x.numpy()
 
 
 class EpisodeCounter:
@@ -279,23 +288,26 @@ class EpisodeCounter:
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
-    def count(self, ctx: WorkerContext, lanes: Lanes, step: Batch, first_lane: int, agent: int = 0) -> None:
-        """agent: whose lanes these are; -1: nobody's who learns, whose games and steps do not count."""
+    def count(self, ctx: WorkerContext, lanes: Lanes, step: Batch, first_lane: int, agent: int = 0) -> tuple[int, int]:
+        """Count rows; their agent steps, which the caller adds to the run's, and the games that ended, which are passed
+        on. agent: whose lanes these are; -1: nobody's who learns, whose games and steps do not count.
+        """
         first, over = step["first"], step["over"]
-        if first.any():
+        begun, games = (int(np.count_nonzero(x)) for x in (first, over))  # a quarter of the time of `any`
+        if begun:
             # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
             new = first & (self.over[lanes] | ~self.ended[lanes])
             self.ret[lanes] = np.where(new, 0.0, self.ret[lanes])
             self.length[lanes] = np.where(new, 0.0, self.length[lanes])
         self.ret[lanes] += step["reward"]
         self.length[lanes] += ~first
-        if over.any() and agent >= 0:
-            for i in np.arange(len(self.ret))[lanes][over]:
-                ctx.counters.episode(self.ret[i], self.length[i], first_lane + int(i), agent)
         self.ended[lanes] = step["terminated"] | step["truncated"]
         self.over[lanes] = over
-        if agent >= 0:
-            ctx.counters.add("steps", int(len(first) - np.count_nonzero(first)))
+        if agent < 0:
+            return 0, 0
+        for i in np.arange(len(self.ret))[lanes][over].tolist() if games else ():
+            ctx.counters.episode(self.ret[i], self.length[i], first_lane + i, agent)
+        return len(first) - begun, games
 
 
 def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
@@ -316,7 +328,7 @@ def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> 
         if key in step:
             tree.write(rows[key], at, step[key])
     for key, value in out.items():
-        tree.write(rows[key], at, tree.map(lambda x: x.numpy(), value))
+        tree.write(rows[key], at, value)
     rows["version"][at] = version
 
 
@@ -335,7 +347,7 @@ class LanePlayer:
     fresh: bool = False  # these are not those that acted in the row that a rollout begins with
 
 
-class ScriptedPolicy(Player):
+class ScriptedPolicy(ArrayPlayer):
     """A bot as a player."""
 
     def __init__(self, bot: SeatedBot):
@@ -343,11 +355,11 @@ class ScriptedPolicy(Player):
 
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """As Policy.act."""
-        seen, mask = (tree.map(lambda x: x.numpy(), step[k]) if k in step else None for k in ("obs", "mask"))
-        return {"action": tree.map(lambda x: torch.from_numpy(np.asarray(x)), self.bot(seen, mask))}, state
+        return {"action": tree.map(np.asarray, self.bot(step["obs"], step.get("mask")))}, state
 
 
 DRAWN = 64  # acts whose noise is drawn at once
+REPORTED = 0.25  # seconds after which the run's counters get at the latest what an actor has counted
 
 
 @dataclass
@@ -355,11 +367,14 @@ class LaneGroup:
     """A fixed group of lanes on its way through a rollout."""
 
     lanes: slice
+    numbers: np.ndarray  # of its lanes among all workers'
+    acts: np.ndarray  # how often each of them acted
     state: Batch  # before the row that comes next
     player: LanePlayer  # who acts in it
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # [DRAWN, B, n] of acts
     drawn: int = 0  # which comes first in it
     slot: int | None = None  # None: its rows are not written
+    rows: Batch = field(default_factory=dict)  # [T+1, B, …] of its slot
     at: int = -1  # rows of the rollout so far; -1: the first has not begun
     parked: bool = False
     step: Batch = field(default_factory=dict)  # the parked row as it arrived
@@ -377,7 +392,7 @@ class Actor:
         """players: of the groups, in order, or one for all; rows go to one place, with the same noise."""
         assert players[0].out is not None
         self.ctx, self.pool, self.players, self.out = ctx, pool, players, players[0].out
-        self.first_lane, self.numbers = first_lane, first_lane + np.arange(pool.lanes)
+        self.first_lane, numbers = first_lane, first_lane + np.arange(pool.lanes)
         self.games = EpisodeCounter(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
         self.width, self.noise = pool.lanes // pool.groups, players[0].policy.noise
@@ -385,8 +400,11 @@ class Actor:
         for i in range(pool.groups):
             lanes = slice(i * self.width, (i + 1) * self.width)
             player = self.players[i % len(self.players)]
-            self.groups.append(LaneGroup(lanes, player.policy.initial(self.width), player))
+            state = player.policy.initial(self.width)
+            self.groups.append(LaneGroup(lanes, numbers[lanes], self.acts[lanes], state, player))
         self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
+        # since the counters got them: seconds, agent steps, calls of players; and when that was
+        self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, 0.0
         self.watch: Callable[[slice, Batch], None] | None = None  # told of all rows that come
         self.device: torch.device | None = None  # that observations go to as they come, once
         self.explore: Exploration | None = None  # how often to play at random, where the policy does not decide it
@@ -422,14 +440,15 @@ class Actor:
                     if (slot := self.out.slot()) is None:
                         yield None
                     else:
-                        written[len(slots)].slot = slot
+                        group = written[len(slots)]
+                        group.slot, group.rows = slot, tree.at(self.out.rows, slot)
                         slots.append(slot)
             yield from self._pull(k)
             again, k, self.restored, self.begun = self.restored, k + 1, False, time.monotonic()
             for group in self.groups:  # row 0 is the parked row
                 acts = again or group.player.fresh or not self.bootstrap
                 if acts:
-                    self.acts[group.lanes] -= self.bootstrap  # the same noise as the first time
+                    group.acts -= self.bootstrap  # the same noise as the first time
                 if group.slot is not None:
                     self.out.rows["agent"][group.slot] = group.player.agent
                 step, group.step, group.at, group.parked = group.step, {}, 0, False
@@ -455,32 +474,56 @@ class Actor:
     def _gather(self) -> Iterator[None]:
         """Receive, act, write and send until every group is parked on its last row."""
         waiting = sum(not g.parked for g in self.groups)
-        while waiting:
-            try:
-                with self.ctx.counters.timed("env"):
-                    lanes, step = self.pool.recv(self.ctx.patience)
-            except TimeoutError:
-                lanes = None
-            if self.pool.faults or self.pool.remarks:
-                report_faults(self.ctx, self.pool)
-            if lanes is None:
-                yield None
-                continue
-            assert isinstance(lanes, slice)  # pools that serve whoever is ready are a Predictor's
-            group = self.groups[lanes.start // self.width]
-            self.games.count(self.ctx, lanes, step, self.first_lane, group.player.agent)
-            if self.watch is not None:
-                self.watch(lanes, step)
-            parks = group.at < 0 or group.at == self.out.T
-            if parks and not self.bootstrap:
-                group.outputs = {}
-            if self.device is not None:
-                step = {**step, "obs": to_device(step["obs"], self.device)}
-            self._serve(group, step, self.bootstrap or not parks)
-            waiting -= group.parked
-            self.ctx.turn()
-            if self.ctx.control.finishing and self.late():
-                yield None
+        try:
+            while waiting:
+                lanes, step = self._receive()
+                if self.pool.faults or self.pool.remarks:
+                    report_faults(self.ctx, self.pool)
+                if lanes is None:
+                    self._report()
+                    yield None
+                    continue
+                group = self.groups[lanes.start // self.width]
+                steps, games = self.games.count(self.ctx, lanes, step, self.first_lane, group.player.agent)
+                self.steps += steps
+                if games or time.perf_counter() - self.reported > REPORTED:
+                    self._report()
+                if self.watch is not None:
+                    self.watch(lanes, step)
+                parks = group.at < 0 or group.at == self.out.T
+                if parks and not self.bootstrap:
+                    group.outputs = {}
+                if self.device is not None:
+                    step = {**step, "obs": to_device(step["obs"], self.device)}
+                self._serve(group, step, self.bootstrap or not parks)
+                waiting -= group.parked
+                self.ctx.turn()
+                if self.ctx.control.finishing and self.late():
+                    self._report()
+                    yield None
+        finally:
+            self._report()
+
+    def _receive(self) -> tuple[slice | None, Batch]:
+        """The lanes of a group and their rows; None: nothing yet."""
+        began = time.perf_counter()
+        try:
+            lanes, step = self.pool.recv(self.ctx.patience)
+        except TimeoutError:
+            return None, {}
+        finally:
+            self.env += time.perf_counter() - began
+        assert isinstance(lanes, slice)  # pools that serve whoever is ready are a Predictor's
+        return lanes, step
+
+    def _report(self) -> None:
+        """Give the run's counters what was counted since the last time: people look every few seconds."""
+        counters = self.ctx.counters
+        counters.add("env", self.env)
+        counters.add("infer", self.infer)
+        counters.add("steps", self.steps)
+        counters.served(self.width, self.calls)
+        self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, time.perf_counter()
 
     def late(self) -> bool:
         """Whether the run ends in the middle of a rollout that is not waited for."""
@@ -493,29 +536,34 @@ class Actor:
         """Act in the group's next row, or take what was chosen there before. Write the row, and the state before it
         where a rollout or a window begins there. Then send the actions, or park on the last row.
         """
-        at, out, lanes = group.at, self.out, group.lanes
+        at, out = group.at, self.out
         if acts:
-            with self.ctx.counters.timed("infer"):
-                acted, now = self.acts[lanes], int(self.acts[lanes.start])
-                if not 0 <= now - group.drawn < len(group.noise):
-                    steps, group.drawn = now + np.arange(DRAWN)[:, None], now
-                    group.noise = uniform(self.ctx.noise_seed, self.numbers[lanes], steps, self.noise)
-                noise = group.noise[now - group.drawn]
-                epsilon = None if self.explore is None else self.explore.at(acted, self.numbers[lanes])
-                acted += 1
-                group.outputs, group.after = act_rows(group.player.policy, step, group.state, noise, epsilon)
-            self.ctx.counters.served(self.width)
+            self._act(group, step)
         if group.slot is not None:
             if at == 0 or (out.window and at % out.window == 0 and at < out.T):
                 where: Index = (group.slot, at // out.window) if out.window else group.slot
                 tree.write(out.state, where, tree.map(lambda x: x.numpy(), group.state))
-            write_row(out.rows, (group.slot, at), step, group.outputs, group.player.version)
+            write_row(group.rows, at, step, group.outputs, group.player.version)
         if at < 0 or at == out.T:
             group.step, group.parked = step, True
             return
         group.state, group.at = group.after, at + 1
-        with self.ctx.counters.timed("env"):
-            self.pool.send(lanes, tree.map(lambda x: x.numpy(), group.outputs["action"]))
+        began = time.perf_counter()
+        self.pool.send(group.lanes, group.outputs["action"])
+        self.env += time.perf_counter() - began
+
+    def _act(self, group: LaneGroup, step: Batch) -> None:
+        began = time.perf_counter()
+        now = int(group.acts[0])
+        if not 0 <= now - group.drawn < len(group.noise):
+            steps, group.drawn = now + np.arange(DRAWN)[:, None], now
+            group.noise = uniform(self.ctx.noise_seed, group.numbers, steps, self.noise)
+        noise = group.noise[now - group.drawn]
+        epsilon = None if self.explore is None else self.explore.at(group.acts, group.numbers)
+        group.acts += 1
+        group.outputs, group.after = act_rows(group.player.policy, step, group.state, noise, epsilon)
+        self.infer += time.perf_counter() - began
+        self.calls += 1
 
     # ------------------------------------------------------------------------------------------- saving
 

@@ -144,8 +144,7 @@ def choose_with_value(
     acts = np.full(len(numbers), act)
     noise = None if how.greedy else uniform(how.seed + SEED, numbers, acts, policy.noise)
     out, after = act_rows(policy, step, state, noise)
-    action = tree.map(lambda x: x.numpy(), out["action"])
-    value = out["value"].numpy() if "value" in out else None
+    action, value = out["action"], out.get("value")
     if how.epsilon:
         action = some_random(spec, how, numbers, step, action, acts)
         if "action" in after:  # a core whose inputs include the action before

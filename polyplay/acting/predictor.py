@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import torch
 
-from polyplay.acting.actor import EpisodeCounter, act_rows, write_row
+from polyplay.acting.actor import DRAWN, EpisodeCounter, act_rows, write_row
 from polyplay.buffers.rollout_queue import TrainingQueue
 from polyplay.core import tree
 from polyplay.core.numbers import uniform
@@ -45,6 +45,8 @@ class LaneTable(Edge):
                 n = self.envs.lanes
                 self.slot, self.at = np.full(n, -1), np.zeros(n, np.int64)  # at: the row that comes next
                 self.acts, self.games = np.zeros(n, np.int64), EpisodeCounter(n)
+                self.noise = np.zeros((n, DRAWN, policy.noise), np.float32)  # of acts from number `drawn` on
+                self.drawn = np.full(n, -DRAWN)
                 self.state: Batch = policy.initial(n)
                 self.numbers = np.arange(n)
                 self._pool = self.envs.open(ctx.env_seed, lane=self.first_lane)
@@ -133,12 +135,12 @@ class Predictor:
                 continue
             numbers = table.numbers[lanes]
             table.taken = len(numbers)
-            table.games.count(self.ctx, numbers, step, table.first_lane)
+            self.ctx.counters.add("steps", table.games.count(self.ctx, numbers, step, table.first_lane)[0])
             version, state = version if renew else self.version(), tree.at(table.state, (torch.from_numpy(numbers),))
             leaves = table.leaves(numbers)
             go = ~(step["terminated"] | step["truncated"] | leaves)
             last = renew is not None and bool(self._ends(numbers, go).any())
-            nothing = tree.map(torch.from_numpy, tree.zeros(self.policy.spec(), (len(numbers),))) if last else {}
+            nothing = tree.zeros(self.policy.spec(), (len(numbers),)) if last else {}
             outputs, after = (nothing, {}) if last else self._act(numbers, step, state)
             done = self._write(numbers, step, outputs, version, go)
             if done:
@@ -161,12 +163,21 @@ class Predictor:
 
     def _act(self, numbers: np.ndarray, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         with self.ctx.counters.timed("infer"):
-            lanes, acts = numbers + self.table.first_lane, self.table.acts[numbers]
-            noise = uniform(self.ctx.noise_seed, lanes, acts, self.policy.noise)
+            outputs, after = act_rows(self.policy, step, state, self._noise(numbers))
             self.table.acts[numbers] += 1
-            outputs, after = act_rows(self.policy, step, state, noise)
         self.ctx.counters.served(len(numbers))
         return outputs, after
+
+    def _noise(self, numbers: np.ndarray) -> np.ndarray:
+        """Of these lanes' next acts, [lanes, noise]."""
+        table = self.table
+        at = table.acts[numbers] - table.drawn[numbers]
+        if (used := at >= DRAWN).any():
+            lanes, at[used] = numbers[used], 0
+            table.drawn[lanes] = first = table.acts[lanes]
+            keys = (lanes + table.first_lane)[:, None], first[:, None] + np.arange(DRAWN)
+            table.noise[lanes] = uniform(self.ctx.noise_seed, *keys, table.noise.shape[-1])
+        return table.noise[numbers, at]
 
     def _write(self, numbers: np.ndarray, step: Batch, outputs: Batch, version: int, go: np.ndarray) -> list[Chunk]:
         """Rows into the lanes' slots. The chunks that are finished by it. go: lanes whose episode goes on here."""
@@ -210,7 +221,7 @@ class Predictor:
         table = self.table
         tree.write(table.state, (torch.from_numpy(numbers),), after)
         with self.ctx.counters.timed("env"):
-            action = tree.map(lambda x: x.numpy(), outputs["action"])
+            action = outputs["action"]
             if leaves.any():
                 table.pool.part(numbers[leaves])
                 stay = ~leaves

@@ -21,6 +21,7 @@ import numpy as np
 from numba import njit
 from numba.core.dispatcher import Dispatcher
 from numba.core.event import Event, Listener, register
+from numba.extending import intrinsic
 from numpy import generic
 
 from polyplay.core import processes
@@ -144,6 +145,13 @@ def _collect(function: FunctionType, files: set[Path], numbers: list[str]) -> No
 
 
 compiled = cached_njit()
+
+
+def _fused(typing: Any, a: Any, b: Any, c: Any) -> Any:
+    return a(a, a, a), lambda context, builder, signature, numbers: builder.fma(*numbers)
+
+
+fused_multiply_add: Any = intrinsic(_fused)  # a·b + c of floats of one type, in loops: rounded once, as torch's addcmul
 
 
 # Random numbers from a counter, for compiled loops: number n is a hash of (key, n), so its state is two integers.

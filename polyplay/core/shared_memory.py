@@ -245,13 +245,29 @@ class Ring:
         return 16 + capacity
 
     def put(self, number: int) -> None:
-        tail = int(self._tail[0])
-        if tail - int(self._head[0]) >= len(self._ring):
+        self.put_all([number])
+
+    def put_all(self, numbers: Sequence[int]) -> None:
+        """These, with one token."""
+        tail, size = int(self._tail[0]), len(self._ring)
+        if tail + len(numbers) - int(self._head[0]) > size:
             raise RuntimeError("ring overflow: more numbers in flight than the ring was made for")
-        self._ring[tail % len(self._ring)] = number
-        self._tail[0] = tail + 1
+        for i, number in enumerate(numbers, tail):
+            self._ring[i % size] = number
+        memory_barrier()  # who takes them may not have waited for the token
+        self._tail[0] = tail + len(numbers)
         if self._bell is not None:
             self._bell.post()
+
+    def take_all(self) -> list[int]:
+        """What is in it now; its tokens stay."""
+        head, tail = int(self._head[0]), int(self._tail[0])
+        if head == tail:
+            return []
+        memory_barrier()
+        numbers = [int(self._ring[i % len(self._ring)]) for i in range(head, tail)]
+        self._head[0] = tail
+        return numbers
 
     def take(self, use: np.ndarray, holder: int) -> int | None:
         """The next number, None: there is none. Who holds it is written to `use` before it leaves the ring."""

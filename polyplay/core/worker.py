@@ -112,11 +112,11 @@ class WorkerCounters:
         values[at["lag_count"]] += lags.size
         values[at["lag_max"]] = max(values[at["lag_max"]], lags.max())
 
-    def served(self, n: int) -> None:
-        """A service was called for `n` at once."""
-        self.sizes[min(n, SIZES - 1)] += 1
-        self.values[self._at["served"]] += n
-        self.values[self._at["calls"]] += 1
+    def served(self, n: int, calls: int = 1) -> None:
+        """A service was called for `n` at once, so often."""
+        self.sizes[min(n, SIZES - 1)] += calls
+        self.values[self._at["served"]] += n * calls
+        self.values[self._at["calls"]] += calls
 
     def depth(self, n: int) -> None:
         """`n` wait in the queue that the worker looks at."""

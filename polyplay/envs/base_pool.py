@@ -39,7 +39,8 @@ class BasePool(Pool):
         self.remarks: list[str] = []
         self._rows: Batch = tree.zeros(row_fields(self.spec), (envs.lanes,)) if rows is None else rows
         self._everyone, self._width, self._most = np.arange(envs.lanes), envs.lanes // envs.groups, envs.at_once
-        self._of_groups = [tree.at(self._rows, slice(i, i + self._width)) for i in range(0, envs.lanes, self._width)]
+        self._groups_of_lanes = [slice(i, i + self._width) for i in range(0, envs.lanes, self._width)]
+        self._of_groups = [tree.at(self._rows, group) for group in self._groups_of_lanes]
         self._where = np.full(envs.lanes, READY, np.int8)
         self._next = np.zeros((), np.int64)  # the lane that comes next, if it is ready
         self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # its state
@@ -54,8 +55,13 @@ class BasePool(Pool):
 
     def recv(self, timeout: float | None = None) -> tuple[Lanes, Batch]:
         """See Pool. Does not wait: a step ends in send(). Raises RuntimeError: no lane that is due has a row."""
-        if not self._open:
-            raise Closed
+        if (found := self._take()) is None:
+            raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+        return found
+
+    def _take(self) -> tuple[Lanes, Batch] | None:
+        """The lanes that are due and their rows; None: one of them has no row."""
+        self._check_open()
         if self.fixed:
             for turn in range(self.groups):
                 begin = (int(self._next) + turn * self._width) % self.lanes
@@ -70,17 +76,16 @@ class BasePool(Pool):
             lanes = np.roll(ready, -np.searchsorted(ready, self._next))[: self._most]
             self._where[lanes], self._next[...] = TAKEN, lanes[-1] + 1
             return lanes, tree.at(self._rows, lanes)
-        raise RuntimeError("recv() before the rows that recv() gave were answered with send()")
+        return None
 
     def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
-        if not self._open:
-            raise Closed
+        self._check_open()
         numbers = self._everyone[lanes]
         action = check_action(self.spec.action, action, len(numbers))
-        if not numbers.size or not (self._where[lanes] == TAKEN).all():
+        if not numbers.size or self._where[lanes].tobytes().count(TAKEN) < numbers.size:
             raise ValueError(f"send() answers lanes that recv() gave and that were not answered yet, got {lanes}")
-        if self.fixed:
+        if self.fixed and not (isinstance(lanes, slice) and lanes in self._groups_of_lanes):
             begin = int(numbers[0]) // self._width * self._width
             if not np.array_equal(numbers, self._everyone[begin : begin + self._width]):
                 raise ValueError(f"send() answers a whole group of {self._width} lanes, got {lanes}")
@@ -128,7 +133,7 @@ def check_action(space: ActionSpec, action: Tree, lanes: int, path: str = "") ->
         raise ValueError(f"actions {place_of(path)}must be {want}, got {array.dtype} {list(array.shape)}")
     if not isinstance(space, Box):
         array = array.astype(np.int64, copy=False)
-        if (array.view(np.uint64) >= space.most).any():  # what is negative is huge there
+        if b"\1" in (array.view(np.uint64) >= space.most).tobytes():  # what is negative is huge there
             want = f"lie in 0…{space.n - 1}" if isinstance(space, Discrete) else f"be {space}, counted from 0"
             raise ValueError(f"actions {place_of(path)}must {want}, got {array.min()}…{array.max()}")
     return array.astype(space.field.dtype, copy=False)
@@ -187,30 +192,84 @@ class Faults:
 
 
 class UnitPool(BasePool):
-    """A pool of lanes or matches that write their rows on a board: orders, faults, matches that are held.
+    """A pool of lanes or matches that write their rows on a board, and step in send(), in the caller's thread; but for
+    those that a process has (see ProcessPool). An environment that raises is restarted; one that hangs hangs.
 
-    `units` of them, by at most `width` of which the groups of a turn are stepped at once, with `workers` workers.
-    Orders are lanes, each by itself, or matches, by their first lanes, once all lanes are answered: `numbers` has all.
+    `units` of them, by at most `width` of which the groups of a turn are stepped at once. Orders are lanes, each by
+    itself, or matches, by their first lanes, once all lanes are answered: `numbers` has all.
     """
 
-    def __init__(self, envs: Envs, seed: int, lane: int, workers: int = 1):
+    _asynchronous = True  # a match that is not answered whole does not step
+
+    def __init__(self, envs: Envs, seed: int, lane: int, processes: int = 0):
         self.seats = envs.spec.seats if envs.spec.kinds else 1
         seating = seat_lanes(envs, seed, lane) if envs.spec.kinds else None
-        self.units = envs.lanes // self.seats
-        phases = envs.groups if seating is None else max(envs.groups // seating.blocks, 1)
-        self.width = self.units // phases  # of the parts that step in turn
-        self.workers = min(workers, self.width)
-        self._board = board = SharedRows(envs.spec, envs.lanes, self.workers, seating)
+        self.units, self.width, self.processes = envs.lanes // self.seats, units_of_turn(envs), processes
+        self._board = board = SharedRows(envs.spec, envs.lanes, processes, seating)
         super().__init__(envs, board.rows, seating)
         self._arrays |= {"action": board.action, "faults": board.faults}
         self._arrays |= {} if seating is None else {"held": board.held, "resting": board.resting}
         self.numbers = self._everyone if seating is None else seating.own[:, 0].copy()
         self._faults = Faults(board, envs.max_restarts)
         self.faults, self.remarks = self._faults.reports, self._faults.remarks
+        self._job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
+        # Gymnasium's own, which are stepped here unasked, draw from no global generator
+        self._random = GlobalGenerators(lane_seed(board, self._job, 0)) if envs.inline else None
+        self._units = dict[int, Unit]()  # of the caller's thread
+        self._where[:] = STEPPING
+        if not processes:
+            self._begin(envs, self.numbers.tolist())
 
     restarts = property(lambda self: self._faults.restarts)
     generator = property(lambda self: int(self._board.seeds[0]))  # of its first lane, see rules.rng_of
     resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
+
+    def _begin(self, envs: Envs, numbers: list[int]) -> None:
+        """Build the units of the caller's thread, and have their first rows made."""
+        try:
+            self._enter()
+            with seeding_torch():
+                make = factory(envs.name, envs.options)  # it may import a module, which may draw
+            self._units |= {i: make_unit(self._job, make, self._board, i) for i in numbers}
+            self._turns(numbers)
+        except BaseException:
+            self.close()
+            raise
+
+    def _enter(self) -> None:
+        if self._random is not None and GlobalGenerators.here is not self._random:
+            self._random.enter()
+
+    def _step(self, numbers: np.ndarray, action: Tree) -> None:
+        tree.write(self._board.action, numbers, action)
+        self._turns(self._due(numbers).tolist())
+
+    def _turns(self, ordered: list[int]) -> None:
+        """Step these units of the caller's thread."""
+        self._enter()
+        for i in ordered:
+            while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, self._lanes_of([i])):
+                pass
+            self._faults.steps += self.seats
+        self._where[self._lanes_of(ordered)] = READY
+
+    def picture(self, lane: int) -> tuple[np.ndarray, float]:
+        """The image that the environment of a lane of the caller's thread renders, and its frames per second."""
+        first = lane if self.seating is None else self.seating.own[self.seating.match[lane], 0]
+        env = self._units[int(first)].env
+        if env is None:
+            raise RuntimeError(f"lane {lane} has no environment now")
+        return env.render(), float(env.metadata.get("render_fps") or 30)
+
+    def close(self) -> None:
+        """Close every environment."""
+        super().close()
+        for unit in self._units.values():
+            unit.close()
+        if self._random is not None:
+            self._random.leave()
+
+    # --------------------------------------------------------------------------------- matches, saving
 
     def pause_matches(self, on: bool) -> None:
         """See Pool."""
@@ -226,84 +285,34 @@ class UnitPool(BasePool):
         """The lanes of what was ordered by these numbers."""
         return numbers if self.seating is None else self.seating.own[self.seating.match[numbers]].ravel().tolist()
 
-    def _saved(self, lanes: Batch) -> Batch:
-        """Its state with that of its lanes or matches; every lane has a row."""
-        return {"lanes": lanes, **tree.map(np.copy, self._arrays)}
-
-    def _load(self, saved: Batch) -> None:
-        """All but the lanes or matches; every lane has a row."""
-        tree.write(self._arrays, ..., {name: saved[name] for name in self._arrays})
-
-
-class InlinePool(UnitPool):
-    """A Pool whose lanes step in send(). An environment that raises is restarted as in a process; one
-    that hangs hangs.
-    """
-
-    def __init__(self, envs: Envs, seed: int, lane: int):
-        super().__init__(envs, seed, lane)
-        self._asynchronous = self.seating is not None
-        job = LaneJob(b"", envs.title, self.spec, seed, lane, envs.step_timeout)
-        self._random, self._units = GlobalGenerators(lane_seed(self._board, job, 0)), dict[int, Unit]()
-        try:
-            self._random.enter()
-            with seeding_torch():
-                make = factory(envs.name, envs.options)  # it may import a module, which may draw
-            self._units |= {i: make_unit(job, make, self._board, i) for i in self.numbers.tolist()}
-            self._where[:] = STEPPING
-            self._step(self._everyone, self._board.action)
-        except BaseException:
-            self.close()
-            raise
-        self._where[:] = READY
-
-    def _step(self, numbers: np.ndarray, action: Tree) -> None:
-        tree.write(self._board.action, numbers, action)
-        if GlobalGenerators.here is not self._random:
-            self._random.enter()
-        ordered = numbers.tolist() if self.seating is None else self._due(numbers).tolist()
-        for i in ordered:
-            while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, self._lanes_of([i])):
-                pass
-            self._faults.steps += self.seats
-        if self.seating is not None:
-            self._where[self._lanes_of(ordered)] = READY
-
-    def picture(self, lane: int) -> tuple[np.ndarray, float]:
-        """The image that a lane's environment renders, and its frames per second."""
-        first = lane if self.seating is None else self.seating.own[self.seating.match[lane], 0]
-        env = self._units[int(first)].env
-        if env is None:
-            raise RuntimeError(f"lane {lane} has no environment now")
-        return env.render(), float(env.metadata.get("render_fps") or 30)
-
-    def close(self) -> None:
-        """Close every environment."""
-        super().close()
-        for unit in self._units.values():
-            unit.close()
-        self._random.leave()
-
     def state(self) -> Batch | None:
         """See Pool."""
         self._check_open()
-        self._random.enter()
+        self._enter()
         try:
             lanes = {str(i): unit.save() for i, unit in self._units.items()}
-            random = self._random.save()
+            random = {} if self._random is None else {"random": self._random.save()}
         except Exception as e:
             self.unsaved = reason_of(e)
             return None
-        return {**self._saved(lanes), "random": random}
+        return {"lanes": lanes, **tree.map(np.copy, self._arrays), **random}
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
-        self._load(state)
-        self._random.enter()
+        tree.write(self._arrays, ..., {name: state[name] for name in self._arrays})
+        self._enter()
         for i, unit in self._units.items():
             try:
                 unit.load(state["lanes"][str(i)])
             except Exception as e:
                 raise UserError(f"{unit.who}: cannot go on from what was saved: {reason_of(e)}") from e
-        if "random" in state:  # not of earlier versions
+        if self._random is not None and "random" in state:  # not of earlier versions, or of processes
             self._random.load(state["random"])
+
+
+def units_of_turn(envs: Envs) -> int:
+    """How many lanes or matches the parts of a pool that step in turn have each."""
+    if not envs.spec.kinds:
+        return envs.lanes // envs.groups
+    blocks = min(envs.agents, envs.spec.seats)  # of a match: groups that step together
+    return envs.lanes // envs.spec.seats // max(envs.groups // blocks, 1)

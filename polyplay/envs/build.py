@@ -27,6 +27,7 @@ from polyplay.core.user_modules import look_up
 from polyplay.envs import atari, masks, pettingzoo, rules
 from polyplay.envs.pool import OWN_LIMIT, WRAPPERS, Envs, EnvSpec, Factory, closest_names, spec_of_spaces, title_of
 from polyplay.envs.process_state import seeding_torch
+from polyplay.envs.saved_state import wrappers_of
 from polyplay.envs.spaces import declared_uses
 
 
@@ -349,8 +350,10 @@ def inspect_env(env: gymnasium.Env | VectorEnv, title: str) -> EnvSpec:
     return replace(spec, describe=dict([("environment", title), shown, taken, ends, *mask]))
 
 
-def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
-    """Build one environment, describe it, reset it for its info, close it. Raises UserError."""
+def describe(name: str | Factory, options: Mapping[str, object], timed: bool = False) -> EnvSpec:
+    """Build one environment, describe it, reset it for its info, close it. timed: measure a step, where any process may
+    step it. Raises UserError.
+    """
     title = title_of(name)
     make = factory(name, options)
     begun = time.perf_counter()
@@ -361,12 +364,41 @@ def describe(name: str | Factory, options: Mapping[str, object]) -> EnvSpec:
     took = time.perf_counter() - begun
     try:
         spec = _described(env, make, title)
+        if timed and WRAPPERS not in options and _module(name) == OWN and not spec.vector:
+            spec = replace(spec, step_time=step_time(env))
     finally:
         with contextlib.suppress(Exception, SystemExit):
             env.close()
     if took < rules.QUICK:
         rules.check_second(lambda: build_env(make, title), env, title)
     return spec
+
+
+OWN = "gymnasium"  # whose environments neither hang nor change the process that steps them
+WINDOW, WINDOWS = 0.005, 5  # seconds, and how often they are measured: the shortest counts
+
+
+def step_time(env: gymnasium.Env) -> float:
+    """Seconds of a random step, with its share of resets; 0: not all of its layers are Gymnasium's own, or it fails."""
+    if any(type(layer).__module__.partition(".")[0] != OWN for layer in wrappers_of(env)):
+        return 0.0
+    try:
+        env.action_space.seed(0)
+        actions = [env.action_space.sample() for _ in range(64)]
+        env.reset(seed=0)
+        return min(_window(env, actions) for _ in range(WINDOWS))
+    except Exception:  # the run itself says so
+        return 0.0
+
+
+def _window(env: gymnasium.Env, actions: list[Any]) -> float:
+    steps, begun = 0, time.thread_time()
+    while (took := time.thread_time() - begun) < WINDOW:
+        _, _, terminated, truncated, _ = env.step(actions[steps % len(actions)])
+        steps += 1
+        if terminated or truncated:
+            env.reset()
+    return took / steps
 
 
 def _described(env: Any, make: Factory, title: str) -> EnvSpec:

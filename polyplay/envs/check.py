@@ -33,7 +33,7 @@ from polyplay.core.processes import ForkServer
 from polyplay.core.shared_memory import SharedBlock
 from polyplay.core.tree import Batch, Spec
 from polyplay.envs import rules
-from polyplay.envs.base_pool import InlinePool, UnitPool
+from polyplay.envs.base_pool import UnitPool
 from polyplay.envs.build import factory
 from polyplay.envs.lane import START, near_bounds
 from polyplay.envs.make import POOLS, whole_matches
@@ -371,7 +371,7 @@ def check_env(
         card["one lane"] = f"{first.steps / max(first.step_sum, 1e-9):,.0f} steps/s"
         lanes = envs.spec.width or LANES * cores() * envs.spec.seats
         try:
-            with closing(envs.share(lanes=lanes, workers=cores()).open(seed)) as pool:
+            with closing(envs.share(lanes=lanes, workers=cores(), inline=False).open(seed)) as pool:
                 card[f"pool of {lanes} lanes"] = f"{steps_per_second(pool, measure):,.0f} steps/s"
         except (EnvFailure, UserError) as e:
             rule, text = broken_rule(e, "step")
@@ -391,7 +391,7 @@ def play_lane(trial: Trial, envs: Envs, lane: int, server: ForkServer = SERVER) 
     if is_own(envs):
         return play_apart(trial, envs, lane)
     observed = envs.share(name=watching(envs), options={}, wrappers=())
-    return trial.play(lambda: ProcessPool(observed, trial.seed, lane, server))
+    return trial.play(lambda: ProcessPool(observed, trial.seed, lane, 1, server=server))
 
 
 def shared_state(envs: Envs, first: Trial, again: Trial) -> dict[str, str]:
@@ -443,7 +443,7 @@ def _play_there(answer: Connection, trace: SharedBlock, given: bytes, lane: int,
     if not beside:
         return answer.send(trial.play(lambda: envs.open(trial.seed, lane), report=answer.send))
     mine = envs.share(inline=True)
-    with contextlib.suppress(EnvFailure, UserError), closing(InlinePool(mine, trial.seed, 1)) as other:
+    with contextlib.suppress(EnvFailure, UserError), closing(UnitPool(mine, trial.seed, 1)) as other:
         # each has its own global generators
-        trial.play(lambda: InlinePool(mine, trial.seed, 0), random_rows(other, trial.seed + 1), answer.send)
+        trial.play(lambda: UnitPool(mine, trial.seed, 0), random_rows(other, trial.seed + 1), answer.send)
     answer.send(trial)

@@ -70,6 +70,7 @@ class EnvSpec:
     events: tuple[str, ...] = ()
     team_reward: bool = False
     bots: Mapping[str, str] = field(default_factory=dict)
+    step_time: float = field(default=0.0, compare=False)  # seconds of a step where any process may step it; 0: unknown
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -204,7 +205,10 @@ class Envs:
     active: int = 0  # process pool with a process per lane: lanes that are there at first (0: all); see scale()
     kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)  # more options, from the command line
     wrappers: tuple[str, ...] = ()  # "module:callable" each, around a Gymnasium environment, the first innermost
-    inline: bool = False  # step Gymnasium environments in the caller's thread: for debuggers and serial runs
+    # whether single environments step in the caller's thread, as in serial runs and under debuggers, or in processes;
+    # None: cheap ones of Gymnasium's own do, see make.split_steps
+    inline: bool | None = None
+    helps: bool = False  # the caller has nothing else to do while lanes step: it may step a share of them itself
     agents: int = 1  # that share the seats of matches, a group of the lanes each, see shared_rows.Seating
 
     def __post_init__(self) -> None:

@@ -1,7 +1,7 @@
 """The pool of environment processes, and one such process.
 
 A process has several lanes or matches, whose rows it writes in place into shared memory. No process spins, and none
-shares a lock: orders and answers are lane numbers on two pipes per process. A process that is killed or hangs is
+shares a lock: orders and answers are lane numbers in shared memory, with a bell. A process that is killed or hangs is
 replaced, its lanes begin anew.
 """
 
@@ -13,11 +13,12 @@ import math
 import multiprocessing
 import os
 import pickle
-import select
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import lru_cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import parent_process
 from typing import NoReturn
@@ -26,9 +27,8 @@ import numpy as np
 
 from polyplay.core import processes, tree, user_modules
 from polyplay.core.errors import EnvFailure, UserError
-from polyplay.core.machine import cores
 from polyplay.core.processes import LOST, ForkedProcess, ForkServer
-from polyplay.core.shared_memory import SharedBlock
+from polyplay.core.shared_memory import LINE, Ring, Semaphore, Semaphores, SharedBlock, SharedObject
 from polyplay.core.tree import Batch, Tree
 from polyplay.envs import rules
 from polyplay.envs.base_pool import ABSENT, READY, STEPPING, UnitPool
@@ -64,14 +64,33 @@ class EnvProcess(ForkedProcess):
 
 # One environment process: single environments, stepped in place into memory that the pool shares.
 #
-# Requests come as lane numbers (a match's is that of its first lane) on one pipe, answers go as lane numbers on another
-# (`~lane`: read the lane's note first). Pipes are all that the two processes wait on, so a killed worker leaves no lock
-# behind.
+# Orders are lane numbers (a match's is that of its first lane), answers too (`~lane`: read the lane's note first).
+# Bells are all that the two processes wait on, so a killed worker leaves no lock behind. The pool sees its end by its
+# sentinel; the kernel ends the workers of a pool that is gone.
 
 
 TRACE = 8192  # bytes for the traceback of a process that hangs or crashes
-SAVE, LOAD = 1 << 24, 1 << 25  # in the place of a lane's number: an order to save or load all lanes of a process
+# in the place of a lane's number: an order to save or load all lanes of a process, or to end
+SAVE, LOAD, LEAVE = 1 << 24, 1 << 25, 1 << 26
 UNSAVED = 5  # kind of a note: why a lane was not saved or loaded
+
+
+class OrderQueues(SharedObject):
+    """Orders to a process of so many lanes, and its answers, at which it rings the pool's bell."""
+
+    LOCAL = ("bell", "orders", "answers")
+    _cells: np.ndarray
+    _bell: np.ndarray
+
+    def __init__(self, lanes: int, answered: Semaphores):
+        self._answered = answered
+        super().__init__(_cells=((2, Ring.cells(lanes + 2)), np.int64), _bell=(LINE, np.uint8))
+        Semaphore(self._bell, create=True)
+
+    def _attach(self) -> None:
+        super()._attach()
+        self.bell = Semaphore(self._bell)
+        self.orders, self.answers = Ring(self._cells[0], self.bell), Ring(self._cells[1], self._answered[0])
 
 
 class StateMail:
@@ -94,8 +113,7 @@ class StateMail:
 
 
 def serve(
-    orders: Connection,
-    answers: Connection,
+    queues: OrderQueues,
     board: SharedRows,
     job: LaneJob,
     ctx: int,
@@ -104,31 +122,29 @@ def serve(
     trace: SharedBlock,
     mail: StateMail,
 ) -> None:
-    """Step `lanes` as ordered until the pool closes the pipe. `each`: answer lane by lane (for pools that give
-    whoever is ready).
-    """
+    """Step `lanes` as ordered until LEAVE. `each`: answer lane by lane (for pools that give whoever is ready)."""
     settle(trace)
     seed_process(lane_seed(board, job, lanes[0]))
     mine = _lanes(job, board, ctx, lanes)
-    source, sink = orders.fileno(), answers.fileno()
     board.deadline[ctx] = 0.0  # started
-    waited = board.waited[ctx]
-    with contextlib.suppress(BrokenPipeError):
+    waited, idle_since = board.waited[ctx], time.perf_counter()
+    while LEAVE not in (ordered := queues.orders.take_all()):
+        if not ordered:
+            queues.bell.wait(60.0)
+            continue
+        waited[0] += time.perf_counter() - idle_since
+        waited[1] += 1
+        done = []
+        for number in ordered:
+            board.busy[ctx] = number if number < SAVE else lanes[0]
+            done.append(take_turn(mine[number]) if number < SAVE else serve_state(mine, number, mail))
+            board.deadline[ctx] = 0.0
+            if each:
+                queues.answers.put_all(done)
+                done.clear()
+        if done:
+            queues.answers.put_all(done)
         idle_since = time.perf_counter()
-        while order := os.read(source, 1 << 16):
-            waited[0] += time.perf_counter() - idle_since
-            waited[1] += 1
-            done = []
-            for number in np.frombuffer(order, np.int32).tolist():
-                board.busy[ctx] = number if number < SAVE else lanes[0]
-                done.append(take_turn(mine[number]) if number < SAVE else serve_state(mine, number, mail))
-                board.deadline[ctx] = 0.0
-                if each:
-                    os.write(sink, np.array(done, np.int32).tobytes())
-                    done.clear()
-            if done:
-                os.write(sink, np.array(done, np.int32).tobytes())
-            idle_since = time.perf_counter()
     for lane in mine.values():
         lane.close()
 
@@ -193,7 +209,7 @@ def probe(answer: Connection, maker: bytes, title: str) -> None:
     trace = SharedBlock(TRACE)  # its descriptor must live as long as we do
     settle(trace)
     try:
-        answer.send(describe_(*unpack(maker, title)))
+        answer.send(describe_(*unpack(maker, title), timed=True))
     except BaseException as e:
         answer.send(_text_of(e, f"{title}: "))
 
@@ -265,37 +281,25 @@ def exit_text(process: EnvProcess) -> str:
 class EnvProcessHandle:
     """The pool's side of one environment process."""
 
-    def __init__(self, index: int, lanes: list[int], board: SharedRows, job: LaneJob, each: bool, server: ForkServer):
+    def __init__(
+        self, index: int, lanes: list[int], pool: tuple[SharedRows, LaneJob, Semaphores], each: bool, server: ForkServer
+    ):
         self.index, self.lanes, self._server = index, lanes, server
-        self._args = (board, job, index, lanes, each)
-        self.leave_by = math.inf
+        self._board, self._job, self._bell = pool
+        self._each, self.leave_by = each, math.inf
         self.start()
 
     def start(self) -> None:
-        board = self._args[0]
-        board.deadline[self.index] = time.monotonic() + START
-        self.trace, self.mail = SharedBlock(TRACE), StateMail()
-        there, self.orders = multiprocessing.Pipe(duplex=False)
-        self.answers, back = multiprocessing.Pipe(duplex=False)
-        process = EnvProcess(
-            serve, (there, back, *self._args, self.trace, self.mail), f"env {self.index}", self._server
-        )
+        self._board.deadline[self.index] = time.monotonic() + START
+        self.trace, self.mail, self._queues = SharedBlock(TRACE), StateMail(), OrderQueues(len(self.lanes), self._bell)
+        self.orders, self.answers = self._queues.orders, self._queues.answers
+        given = self._queues, self._board, self._job, self.index, self.lanes, self._each, self.trace, self.mail
+        process = EnvProcess(serve, given, f"env {self.index}", self._server)
         try:
             process.start()
         except OSError as e:
-            self.orders.close()
-            self.answers.close()
             raise UserError(f"{self} could not be started: {e}{f'; {FEWER}' * processes.is_limit(e)}") from None
-        finally:
-            there.close()
-            back.close()
         self.process = process
-        self.source, self.sink = self.answers.fileno(), self.orders.fileno()
-        os.set_blocking(self.source, False)
-
-    def order(self, lanes: np.ndarray) -> None:
-        with contextlib.suppress(BrokenPipeError):  # recv notices its end and orders its lanes again
-            os.write(self.sink, lanes.astype(np.int32).tobytes())
 
     def stack(self, ask: bool) -> str:
         """Where its Python code was when it crashed, or (`ask`) where it is now; what it wrote of that."""
@@ -305,72 +309,58 @@ class EnvProcessHandle:
         text = bytes(self.trace.memory).split(b"\0", 1)[0].decode(errors="replace").strip()
         return f"\n{text[-3000:]}" if text else ""
 
-    def drain(self) -> bytes:
-        """The answers that it gave before it ended."""
-        return b"".join(iter(lambda: self.read() or b"", b""))
-
-    def read(self) -> bytes | None:
-        """Its answers; b"": it closed the pipe, None: none now."""
-        try:
-            return os.read(self.source, 1 << 16)
-        except BlockingIOError:
-            return None
-
-    def close_orders(self) -> None:
+    def leave(self) -> None:
         """No more orders: it closes its environments and ends."""
         self.leave_by = time.monotonic() + 5.0
-        self.orders.close()
-
-    def end(self) -> None:
-        self.process.end()
-        self.orders.close()
-        self.answers.close()
+        self.orders.put_all([LEAVE])
 
     def __str__(self) -> str:
-        job, lanes = self._args[1], self.lanes
+        job, lanes = self._job, self.lanes
         numbers = ", ".join(str(job.lane + i) for i in lanes[:8]) + (", …" if len(lanes) > 8 else "")
         return f"environment process {self.index} (lanes {numbers})"
 
 
-TICK = 0.25  # seconds between two checks of the deadlines, and the longest that close() by another thread waits
+TICK = 0.1  # seconds between two looks at processes and deadlines
 
 
 class ProcessPool(UnitPool):
-    """A Pool over environment processes."""
+    """A Pool over environment processes, of which the caller's thread may step a share of the lanes itself."""
 
     threaded = True
-    _asynchronous = True
 
-    def __init__(self, envs: Envs, seed: int, lane: int, server: ForkServer = SERVER):
-        super().__init__(envs, seed, lane, envs.workers or cores())
-        self._server = server
-        n, units = self.workers, self.units
+    def __init__(
+        self, envs: Envs, seed: int, lane: int, processes: int, here: bool = False, server: ForkServer = SERVER
+    ):
+        """here: the caller's thread has a share, too: the last, which is the smallest."""
+        super().__init__(envs, seed, lane, processes)
+        self._job = replace(self._job, maker=pickled_factory(envs))
+        self._server, sides = server, processes + here
         # every process serves every group, so that all of them are busy whichever group steps
         self._owner = np.empty(envs.lanes, np.int64)
-        self._owner[self.numbers] = np.arange(units) % self.width * n // self.width
+        self._owner[self.numbers] = np.arange(self.units) % self.width * sides // self.width
+        self._shares = lru_cache(64)(self._shares_of)  # mostly of the same groups again
         self._turn = threading.RLock()  # who waits
         self._lock = threading.RLock()  # who changes what is below
-        self._poll = select.poll()
-        self._by_source: dict[int, EnvProcessHandle] = {}
+        self._bell = Semaphores(1)  # rung with every answer
         self._workers: dict[int, EnvProcessHandle] = {}
         self._leaving: list[EnvProcessHandle] = []  # without orders; they are closing their environments
-        self._apart = n == units  # every lane, or match, has a process of its own, so lanes may come and go
+        self._apart = processes == self.units  # each lane, or match, has a process of its own: they may come and go
         self._wanted = envs.active or envs.lanes
-        self._where[:] = STEPPING
         self._where[self._wanted :] = ABSENT
-        self._here: set[int] = set()  # lanes that gave a row since they came
+        self._here: set[int] = set()  # lanes of processes that gave a row since they came
         self._failure: BaseException | None = None
         self._checked = time.monotonic()
         self._tick = min(TICK, envs.step_timeout / 4)
-        self._job = LaneJob(pickled_factory(envs), envs.title, self.spec, seed, lane, envs.step_timeout)
         if not self._apart and self._wanted < envs.lanes:
-            raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={units}")
+            raise UserError(f"active={envs.active}: lanes that come and go need a process each: workers={self.units}")
         try:
-            for i in range(self._wanted // self.seats if self._apart else n):
+            for i in range(self._wanted // self.seats if self._apart else processes):
                 self._start(i)
         except BaseException:
             self.close()
             raise
+        if here:
+            self._begin(envs, self._share_of(processes))
 
     # ------------------------------------------------------------------------------- the protocol
 
@@ -382,56 +372,66 @@ class ProcessPool(UnitPool):
         try:
             while True:
                 with self._lock:
-                    if self._failure is not None:
-                        raise self._failure
-                    try:
-                        return super().recv()
-                    except RuntimeError:  # no lane that is due has a row yet
-                        if self.fixed and not self._busy:
-                            raise
-                if not self._wait(end) and time.monotonic() >= end:
+                    self._collect()
+                    if (found := self._take()) is not None:
+                        return found
+                if self._wait(end):
+                    continue
+                if self.fixed and not self._busy:
+                    return super().recv()  # nothing comes, as it says
+                if time.monotonic() >= end:
                     raise TimeoutError
         except (EnvFailure, UserError) as e:
-            self._failure = e
-            self.close()
+            self._fail(e)
             raise
         finally:
             self._turn.release()
 
     def send(self, lanes: Lanes, action: Tree) -> None:
         """See Pool."""
-        with self._lock:
-            super().send(lanes, action)
+        try:
+            with self._lock:
+                super().send(lanes, action)
+        except (EnvFailure, UserError) as e:  # of an environment in this thread
+            self._fail(e)
+            raise
+
+    def _fail(self, e: BaseException) -> None:
+        self._failure = e
+        self.close()
 
     def close(self) -> None:
         """Ask every process to end, wait a second, kill the rest."""
         self._open = False
+        self._bell[0].post()
         with self._turn, self._lock:
             workers = [*self._workers.values(), *self._leaving]
             for worker in self._workers.values():
-                worker.close_orders()
+                worker.leave()
             self._workers, self._leaving = {}, []
+            super().close()
             until = time.monotonic() + 1.0
             for worker in workers:
                 worker.process.join(max(until - time.monotonic(), 0.0))
-                worker.end()
+                worker.process.end()
 
     def state(self) -> Batch | None:
         """See Pool; waits for the rows that are awaited."""
         with self._turn, self._lock:
             self._settle()
-            lanes: Batch = {}
+            if (found := super().state()) is None:
+                return None
             for worker in self._workers.values():
                 if not self._ask(worker, SAVE):
                     return None
-                lanes |= worker.mail.take()
-            return self._saved(lanes)
+                found["lanes"] |= worker.mail.take()
+            return found
 
     def load(self, state: Batch) -> None:
         """See Pool. Raises UserError: an environment that does not take its state back."""
         with self._turn, self._lock:
             self._settle()
-            self._load(state)
+            super().load(state)
             for worker in self._workers.values():
                 worker.mail.put({str(lane): state["lanes"][str(lane)] for lane in worker.lanes})
                 if not self._ask(worker, LOAD):
@@ -465,8 +465,7 @@ class ProcessPool(UnitPool):
                 i = lane // self.seats
                 if len(self._absent(i)) == self.seats:
                     worker = self._workers.pop(i)
-                    self._unregister(worker)
-                    worker.close_orders()
+                    worker.leave()
                     self._leaving.append(worker)
             self.scale(self._wanted)  # perhaps they are wanted again
 
@@ -481,7 +480,7 @@ class ProcessPool(UnitPool):
     def present(self) -> int:
         """Lanes that are there: those that have yet to go included, but not those whose first row is awaited."""
         there = len(self._workers) * self.seats if self._apart else self.lanes
-        return there if there > self._wanted else min(there, len(self._here))
+        return min(there, len(self._here)) if self._apart and there <= self._wanted else there
 
     def waits(self) -> tuple[float, float]:
         """See Pool."""
@@ -493,7 +492,7 @@ class ProcessPool(UnitPool):
         now = time.monotonic()
         for worker in list(self._leaving):
             if worker.process.exitcode is not None or now > worker.leave_by:
-                worker.end()
+                worker.process.end()
                 self._leaving.remove(worker)
 
     # ------------------------------------------------------------------------------------- inside
@@ -505,113 +504,112 @@ class ProcessPool(UnitPool):
 
     def _settle(self) -> None:
         """Wait for the rows that are awaited: also a lane that is begun anew has none yet."""
-        self._check_open()
+        self._collect()
         while self._busy:
             self._wait(math.inf)
-            self._check_open()
+            self._collect()
+
+    def _share_of(self, i: int) -> list[int]:
+        return self.numbers[self._owner[self.numbers] == i].tolist()
 
     def _start(self, i: int) -> None:
-        mine = self.numbers[self._owner[self.numbers] == i]
-        self._workers[i] = EnvProcessHandle(i, mine.tolist(), self._board, self._job, not self.fixed, self._server)
-        self._register(self._workers[i])
-        self._workers[i].order(mine)
-
-    def _register(self, worker: EnvProcessHandle) -> None:
-        for source in (worker.source, worker.process.sentinel):
-            self._by_source[source] = worker
-            self._poll.register(source, select.POLLIN)
-
-    def _unregister(self, worker: EnvProcessHandle) -> None:
-        for source in (worker.source, worker.process.sentinel):
-            self._poll.unregister(source)
-            del self._by_source[source]
+        pool = self._board, self._job, self._bell
+        self._workers[i] = EnvProcessHandle(i, self._share_of(i), pool, not self.fixed, self._server)
+        self._workers[i].orders.put_all(self._workers[i].lanes)
 
     def _ask(self, worker: EnvProcessHandle, order: int) -> bool:
-        """Order its lanes to be saved or loaded and wait for that; False: `unsaved` has the reason."""
-        worker.order(np.array([order]))
-        while True:
-            wait([worker.answers], self._tick)
-            answers = worker.read()
-            if answers == b"":
+        """Order its lanes, none of which steps, to be saved or loaded, and wait for that; False: `unsaved` has the
+        reason.
+        """
+        worker.orders.put_all([order])
+        while not (answers := worker.answers.take_all()):
+            if self._ended([worker]):
                 self.unsaved = f"{worker} ended by itself"  # recv notices that too, and replaces it
                 return False
-            if answers:
-                numbers = np.frombuffer(answers, np.int32)
-                done = (numbers == order) | (numbers == ~order)
-                self._stepped(numbers[~done].tobytes())
-                if done.any():
-                    self.unsaved = "" if order in numbers else self._board.read(worker.lanes[0])[1]
-                    return order in numbers
-            now = time.monotonic()
-            if 0.0 < self._board.deadline[worker.index] < now:
+            if self._hangs(worker):
                 self.unsaved = f"{worker} took longer than step_timeout={self._job.step_timeout:g} s"
-                self._replace_hung(now)
+                self._replace_hung()
                 return False
+            self._bell[0].wait(self._tick)
+        self.unsaved = "" if answers == [order] else self._board.read(worker.lanes[0])[1]
+        return answers == [order]
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
-        ordered = self._due(numbers)
-        owner = self._owner[ordered]
-        for i in np.unique(owner).tolist():
-            self._workers[i].order(ordered[owner == i])
+        here, shares = self._shares(self._due(numbers).tobytes())
+        for i, share in shares:
+            self._workers[i].orders.put_all(share)
+        self._turns(here)
+
+    def _shares_of(self, ordered: bytes) -> tuple[list[int], list[tuple[int, list[int]]]]:
+        """Of these numbers (int64) those of the caller's thread, and those of each process."""
+        shares: dict[int, list[int]] = {}
+        for i in np.frombuffer(ordered, np.int64).tolist():
+            shares.setdefault(int(self._owner[i]), []).append(i)
+        return shares.pop(self.processes, []), list(shares.items())
 
     def _wait(self, end: float) -> bool:
         """Wait for an answer, at most a tick or until `end`; False: none came."""
-        left = min(self._tick, end - time.monotonic())
-        ready = self._poll.poll(math.ceil(max(left, 0.0) * 1000))
+        rang = self._bell[0].wait(max(min(self._tick, end - time.monotonic()), 0.0))
         with self._lock:
-            if not self._open:
-                return False
-            for source, _ in ready:
-                if source in self._by_source:
-                    self._receive(self._by_source[source])
-            now = time.monotonic()
-            if now - self._checked >= self._tick:
-                self._checked = now
-                self._replace_hung(now)
-        return bool(ready)
+            if self._open and time.monotonic() - self._checked >= self._tick:
+                self._checked = time.monotonic()
+                self._reap()
+                self._replace_ended()
+                self._replace_hung()
+        return rang
 
-    def _receive(self, worker: EnvProcessHandle) -> None:
-        answers = worker.read()
-        if answers:
-            self._stepped(answers)
-        elif answers == b"" or worker.process.exitcode is not None:
-            worker.process.join(1.0)
-            self._replace(worker, "crash", f"{worker} ended by itself: {exit_text(worker.process)}")
+    def _collect(self) -> None:
+        """Read the answers that are there. Raises Closed, and what ended the pool."""
+        if self._failure is not None:
+            raise self._failure
+        self._check_open()
+        while self._bell[0].wait(0.0):  # of what is looked at now
+            pass
+        for worker in self._workers.values():
+            if answers := worker.answers.take_all():
+                self._stepped(answers)
 
-    def _stepped(self, answers: bytes) -> None:
-        numbers = np.frombuffer(answers, np.int32).tolist()
-        failed = [~i for i in numbers if i < 0 and self._faults.of_lane(~i, self._lanes_of([~i]))]
+    def _stepped(self, answers: list[int]) -> None:
+        failed = [~i for i in answers if i < 0 and self._faults.of_lane(~i, self._lanes_of([~i]))]
         for i in failed:
-            self._workers[self._owner[i]].order(np.array([i]))
-        lanes = self._lanes_of([lane for i in numbers if (lane := max(i, ~i)) not in failed])
+            self._workers[self._owner[i]].orders.put_all([i])
+        lanes = self._lanes_of([lane for i in answers if (lane := max(i, ~i)) not in failed])
         self._faults.steps += len(lanes)
         self._here.update(lanes)
         self._where[lanes] = READY
 
-    def _replace_hung(self, now: float) -> None:
+    def _ended(self, workers: Iterable[EnvProcessHandle]) -> list[EnvProcessHandle]:
+        """Those of them that are no more."""
+        sentinels = {worker.process.sentinel: worker for worker in workers}
+        return [sentinels[fd] for fd in processes.readable([*sentinels], 0.0)]
+
+    def _hangs(self, worker: EnvProcessHandle) -> bool:
+        return 0.0 < self._board.deadline[worker.index] < time.monotonic()
+
+    def _replace_ended(self) -> None:
+        for worker in self._ended(self._workers.values()):
+            worker.process.join(1.0)
+            self._replace(worker, "crash", f"{worker} ended by itself: {exit_text(worker.process)}")
+
+    def _replace_hung(self) -> None:
         """Replace processes whose environment takes too long."""
-        self._reap()
-        for worker in self._workers.values():
-            if 0.0 < self._board.deadline[worker.index] < now:
-                lane = self._job.lane + int(self._board.busy[worker.index])
-                limit = f"step_timeout={self._job.step_timeout:g} s"
-                why = f"{self.title}, lane {lane}: took longer than {limit}; {worker} was killed"
-                self._replace(worker, "hang", why)
+        for worker in filter(self._hangs, self._workers.values()):
+            lane = self._job.lane + int(self._board.busy[worker.index])
+            limit = f"step_timeout={self._job.step_timeout:g} s"
+            why = f"{self.title}, lane {lane}: took longer than {limit}; {worker} was killed"
+            self._replace(worker, "hang", why)
 
     def _replace(self, worker: EnvProcessHandle, rule: str, why: str) -> None:
         """Another process for its lanes: those whose row is awaited begin anew now, the others
         when they are answered.
         """
         stack = worker.stack(ask=rule == "hang")
-        self._unregister(worker)
         worker.process.end()
-        self._stepped(worker.drain())
-        worker.end()
+        self._stepped(worker.answers.take_all())
         text = f"{why}; all its lanes were restarted {rules.rule_suffix(rule)}{stack}"
         lanes = np.array(self._lanes_of(worker.lanes))
         self._faults.of_process(text, lanes.tolist())
         worker.start()
-        self._register(worker)
         if (awaited := self._due(lanes[self._where[lanes] == STEPPING])).size:
-            worker.order(awaited)
+            worker.orders.put_all(awaited.tolist())

@@ -358,8 +358,9 @@ class EpisodeFeed(ActingFeed):
         lanes, update = source.envs.lanes, learner.update
         self.slots = TrainingQueue(*_rows(learner, source.envs), source.steps, lanes, lanes)
         self.slots.patience = ctx.patience
-        self.table = LaneTable(source.envs, self.slots, ctx.index * lanes).open(ctx, learner.policy)
-        self.predictor = Predictor(ctx, self.table, learner.policy, update.refresh)
+        player = player_from_cpu(learner.policy, learner.device, ctx.control.compile)
+        self.table = LaneTable(source.envs, self.slots, ctx.index * lanes).open(ctx, player)
+        self.predictor = Predictor(ctx, self.table, player, update.refresh)
 
     def items(self) -> Iterator[Rollout | None]:
         for chunks in self.predictor.chunks(renew=self.learner.update.refresh):

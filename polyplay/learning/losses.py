@@ -17,9 +17,9 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
-from functools import cache
+from functools import cache, cached_property
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
 
@@ -28,9 +28,11 @@ import torch
 from torch import Tensor
 
 from polyplay.core import tree
+from polyplay.core.compiled import compiled, fused_multiply_add
 from polyplay.core.errors import Fraction, NonNegative, Positive, UserError
 from polyplay.core.numbers import ValueUnits, uniform
 from polyplay.core.tree import Batch
+from polyplay.nets.layers import tracing
 from polyplay.nets.policy import Policy
 
 if TYPE_CHECKING:
@@ -132,12 +134,31 @@ def vtrace(
 
 
 def _scan(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
-    """x_t = base_t + trace_t·x_{t+1} with x_T = `last`: [T, B], [T, B], [B] → [T, B]. One kernel per step."""
+    """x_t = base_t + trace_t·x_{t+1} with x_T = `last`: [T, B], [T, B], [B] → [T, B]. On a CPU one compiled loop, which
+    rounds as a kernel per step does: the sum alone.
+    """
+    if base.device.type != "cpu" or tracing():
+        return _scan_by_torch(base, trace, last)
+    result = torch.empty_like(base, memory_format=torch.contiguous_format)
+    _scan_loop(*(x.to(base.dtype).contiguous().numpy() for x in (base, trace, last)), result.numpy())
+    return result
+
+
+def _scan_by_torch(base: Tensor, trace: Tensor, last: Tensor) -> Tensor:
     result = torch.empty_like(base)
     x = last.detach()
     for row, b, w in zip(*(reversed(a.detach().unbind()) for a in (result, base, trace)), strict=True):
         x = torch.addcmul(b, w, x, out=row)
     return result
+
+
+@compiled
+def _scan_loop(base: np.ndarray, trace: np.ndarray, last: np.ndarray, out: np.ndarray) -> None:
+    x = last
+    for t in range(len(base) - 1, -1, -1):
+        for b in range(len(last)):
+            out[t, b] = fused_multiply_add(trace[t, b], x[b], base[t, b])
+        x = out[t]
 
 
 def _errors(steps: Transitions, value: Tensor, ahead: Tensor) -> Tensor:
@@ -172,6 +193,39 @@ COMMON = ("loss", "policy_loss", "value_loss", "entropy", "value_mean", "explain
 
 Key = tuple[int, int, int]  # of random numbers: the run's seed, the learner's index, the update
 Hyper = Mapping[str, Any]  # hyperparameters by name: numbers, or tensors []
+Measure = Callable[[], Iterable[tuple[str, Tensor]]]  # what a loss reports, by name
+
+
+@torch.no_grad()
+def _measured(measure: Measure) -> dict[str, Tensor]:
+    return {name: x.detach() for name, x in measure()}
+
+
+class LazyMetrics(Mapping[str, Tensor]):
+    """Detached scalars by name, measured when one is read: that costs a tenth of a small network's update, and not
+    every update is reported.
+    """
+
+    def __init__(self, measure: Measure):
+        self.measure = measure
+
+    @cached_property
+    def found(self) -> dict[str, Tensor]:
+        return _measured(self.measure)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.found[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.found)
+
+    def __len__(self) -> int:
+        return len(self.found)
+
+
+def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
+    """What a loss reports, by pairs of name and scalar; a tracer records it with the rest."""
+    return _measured(measure) if tracing() else LazyMetrics(measure)
 
 
 class LossOutput(NamedTuple):
@@ -357,44 +411,53 @@ class ActorCriticLoss(Loss, ABC):
         ratio of both is clipped to 1 ± it (PPO), None: there is no ratio; log_rho: metrics tell of ratios π/μ, and how
         many of them are beyond `bound`.
         """
-        (advantage, target), count, length = made, valid.sum().clamp(min=1), len(valid)
+        count, zero = valid.sum().clamp(min=1), torch.zeros_like(made[1])
+        costs = isinstance(entropy_cost, Tensor) or entropy_cost != 0  # else no gradient goes back through it
+        entropy = out["entropy"] if costs else out["entropy"].detach()
+        heads = _rows(torch.stack((out["logp"], out["value"], entropy)), len(valid))
         # 0 where it is not valid, and at least of the targets' precision: outputs in bfloat16 are summed in float32
-        zero, heads = torch.zeros_like(target), [out[k][:length] for k in ("logp", "value", "entropy")]
-        masked = [torch.where(valid, x, zero) for x in (advantage, target, *heads, acted["logp"][:length])]
-        advantage, target, logp, value, entropy, acted_logp = masked
+        logp, value, entropy = torch.where(valid, heads, zero).unbind()
+        advantage, target, acted_logp = (torch.where(valid, x, zero) for x in (*made, _rows(acted["logp"], len(valid))))
         if self.normalize_advantage:
             centred = torch.where(valid, advantage - advantage.sum() / count, zero)
             advantage = centred / ((centred.square().sum() / count).sqrt() + 1e-8)
-        squared = (target - value).square()
+        descent, squared = -advantage, (target - value).square()
         if reach is None:
-            policy_loss = (-advantage * logp).sum() / count
+            surrogate = descent * logp
         else:
             ratio = (logp - acted_logp).exp()
-            clipped = ratio.clamp(1.0 - reach, 1.0 + reach)
-            policy_loss = torch.maximum(-advantage * ratio, -advantage * clipped).sum() / count
+            surrogate = torch.maximum(descent * ratio, descent * ratio.clamp(1.0 - reach, 1.0 + reach))
         if self.value_clip and reach is not None:
-            before = torch.where(valid, acted["value"][:length], zero)
+            before = torch.where(valid, _rows(acted["value"], len(valid)), zero)
             near = before + (value - before).clamp(-reach, reach)
             squared = torch.maximum(squared, (target - near).square())
-        terms = policy_loss, squared.sum() / count * (0.5 if self.value_half else 1.0), entropy.sum() / count
-        loss = policy_loss + self.value_cost * terms[1] - entropy_cost * terms[2]
+        means = torch.stack((surrogate, squared, entropy)).sum((1, 2)) / count
+        (policy_loss, value_loss, spread), half = means.unbind(), 0.5 if self.value_half else 1.0
+        loss = policy_loss + self.value_cost * half * value_loss
+        loss = loss - entropy_cost * spread if costs else loss
         loss = loss * count if self.reduction == "sum" else loss
 
-        with torch.no_grad():
+        def measure() -> Iterator[tuple[str, Tensor]]:
+            yield from zip(COMMON, (loss, policy_loss, value_loss * half, spread, value.sum() / count), strict=False)
             both = torch.stack((target, target - value))
             centred = both - both.sum((1, 2), keepdim=True) / count
-            spread, rest = torch.where(valid, centred.square(), 0.0).sum((1, 2)).unbind()
-            explained = torch.where(spread > 0, 1.0 - rest / spread, 0.0)  # 0 where the targets do not vary
-            approx_kl = 0.5 * ((logp - acted_logp).square().sum() / count)
-            found = dict(zip(COMMON, (loss, *terms, value.sum() / count, explained, approx_kl), strict=True))
+            known, rest = torch.where(valid, centred.square(), 0.0).sum((1, 2)).unbind()
+            yield "explained_variance", torch.where(known > 0, 1.0 - rest / known, 0.0)  # 0: the targets do not vary
+            yield "approx_kl", 0.5 * ((logp - acted_logp).square().sum() / count)
             if reach is not None:
-                beyond = ((ratio - 1.0).abs() > reach).to(ratio.dtype).sum() / count
-                found |= {"clip_fraction": beyond, "clip_range": torch.zeros_like(loss) + reach}
+                yield "clip_fraction", ((ratio - 1.0).abs() > reach).to(ratio.dtype).sum() / count
+                yield "clip_range", torch.zeros_like(loss) + reach
             if log_rho is not None:
                 rho = log_rho.exp()
-                beyond = masked_mean((rho > bound).to(rho.dtype), valid)
-                found |= {"rho_mean": masked_mean(rho, valid), "rho_clipped": beyond}
-        return LossOutput(loss, {k: x.detach() for k, x in found.items()})
+                yield "rho_mean", masked_mean(rho, valid)
+                yield "rho_clipped", masked_mean((rho > bound).to(rho.dtype), valid)
+
+        return LossOutput(loss, metrics_of(measure))
+
+
+def _rows(x: Tensor, n: int) -> Tensor:
+    """The first n of [..., rows, B]; slicing all of them would cost forward and back."""
+    return x if x.shape[-2] == n else x[..., :n, :]
 
 
 # Losses of the policy-gradient systems: frozen dataclasses, whose `score` takes
@@ -587,13 +650,15 @@ class AlphaZeroLoss(Loss):
         log_p = logits.masked_fill(~legal, -torch.inf).log_softmax(-1).masked_fill(~legal, 0.0)
         policy, error = -(target * log_p).sum(-1), (z - value).square()
         loss = (weight * (policy + error)).mean()
-        with torch.no_grad():
+
+        def measure() -> Iterable[tuple[str, Tensor]]:
             entropy, won = -torch.xlogy(target, target).sum(-1).mean(), z != 0
             right = (value.sign() == z.sign()) & won
             accuracy = right.to(z.dtype).sum() / won.sum().clamp(min=1)
             means = policy.mean(), error.mean(), error.mean() / 4, policy.mean() - entropy, entropy
-            found = (loss.detach(), *means, value.mean(), accuracy, weight.mean())
-        return LossOutput(loss, dict(zip(self.metrics, found, strict=True)))
+            return zip(self.metrics, (loss, *means, value.mean(), accuracy, weight.mean()), strict=True)
+
+        return LossOutput(loss, metrics_of(measure))
 
 
 def unpacked(bits: Tensor, planes: tuple[int, int, int]) -> Tensor:

@@ -16,6 +16,7 @@ Each pass through a noisy network has noise of its own, the whole batch the same
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -28,7 +29,16 @@ from polyplay.core.errors import Count, Fraction, NonNegative, UserError
 from polyplay.core.numbers import rescale, unscale
 from polyplay.core.tree import Batch
 from polyplay.learning import losses
-from polyplay.learning.losses import Hyper, Key, Loss, LossOutput, check_shapes, importance_weight, masked_mean
+from polyplay.learning.losses import (
+    Hyper,
+    Key,
+    Loss,
+    LossOutput,
+    check_shapes,
+    importance_weight,
+    masked_mean,
+    metrics_of,
+)
 from polyplay.nets.q_network import DPGNetwork, QNetwork, expected_value, greedy_action, support, take_action
 
 # Targets of action values, and priorities: pure, without gradient; inputs are never written to.
@@ -185,7 +195,7 @@ class TransitionLoss(Loss, ABC):
 def _scores(net: QNetwork, batch: Batch, i: int, cached: bool = False) -> Tensor:
     """Scores [B, …] of s_t ("q", i = 0) or s_{t+n} ("target", 1, and "online", 2), with the pass's own noise."""
     row, key = slice(min(i, 1), min(i, 1) + 1), batch["key"][i : i + 1] if "key" in batch else None
-    return net.scores({"obs": tree.map(lambda x: x[row], batch["obs"])}, {}, key, cached)[0]
+    return net.scores({"obs": tree.map(lambda x: x[row], batch["obs"])}, {}, key, cached).squeeze(0)
 
 
 @dataclass(frozen=True)
@@ -215,8 +225,11 @@ class QLoss(TransitionLoss):
         size = size.detach()
         loss = each.sum() * self.replicas if self.reduction == "sum" else each.mean()
 
-        means = (x.detach().mean() for x in (q, goal, size, weight, (size > bound).to(size.dtype)))
-        return LossOutput(loss, dict(zip(self.metrics, (loss.detach(), *means), strict=True)), size)
+        def measure() -> Iterable[tuple[str, Tensor]]:
+            means = (x.mean() for x in (q, goal, size, weight, (size > bound).to(size.dtype)))
+            return zip(self.metrics, (loss, *means), strict=True)
+
+        return LossOutput(loss, metrics_of(measure), size)
 
 
 @dataclass(frozen=True)
@@ -247,10 +260,13 @@ class CategoricalLoss(TransitionLoss):
         floor = -torch.special.xlogy(goal, goal).sum(-1)  # the least that it can be: the target's entropy
         kl = (each.detach() - floor).clamp(min=0.0)
         loss = (weight * each).mean()
-        q, mean = expected_value(logits.detach(), *where), goal @ support(*where, goal)
-        means = (x.mean() for x in (q, mean, (mean - q).abs(), weight, kl, floor))
-        metrics = dict(zip(self.metrics, (loss.detach(), *means), strict=True))
-        return LossOutput(loss, metrics, kl if self.priority == "kl" else each.detach())
+
+        def measure() -> Iterable[tuple[str, Tensor]]:
+            q, mean = expected_value(logits, *where), goal @ support(*where, goal)
+            means = (x.mean() for x in (q, mean, (mean - q).abs(), weight, kl, floor))
+            return zip(self.metrics, (loss, *means), strict=True)
+
+        return LossOutput(loss, metrics_of(measure), kl if self.priority == "kl" else each.detach())
 
 
 @dataclass(frozen=True)
@@ -299,10 +315,13 @@ class SequenceLoss(Loss):
         loss = (weight * (0.5 * error.square().sum(0))).mean()
         size = error.detach().abs()
 
-        values = (unscale(x.detach(), self.rescale) if self.rescale else x.detach() for x in (q, goal))
-        learnt = valid.sum(0).to(size.dtype).mean()
-        means = (loss.detach(), *(masked_mean(x, valid) for x in (*values, size)), weight.mean(), learnt)
-        return LossOutput(loss, dict(zip(self.metrics, means, strict=True)), sequence_priority(size, valid, self.eta))
+        def measure() -> Iterable[tuple[str, Tensor]]:
+            values = (unscale(x, self.rescale) if self.rescale else x for x in (q, goal))
+            learnt = valid.sum(0).to(size.dtype).mean()
+            means = (loss, *(masked_mean(x, valid) for x in (*values, size)), weight.mean(), learnt)
+            return zip(self.metrics, means, strict=True)
+
+        return LossOutput(loss, metrics_of(measure), sequence_priority(size, valid, self.eta))
 
 
 # The loss of deterministic policies. batch: transitions of a replay's `sample()`, as tensors: "return", "discount" [B],
@@ -354,7 +373,9 @@ class DPGLoss(Loss):
         pull = (out["raw"].abs() - FREE).clamp(min=0.0).square().sum(1).mean()
         loss, size = critic + actor + self.saturation_cost * pull, error.detach().abs()
 
-        beyond, ends = (x.to(size.dtype) for x in (out["slope"].abs() > bound, out["best"].abs() > 0.99))
-        means = (x.detach().mean() for x in (out["q"], goal, size, weight, out["value"], beyond, ends))
-        metrics = dict(zip(self.metrics, (loss.detach(), critic.detach(), *means), strict=True))
-        return LossOutput(loss, metrics, size)
+        def measure() -> Iterable[tuple[str, Tensor]]:
+            beyond, ends = (x.to(size.dtype) for x in (out["slope"].abs() > bound, out["best"].abs() > 0.99))
+            means = (x.mean() for x in (out["q"], goal, size, weight, out["value"], beyond, ends))
+            return zip(self.metrics, (loss, critic, *means), strict=True)
+
+        return LossOutput(loss, metrics_of(measure), size)

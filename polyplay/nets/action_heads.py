@@ -178,7 +178,7 @@ class UnitPointer(nn.Module):
         return torch.cat([before, named.flatten(1), behind], 1)
 
 
-_NEVER = -1e9  # as a logit: probability exactly 0, and finite, so that no gradient is NaN
+NEVER = -1e9  # as a logit: probability exactly 0, and finite, so that no gradient is NaN
 _EDGE = 2.0**-24  # uniforms are kept in [_EDGE, 1 - _EDGE]
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
@@ -208,7 +208,7 @@ class LeafHead(nn.Module):
         return (AxisSegment(name, self.action.shape or (self.size,), part=path or None, silent=silent),)
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
-        return torch.where(mask, params, _NEVER)
+        return torch.where(mask, params, NEVER)
 
     def _shaped(self, flat: Tensor) -> Tensor:
         return flat.to(getattr(torch, self.action.dtype)).reshape(flat.shape[0], *self.action.shape)
@@ -292,7 +292,7 @@ class MultiCategorical(_Independent):
     def _rows(self, params: Tensor) -> Tensor:
         """Filled up with values that have no chance."""
         if self.size < self.noise * self.most:
-            filled = params.new_full((*params.shape[:-1], self.noise * self.most), _NEVER)
+            filled = params.new_full((*params.shape[:-1], self.noise * self.most), NEVER)
             params = filled.index_copy(-1, self.at, params)
         return params.unflatten(-1, (self.noise, self.most))
 
@@ -305,7 +305,7 @@ class Bernoulli(_Independent):
 
     def masked(self, params: Tensor, mask: Tensor) -> Tensor:
         off, on = mask.unflatten(-1, (self.size, 2)).unbind(-1)
-        return torch.where(on, torch.where(off, params, -_NEVER), _NEVER)
+        return torch.where(on, torch.where(off, params, -NEVER), NEVER)
 
     def mode(self, params: Tensor) -> Tensor:
         return self._shaped(params > 0)

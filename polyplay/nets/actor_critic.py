@@ -39,6 +39,7 @@ from polyplay.nets.layers import (
     axis,
     cache_half_weights,
     initialise,
+    spare_rows,
     tracing,
 )
 from polyplay.nets.policy import Normalize, Policy, ReturnScale, Torso, is_pixels
@@ -416,9 +417,10 @@ class ActorCritic(TorsoPolicy):
         noise, drawn = step.get("noise"), None
         if self.latents and noise is not None:
             drawn, noise = normal(noise[:, : self.latents]), noise[:, self.latents :]
-        features = self._features(torso, step["obs"])
+        obs, n = self._tiled(step["obs"])
+        features = self._features(torso, obs)
         x, after, _ = self._behind_core(features, rows, state, drawn)
-        params, value = self._heads(x, step.get("mask"), features)
+        params, value = self._heads(x, step.get("mask"), features, n)
         action = self.head.mode(params) if noise is None else self.head.sample(params, noise)
         if self.previous:
             after["action"] = action
@@ -437,9 +439,10 @@ class ActorCritic(TorsoPolicy):
         batch = batch if self.rewards is None else self.rewarded(batch)
         rows = {k: tree.map(lambda x: x.flatten(0, 1), batch[k]) for k in ("obs", "action", "mask") if k in batch}
         torso = self.torso if tape is None else partial(self.torso.recall, tape=tape)
-        features = self._features(torso, rows["obs"])
+        obs, n = self._tiled(rows["obs"])
+        features = self._features(torso, obs)
         x, _, latent = self._behind_core(features, batch, state, batch.get("latent_noise"))
-        params, value = self._heads(x, rows.get("mask"), features)
+        params, value = self._heads(x, rows.get("mask"), features, n)
         logp, entropy = self.head.logp(params, rows["action"]), self.head.entropy(params)
         out = {"logp": logp, "value": value, "entropy": entropy}
         out = {k: v.unflatten(0, batch["first"].shape) for k, v in out.items()}
@@ -476,7 +479,7 @@ class ActorCritic(TorsoPolicy):
             replayed = batch["replayed"]
             features = self._features(self.torso, tree.map(lambda x: x.flatten(0, 1), replayed["obs"]))
             y, _, _ = self._behind_core(features, replayed, replayed["state"], replayed.get("latent_noise"))
-            _, value = self._heads(y, None, features)
+            _, value = self._heads(y, None, features, len(y))
             out["replayed_value"] = value.unflatten(0, replayed["first"].shape)
         return out
 
@@ -484,14 +487,28 @@ class ActorCritic(TorsoPolicy):
         """See Policy.rewarded: its own reward is of events."""
         return {**rows, "reward": self.rewards(rows["events"])} if self.rewards and "events" in rows else rows
 
-    def _heads(self, x: Tensor, mask: Tree, features: Tensor) -> tuple[Tensor, Tensor]:
-        """The head's numbers, those of illegal actions out of the game, and values [N]. features: with the units'."""
-        acting, valued = (x, x) if self.split is None else (x[:, : self.split], x[:, self.split :])
+    def _tiled(self, obs: Tree) -> tuple[Tree, int]:
+        """Observations [N, …], and N. Where only Linear layers follow, with rows of zeros for whole tiles: once, not in
+        each layer.
+        """
+        x = next(tree.leaves(obs))[1]
+        n = x.shape[0]
+        alone = self.torso.tiled and self.core is None and not self.previous and self.auxiliary is None
+        more = spare_rows(n) if alone and self.value.exact and x.device.type == "cpu" else 0
+        return tree.map(lambda x: F.pad(x, (0, 0) * (x.dim() - 1) + (0, more)), obs) if more else obs, n
+
+    def _heads(self, x: Tensor, mask: Tree, features: Tensor, n: int) -> tuple[Tensor, Tensor]:
+        """The head's numbers, those of illegal actions out of the game, and values, of the first n rows [N]. features:
+        with the units'.
+        """
+        acting, valued = (x, x) if self.split is None else x.split([self.split, x.shape[1] - self.split], 1)
         if self.hidden:
             acting, valued = F.relu(self.hidden[0](acting)), F.relu(self.hidden[1](valued))
         params = self.actions(acting, features[:, -self.units :]) if self.units else self.actions(acting)
-        value: Tensor = self.value(valued)
-        return params if mask is None else self.head.masked(params, mask), value.squeeze(1)
+        value: Tensor = self.value(valued).squeeze(1)
+        if n < value.shape[0]:
+            params, value = params[:n], value[:n]
+        return params if mask is None else self.head.masked(params, mask), value
 
 
 def _embedded_axis(head: ActionHead, torso: Torso) -> Axis:

@@ -130,6 +130,11 @@ _LEAST = 16  # rows: Intel's processors take other kernels for fewer
 _NARROW = 16
 
 
+def spare_rows(n: int) -> int:
+    """The number of rows to add to n for whole tiles."""
+    return max(_LEAST, n + -n % _TILE) - n
+
+
 class Linear(nn.Linear):
     """x [N, in] → [N, out], each row to the bit what it would be in any other batch.
 
@@ -165,7 +170,7 @@ class Linear(nn.Linear):
         if x.device.type != "cpu" or not self.exact:
             return F.linear(x, weight, self.bias)
         n = x.shape[0]
-        rows = max(_LEAST, n + -n % _TILE) - n
+        rows = spare_rows(n)
         columns = -x.shape[1] % _TILE if self.out_features < _NARROW else 0
         if not rows and not columns:
             return F.linear(x, weight, self.bias)
@@ -221,8 +226,8 @@ class RepeatedLinear(Linear):
     def forward(self, x: Tensor) -> Tensor:
         if self._open is None:
             return super().forward(x)
-        rows = max(_LEAST, len(x) + -len(x) % _TILE) if self.exact and x.device.type == "cpu" else len(x)
-        padded = F.pad(x, (0, 0, 0, rows - len(x))) if rows > len(x) else x
+        rows = spare_rows(len(x)) if self.exact and x.device.type == "cpu" else 0
+        padded = F.pad(x, (0, 0, 0, rows)) if rows else x
         bias, (token, uses) = None if self.bias is None else self.bias.detach(), self._open
         out: Tensor = _WithFactors.apply(padded, self.weight.detach(), bias, uses, None, token)
         return out[: len(x)]

@@ -138,6 +138,7 @@ class Torso(nn.Module):
     unit_axis: Axis = ()  # units, in the order of `unit_features`
     feature_axis: Axis = ()  # what stands along the features without those of units; (): they belong together
     recalls: bool = False  # whether `forward` takes a tape, and `recall` is defined
+    tiled: bool = False  # it is Linear layers alone: rows of zeros for whole tiles may come with the observations
 
     def forward(self, obs: Tree) -> Tensor:
         """Observations [N, …], a tensor or a dict of them → float32 [N, features]."""

@@ -239,12 +239,12 @@ def epsilon_greedy(q: Tensor, mask: Tensor | None, noise: Tensor, epsilon: Tenso
     legal = np.ones(q.shape, np.bool_) if mask is None else mask.contiguous().numpy()
     chance = np.zeros(len(q), np.float32) if epsilon is None else epsilon.contiguous().numpy()
     values = q.detach().contiguous().numpy()
-    action, value, chosen = _epsilon_greedy_loop(values, legal, noise.contiguous().numpy(), chance)
+    action, value, chosen = epsilon_greedy_loop(values, legal, noise.contiguous().numpy(), chance)
     return torch.from_numpy(action), torch.from_numpy(value), torch.from_numpy(chosen)
 
 
 @compiled
-def _epsilon_greedy_loop(
+def epsilon_greedy_loop(
     q: np.ndarray, legal: np.ndarray, noise: np.ndarray, epsilon: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """epsilon_greedy of q float32 and legal bool [B, A], noise [B, 3 or more] and epsilon [B] float32. A value that is

@@ -39,6 +39,8 @@ class MLP(Torso):
     64 with tanh are PPO's for MuJoCo (Schulman et al. 2017; there the value has its own).
     """
 
+    tiled = True
+
     def __init__(
         self, spec: EnvSpec, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh", init: str = "orthogonal"
     ):
@@ -66,6 +68,8 @@ class SeparateMLPs(Torso):
 
     Observation → [N, features]: the policy's, then the value's last `value_features`.
     """
+
+    tiled = True
 
     def __init__(
         self, spec: EnvSpec, hidden: tuple[int, ...] = (64, 64), activation: str = "tanh", init: str = "orthogonal"

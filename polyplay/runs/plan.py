@@ -23,7 +23,7 @@ from polyplay.buffers.league import League
 from polyplay.core import processes
 from polyplay.core.errors import UserError
 from polyplay.core.machine import cores
-from polyplay.envs.make import native
+from polyplay.envs.make import native, split_steps
 from polyplay.envs.spaces import describe_scaling
 from polyplay.runs.flags import flag
 from polyplay.workers.sizing import threads_of
@@ -107,7 +107,7 @@ def kind_of(envs: Any) -> str:
             return name
     if envs.spec.vector:
         return "vector"
-    return "inline" if envs.inline else "processes"
+    return "processes" if split_steps(envs)[1] else "inline"
 
 
 # ------------------------------------------------------------------------------------------ self-play by a search
@@ -241,10 +241,15 @@ def _computing(crew: Any) -> str:
 
 def _steppers(envs: Any) -> str:
     n = envs.active or min(envs.workers or cores(), envs.lanes // envs.groups)  # as its pool counts them
-    some = {"ale": _counted(n, "ale-py thread"), "processes": _counted(n, "environment process")}
+    here, others = split_steps(envs) if (kind := kind_of(envs)) == "processes" else (True, 0)
+    apart = _counted(envs.active or others, "environment process")
+    some = {
+        "ale": _counted(n, "ale-py thread"),
+        "processes": f"stepped by the worker itself and {apart}" if here else apart,
+    }
     some |= dict.fromkeys(("inline", *GAMES), "stepped by the worker itself")
     some |= {"vector": "a vector environment, stepped by the worker itself", "envpool": "EnvPool's threads"}
-    return f" ({some[kind_of(envs)]})"
+    return f" ({some[kind]})"
 
 
 def _memory(parts: Mapping[str, float], limit: int) -> str:

@@ -27,7 +27,7 @@ from polyplay.learning.loop import Rollouts, learn
 from polyplay.runs import load
 from polyplay.systems import System
 from polyplay.weights.params import FlatParams
-from polyplay.workers.crew import Crew
+from polyplay.workers.crew import Crew, compiles
 from polyplay.workers.role import Role
 
 Worker = Generator[None, None, None]
@@ -132,7 +132,8 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
     queue.patience = 0.0
     source.order = lambda c, turn: [r.actor for batch in logs[c].batches[turn // source.n :][:1] for r in batch]
     history = WeightHistory(logs, per_batch)
-    control, counters = RunControl(trace=True), Counters(queue.producers + learning.n, wired.metrics)
+    control = RunControl(trace=True, compile=compiles(options.compile, options.serial, options.trace))
+    counters = Counters(queue.producers + learning.n, wired.metrics)
     ctx = WorkerContext("", 0, 1, 0, options.seed, counters, control, precision=crew.precision, patience=0.0)
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory()))

@@ -75,14 +75,16 @@ def worker_envs(
     to another process takes longer than its step. options: of atari_options and of Envs.
     """
     atari = {name: options.pop(name) for name in ("life_loss", "pipeline") if name in options}
-    lanes, inline = lanes or c.lanes, crew.env_defaults["inline"]
-    given = {**crew.env_defaults, "inline": inline or (inline_single and lanes == 1 and plays_atari(c)), **options}
+    lanes = lanes or c.lanes
+    alone = inline_single and lanes == 1 and plays_atari(c)
+    given = {**crew.env_defaults, **({"inline": True} if alone else {}), **options}
     return Envs(c.env, lanes, options=atari_options(c, **atari), workers=workers, **given)
 
 
 def actor_envs(c: Any, crew: Crew) -> Envs:
     """The environments of each of c.actors actors; more threads step them where actors compute on a GPU."""
-    return worker_envs(c, crew, workers=crew.placement.env_threads(c.actors or fewest_actors(c.learners)))
+    workers = crew.placement.env_threads(c.actors or fewest_actors(c.learners))
+    return worker_envs(c, crew, workers=workers, helps=True)
 
 
 def enough_actors(c: Any, crew: Crew, envs: Envs, spec: LearnerSpec) -> int:
@@ -129,14 +131,16 @@ def replica_envs(
 
     Replicas are copies of the loop: c.replicas, or as many as there is place for, and at most `most`, if the batch
     divides among them. Each has the same number of lanes in every one of its groups, and whole matches in these.
-    minibatches: of a replica's rollouts; with a recurrent core its lanes divide among them. workers: that step its
-    environments; 0: its share of the cores. Raises UserError: lanes do not divide so, or a minibatch could be empty.
+    minibatches: of a replica's rollouts; with a recurrent core its lanes divide among them. workers: threads or
+    processes that step its environments; 0: its share of the cores, its own thread among them. Raises UserError: lanes
+    do not divide so, or a minibatch could be empty.
     """
     whole = worker_envs(c, crew, life_loss=life_loss)
     most, parts = most or crew.placement.parts, minibatches if minibatches and c.core != "none" else 1
     n = _vectors(c, whole) if whole.spec.width else _replicas(c, whole, parts, batch, most)
+    inline = bool(whole.inline) if workers else whole.inline  # processes that were asked for are there
     workers = workers or max(1, cores() // n)
-    envs = whole.share(lanes=whole.lanes // n, groups=c.groups, workers=workers)
+    envs = whole.share(lanes=whole.lanes // n, groups=c.groups, workers=workers, inline=inline, helps=True)
     if minibatches and c.core == "none":
         _check_minibatches(c, envs)
     return envs, n

@@ -28,7 +28,7 @@ from polyplay.core.compiled import compiled
 from polyplay.core.machine import ThreadPool
 from polyplay.envs.pool import closest_names, need
 
-# What optimizers here make of torch's: its class without its compiler, and when one pass over memory will do.
+# What all optimizers share, and when one pass over memory will do.
 
 
 FEW = 4096  # weights of which several passes are as fast as one, and need no compiler
@@ -38,16 +38,8 @@ Array = np.ndarray
 Number = np.float32
 
 
-class WithoutCompiler(torch.optim.Optimizer):
-    """Torch's methods without the decorators that import its compiler (1.1 s, 70 MB of memory) to switch it off."""
-
-    add_param_group = inspect.unwrap(torch.optim.Optimizer.add_param_group)
-    state_dict = inspect.unwrap(torch.optim.Optimizer.state_dict)
-    load_state_dict = inspect.unwrap(torch.optim.Optimizer.load_state_dict)
-
-
-class OwnOptimizer(WithoutCompiler, ABC):
-    """One of ours: each parameter's update by itself."""
+class OwnOptimizer(torch.optim.Optimizer, ABC):
+    """One of ours: each parameter's update by itself, of state that exists from the start."""
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -56,8 +48,11 @@ class OwnOptimizer(WithoutCompiler, ABC):
             for p in group["params"]:
                 self.update(p, p.grad, self.state[p], group)
 
+    step.hooked = True  # type: ignore[attr-defined]  # torch's hooks around a step take as long as a small one
+
     def add_param_group(self, param_group: Group) -> None:
-        super().add_param_group(param_group)
+        # without the decorator that imports torch's compiler (1.1 s, 70 MB of memory) to switch it off
+        inspect.unwrap(torch.optim.Optimizer.add_param_group)(self, param_group)
         group = self.param_groups[-1]
         self.state.update({p: self.begin(p, group) for p in group["params"]})
 
@@ -76,13 +71,37 @@ def in_one_pass(*tensors: Tensor) -> bool:
     return tensors[0].numel() > FEW and all(plain)
 
 
-# Adam whose gradient is clipped per weight by its own second moment, as OpenAI Five has it.
+# Adam: torch's, and with a gradient that is clipped per weight by its own second moment, as OpenAI Five has it.
 
 
 REACH = 5.0  # √v̂ that a gradient may be away from 0
 
 
-class ClippedAdam(OwnOptimizer):
+class Adam(OwnOptimizer):
+    """Torch's fused Adam: of its step the call that computes. State "step", "exp_avg", "exp_avg_sq", as there."""
+
+    def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):
+        super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
+
+    def begin(self, p: Tensor, group: Group) -> State:
+        own = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
+        return {"step": torch.zeros((), device=p.device), **own}
+
+    def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        steps, (beta1, beta2) = state["step"].add_(1), group["betas"]
+        torch._fused_adam_(
+            *([p], [grad], [state["exp_avg"]], [state["exp_avg_sq"]], [], [steps]),
+            lr=group["lr"],
+            beta1=beta1,
+            beta2=beta2,
+            eps=group["eps"],
+            weight_decay=0.0,
+            amsgrad=False,
+            maximize=False,
+        )
+
+
+class ClippedAdam(Adam):
     """Adam (Kingma & Ba 2015) with the per-parameter clip of OpenAI Five (Berner et al. 2019, appendix C). For a
     gradient Δ, per element, from m = v = 0, at step t:
 
@@ -91,16 +110,8 @@ class ClippedAdam(OwnOptimizer):
     θ ← θ − lr·m̂/(√v̂ + ε)
 
     v has the newest gradient already: with β₂ = 0.999 none is clipped in the first 25 steps, and none to less than
-    0.158 of itself. All exist from the start (state "step", "exp_avg", "exp_avg_sq", as Adam's in torch) and are
-    updated in place. On a CPU it is one pass over memory.
+    0.158 of itself. On a CPU it is one pass over memory.
     """
-
-    def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):
-        super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
-
-    def begin(self, p: Tensor, group: Group) -> State:
-        own = {name: torch.zeros_like(p, requires_grad=False) for name in ("exp_avg", "exp_avg_sq")}
-        return {"step": torch.zeros((), device=p.device), **own}
 
     def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
         mean, square, steps = state["exp_avg"], state["exp_avg_sq"], state["step"].add_(1)
@@ -154,16 +165,18 @@ FLAVOURS: dict[str, Group] = {  # what papers and frameworks do differently, see
 NAMES = (*FLAVOURS, "adam", "adam_clipped", "sgd")
 
 
-class Adam(WithoutCompiler, torch.optim.Adam):
-    """Torch's own."""
+class SGD(OwnOptimizer):
+    """For a gradient Δ: u ← momentum·u + (Δ + decay·θ) from 0, as torch has it; θ ← θ − lr·u."""
 
-    step = torch.no_grad()(inspect.unwrap(torch.optim.Adam.step))
+    def __init__(self, params: Iterable[Tensor], lr: float, momentum: float, decay: float) -> None:
+        super().__init__(params, {"lr": lr, "momentum": momentum, "decay": decay})
 
+    def begin(self, p: Tensor, group: Group) -> State:
+        return {"momentum_buffer": torch.zeros_like(p, requires_grad=False)}
 
-class SGD(WithoutCompiler, torch.optim.SGD):
-    """Torch's own: for a gradient Δ, u ← momentum·u + (Δ + decay·θ), u starting at the first gradient; θ ← θ − lr·u."""
-
-    step = torch.no_grad()(inspect.unwrap(torch.optim.SGD.step))
+    def update(self, p: Tensor, grad: Tensor, state: State, group: Group) -> None:
+        slope = grad.add(p, alpha=group["decay"])
+        p.add_(state["momentum_buffer"].mul_(group["momentum"]).add_(slope), alpha=-group["lr"])
 
 
 class RMSProp(OwnOptimizer):
@@ -276,16 +289,14 @@ class OptimizerSpec:
     def make(self, parameter: Tensor, lr: float = 0.0) -> torch.optim.Optimizer:
         """The optimizer of one parameter."""
         if self.name == "sgd":
-            return SGD([parameter], lr=lr, momentum=self.momentum, weight_decay=2 * self.l2)
-        if self.name == "adam":
-            return Adam([parameter], lr=lr, eps=self.eps, fused=True)
-        if self.name == "adam_clipped":
-            return ClippedAdam([parameter], lr, self.eps)
+            return SGD([parameter], lr, self.momentum, 2 * self.l2)
+        if self.name in ("adam", "adam_clipped"):
+            return (Adam if self.name == "adam" else ClippedAdam)([parameter], lr, self.eps)
         return RMSProp([parameter], FLAVOURS[self.name], lr, self.decay, self.eps)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
-    """The state of an optimizer of one parameter: the tensors themselves. Empty before the first step of Adam, SGD."""
+    """The state of an optimizer of one parameter: the tensors themselves."""
     state: State = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return state
 
@@ -295,12 +306,11 @@ def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:
 
     Raises ValueError if `saved` is of another kind of optimizer or of a parameter of another shape.
     """
-    ours = dict(optimizer_state(optimizer))  # Adam and SGD have none before their first step
-    if ours and _shapes(saved) != _shapes(ours):
+    ours = optimizer_state(optimizer)
+    if _shapes(saved) != _shapes(ours):
         raise ValueError(f"optimizer state must be {_shapes(ours)}; got {_shapes(saved)}")
-    optimizer.load_state_dict({**optimizer.state_dict(), "state": {0: saved}})
-    loaded = optimizer_state(optimizer)
-    loaded.update({name: tensor.copy_(loaded[name]) for name, tensor in ours.items()})
+    for name, tensor in ours.items():
+        tensor.copy_(saved[name])
 
 
 def set_step(optimizer: torch.optim.Optimizer, count: int) -> None:
@@ -314,17 +324,8 @@ def share_statistics(optimizer: torch.optim.Optimizer, memory: Tensor, fill: boo
     use too. fill: begin with its own; otherwise it takes what is there.
     """
     state = optimizer_state(optimizer)
-    parameter = optimizer.param_groups[0]["params"][0]
-    if not state and isinstance(optimizer, SGD):  # from 0 the first step is the same
-        state.update(momentum_buffer=torch.zeros_like(parameter))
-    elif not state:  # Adam, which would make them at its first step
-        state.update(
-            step=torch.zeros((), device=parameter.device),
-            exp_avg=torch.zeros_like(parameter),
-            exp_avg_sq=torch.zeros_like(parameter),
-        )
     for name, row in zip([k for k in state if k != "step"], memory, strict=True):
-        state[name] = row.copy_(state[name].detach()) if fill else row
+        state[name] = row.copy_(state[name]) if fill else row
 
 
 def slice_statistics(

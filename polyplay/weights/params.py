@@ -378,15 +378,13 @@ class AgentSnapshot(SharedArrays):
     number = property(lambda self: int(self._head[_NUMBER]))
 
     def write(self, number: int, vector: FlatParams, optimizer: torch.optim.Optimizer, version: int) -> None:
-        """A snapshot for copy `number`. Statistics that an optimizer has not made yet are 0, with which its first step
-        is the same.
-        """
+        """A snapshot for copy `number`."""
         self._head[_NUMBER] = 0
         memory_barrier()
         state = optimizer_state(optimizer)
         torch.from_numpy(self._vector).copy_(vector.flat)
         for name, row in zip(self.statistics, self._statistics, strict=True):
-            row[:] = state[name].detach().cpu().numpy() if name in state else 0.0
+            row[:] = state[name].cpu().numpy()
         self._head[_SNAPSHOT_VERSION], self._head[_STEPS] = version, int(state["step"]) if "step" in state else 0
         memory_barrier()
         self._head[_NUMBER] = number

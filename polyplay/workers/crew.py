@@ -101,6 +101,11 @@ def error_text(worker: WorkerHandle, text: str) -> str:
     return f"worker {worker.role.name} {worker.ctx.index} raised {text.rstrip().splitlines()[-1]}\n{text.rstrip()}"
 
 
+def compiles(how: str, serial: bool, trace: bool) -> str:
+    """What `--compile` comes to: when `auto` changes over, nobody can repeat."""
+    return "off" if how == "auto" and (serial or trace) else how
+
+
 GRACE, PARTING = 1.0, 30.0  # seconds that workers get to leave by themselves; that one which has to leave gets for it
 REPLACEMENTS, HOUR = 20, 3600.0  # lost workers that one role may have replaced within so many seconds
 
@@ -153,9 +158,9 @@ class Crew:
     log: Callable[[str, str], None] = lambda kind, text: print(text, file=sys.stderr)
 
     def __post_init__(self) -> None:
-        self.env_defaults = {"inline": self.serial, **self.env_defaults}
-        exact = self.compile == "auto" and (self.serial or self.trace)  # when it changes over, nobody can repeat
-        self.roles, self.control = list[Role](), RunControl(self.trace, self.reuse, "off" if exact else self.compile)
+        self.env_defaults = {"inline": self.serial or None, **self.env_defaults}
+        self.roles = list[Role]()
+        self.control = RunControl(self.trace, self.reuse, compiles(self.compile, self.serial, self.trace))
         self._seats: dict[str, WorkerSeats] = {}  # by role
         self.measures, self.divided = False, ""  # whether pages may measure what they leave open; what they found
         self.counters: Counters | None = None

@@ -38,7 +38,7 @@ def measure_costs(envs: Envs, spec: LearnerSpec, T: int, B: int, precision: str)
     try:
         parts = CostProfile(envs, spec, precision)
         parts.clock = time.perf_counter
-        act = parts.env(SECONDS, lanes, inline=False) + parts.infer(lanes, SECONDS)
+        act = parts.env(SECONDS, lanes, inline=None) + parts.infer(lanes, SECONDS)
         one = parts.learn(T, B, 0.0)
         torch.set_num_threads(2)
         return RowCosts(act / lanes * 1e-6, one / (T * B) * 1e-6, one / parts.learn(T, B, 0.0))
@@ -80,10 +80,11 @@ class CostProfile:
         self.optimizer = spec.update.optim.make(self.vector.parameter)
         self.optimizer.param_groups[0]["lr"] = 1e-6
 
-    def env(self, seconds: float, lanes: int = 1, inline: bool = True) -> float:
+    def env(self, seconds: float, lanes: int = 1, inline: bool | None = True) -> float:
         """µs of a step of `lanes` lanes together, random actions."""
         patience = self.envs.step_timeout
-        few = Envs(self.envs.name, lanes, workers=1, options=self.envs.options, inline=inline, step_timeout=patience)
+        few = Envs(self.envs.name, lanes, options=self.envs.options, workers=1, step_timeout=patience)
+        few = few.share(inline=inline, helps=True)
         pool, turns = few.open(0), iter(range(1 << 40))
 
         def step() -> None:

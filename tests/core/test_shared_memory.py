@@ -84,6 +84,22 @@ def test_ring_keeps_order_over_many_turns_and_refuses_to_overflow():
     assert ring.peek() == [0, 1, 2]
 
 
+def test_a_ring_takes_several_with_one_token_and_gives_all_that_are_there():
+    bells = Semaphores(1)
+    ring, got = Ring(np.zeros(Ring.cells(5), np.int64), bells[0]), []
+    for i in range(20):
+        ring.put_all([3 * i, 3 * i + 1, 3 * i + 2])
+        assert bells[0].wait(0)
+        assert not bells[0].wait(0)
+        got += ring.take_all()
+    assert got == list(range(60))
+    assert ring.take_all() == []
+    ring.put(-1)
+    with pytest.raises(RuntimeError, match="overflow"):
+        ring.put_all(range(5))
+    assert ring.take_all() == [-1]
+
+
 def test_blocks_leave_neither_files_nor_descriptors():
     before, there = len(os.listdir("/proc/self/fd")), leftovers.names()
     for _ in range(20):

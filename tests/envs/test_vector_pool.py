@@ -15,7 +15,7 @@ import polyplay
 from polyplay.core import tree
 from polyplay.core.errors import Closed, EnvFailure, UserError
 from polyplay.envs import Envs
-from polyplay.envs.base_pool import InlinePool
+from polyplay.envs.base_pool import UnitPool
 from polyplay.envs.build import autoreset_mode, build_vector
 from polyplay.envs.pool import lane_seeds
 from polyplay.envs.vector_pool import VectorPool
@@ -88,7 +88,7 @@ ALIKE = [  # a vector environment, the single one, actions
 def test_gymnasium_s_own_give_the_rows_of_single_environments_to_the_bit(make, single, actions):
     """In NEXT_STEP, and in SAME_STEP."""
     pools = opened(make, 4, lane=2), single.open(7, 2)
-    assert [type(pool) for pool in pools] == [VectorPool, InlinePool]
+    assert [type(pool) for pool in pools] == [VectorPool, UnitPool]
     assert all(same(x, y) for x, y in zip(*(walk(pool, actions) for pool in pools), strict=True))
 
 

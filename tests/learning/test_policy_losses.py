@@ -57,6 +57,19 @@ def tensors(arrays: dict[str, np.ndarray], grad: bool = False) -> dict[str, torc
     return {k: torch.tensor(v, requires_grad=grad) for k, v in arrays.items()}
 
 
+def test_metrics_are_measured_once_when_one_is_read() -> None:
+    calls, weight = [], torch.ones((), requires_grad=True)
+
+    def measure() -> Any:
+        calls.append(torch.is_grad_enabled())
+        return [("loss", weight * 2), ("other", weight)]
+
+    metrics = losses.metrics_of(measure)
+    assert not calls
+    assert ({**metrics}, len(metrics), metrics["other"].requires_grad) == ({"loss": 2.0, "other": 1.0}, 2, False)
+    assert calls == [False]
+
+
 def lane_of(batch: dict[str, np.ndarray], b: int, **more: np.ndarray) -> twins.Lane:
     return {k: v[:, b].tolist() for k, v in (batch | more).items()}
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,20 @@ def columns(per_lane: list[list[float]]) -> torch.Tensor:
 def one(rewards: list[float], values: list[float], events: list[str], begin: str = "first") -> dict[str, Any]:
     flags = twins.lane_flags(events, begin)
     return rows([flags | {"reward": rewards, "value": values, "log_rho": [0.0] * len(values)}])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_compiled_recursion_has_the_bits_of_a_kernel_per_step(dtype: torch.dtype) -> None:
+    """In all sizes, of numbers small and large, some not finite, in any memory layout."""
+    torch.manual_seed(0)
+    for rows_, width in itertools.product((1, 2, 20, 129), (1, 3, 8, 16, 17, 40, 256)):
+        base = torch.randn(width, rows_, dtype=dtype).T * 10.0 ** torch.randint(-9, 9, (rows_, width))
+        trace, last = torch.rand(rows_, width, dtype=dtype), torch.randn(width, dtype=dtype)
+        trace[torch.rand(rows_, width) < 0.1] = 0.0
+        base[0, 0], last[-1] = np.nan, np.inf
+        made, wanted = losses._scan(base, trace, last), losses._scan_by_torch(base, trace, last)
+        assert made.dtype == dtype
+        assert torch.equal(made.nan_to_num(7.0), wanted.nan_to_num(7.0))
 
 
 @QUICK

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from polyplay.core import tree
 from polyplay.core.errors import UserError
+from polyplay.core.tree import Field
 from polyplay.envs.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from polyplay.games.ctf_rules import COMPOSITE, World
 from polyplay.nets import factory
@@ -83,6 +84,27 @@ def test_a_lane_is_to_the_bit_the_same_in_any_batch(name, core, make):
         part, _ = play(policy, some, policy.initial(some["first"].shape[1]))
         for (_, a), (_, b) in zip(tree.leaves(part), tree.leaves(whole), strict=True):
             assert torch.equal(a, b[:, lanes])
+
+
+@pytest.mark.parametrize("name", ["mlp", "separate"])
+@pytest.mark.parametrize("make", [discrete, hybrid])
+def test_rows_for_whole_tiles_once_or_in_each_layer_are_the_same_to_the_bit(name, make):
+    """Outputs and gradients, of numbers of several kinds."""
+    spec = make({"a": vector(11), "b": Field((2, 3), "uint8"), "c": Field((), "int64")})
+    torch.manual_seed(0)
+    policy = factory.make(name, spec)
+    for rows, lanes in ((1, 3), (2, 8), (3, 15), (1, 251)):
+        batch = arrivals(spec.obs, rows, lanes, policy.noise)
+        if spec.mask is not None:
+            batch["mask"] = masks(spec, rows, lanes)
+        batch["action"], found = play(policy, batch, {})[0]["action"], []
+        for once in (True, False):
+            policy.torso.tiled = once
+            policy.zero_grad()
+            out = policy.unroll(batch, {})
+            sum((x * torch.linspace(1.0, 2.0, x.numel()).view(x.shape)).sum() for x in out.values()).backward()
+            found.append([*out.values(), *(p.grad.clone() for p in policy.parameters())])
+        assert all(torch.equal(*pair) for pair in zip(*found, strict=True))
 
 
 @pytest.mark.parametrize("name", ["nature", "a3c", "ga3c", "impala", "dqn"])

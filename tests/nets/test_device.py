@@ -102,13 +102,13 @@ import os, signal, sys, torch
 def asked(*_): raise SystemExit("asked")
 torch.cuda.is_available = torch.cuda.device_count = torch.cuda._lazy_init = asked
 import polyplay.workers.preload
-from polyplay.weights.optimizers import NAMES, OptimizerSpec
+from polyplay.weights.optimizers import NAMES, OptimizerSpec, load_state, optimizer_state
 for name in NAMES:
     p = torch.nn.Parameter(torch.zeros(3))
     p.grad = torch.ones(3)
     made = OptimizerSpec(name, eps=0.1).make(p, lr=0.1)
     made.step()
-    made.load_state_dict(made.state_dict())
+    load_state(made, optimizer_state(made))
 sys.exit("torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -67,6 +67,8 @@ TOLD: list[Any] = [  # system, settings, options, the line, a pattern of the who
     ("a2c", {}, SERIAL, "workers", ".*all workers take turns in one thread.*"),
     ("a2c", {"env": "CartPole-v1", "replicas": 2, "env_workers": 3}, {"on": "thread"}, "workers",
      "replica ×2 with 8 lanes each (3 environment processes); threads of one process, 1 compute.*"),
+    ("a2c", {"env": "CartPole-v1", "replicas": 2, "lanes": 4}, {}, "workers",
+     rf"replica ×2 with 2 lanes each {ITSELF}; .*"),
     ("impala", {**PONG, **SOME}, {}, "workers",
      "act ×2 with 4 lanes each (1 ale-py thread), learn ×1; 1 compute thread.*"),
     ("a2c", {"network": "auto"}, {}, "network", "mlp, chosen by auto; inputs raw; .*"),

@@ -11,6 +11,7 @@ import pytest
 import polyplay
 from polyplay.cli.main import main
 from polyplay.core.errors import Diverged, UserError
+from polyplay.nets.actor_critic import ActorCritic
 from polyplay.runs.reproduce import reproduce
 from tests.reports import rows
 
@@ -58,6 +59,15 @@ def test_in_other_places_and_with_several_updates_from_each_batch_too(kw, tmp_pa
         assert done % each == 0
         assert done > 8 * each
         assert reproduce(run, each + 1)["updates"] == 2 * each, "whole batches"
+
+
+@pytest.mark.parametrize("kw", [{"trace": False}, {"compile": "on"}])
+def test_what_acted_without_torch_does_so_again(kw, tmp_path, monkeypatch):
+    run = run_of(tmp_path, 400, env="CartPole-v1", batch=8, on="thread", **kw)
+    monkeypatch.setattr(ActorCritic, "act", None)
+    found = reproduce(run)
+    assert found["checkpoints_equal"] == 1
+    assert found["losses_equal"] == (found["updates"] if "compile" in kw else 0)
 
 
 @pytest.mark.parametrize("kw", [{"env": "toy:catch", "batch": 4}, pytest.param(APPO, marks=pytest.mark.long)])

@@ -1,0 +1,381 @@
+"""Acting of small networks without torch: NumPy on the weights' own memory.
+
+For two layers of 64 and a few lanes, torch's calls take ten times as long as the numbers need. `fast_player` knows
+networks of fully connected layers without a core, by the exact types of their parts. It gives what their `act` gives,
+from the same noise, but for rounding: sums are in another order.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from polyplay.core import tree
+from polyplay.core.tree import Batch, Spec, Tree
+from polyplay.nets.action_heads import EPS, NEVER, Categorical, Gaussian, MultiCategorical
+from polyplay.nets.actor_critic import ActorCritic, TorsoPolicy
+from polyplay.nets.layers import FlatLeaves, Linear
+from polyplay.nets.policy import LEAST, TINY, Normalize, Player, RunningMoments
+from polyplay.nets.q_network import DPGNetwork, QHead, QNetwork, epsilon_greedy_loop, support
+from polyplay.nets.torsos import MLP, SeparateMLPs
+
+Layer = Callable[[np.ndarray], np.ndarray]  # rows [B, n] → [B, m]
+Read = Callable[[Tree], np.ndarray]  # observations [B, …] → float32 [B, n]
+Choose = Callable[[np.ndarray, np.ndarray | None], tuple[np.ndarray, np.ndarray]]  # numbers, noise → action, logp
+
+
+class ArrayPlayer(Player):
+    """A player whose `act` takes and gives NumPy arrays."""
+
+
+def fast_player(policy: Player) -> ArrayPlayer | None:
+    """Make what acts as this network does, with the weights that it has at the time; None: it is to act itself.
+
+    Its weights must stay where they are: bind it (weights.params.FlatParams) before.
+    """
+    make = PLAYERS.get(type(policy))
+    if make is None or not _is_plain(cast("TorsoPolicy", policy)):
+        return None
+    try:
+        return make(policy)
+    except _Unknown:
+        return None
+
+
+class _Unknown(Exception):
+    """A part of the network is of another type."""
+
+
+def _is_plain(policy: TorsoPolicy) -> bool:
+    """Whether rows depend on nothing but observations, and all numbers are float32 on the CPU."""
+    own = all(x.device.type == "cpu" and x.dtype == torch.float32 for x in policy.parameters())
+    return own and policy.core is None and not policy.previous and not policy.bf16
+
+
+# Layers. NumPy's BLAS begins threads of its own for larger products, which would spin beside the run's: those are
+# torch's.
+
+
+PRODUCT, VECTOR = 1 << 18, 1 << 13  # multiplications of two matrices, and of a matrix and a vector
+ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
+
+
+def _relu(x: np.ndarray) -> np.ndarray:
+    return np.maximum(x, ZERO)
+
+
+ACTIVATIONS: dict[type[nn.Module], Layer] = {nn.Tanh: np.tanh, nn.ReLU: _relu}
+
+
+def _dense(layer: nn.Module) -> Layer:
+    """x·Wᵀ + b. Raises _Unknown: it is no Linear."""
+    if type(layer) is not Linear:
+        raise _Unknown
+    weight, bias = layer.weight.detach(), np.zeros(1, np.float32) if layer.bias is None else _array(layer.bias)
+    turned, wide, size = weight.numpy().T, weight.t(), weight.numel()
+    least, most = 1 + (size > VECTOR), (VECTOR if len(weight) == 1 else PRODUCT) // size  # rows
+
+    def apply(x: np.ndarray) -> np.ndarray:
+        y = np.dot(x, turned) if least <= len(x) <= most else torch.mm(torch.from_numpy(x), wide).numpy()
+        y += bias
+        return y
+
+    return apply
+
+
+def _stack(layers: Iterable[nn.Module]) -> list[Layer]:
+    """Layers that follow one another. Raises _Unknown."""
+    return [ACTIVATIONS[type(layer)] if type(layer) in ACTIVATIONS else _dense(layer) for layer in layers]
+
+
+def _through(layers: list[Layer], x: np.ndarray) -> np.ndarray:
+    for layer in layers:
+        x = layer(x)
+    return x
+
+
+def _known(torso: Any) -> MLP:
+    """The torso. Raises _Unknown."""
+    if type(torso) is not MLP:
+        raise _Unknown
+    return torso
+
+
+def _array(x: Tensor) -> np.ndarray:
+    """A tensor's own memory."""
+    return x.detach().numpy()
+
+
+# Observations.
+
+
+def _read(torso: MLP, inputs: Any) -> Read:
+    """What the torso's first layer takes. Raises _Unknown: something else than Normalize is before."""
+    if inputs is not None and (type(inputs) is not Normalize or any(inputs.sets)):
+        raise _Unknown
+    moments = {} if inputs is None else dict(zip(inputs.paths, inputs.moments, strict=True))
+    leaves = {path: _leaf(path, n, torso.flat, moments.get(path)) for path, n in torso.leaves}
+    if list(leaves) == [""]:
+        return leaves[""]
+
+    def read(obs: Tree) -> np.ndarray:
+        flat = dict(tree.leaves(obs))
+        return np.concatenate([leaf(flat[path]) for path, leaf in leaves.items()], 1)
+
+    return read
+
+
+def _leaf(path: str, classes: Any, flat: FlatLeaves, moments: Any) -> Read:
+    if classes:
+        return _one_hot(classes)
+    if moments is not None:
+        return _normalized(moments)
+    if path in flat.pixels:
+        ends = flat.get_buffer(f"ends{list(flat.pixels).index(path)}").numpy().astype(np.float32)
+        low, span = ends[0], np.maximum(ends[1] - ends[0], ONE)
+        return lambda x: (_flat(x) - low) / span
+    return _flat
+
+
+def _flat(x: np.ndarray) -> np.ndarray:
+    return x.reshape(len(x), -1).astype(np.float32, copy=False)
+
+
+def _one_hot(classes: int | tuple[int, ...]) -> Read:
+    sizes = np.array(classes).reshape(-1)
+    first, total = np.cumsum(sizes) - sizes, int(sizes.sum())
+
+    def read(x: np.ndarray) -> np.ndarray:
+        at = x.reshape(len(x), -1).astype(np.int64) + first
+        if at.min() < 0:
+            raise IndexError("an observation has a number below 0 for one of its classes")
+        out = np.zeros((len(x), total), np.float32)
+        out[np.arange(len(x))[:, None], at] = 1.0
+        return out
+
+    return read
+
+
+def _normalized(moments: RunningMoments) -> Read:
+    mean, origin, second, count = (_array(x) for x in (moments.mean, moments.origin, moments.second, moments.count))
+    bound = float(moments.bound)
+
+    def read(x: np.ndarray) -> np.ndarray:
+        deviation = np.float64(1.0)
+        if count > 1.0:
+            variance = np.maximum(second - np.square(mean - origin), 0.0)
+            deviation = np.sqrt(variance + (LEAST * np.square(mean) + TINY))
+        z = np.minimum(np.maximum((x - mean) / deviation, -bound), bound)
+        return z.reshape(len(x), -1).astype(np.float32)
+
+    return read
+
+
+# Actions and their log-probabilities.
+
+
+EDGE = np.float32(2.0**-24)  # uniforms are kept in [EDGE, 1 − EDGE], as in action_heads
+ROOT, HALF_LOG_TAU = np.float32(math.sqrt(2.0)), np.float32(0.5 * math.log(2.0 * math.pi))
+
+
+def _inside(noise: np.ndarray) -> np.ndarray:
+    return np.minimum(np.maximum(noise, EDGE), ONE - EDGE)
+
+
+def _categorical(head: Categorical) -> Choose:
+    guard = head.guard
+
+    def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Of logits [N, n] and uniforms [N, 1], by the inverse of the distribution function."""
+        n = params.shape[1]
+        x = params - np.maximum.reduce(params, 1, keepdims=True)
+        weight = np.exp(x)
+        below = np.add.accumulate(weight, 1)
+        total = below[:, -1]
+        if noise is None:
+            action = x.argmax(1)
+        else:  # what are no numbers exceed nothing: the last
+            more = np.add.reduce(below > _inside(noise) * total[:, None], 1)
+            action = np.minimum(n - more, n - 1)
+        at = np.arange(0, x.size, n) + action
+        if guard == "none":
+            return action, x.ravel()[at] - np.log(total)
+        chance = weight.ravel()[at] / total
+        return action, np.log(chance + np.float32(EPS) if guard == "plus" else np.maximum(chance, np.float32(EPS)))
+
+    return choose
+
+
+def _several(head: MultiCategorical) -> Choose:
+    parts, shape, places, choose_one = head.noise, head.action.shape, head.at.numpy(), _categorical(head)
+
+    def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        filled = np.full((len(params), parts * head.most), np.float32(NEVER))
+        filled[:, places] = params
+        action, logp = choose_one(filled.reshape(-1, head.most), None if noise is None else noise.reshape(-1, 1))
+        return action.reshape(len(params), *shape), np.add.reduce(logp.reshape(-1, parts), 1)
+
+    return choose
+
+
+def _normal(noise: np.ndarray) -> np.ndarray:
+    """Standard normal numbers of uniforms float32 [B, n], as action_heads.normal."""
+    inverse = torch.erfinv(torch.from_numpy(TWO * _inside(noise) - ONE)).numpy()  # NumPy has none
+    return inverse * ROOT
+
+
+def _gaussian(head: Gaussian) -> Choose:
+    log_std, shape = _array(head.log_std), head.action.shape
+    middle, half = (None, ONE) if head.range is None else head.range.numpy()
+    span = np.where(half > 0, half, ONE)
+
+    def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+        """Log-probabilities are of the numbers that actions were rounded to."""
+        inner = params if noise is None else params + np.exp(log_std) * _normal(noise)
+        action = inner if middle is None else middle + half * inner
+        inner = action if middle is None else (action - middle) / span
+        z = (inner - params) * np.exp(-log_std)
+        logp = np.add.reduce(-HALF * z * z - log_std - HALF_LOG_TAU, 1)
+        return action.reshape(len(params), *shape), logp
+
+    return choose
+
+
+HEADS: dict[type[nn.Module], Callable[[Any], Choose]] = {
+    Categorical: _categorical,
+    MultiCategorical: _several,
+    Gaussian: _gaussian,
+}
+
+
+# The players.
+
+
+class _NetworkPlayer(ArrayPlayer):
+    """What players of all networks have."""
+
+    def __init__(self, policy: TorsoPolicy, torso: MLP):
+        self.policy, self.noise, self.read = policy, policy.noise, _read(torso, policy.inputs)
+
+    def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
+        """As the network's. It warns of no numbers that are none: the learner stops at them."""
+        with np.errstate(all="ignore"):
+            return self.outputs(step), {}
+
+    @abstractmethod
+    def outputs(self, step: Batch) -> Batch:
+        """What the network puts out in rows [B]."""
+
+    def spec(self) -> Spec:
+        return self.policy.spec()
+
+    def reward_scale(self) -> float | Tensor:
+        return self.policy.reward_scale()
+
+
+class _ActorCriticPlayer(_NetworkPlayer):
+    def __init__(self, policy: ActorCritic):
+        torso = policy.torso
+        parts = [torso.policy, torso.value] if type(torso) is SeparateMLPs else [torso]
+        own, *other = map(_known, parts)
+        super().__init__(policy, own)
+        if type(policy.head) not in HEADS:
+            raise _Unknown
+        self.choose = HEADS[type(policy.head)](policy.head)
+        acting, valued = ([layer, nn.ReLU()] for layer in policy.hidden) if policy.hidden else ([], [])
+        self.acting, self.valued = _stack([*acting, policy.actions]), _stack([*valued, policy.value])
+        self.shared = _stack(own.layers)
+        if other:
+            self.acting, self.valued = self.shared + self.acting, _stack(other[0].layers) + self.valued
+            self.shared = []
+
+    def outputs(self, step: Batch) -> Batch:
+        """See ActorCritic.act."""
+        x = _through(self.shared, self.read(step["obs"]))
+        params, value, mask = _through(self.acting, x), _through(self.valued, x), step.get("mask")
+        if mask is not None:
+            params = np.where(mask, params, np.float32(NEVER))
+        action, logp = self.choose(params, step.get("noise"))
+        return {"action": action, "logp": logp, "value": value[:, 0]}
+
+
+class _ValuePlayer(_NetworkPlayer):
+    def __init__(self, policy: QNetwork):
+        torso, head = _known(policy.torso), policy.head
+        super().__init__(policy, torso)
+        if type(head) is not QHead or head.noise:
+            raise _Unknown
+        self.torso, self.actions, self.atoms = _stack(torso.layers), head.actions, head.atoms
+        self.branches = list[list[Layer]]()
+        for *hidden, last in cast("list[nn.ModuleList]", head.branches):
+            self.branches.append(_stack([*(x for layer in hidden for x in (layer, nn.ReLU())), last]))
+        self.shared = None if head.shared is None else _array(head.shared)
+        self.places = _array(support(*policy.support, torch.zeros(max(head.atoms, 1))))
+
+    def outputs(self, step: Batch) -> Batch:
+        """See QNetwork.act."""
+        q, noise, epsilon = self._values(self.read(step["obs"])), step.get("noise"), step.get("epsilon")
+        legal = step["mask"] if "mask" in step else np.ones(q.shape, np.bool_)
+        if noise is None:
+            if epsilon is not None:
+                raise ValueError("epsilon without noise: chance comes from step['noise'] alone")
+            noise = np.zeros((len(q), self.noise), np.float32)  # the first of several best
+        chance = np.zeros(len(q), np.float32) if epsilon is None else epsilon
+        action, value, chosen = epsilon_greedy_loop(q, legal, noise, chance)
+        return {"action": action, "value": value, "chosen": chosen}
+
+    def _values(self, obs: np.ndarray) -> np.ndarray:
+        """Q float32 [B, actions], as QHead has it."""
+        x = _through(self.torso, obs)
+        scores, *value = (_through(branch, x) for branch in self.branches)
+        scores = scores.reshape(-1, self.actions, self.atoms) if self.atoms else scores
+        if self.shared is not None:
+            scores = scores + self.shared
+        if value:
+            mean = np.add.reduce(scores, 1, keepdims=True) / np.float32(self.actions)
+            scores = (value[0][:, None] if self.atoms else value[0]) + scores - mean
+        if not self.atoms:
+            return scores
+        weight = np.exp(scores - scores.max(-1, keepdims=True))
+        return np.dot(weight, self.places) / np.add.reduce(weight, -1)
+
+
+class _DeterministicPlayer(_NetworkPlayer):
+    def __init__(self, policy: DPGNetwork):
+        actor, critic = _known(policy.actor), _known(policy.critic)
+        super().__init__(policy, actor)
+        self.shape, self.critic, self.judge = policy.shape, _stack(critic.layers), _stack(policy.judge)
+        self.actor = _stack([*actor.layers, *policy.steer, nn.Tanh()])
+        self.low, self.high = _array(policy.low), _array(policy.high)
+        self.middle, self.half = self.low / 2 + self.high / 2, self.high / 2 - self.low / 2
+        self.span = np.where(self.half > 0, self.half, ONE)
+
+    def outputs(self, step: Batch) -> Batch:
+        """See DPGNetwork.act."""
+        x, noise, deviation = self.read(step["obs"]), step.get("noise"), step.get("epsilon")
+        inner = best = _through(self.actor, x)
+        if deviation is not None:
+            if noise is None:
+                raise ValueError("a deviation without noise: chance comes from step['noise'] alone")
+            moved = best + deviation[:, None] * _normal(noise)
+            inner = np.minimum(np.maximum(moved, -ONE), ONE)
+        action = np.minimum(np.maximum(self.middle + self.half * inner, self.low), self.high)
+        features = _through(self.critic, x)
+        value, chosen = self._q(features, best), self._q(features, (action - self.middle) / self.span)
+        return {"action": action.reshape(len(x), *self.shape), "value": value, "chosen": chosen}
+
+    def _q(self, features: np.ndarray, inner: np.ndarray) -> np.ndarray:
+        return _through(self.judge, np.concatenate([features, inner], 1))[:, 0]
+
+
+PLAYERS: dict[type[Player], Callable[[Any], ArrayPlayer]] = {
+    ActorCritic: _ActorCriticPlayer,
+    QNetwork: _ValuePlayer,
+    DPGNetwork: _DeterministicPlayer,
+}
