@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import os
 import platform
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -38,6 +39,11 @@ def version(package: str) -> str | None:
 
 def cores() -> int:
     return len(os.sched_getaffinity(0))
+
+
+def cxx_compiler() -> str | None:
+    """The C++ compiler that updates are compiled with, where there is one."""
+    return next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
 
 
 def take_share(index: int, n: int) -> None:

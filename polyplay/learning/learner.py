@@ -212,10 +212,13 @@ class Runner:
         (Loss.noise); tape: of acting in these rows with these weights. Raises UserError: the loss gives something else
         than a LossOutput.
         """
+        return self.score(self.with_noise(batch, version) if self.draws else batch, state, tape)
+
+    def score(self, batch: Batch, state: Batch, tape: Tape | None = None) -> LossOutput:
+        """The same, of a batch that has its random numbers."""
         policy: Any = self.policy
         if tape is not None:
             policy = SimpleNamespace(unroll=partial(policy.unroll, tape=tape))
-        batch = self.with_noise(batch, version) if self.draws else batch
         scored = self.loss(policy, self.target, batch, state, self.hyper)
         if not self.checked:
             check_output(self.loss, scored)

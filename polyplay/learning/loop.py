@@ -313,7 +313,7 @@ class InlineFeed(ActingFeed):
             # a replay is in the machine's own memory
             policy, place = learner.policy, torch.device("cpu") if replayed else learner.device
             self.recorder: TapeRecorder | None = None
-            reuses = ctx.control.reuse and learner.spec.loss.recalls
+            reuses = ctx.control.reuse and learner.spec.loss.recalls and ctx.control.compile != "on"
             if reuses and isinstance(policy, ActorCritic) and policy.recalls:
                 self.recorder = TapeRecorder(policy, envs.groups, source.steps)
             player = player_from_cpu(self.recorder or policy, learner.device, ctx.control.compile)

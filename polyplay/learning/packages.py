@@ -32,12 +32,17 @@ import torch
 from torch import Tensor
 
 from polyplay.core import processes
+from polyplay.core.machine import cxx_compiler
 
 Function = Callable[..., tuple[Tensor, ...]]
 Compiled = Callable[[list[Tensor]], list[Tensor]]  # the list is empty afterwards
 Shape = tuple[tuple[int, ...], torch.dtype]
 LIMIT = 600.0  # seconds for one package; whoever takes longer hangs
 MOST = 100  # packages in the folder; the one that was used longest ago goes first
+COMMAND = (sys.executable, "-m", "polyplay.learning.packages")
+TRIES = 5
+NODES = 12_000  # operations of a function, at most: more take minutes to compile
+PACKAGE = Path(__file__).parents[1]
 NICE = 5  # more than that starves beside a run that takes all cores
 
 
@@ -47,19 +52,21 @@ def packages_folder() -> Path:
     return Path(home) / "polyplay" / "compiled"
 
 
-def compiler() -> str | None:
-    """The C++ compiler that AOTInductor takes, where there is one."""
-    return next(filter(None, map(shutil.which, (os.environ.get("CXX") or "g++", "g++", "clang++"))), None)
-
-
 @cache
 def _this_machine() -> bytes:
     """What a package depends on besides its function: torch, the processor's instructions, the project's code."""
     flags = Path("/proc/cpuinfo").read_text("utf-8").partition("flags")[2].partition("\n")[0]
     digest = hashlib.sha256(f"{sys.version} {torch.__version__} {flags}".encode())
-    for path in sorted(Path(__file__).parents[1].rglob("*.py")):
+    for path in sorted(PACKAGE.rglob("*.py")):
         digest.update(path.read_bytes())
     return digest.digest()
+
+
+def _beside(modules: Iterable[str]) -> list[Path]:
+    """Files of these modules, and of the loaded ones in their folders, which they may import."""
+    files = {name: Path(file) for name, m in list(sys.modules.items()) if (file := vars(m).get("__file__"))}
+    folders = {files[name].parent for name in modules if name in files}
+    return sorted({path for path in files.values() if path.parent in folders and path.is_file()})
 
 
 @dataclass(frozen=True)
@@ -73,10 +80,12 @@ class CompileJob:
     def key(self) -> str:
         """The name of its package."""
         digest = hashlib.sha256(_this_machine())
-        digest.update(self.packed(fast=True))
-        for name in self.modules:
-            with contextlib.suppress(AttributeError, TypeError, KeyError, OSError):
-                digest.update(Path(str(sys.modules[name].__file__)).read_bytes())
+        try:
+            digest.update(self.packed(fast=True))
+        except Exception:  # of classes that name themselves, which come by value
+            digest.update(self.packed())
+        for path in _beside(self.modules):
+            digest.update(path.read_bytes())
         return digest.hexdigest()[:32]
 
     def packed(self, fast: bool = False) -> bytes:
@@ -96,7 +105,7 @@ class Package:
     """
 
     def __init__(self, job: CompileJob):
-        self.failure, self.began, self.begun = "", math.inf, False
+        self.failure, self.began = "", math.inf
         self.process: subprocess.Popen[bytes] | None = None
         self.log: Any = None
         try:
@@ -105,58 +114,52 @@ class Package:
         except Exception as e:
             self.failure = one_line(e)
 
-    @property
-    def there(self) -> bool:
-        """Whether it was compiled before."""
-        return not self.failure and self.path.exists()
-
     def begin(self) -> None:
-        """Compile it, in a process of its own that ends with this one. Nothing to do while another run does that."""
-        if self.begun or self.there or self.failure:
+        """Compile it, in a process of its own that ends with this one; not now, where another process does."""
+        if self.process is not None or self.failure:
             return
-        held = contextlib.ExitStack()
-        path = os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+        if (compiler := cxx_compiler()) is None:
+            self.failure = "there is no C++ compiler: install g++"
+            return
         try:
-            if compiler() is None:
-                raise OSError("no C++ compiler: install g++")
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            lock = held.enter_context(self.path.with_suffix(".lock").open("wb"))
-            try:
+            with open(self.path.with_suffix(".lock"), "wb") as lock, contextlib.suppress(BlockingIOError):
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                return
-            self.began, self.begun = time.monotonic(), True
-            self.log = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
-            data = self.job.packed()
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "polyplay.learning.packages", str(self.path), str(len(data))],
-                env={**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"},
-                stdin=subprocess.PIPE,
-                stdout=self.log,
-                stderr=self.log,
-                start_new_session=True,
-                pass_fds=(lock.fileno(),),  # who compiles holds the lock from now on
-            )
-            self.process.stdin.write(data)  # type: ignore[union-attr]
-            self.process.stdin.flush()  # type: ignore[union-attr]
+                if not self.path.exists():
+                    self._start(compiler, lock.fileno())
         except Exception as e:
             self.failure = one_line(e)
-        finally:
-            held.close()
+
+    def _start(self, compiler: str, lock: int) -> None:
+        """The process has the lock until it ends, however it ends."""
+        self.began, self.log = time.monotonic(), tempfile.TemporaryFile()  # noqa: SIM115 - as long as the process
+        data, path = self.job.packed(), os.pathsep.join(map(os.path.abspath, filter(None, sys.path)))
+        one = {"OMP_NUM_THREADS": "1", "TORCHINDUCTOR_COMPILE_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [*COMMAND, str(self.path), str(len(data))],
+            env={**os.environ, **one, "PYTHONPATH": path, "CXX": compiler},
+            stdin=subprocess.PIPE,
+            stdout=self.log,
+            stderr=self.log,
+            start_new_session=True,
+            pass_fds=[lock],
+        )
+        self.process.stdin.write(data)  # type: ignore[union-attr]
+        self.process.stdin.flush()  # type: ignore[union-attr]
 
     @property
     def done(self) -> bool:
         """Whether it is there, or will never be."""
-        if self.failure or self.process is None:
-            return self.begun or self.there or bool(self.failure)
+        if self.process is None:
+            return bool(self.failure) or self.path.exists()
         if self.process.poll() is None:
             if time.monotonic() - self.began < LIMIT:
                 return False
             self.failure = f"the compiler took longer than {LIMIT:g} s"
         elif not self.path.exists():
             self.log.seek(0)
-            lines = self.log.read().decode(errors="replace").strip().splitlines()
-            self.failure = lines[-1][:500] if lines else processes.ending_text(self.process.returncode)
+            lines, code = self.log.read().decode(errors="replace").strip().splitlines(), self.process.returncode
+            self.failure = lines[-1][:500] if lines and code > 0 else f"the compiler {processes.ending_text(code)}"
         self.close()
         return True
 
@@ -188,8 +191,9 @@ class Package:
 def one_line(e: BaseException) -> str:
     """An exception in one line, with the place where it was raised: in the user's code, else in the project's."""
     text = (str(e).strip() or "no more is known").splitlines()[0]
-    frames = [f for f in traceback.extract_tb(e.__traceback__) if f"{os.sep}torch{os.sep}" not in f.filename]
-    own = [f for f in frames if f"{os.sep}polyplay{os.sep}" not in f.filename and not f.filename.startswith("<")]
+    libraries = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
+    frames = [f for f in traceback.extract_tb(e.__traceback__) if not f.filename.startswith(libraries)]
+    own = [f for f in frames if not f.filename.startswith(str(PACKAGE))]
     where = "".join(f" ({os.path.basename(f.filename)}:{f.lineno})" for f in (own or frames)[-1:])
     return f"{type(e).__name__}: {text[:300]}{where}"
 
@@ -208,8 +212,8 @@ def _load(path: str) -> Compiled:
 
 
 def arguments(shapes: Iterable[Shape]) -> list[Tensor]:
-    """Tensors of these shapes, such as a function may be traced with."""
-    return [torch.zeros(shape, dtype=dtype) for shape, dtype in shapes]
+    """Tensors of these shapes, such as a function may be traced with: places are 0, and no divisor is."""
+    return [torch.full(shape, dtype.is_floating_point, dtype=dtype) for shape, dtype in shapes]
 
 
 # The process that compiles.
@@ -227,15 +231,22 @@ def build(job: CompileJob, place: Path) -> None:
     """Compile a job to a package at this place."""
     given = arguments(job.shapes)
     graph = trace(job.make(), given)
+    if (n := len(graph.graph.nodes)) > NODES:
+        raise ValueError(f"too large to compile: {n:,} operations, at most {NODES:,}")
     with torch.no_grad():
         program = torch.export.export(graph, tuple(given))
         torch._inductor.aoti_compile_and_package(program, package_path=str(place))
+    call = _load(str(place))
+    for _ in range(TRIES):  # what would end the process that trains shall end this one
+        call(arguments(job.shapes))
 
 
 def main(path: Path, length: int) -> None:
     """Compile what comes by stdin."""
-    data = sys.stdin.buffer.read(length)
-    processes.kill_when_closed(sys.stdin.fileno(), -os.getpid())
+    data, parent = sys.stdin.buffer.read(length), sys.stdin.fileno()
+    processes.kill_when_closed(parent, -os.getpid())
+    if processes.readable([parent], 0.0):  # it was closed before
+        return
     processes.set_title("compiler")
     os.nice(NICE)
     torch.set_num_threads(1)

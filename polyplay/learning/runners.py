@@ -6,8 +6,8 @@ And the update as one pure function, for whatever traces it.
 from __future__ import annotations
 
 import math
+import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from polyplay.core import tree
+from polyplay.core.errors import Closed, Leaving
 from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
 from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick_rows
@@ -321,19 +322,31 @@ LEFT = 20.0  # seconds that a run has to go on for it, by its speed so far
 LOOK = 0.25  # seconds between two looks whether the compiler is done
 LONG = 0.05  # seconds of an eager update: in longer ones computing takes most, compiled or not
 GAIN = 0.9  # of the eager seconds, at most, that compiled ones may take
-NEAR, NEAR_HALF = 1e-3, 1e-2  # of the gradient's size, at most, that its gradient is away, in bfloat16
-OFTEN = 3  # looks at one kind of update, the last of which captures it: some sources give batches of any size
+NEAR, NEAR_HALF = 1e-3, 1e-2  # of the gradient's size, at most, that its gradient is away; in bfloat16
+OFTEN = 3  # updates of a kind before it is captured: some sources give batches of any size
 IN_PLACE = 4  # arguments of the function that never move: weights, buffers, target, gradient
+SHARE = 0.25  # of the updates, at least, that have batches of the kind that a package is compiled for
+KINDS = 4  # packages of a run that waits for them, at most
 
 
 def compile_updates(learner: Learner) -> None:
-    """Have the updates of a learner captured as a CUDA graph, or compiled ahead of time where they can be: of one
-    thread on a CPU, in float32.
+    """Have the updates of a learner captured as CUDA graphs, or compiled ahead of time where they can be: of one thread
+    on a CPU, in float32.
     """
     how, far = learner.ctx.control.compile, learner.device.type != "cpu"
-    small = how == "on" or not any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())
-    if how != "off" and type(learner.run) is Runner and (far or (small and not learner.policy.bf16)):
-        learner.run = CompiledRunner(learner)
+    large = how == "auto" and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())
+    if how == "off" or (large and not far):
+        return
+    others = {
+        "they are computed in bfloat16": learner.policy.bf16 and not far,
+        "several threads compute them": type(learner.run) is not Runner,
+    }
+    if any(others.values()):
+        why = next(why for why, is_so in others.items() if is_so)
+        if how == "on" and learner.ctx.index == 0:
+            learner.ctx.log("caution", f"updates stay eager: {why}")
+        return
+    learner.run = CompiledRunner(learner)
 
 
 @dataclass(frozen=True)
@@ -384,60 +397,70 @@ class UpdateFunction:
         return batch, state
 
 
-class CompiledRunner(Runner):
-    """Eager until the package of its update is there, or on a GPU its CUDA graph, and for batches of other shapes.
+@dataclass
+class BatchKind:
+    """Batches of one kind: what a package, or a graph, is for."""
 
-    A package of an earlier run serves after the first update, a graph after a few. Before it serves, its gradient and
-    its time are compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line
-    says so.
+    paths: tuple[str, ...]  # of the leaves; of a minibatch those of its rollout
+    minibatch: bool
+    updates: int = 0
+    seconds: float = math.inf  # of an eager update
+    package: Package | None = None
+    call: Compiled | StaticCall | None = None
+
+
+class CompiledRunner(Runner):
+    """Eager until the package of its update is there, or on a GPU its graph, and for batches of other kinds.
+
+    A package of an earlier run serves from the second update on, a graph after a few. Before it serves, its gradient
+    and its time are compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one
+    line says so.
     """
 
     def __init__(self, learner: Learner):
         run = learner.run
         super().__init__(run.policy, run.target, run.loss, run.vector, run.seed)
-        self.learner, self.hyper = learner, run.hyper
+        self.learner, self.hyper, self.waits = learner, run.hyper, learner.ctx.control.compile == "on"
         of_target = next((part.vector for part in learner.parts if part.vector is not None), None)
         flat, at, self.values = run.vector.flat.detach(), run.vector.weights, np.zeros(len(run.hyper), np.float32)
         target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
         self.own = [flat[:at], flat[at:], target, run.vector.grad, torch.from_numpy(self.values)]
-        self.captures, self.came = learner.device.type != "cpu", Counter[Any]()  # a graph, of a kind that comes often
-        self.package: Package | None = None
-        self.kind: Any = None  # paths and shapes of the leaves that it is for
-        self.call: Compiled | StaticCall | None = None
+        self.captures = learner.device.type != "cpu"  # graphs
+        self.kinds, self.updates = dict[Any, BatchKind](), 0  # eager ones
         self.over = False  # whether it is eager to the end
-        self.seconds = math.inf  # of an eager update
-        self.started, self.looked = time.perf_counter(), 0.0
+        self.started, self.begun, self.looked = time.perf_counter(), learner.remaining, 0.0
         self.filled: Hyper = {}  # hyperparameters that `values` has
         self.parts: Minibatches | None = None  # the rollout whose minibatches come; of it:
         self.rollout: Any = None  # its kind
         self.leaves: list[Tensor] = []
         self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # of a minibatch
         self.names = {name: i + 1 for i, name in enumerate(run.loss.metrics)}
-        self.pads = isinstance(run.loss, ActorCriticLoss | WithAuxiliary)  # what is not `valid` is nothing to it
+        own = run.loss.loss if isinstance(run.loss, WithAuxiliary) else run.loss
+        # what is not `valid` is nothing to it; a user's may take all that it is given for valid
+        self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        eager = partial(super().__call__, batch, state, version, tape)
         if self.over or tape is not None:
-            return eager()
-        drawn = self.with_noise(batch, version) if self.draws else batch
-        kind, leaves = signature_of({"batch": drawn, "state": state})
-        return self._compiled(leaves) if self.call and kind == self.kind else self._eager(eager, kind, leaves)
+            return super().__call__(batch, state, version, tape)
+        batch = self.with_noise(batch, version) if self.draws else batch
+        kind, leaves = self._kind_of({"batch": batch, "state": state})
+        if kind.call:
+            return self._compiled(kind.call, leaves)
+        return self._eager(partial(self.score, batch, state), kind, leaves)
 
     def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
-        score = super().__call__
-
-        def eager() -> LossOutput:
-            return score(*parts.take(order, at), version)
-
+        if self.over or self.draws:
+            return super().part(parts, order, at, version)
         if parts is not self.parts:
             self._take_up(parts)
         places, most = order[at], len(self.index)
         n = len(places)
-        if self.over or n > most or (n < most and (parts.whole or not self.pads)):
-            return eager()
+        if n < most and (parts.whole or not self.pads):
+            return super().part(parts, order, at, version)
         self.index[:n], self.inside[:n], self.inside[n:] = places, True, False
-        served = self.call and self.rollout == self.kind
-        return self._compiled(self.leaves) if served else self._eager(eager, self.rollout, self.leaves)
+        if self.rollout.call:
+            return self._compiled(self.rollout.call, self.leaves)
+        return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
 
     def _take_up(self, parts: Minibatches) -> None:
         """Have the arguments of a rollout's minibatches ready."""
@@ -445,110 +468,132 @@ class CompiledRunner(Runner):
         size = -(-(parts.lanes if parts.whole else parts.valid.size) // passes.minibatches)
         if size != len(self.index):
             self.index, self.inside = np.zeros(size, np.int64), np.zeros(size, bool)
-        self.rollout, leaves = signature_of({"batch": parts.rows, "state": parts.state})
-        if isinstance(self.call, StaticCall) and self.rollout == self.kind:
-            leaves = self.call.fill(leaves, len(self.own))  # once for all minibatches
+        self.rollout, leaves = self._kind_of({"batch": parts.rows, "state": parts.state}, minibatch=True)
+        if isinstance(self.rollout.call, StaticCall):
+            leaves = self.rollout.call.fill(leaves, len(self.own))  # once for all minibatches
         self.leaves = [*leaves, torch.from_numpy(self.index), torch.from_numpy(self.inside)]
         self.parts = parts
 
-    def _compiled(self, leaves: list[Tensor]) -> LossOutput:
+    def _kind_of(self, given: Batch, minibatch: bool = False) -> tuple[BatchKind, list[Tensor]]:
+        """What a package is for, and the leaves."""
+        signature, leaves = signature_of(given)
+        kind = self.kinds.get((minibatch, signature))
+        if kind is None:
+            kind = self.kinds[minibatch, signature] = BatchKind(signature[0], minibatch)
+        return kind, leaves
+
+    def _compiled(self, call: Compiled | StaticCall, leaves: list[Tensor]) -> LossOutput:
         if self.hyper is not self.filled:
             self.values[:], self.filled = list(self.hyper.values()), self.hyper
-        numbers, *priority = cast("Compiled", self.call)([*self.own, *leaves])
+        numbers, *priority = call([*self.own, *leaves])
         numbers = numbers.cpu()  # a device's are waited for once
         return LossOutput(numbers[0], Metrics(self.names, numbers), *priority)
 
-    def _eager(self, eager: Callable[[], LossOutput], kind: Any, leaves: list[Tensor]) -> LossOutput:
+    def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
+        """Score eagerly, and look for the package. A run that waits for it has it from this very update on, so that it
+        can be repeated.
+        """
+        buffers = self.own[1].clone() if self.waits else None
         before = time.perf_counter()
         scored = eager()
-        if self.call is None:
-            synchronize(self.learner.device)
+        synchronize(self.learner.device)
         now = time.perf_counter()
-        self.seconds = min(self.seconds, now - before)
-        if now - self.looked > LOOK and self.call is None:
+        kind.seconds, kind.updates, self.updates = min(kind.seconds, now - before), kind.updates + 1, self.updates + 1
+        if self.waits or now - self.looked > LOOK:
             self.looked = now
             try:
                 self._look(kind, leaves)
+            except (Closed, Leaving):
+                raise
             except Exception as e:
                 self._stay_eager(one_line(e))
-        return scored
+        if kind.call is None or buffers is None:
+            return scored
+        self.own[1].copy_(buffers)
+        return self._compiled(kind.call, leaves)
 
-    def _look(self, kind: Any, leaves: list[Tensor]) -> None:
-        """Have the package compiled when the time has come, and change over once it is there; or capture a graph."""
-        ctx, package = self.learner.ctx, self.package
-        wanted = ctx.control.compile == "on"
+    def _look(self, kind: BatchKind, leaves: list[Tensor]) -> None:
+        """Have the package compiled when the time has come, and change over once it is there; or to a graph."""
+        package, ctx = kind.package, self.learner.ctx
         if self.captures:
-            self.came[kind] += 1
-            if self.came[kind] < OFTEN:
-                return None
-            self.kind, function = kind, self._function(kind)()
-            return self._change_over(lambda: StaticCall(function, [*self.own, *leaves], IN_PLACE), leaves)
+            if kind.updates >= OFTEN:
+                function = self._function(kind)()
+                self._change_over(kind, StaticCall(function, [*self.own, *leaves], IN_PLACE), leaves)
+            return
         if package is None:
-            self.package, self.kind = (package := Package(self._job(kind, leaves))), kind
-        if not package.begun and not package.there:
-            if not wanted and not self._pays():
+            enough = sum(k.package is not None for k in self.kinds.values()) == KINDS
+            if enough if self.waits else kind.updates < SHARE * self.updates:
                 return
+            package = kind.package = Package(self._job(kind, leaves))
+        if not package.done and (self.waits or self._pays(kind)):
             package.begin()
-        while wanted and not package.done:
+        before = time.perf_counter()
+        while self.waits and not package.done:
             ctx.turn()
             time.sleep(0.05)
-            package.begin()  # where another run was to do it
-        if package.done and kind == self.kind:
-            call = package.load()
-            if call is None:
-                return self._stay_eager(package.failure)
-            self._change_over(lambda: call, leaves)
+            package.begin()
+        self.learner.update.waited += time.perf_counter() - before
+        if not package.done:
+            return
+        if (call := package.load()) is None:
+            self._stay_eager(package.failure)
+        else:
+            self._change_over(kind, call, leaves)
 
-    def _pays(self) -> bool:
+    def _pays(self, kind: BatchKind) -> bool:
         """Whether a run is to last long enough, and an update is small enough."""
         passed, left = time.perf_counter() - self.started, self.learner.remaining
-        rest = passed * left / max(1.0 - left, 1e-9)
-        return self.seconds < LONG and passed > WAIT and rest > LEFT
+        rest = passed * left / max(self.begun - left, 1e-9)
+        return kind.seconds < LONG and passed > WAIT and rest > LEFT
 
-    def _job(self, kind: Any, leaves: list[Tensor]) -> CompileJob:
+    def _job(self, kind: BatchKind, leaves: list[Tensor]) -> CompileJob:
         """What is compiled: this update of leaves such as these."""
-        parts = [self.loss, *self.policy.modules()]
-        own = {m for x in parts if (m := type(x).__module__).split(".")[0] not in ("polyplay", "torch")}
+        parts = [self.loss, *self.policy.modules(), *([self.loss.loss] if isinstance(self.loss, WithAuxiliary) else [])]
+        modules = {of.__module__ for x in parts for of in type(x).__mro__}
+        own = {name for name in modules if name.split(".")[0] not in ("polyplay", "torch", *sys.stdlib_module_names)}
         shapes = tuple((tuple(x.shape), x.dtype) for x in (*self.own, *leaves))
         return CompileJob(self._function(kind), shapes, tuple(sorted(own)))
 
-    def _function(self, kind: Any) -> UpdateFunction:
-        passes, (paths, _) = self.learner.spec.passes is not None, kind
-        whole = self.parts is not None and self.parts.whole
+    def _function(self, kind: BatchKind) -> UpdateFunction:
+        whole = kind.minibatch and self.parts is not None and self.parts.whole
         names, target = tuple(self.hyper), self.target is not None
         where = "bfloat16" if self.policy.bf16 else "float32", str(self.learner.device)
-        return UpdateFunction(self.learner.spec.policy, self.loss, target, names, paths, passes, whole, *where)
+        return UpdateFunction(
+            self.learner.spec.policy, self.loss, target, names, kind.paths, kind.minibatch, whole, *where
+        )
 
-    def _change_over(self, load: Callable[[], Compiled | StaticCall], leaves: list[Tensor]) -> None:
+    def _change_over(self, kind: BatchKind, call: Compiled | StaticCall, leaves: list[Tensor]) -> None:
         """Serve from now on, if the gradient is that of the eager update, which was made of the same batch, and it
         takes less time. Buffers and gradient stay those of that update.
         """
-        written, seconds = (self.own[1], self.vector.grad), math.inf
-        before, gradient = (x.clone() for x in written)
-        try:
-            self.call = call = load()
-            for _ in range(3):
-                began = time.perf_counter()
-                self._compiled(leaves)
-                seconds = min(seconds, time.perf_counter() - began)
-            made = self.vector.grad.clone()
-        finally:
-            self.call = None
-            for x, kept in zip(written, (before, gradient), strict=True):
-                x.copy_(kept)
-        far = float(torch.linalg.vector_norm(made - gradient) / torch.linalg.vector_norm(gradient).clamp_min(1e-12))
+        own, buffers, eager, seconds = list(self.own), self.own[1].clone(), self.vector.grad.clone(), math.inf
+        gradient = eager
+        if self.learner.spec.update.asynchronous and not self.captures:  # others have changed the weights since
+            own[0] = own[0].clone()
+            with torch.random.fork_rng(devices=[]):  # networks are made
+                self._function(kind)()(*own, *leaves)
+            gradient = self.vector.grad.clone()
+            self.own[1].copy_(buffers)
+        for _ in range(3):
+            before = time.perf_counter()
+            self._compiled(lambda given: call([*own, *given[len(own) :]]), leaves)
+            seconds = min(seconds, time.perf_counter() - before)
+        made = self.vector.grad.clone()
+        self.own[1].copy_(buffers)
+        self.vector.grad.copy_(eager)
+        far = float(torch.linalg.vector_norm(made - gradient) / torch.linalg.vector_norm(gradient).clamp_min(1e-6))
         way = "captured" if self.captures else "compiled"
-        times = f"{seconds * 1e3:.3g} ms instead of {self.seconds * 1e3:.3g}"
         if not far <= (NEAR_HALF if self.policy.bf16 else NEAR):
             return self._stay_eager(f"the gradient of the {way} one differs by {far:.2g} of its size")
-        if seconds > GAIN * self.seconds and self.learner.ctx.control.compile != "on":
+        times = f"{seconds * 1e3:.3g} ms instead of {kind.seconds * 1e3:.3g}"
+        if seconds > GAIN * kind.seconds and not self.waits:
             return self._stay_eager(f"{way} ones take {times}")
-        self.call = call
+        kind.call = call
         self._say("note", f"updates are {way} from update {self.learner.version + 1:,} on: {times}")
 
     def _stay_eager(self, why: str) -> None:
         self.over = True
-        self._say("remark", f"updates stay eager: {why}")
+        self._say("caution" if self.waits else "note", f"updates stay eager: {why}")
 
     def _say(self, kind: str, text: str) -> None:
         if self.learner.ctx.index == 0:
@@ -556,8 +601,9 @@ class CompiledRunner(Runner):
 
     def close(self) -> None:
         """End a compiler that runs."""
-        if self.package is not None:
-            self.package.close()
+        for kind in self.kinds.values():
+            if kind.package is not None:
+                kind.package.close()
 
 
 class Metrics(Mapping[str, Tensor]):

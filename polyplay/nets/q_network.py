@@ -19,6 +19,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _disable_current_modes
 
 from polyplay.core import tree
 from polyplay.core.compiled import compiled, inlined
@@ -85,10 +86,18 @@ def keys(uniforms: Tensor) -> Tensor:
 
 def draw_noise(key: Tensor, n: int, variant: str) -> Tensor:
     """ε float32 [N, n] for keys int64 [N]: 16 bits of a hash each, as a place in the distribution."""
-    groups = torch.arange(1, -(-n // 4) + 1, device=key.device)
-    bits = _mix(_mix(key + _A).unsqueeze(1) + groups * _A).view(torch.int16)[:, :n]
+    bits = _mix(_mix(key + _A).unsqueeze(1) + _steps(-(-n // 4), key.device)).view(torch.int16)[:, :n]
     table = _table(VARIANTS[variant][0], key.device).expand(len(key), -1)
     return table.gather(1, bits.long().add_(2**15))  # a fifth of the time that an index takes
+
+
+@functools.cache
+def _steps(n: int, device: torch.device) -> Tensor:
+    """A·1 … A·n, int64, which wrap. A constant of traces: compilers take indices that wrap for impossible, and write
+    beyond a loop's end.
+    """
+    with _disable_current_modes():
+        return torch.arange(1, n + 1, device=device) * _A
 
 
 def _mix(x: Tensor) -> Tensor:
@@ -105,13 +114,16 @@ def _down(x: Tensor, by: int) -> Tensor:
 
 @functools.cache
 def _table(how: str, device: torch.device) -> Tensor:
-    """float32 [65536]: sgn(x)·√|x| of x at the middles of as many equal parts of the distribution."""
-    place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
-    if how == "truncated":
-        edge = 0.5 * math.erfc(2.0 / math.sqrt(2.0))
-        place = edge + place * (1.0 - 2.0 * edge)
-    x = torch.special.ndtri(place)
-    return (x.sign() * x.abs().sqrt()).float().to(device)
+    """float32 [65536]: sgn(x)·√|x| of x at the middles of as many equal parts of the distribution. Traces have it as a
+    constant.
+    """
+    with _disable_current_modes():
+        place = (torch.arange(2**16, dtype=torch.float64) + 0.5) / 2**16
+        if how == "truncated":
+            edge = 0.5 * math.erfc(2.0 / math.sqrt(2.0))
+            place = edge + place * (1.0 - 2.0 * edge)
+        x = torch.special.ndtri(place)
+        return (x.sign() * x.abs().sqrt()).float().to(device)
 
 
 # Values of actions from what a network puts out: of the chosen action, of the best, of atoms.

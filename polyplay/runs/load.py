@@ -14,6 +14,7 @@ from polyplay import systems
 from polyplay.core import checkpoint
 from polyplay.core.errors import UserError
 from polyplay.core.files import Row, is_number, is_row, read_lines, read_object
+from polyplay.core.machine import cxx_compiler
 from polyplay.core.user_modules import look_up
 from polyplay.envs import pool
 from polyplay.runs import options as run_options
@@ -166,6 +167,8 @@ FAULTS = ("step_timeout", "max_restarts")  # of environments
 def crew_of(options: RunOptions) -> Crew:
     """An empty crew with the options of a run. From now on this process keeps to the cores that they name."""
     process.keep_to(options.cores)
+    if options.compile == "on" and cxx_compiler() is None:
+        raise UserError("--compile: on given, but there is no C++ compiler: install g++; allowed here: auto, off")
     where = Placement(options.device, options.actors_on)
     precision: str = options.precision
     if precision == "auto" and where.on_cpu:
