@@ -106,7 +106,7 @@ class WorkerCounters:
         """Count policy lags, in optimizer updates, one per row learnt."""
         if lags.size == 0:
             return
-        self.lags += np.bincount(np.clip(lags, 0, LAGS - 1), minlength=LAGS)
+        self.lags += np.bincount(np.maximum(np.minimum(lags, LAGS - 1), 0), minlength=LAGS)
         at, values = self._at, self.values
         values[at["lag_sum"]] += lags.sum()
         values[at["lag_count"]] += lags.size
