@@ -40,8 +40,8 @@ Shape = tuple[tuple[int, ...], torch.dtype]
 LIMIT = 600.0  # seconds for one package; whoever takes longer hangs
 MOST = 100  # packages in the folder; the one that was used longest ago goes first
 COMMAND = (sys.executable, "-m", "polyplay.learning.packages")
-TRIES = 5
-NODES = 12_000  # operations of a function, at most: more take minutes to compile
+TRIES = 5  # calls of a package before it is there
+NODES = 10_000  # operations of a function, at most: they take four minutes of CPU time to compile
 PACKAGE = Path(__file__).parents[1]
 NICE = 5  # more than that starves beside a run that takes all cores
 

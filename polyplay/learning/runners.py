@@ -322,28 +322,24 @@ LEFT = 20.0  # seconds that a run has to go on for it, by its speed so far
 LOOK = 0.25  # seconds between two looks whether the compiler is done
 LONG = 0.05  # seconds of an eager update: in longer ones computing takes most, compiled or not
 GAIN = 0.9  # of the eager seconds, at most, that compiled ones may take
-NEAR, NEAR_HALF = 1e-3, 1e-2  # of the gradient's size, at most, that its gradient is away; in bfloat16
-OFTEN = 3  # updates of a kind before it is captured: some sources give batches of any size
-IN_PLACE = 4  # arguments of the function that never move: weights, buffers, target, gradient
+NEAR, NEAR_HALF = 1e-3, 1e-2  # of the gradient's size, at most, that its gradient is away, in bfloat16
 SHARE = 0.25  # of the updates, at least, that have batches of the kind that a package is compiled for
 KINDS = 4  # packages of a run that waits for them, at most
+OFTEN = 3  # updates of one kind, the last of which captures it: some sources give batches of any size
+IN_PLACE = 4  # arguments of the function that never move: weights, buffers, target, gradient
 
 
 def compile_updates(learner: Learner) -> None:
-    """Have the updates of a learner captured as CUDA graphs, or compiled ahead of time where they can be: of one thread
-    on a CPU, in float32.
+    """Have the updates of a learner captured as a CUDA graph, or compiled ahead of time where they can be: of one
+    thread on a CPU, in float32.
     """
     how, far = learner.ctx.control.compile, learner.device.type != "cpu"
-    large = how == "auto" and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())
-    if how == "off" or (large and not far):
+    if how == "off" or (how == "auto" and not far and any(isinstance(m, nn.Conv2d) for m in learner.policy.modules())):
         return
-    others = {
-        "they are computed in bfloat16": learner.policy.bf16 and not far,
-        "several threads compute them": type(learner.run) is not Runner,
-    }
-    if any(others.values()):
-        why = next(why for why, is_so in others.items() if is_so)
+    threads = type(learner.run) is not Runner
+    if threads or (learner.policy.bf16 and not far):
         if how == "on" and learner.ctx.index == 0:
+            why = "several threads compute them" if threads else "they are computed in bfloat16"
             learner.ctx.log("caution", f"updates stay eager: {why}")
         return
     learner.run = CompiledRunner(learner)
@@ -399,7 +395,7 @@ class UpdateFunction:
 
 @dataclass
 class BatchKind:
-    """Batches of one kind: what a package, or a graph, is for."""
+    """Batches of one kind: what a package is for."""
 
     paths: tuple[str, ...]  # of the leaves; of a minibatch those of its rollout
     minibatch: bool
@@ -410,11 +406,11 @@ class BatchKind:
 
 
 class CompiledRunner(Runner):
-    """Eager until the package of its update is there, or on a GPU its graph, and for batches of other kinds.
+    """Eager until the package of its update is there, or on a GPU its CUDA graph, and for batches of other kinds.
 
-    A package of an earlier run serves from the second update on, a graph after a few. Before it serves, its gradient
-    and its time are compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one
-    line says so.
+    A package of an earlier run serves after the first update, a graph after a few. Before it serves, its gradient and
+    its time are compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line
+    says so.
     """
 
     def __init__(self, learner: Learner):
@@ -425,7 +421,7 @@ class CompiledRunner(Runner):
         flat, at, self.values = run.vector.flat.detach(), run.vector.weights, np.zeros(len(run.hyper), np.float32)
         target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
         self.own = [flat[:at], flat[at:], target, run.vector.grad, torch.from_numpy(self.values)]
-        self.captures = learner.device.type != "cpu"  # graphs
+        self.captures = learner.device.type != "cpu"  # a graph
         self.kinds, self.updates = dict[Any, BatchKind](), 0  # eager ones
         self.over = False  # whether it is eager to the end
         self.started, self.begun, self.looked = time.perf_counter(), learner.remaining, 0.0
@@ -482,10 +478,11 @@ class CompiledRunner(Runner):
 
     def _kind_of(self, given: Batch, minibatch: bool = False) -> tuple[BatchKind, list[Tensor]]:
         """What a package is for, and the leaves."""
-        signature, leaves = signature_of(given)
-        kind = self.kinds.get((minibatch, signature))
+        (paths, shapes), leaves = signature_of(given)
+        name = minibatch, paths, shapes
+        kind = self.kinds.get(name)
         if kind is None:
-            kind = self.kinds[minibatch, signature] = BatchKind(signature[0], minibatch)
+            kind = self.kinds[name] = BatchKind(paths, minibatch)
         return kind, leaves
 
     def _compiled(self, call: Compiled | StaticCall, leaves: list[Tensor]) -> LossOutput:
@@ -499,7 +496,7 @@ class CompiledRunner(Runner):
         """Score eagerly, and look for the package. A run that waits for it has it from this very update on, so that it
         can be repeated.
         """
-        buffers = self.own[1].clone() if self.waits else None
+        buffers = self.own[1].clone() if self.waits and not self.captures else None
         before = time.perf_counter()
         scored = eager()
         synchronize(self.learner.device)
@@ -519,32 +516,31 @@ class CompiledRunner(Runner):
         return self._compiled(kind.call, leaves)
 
     def _look(self, kind: BatchKind, leaves: list[Tensor]) -> None:
-        """Have the package compiled when the time has come, and change over once it is there; or to a graph."""
-        package, ctx = kind.package, self.learner.ctx
+        """Have the package compiled when the time has come, and change over once it is there; or capture a graph."""
+        package, rare = kind.package, kind.updates < SHARE * self.updates
         if self.captures:
-            if kind.updates >= OFTEN:
+            if kind.updates >= OFTEN and not rare:
                 function = self._function(kind)()
-                self._change_over(kind, StaticCall(function, [*self.own, *leaves], IN_PLACE), leaves)
+                self._change_over(kind, lambda: StaticCall(function, [*self.own, *leaves], IN_PLACE), leaves)
             return
         if package is None:
             enough = sum(k.package is not None for k in self.kinds.values()) == KINDS
-            if enough if self.waits else kind.updates < SHARE * self.updates:
+            if enough if self.waits else rare:
                 return
             package = kind.package = Package(self._job(kind, leaves))
         if not package.done and (self.waits or self._pays(kind)):
             package.begin()
         before = time.perf_counter()
         while self.waits and not package.done:
-            ctx.turn()
+            self.learner.ctx.turn()
             time.sleep(0.05)
-            package.begin()
+            package.begin()  # where another run was to do it
         self.learner.update.waited += time.perf_counter() - before
-        if not package.done:
-            return
-        if (call := package.load()) is None:
-            self._stay_eager(package.failure)
-        else:
-            self._change_over(kind, call, leaves)
+        if package.done:
+            call = package.load()
+            if call is None:
+                return self._stay_eager(package.failure)
+            self._change_over(kind, lambda: call, leaves)
 
     def _pays(self, kind: BatchKind) -> bool:
         """Whether a run is to last long enough, and an update is small enough."""
@@ -564,34 +560,34 @@ class CompiledRunner(Runner):
         whole = kind.minibatch and self.parts is not None and self.parts.whole
         names, target = tuple(self.hyper), self.target is not None
         where = "bfloat16" if self.policy.bf16 else "float32", str(self.learner.device)
-        return UpdateFunction(
-            self.learner.spec.policy, self.loss, target, names, kind.paths, kind.minibatch, whole, *where
-        )
+        made = self.learner.spec.policy, self.loss, target, names, kind.paths, kind.minibatch, whole
+        return UpdateFunction(*made, *where)
 
-    def _change_over(self, kind: BatchKind, call: Compiled | StaticCall, leaves: list[Tensor]) -> None:
+    def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor]) -> None:
         """Serve from now on, if the gradient is that of the eager update, which was made of the same batch, and it
         takes less time. Buffers and gradient stay those of that update.
         """
-        own, buffers, eager, seconds = list(self.own), self.own[1].clone(), self.vector.grad.clone(), math.inf
-        gradient = eager
+        written, seconds = (self.own[1], self.vector.grad), math.inf
+        before, gradient = (x.clone() for x in written)
+        weights, wanted = self.own[0].clone(), gradient.clone()
         if self.learner.spec.update.asynchronous and not self.captures:  # others have changed the weights since
-            own[0] = own[0].clone()
             with torch.random.fork_rng(devices=[]):  # networks are made
-                self._function(kind)()(*own, *leaves)
-            gradient = self.vector.grad.clone()
-            self.own[1].copy_(buffers)
-        for _ in range(3):
-            before = time.perf_counter()
-            self._compiled(lambda given: call([*own, *given[len(own) :]]), leaves)
-            seconds = min(seconds, time.perf_counter() - before)
-        made = self.vector.grad.clone()
-        self.own[1].copy_(buffers)
-        self.vector.grad.copy_(eager)
-        far = float(torch.linalg.vector_norm(made - gradient) / torch.linalg.vector_norm(gradient).clamp_min(1e-6))
+                self._function(kind)()(weights, before.clone(), self.own[2], wanted, *self.own[4:], *leaves)
+        try:
+            call = load()
+            for _ in range(3):
+                began = time.perf_counter()
+                self._compiled(call if self.captures else lambda given: call([weights, *given[1:]]), leaves)
+                seconds = min(seconds, time.perf_counter() - began)
+            made = self.vector.grad.clone()
+        finally:
+            for x, kept in zip(written, (before, gradient), strict=True):
+                x.copy_(kept)
+        far = float(torch.linalg.vector_norm(made - wanted) / torch.linalg.vector_norm(wanted).clamp_min(1e-6))
         way = "captured" if self.captures else "compiled"
+        times = f"{seconds * 1e3:.3g} ms instead of {kind.seconds * 1e3:.3g}"
         if not far <= (NEAR_HALF if self.policy.bf16 else NEAR):
             return self._stay_eager(f"the gradient of the {way} one differs by {far:.2g} of its size")
-        times = f"{seconds * 1e3:.3g} ms instead of {kind.seconds * 1e3:.3g}"
         if seconds > GAIN * kind.seconds and not self.waits:
             return self._stay_eager(f"{way} ones take {times}")
         kind.call = call
