@@ -225,7 +225,8 @@ def picture(place: Path) -> Path:
 
 
 def _bars(axes: Any, contest: Contest, rows: list[Row]) -> None:
-    found = {w: s for w, s in rates(rows).items() if s["n"]}
+    far = {c.name for c in contest.contenders if c.limit and contest.share is None}  # limits that nobody comes near
+    found = {w: s for w, s in rates(rows).items() if s["n"] and w not in far}
     ours = {c.name for c in contest.contenders if c.ours}
     own = {w: "Polyplay, float32" if "float32" in w else "Polyplay" for w in ours}
     own |= {c.name: "a limit" for c in contest.contenders if c.limit}

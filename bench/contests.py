@@ -266,7 +266,7 @@ SMALL_ON_POLICY = (
     ("replicas=1", "replicas=1 groups=2", "replicas=2", "replicas=2 groups=2"),
     ("threads=1 vec=dummy", "threads=2 vec=dummy", "threads=1 vec=subproc", "threads=2 vec=subproc"),
     ("threads=1 vec=sync", "threads=2 vec=sync", "threads=1 vec=async", "threads=2 vec=async"),
-    ("threads=1 vec=serial", "threads=2 vec=serial", "threads=1 vec=parallel", "threads=2 vec=parallel"),
+    ("threads=1 vec=serial", "threads=1 vec=serial compile=1", "threads=2 vec=serial", "threads=1 vec=parallel"),
 )
 SMALL_DQN = (
     ("lanes=8 unroll=1", "lanes=1 unroll=8", "lanes=8 unroll=4", "lanes=8 unroll=8"),
@@ -458,11 +458,11 @@ CONTESTS = {
         10.0, parts=None, game="CartPole", aims=AIMS,
     ),
     "ppo-cheetah": Contest(
-        "PPO, 64-64, 8 × 256 steps, 10 passes in minibatches of 64 (11,085 parameters)", None, cheetah(8, 256),
+        "PPO, 64-64, 8 × 256 steps, 320 updates (11,085 parameters)", None, cheetah(8, 256),
         10.0, parts=None, game="HalfCheetah", aims=AIMS,
     ),
     "ppo-cheetah-1": Contest(
-        "PPO, 64-64, 1 × 2,048 steps, 10 passes in minibatches of 64 (11,085 parameters)", None, cheetah(1, 2048),
+        "PPO, 64-64, 1 × 2,048 steps, 320 updates (11,085 parameters)", None, cheetah(1, 2048),
         12.0, parts=None, game="HalfCheetah", aims=ONE_LANE,
     ),
     "a2c-cartpole": Contest(

@@ -47,7 +47,7 @@ class RunOptions(TypedDict, total=False):
     eval_protocol: Literal['run', 'null-op', 'null-op-30min', 'null-op-1-30', 'sticky']  # how games of these evaluations start and end, as in `polyplay evaluate --protocol`
     eval_epsilon: float | None  # probability of a uniform random action in these evaluations (none: the system's own value, mostly 0)
     reuse: bool  # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c, convolutional networks); --no-reuse computes them again
-    compile: Literal['auto', 'on', 'off']  # compile updates of small networks ahead of time, and act without torch; auto: compile beside the run, change over between two rollouts, and never with --serial or --trace; on: wait for the compiler at the start; off: never
+    compile: Literal['auto', 'on', 'off']  # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, of all networks); auto: compile in the background, and not with --serial or --trace; on: wait for the compiler at the start
     hosts: str | None  # other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; local:N, processes of this machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)
     place: str | None  # which workers are on which machine: ROLE=WHERE or ROLE[A-B]=WHERE, separated by commas; WHERE is here, others, even, a machine's name or address, or res:NAME, a resource of Ray's (none: actors on others, replicas evenly)
     ship: str | None  # folder whose modules are taken along to other machines, for an environment or network of your own

@@ -22,21 +22,21 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1742,
+    "core": 1748,
     "envs": 4401,
-    "buffers": 1882,
+    "buffers": 1890,
     "games": 3589,
     "nets": 3153,
     "weights": 1199,
     "acting": 1132,
     "search": 1306,
-    "learning": 3074,
+    "learning": 3081,
     "workers": 3085,
     "population": 1508,
     "systems": 1707,
-    "runs": 3760,
+    "runs": 3763,
     "evaluation": 1465,
-    "cli": 2408,
+    "cli": 2409,
 }
 SHORTEST, LONGEST = 150, 800
 # Files of fewer lines, or that one other file imports at most, and why they are files; kernels and pages may be both.

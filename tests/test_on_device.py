@@ -11,7 +11,7 @@ import pytest
 
 import polyplay
 from polyplay.core import checkpoint
-from polyplay.learning import runners
+from polyplay.learning import learner, runners
 from tests.learning.test_graphs import compared
 from tests.pretend import WAITS, Far, pretended
 from tests.reports import rows
@@ -94,10 +94,11 @@ def test_a_step_waits_once_and_an_update_thrice(how, tmp_path, monkeypatch):
     graph the loss is with the metrics.
     """
     monkeypatch.setattr(runners, "LOOK", -1.0)
+    monkeypatch.setattr(learner, "SMALL", 0)  # of small networks metrics are rare
     found = []
     for updates in (4, 9):
         with pretended(monkeypatch):
-            more = {**CATCH, **ONE, "lanes": 40, "steps": updates * 120}  # of fewer rows, metrics are rare
+            more = {**CATCH, **ONE, "lanes": 40, "steps": updates * 120}  # of fewer rows too
             run = polyplay.train("a2c", run=str(tmp_path / str(updates)), device="cuda", compile=how, **more)
         found.append((run.summary["updates"], dict(WAITS)))
     (few, before), (many, after) = found

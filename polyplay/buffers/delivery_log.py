@@ -3,7 +3,7 @@
 `deliveries-C.jsonl` of learner C has a line per batch: the last update it was learnt in, then for each rollout, in
 order, its actor, the version of the weights it was made with, and, where it is not 0, the incarnation of the actor.
 Whenever a process begins to write there is a line {"from": update, "threads": of a worker, "length": the
-agent steps over which the learning rate falls, or 0}.
+agent steps over which the learning rate falls, or 0}, and where updates begin to be compiled {"compiled": update}.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ def log_writer(
         writes.attempt(path.name, lambda: file.write(data))
 
     write({"from": update, "threads": threads, "length": length})
+    ctx.hooks.compiled = lambda update: write({"compiled": update})
 
     def log(slots: list[int]) -> None:
         nonlocal update
@@ -62,6 +63,11 @@ class DeliveryLog:
 
     batches: list[list[DeliveredRollout]]
     threads: int
+    changes: dict[int, bool]  # by update, in order: whether updates from it on were compiled
+
+    def compiled(self, update: int) -> bool:
+        """Whether this update was."""
+        return [False, *(on for at, on in self.changes.items() if at <= update)][-1]
 
 
 def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> DeliveryLog:
@@ -75,12 +81,16 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
         )
     heads: list[dict[str, float]] = []
     batches: list[list[DeliveredRollout]] = []
+    changes: dict[int, bool] = {}
     for number, text in enumerate(path.read_text("utf-8", errors="replace").splitlines(keepends=True), 1):
         if not text.endswith("\n"):
             break  # torn off by a kill
         try:
             line = json.loads(text)
-            if isinstance(line, dict):
+            if isinstance(line, dict) and "compiled" in line:
+                changes[int(line["compiled"])] = True
+            elif isinstance(line, dict):
+                changes[int(line["from"]) + 1] = False
                 heads.append({name: line[name] for name in ("from", "threads", "length")})
             else:
                 batches.append(_batch(line, (len(batches) + 1) * each, actors, n, each))
@@ -93,7 +103,7 @@ def read_log(directory: Path, c: int, actors: int, n: int, each: int = 1) -> Del
         values = list(dict.fromkeys(head[name] for head in heads))
         if len(values) > 1:
             raise UserError(f"RUN: {words} changed from {values[0]:g} to {values[1]:g} when it went on: not replayable")
-    return DeliveryLog(batches, int(heads[0]["threads"]))
+    return DeliveryLog(batches, int(heads[0]["threads"]), changes)
 
 
 def _batch(line: list[Any], update: int, actors: int, n: int, each: int) -> list[DeliveredRollout]:

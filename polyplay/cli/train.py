@@ -134,6 +134,7 @@ class ResumeOptions:
     checkpoint_every: errors.Seconds | None = None  # seconds between checkpoints
     keep: errors.Count | None = None  # how many of the newest checkpoints to keep; the best one is always kept
     device: Literal["auto", "cpu", "cuda"] | None = None  # where learners and replicas compute from now on
+    compile: Literal["auto", "on", "off"] | None = None  # compile updates from now on, as in `polyplay train`
     hosts: str | None = None  # other machines from now on, as in `polyplay train` (none: this machine alone)
     place: str | None = None  # which workers are on which machine, as in `polyplay train`
     ship: str | None = None  # folder whose modules are taken along to other machines

@@ -56,7 +56,11 @@ def leaves(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
     """Pairs (path, leaf), depth first; paths are joined with '/'."""
     if isinstance(tree, dict):
         for k, v in tree.items():
-            yield from leaves(v, f"{path}/{k}" if path else k)
+            at = f"{path}/{k}" if path else k
+            if isinstance(v, dict):
+                yield from leaves(v, at)
+            else:
+                yield at, v
     else:
         yield path, tree
 

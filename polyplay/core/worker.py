@@ -106,7 +106,7 @@ class WorkerCounters:
         """Count policy lags, in optimizer updates, one per row learnt."""
         if lags.size == 0:
             return
-        self.lags += np.bincount(np.clip(lags, 0, LAGS - 1), minlength=LAGS)
+        self.lags += np.bincount(np.maximum(np.minimum(lags, LAGS - 1), 0), minlength=LAGS)
         at, values = self._at, self.values
         values[at["lag_sum"]] += lags.sum()
         values[at["lag_count"]] += lags.size
@@ -358,11 +358,16 @@ class TurnHooks:
 
     Where all take turns in one thread, checkpoints are made between two rounds: write_part(number) writes the worker's
     part of one, and number() of a learner gives the number of one that is made now.
+
+    compiled(update): its updates are compiled from this one on. repeats(update): whether this one was, in the run that
+    is done again.
     """
 
     rescue: Callable[[], None] | None = None
     write_part: Callable[[int], None] | None = None
     number: Callable[[], int] | None = None
+    compiled: Callable[[int], None] | None = None
+    repeats: Callable[[int], bool] | None = None
     meeting: int = 0  # the one that it waits for others in, by number; 0: it does not
 
 

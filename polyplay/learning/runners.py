@@ -436,7 +436,7 @@ class CompiledRunner(Runner):
         self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
 
     def __call__(self, batch: Batch, state: Batch, version: int, tape: Tape | None = None) -> LossOutput:
-        if self.over or tape is not None:
+        if self.over or tape is not None or not self._may(version):
             return super().__call__(batch, state, version, tape)
         batch = self.with_noise(batch, version) if self.draws else batch
         kind, leaves = self._kind_of({"batch": batch, "state": state})
@@ -445,7 +445,7 @@ class CompiledRunner(Runner):
         return self._eager(partial(self.score, batch, state), kind, leaves)
 
     def part(self, parts: Minibatches, order: np.ndarray, at: slice, version: int) -> LossOutput:
-        if self.over or self.draws:
+        if self.over or self.draws or not self._may(version):
             return super().part(parts, order, at, version)
         if parts is not self.parts:
             self._take_up(parts)
@@ -457,6 +457,12 @@ class CompiledRunner(Runner):
         if self.rollout.call:
             return self._compiled(self.rollout.call, self.leaves)
         return self._eager(lambda: self.score(*parts.take(order, at)), self.rollout, self.leaves)
+
+    def _may(self, version: int) -> bool:
+        """Whether the update of these weights may be compiled. Where a run is done again it is if it was."""
+        repeats = self.learner.ctx.hooks.repeats
+        self.waits = self.waits or repeats is not None
+        return repeats is None or repeats(version + 1)
 
     def _take_up(self, parts: Minibatches) -> None:
         """Have the arguments of a rollout's minibatches ready."""
@@ -585,7 +591,10 @@ class CompiledRunner(Runner):
         if seconds > GAIN * kind.seconds and not self.waits:
             return self._stay_eager(f"{way} ones take {times}")
         kind.call = call
-        self._say("note", f"updates are {way} from update {self.learner.version + 1:,} on: {times}")
+        update = self.learner.version + (1 if self.waits else 2)
+        if self.learner.ctx.hooks.compiled is not None:
+            self.learner.ctx.hooks.compiled(update)
+        self._say("note", f"updates are {way} from update {update:,} on: {times}")
 
     def _stay_eager(self, why: str) -> None:
         self.over = True

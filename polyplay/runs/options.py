@@ -276,9 +276,8 @@ class RunOptions:
     # reuse the layer outputs that were computed while acting, where the weights are the same (a2c, accel with a2c,
     # convolutional networks); --no-reuse computes them again
     compile: Literal["auto", "on", "off"] = "auto"
-    # compile updates of small networks ahead of time, and act without torch; auto: compile beside the run, change over
-    # between two rollouts, and never with --serial or --trace; on: wait for the compiler at the start; off: never. On a
-    # GPU both are CUDA graphs instead, of networks of any size
+    # compile updates of small networks ahead of time, and act without torch (on a GPU: CUDA graphs, of all networks);
+    # auto: compile in the background, and not with --serial or --trace; on: wait for the compiler at the start
     hosts: str | None = None
     # other machines, to which actors go: ray or ray:HOST:PORT, those of a Ray cluster; local:N, processes of this
     # machine that stand for N others (none: this machine alone; docs/guides/many_machines.md)

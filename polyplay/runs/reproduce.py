@@ -142,10 +142,13 @@ def reproduce(directory: Path, updates: int | None = None, trust: bool = False) 
             ActorReplay(acting, history, replace(ctx, role="act", index=p, row=p)) for p in range(queue.producers)
         ]
         kw = {**learning.holds, "publish": history}
-        replica = replace(ctx, role="learn", n=learning.n, directory=scratch)
-        learners = [
-            cast(Worker, learn(replace(replica, index=c, row=queue.producers + c), **kw)) for c in range(learning.n)
+        places = [
+            replace(ctx, role="learn", n=learning.n, directory=scratch, index=c, row=queue.producers + c)
+            for c in range(learning.n)
         ]
+        for place, log in zip(places, logs, strict=True):
+            place.hooks.repeats = log.compiled
+        learners = [cast(Worker, learn(place, **kw)) for place in places]
         for close in (*(a.close for a in actors), *(w.close for w in learners)):
             stack.callback(close)
 
