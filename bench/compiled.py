@@ -108,7 +108,7 @@ def measure(name: str, trace: bool) -> Row:
             try:
                 found.update(look(run, kind, leaves, eager, trace))
             except Exception as e:
-                found["why not"] = packages.one_line(e)
+                found["why not"] = packages.why_failed(e)
             raise NotFinite("measured")  # ends the run
         return eager_ones(run, eager, kind, leaves)
 
@@ -122,7 +122,7 @@ def measure(name: str, trace: bool) -> Row:
             polyplay.train(name.split()[0], run=f"{place}/run", **given)
         except Exception as e:
             if not found:
-                found["why not"] = packages.one_line(e)
+                found["why not"] = packages.why_failed(e)
     return found or {"why not": "no update came to it"}
 
 

@@ -112,7 +112,7 @@ class Package:
             self.path = packages_folder() / f"{job.key()}.pt2"
             self.job = job
         except Exception as e:
-            self.failure = one_line(e)
+            self.failure = why_failed(e)
 
     def begin(self) -> None:
         """Compile it, in a process of its own that ends with this one; not now, where another process does."""
@@ -128,7 +128,7 @@ class Package:
                 if not self.path.exists():
                     self._start(compiler, lock.fileno())
         except Exception as e:
-            self.failure = one_line(e)
+            self.failure = why_failed(e)
 
     def _start(self, compiler: str, lock: int) -> None:
         """The process has the lock until it ends, however it ends."""
@@ -171,7 +171,7 @@ class Package:
             os.utime(self.path)  # used last
             return _load(str(self.path))
         except Exception as e:
-            self.failure = one_line(e)
+            self.failure = why_failed(e)
             self.path.unlink(missing_ok=True)
             return None
 
@@ -188,7 +188,7 @@ class Package:
         self.process = None
 
 
-def one_line(e: BaseException) -> str:
+def why_failed(e: BaseException) -> str:
     """An exception in one line, with the place where it was raised: in the user's code, else in the project's."""
     text = (str(e).strip() or "no more is known").splitlines()[0]
     libraries = (os.path.dirname(os.__file__) + os.sep, os.path.dirname(torch.__file__) + os.sep, "<")
@@ -227,7 +227,7 @@ def trace(function: Function, given: Sequence[Tensor]) -> Any:
         return make_fx(function)(*given)
 
 
-def build(job: CompileJob, place: Path) -> None:
+def build_package(job: CompileJob, place: Path) -> None:
     """Compile a job to a package at this place."""
     given = arguments(job.shapes)
     graph = trace(job.make(), given)
@@ -254,10 +254,10 @@ def main(path: Path, length: int) -> None:
         os.environ["TORCHINDUCTOR_CACHE_DIR"] = place
         try:
             make, shapes = pickle.loads(data)
-            build(CompileJob(make, shapes), Path(place) / "package.pt2")
+            build_package(CompileJob(make, shapes), Path(place) / "package.pt2")
         except Exception as e:
             traceback.print_exc()
-            sys.exit(one_line(e))
+            sys.exit(why_failed(e))
         os.replace(Path(place) / "package.pt2", path)
     _tidy(path.parent)
 

@@ -25,7 +25,7 @@ from polyplay.core.machine import ThreadPool
 from polyplay.core.tree import Batch
 from polyplay.learning.learner import Epochs, Learner, Minibatches, Runner, pick_rows
 from polyplay.learning.losses import ActorCriticLoss, Hyper, Loss, LossOutput
-from polyplay.learning.packages import Compiled, CompileJob, Package, one_line
+from polyplay.learning.packages import Compiled, CompileJob, Package, why_failed
 from polyplay.learning.unreal import WithAuxiliary
 from polyplay.nets.device import StaticCall, signature_of, synchronize
 from polyplay.nets.factory import build_network
@@ -509,7 +509,7 @@ class CompiledRunner(Runner):
             except (Closed, Leaving):
                 raise
             except Exception as e:
-                self._stay_eager(one_line(e))
+                self._stay_eager(why_failed(e))
         if kind.call is None or buffers is None:
             return scored
         self.own[1].copy_(buffers)

@@ -88,7 +88,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def compiled(job: CompileJob, folder: Path) -> Call:
     """For real, in this process."""
     path = folder / f"{len(list(folder.glob('*.pt2')))}.pt2"
-    packages.build(job, path)
+    packages.build_package(job, path)
     return packages._load(str(path))
 
 
@@ -558,7 +558,7 @@ def test_a_user_s_loss_that_is_not_traced_is_named_with_its_line():
     with pytest.raises(Exception) as found:  # noqa: PT011 - torch's own
         packages.trace(job.make(), packages.arguments(job.shapes))
     line = next(k for k, text in enumerate(Path(__file__).read_text().splitlines(), 1) if "].mean().item()" in text)
-    text = packages.one_line(found.value)
+    text = packages.why_failed(found.value)
     assert text.endswith(f"(test_compiled.py:{line})")
     assert "\n" not in text
 
@@ -569,7 +569,7 @@ def test_too_large_a_function_is_not_compiled(monkeypatch, tmp_path):
     run: Any = made.run
     job = run._job(*run._kind_of({"batch": to_device(some_rows(0), made.device), "state": {}}))
     with pytest.raises(ValueError, match=r"^too large to compile: \d+ operations, at most 10$"):
-        packages.build(job, tmp_path / "package.pt2")
+        packages.build_package(job, tmp_path / "package.pt2")
 
 
 # A real run.
