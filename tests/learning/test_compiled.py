@@ -101,9 +101,11 @@ def answers(loss: Loss, call: Call, given: dict[str, Any]) -> dict[str, Tensor]:
 
 
 def check_near(found: dict[str, Tensor], wanted: dict[str, Tensor], bound: float) -> None:
-    """Away by at most so much of the size; buffers may hold numbers of float64."""
+    """Away by at most so much of the size; of single numbers, which are means of terms that may cancel, of at least 1.
+    Buffers may hold numbers of float64.
+    """
     for name, x in found.items():
-        far = float((x - wanted[name]).norm() / wanted[name].norm().clamp_min(1e-3))
+        far = float((x - wanted[name]).norm() / wanted[name].norm().clamp_min(1e-3 if x.ndim else 1.0))
         same = x.view(torch.int32).equal(wanted[name].float().view(torch.int32)) if x.is_contiguous() else False
         assert same or far <= bound, f"{name} differs by {far:.2g}"
 
