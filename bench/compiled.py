@@ -162,7 +162,7 @@ def main() -> None:
         return json.loads(file.read_text())["rows"] if file.exists() else {}
 
     for name in asked.only or [name for name in NAMES if name not in there()]:
-        row = apart(name, asked.trace_only)
+        row = apart(name, asked.trace_only) | {"commit": what["commit"][:8]}
         rows = there() | {name: row}
         write(asked.out, {name: rows[name] for name in NAMES if name in rows}, what)
 
