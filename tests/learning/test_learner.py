@@ -198,8 +198,9 @@ def test_what_is_of_another_class_is_refused():
         task(policy=build_network(factory.NetworkFactory("mlp", SPEC, {"hidden": (8,)}), 3))
 
 
-@pytest.mark.parametrize(("lanes", "reported"), [(6, 2), (30, 12)])
-def test_of_updates_with_few_rows_every_tenth_reports_its_metrics(lanes, reported):
+@pytest.mark.parametrize(("lanes", "small", "reported"), [(6, 0, 2), (30, 0, 12), (30, 1_000_000, 2)])
+def test_of_updates_with_few_rows_or_weights_every_tenth_reports_its_metrics(monkeypatch, lanes, small, reported):
+    monkeypatch.setattr("polyplay.learning.learner.SMALL", small)
     ctx = me()
     learner = Learner(ctx, task())
     for i in range(12):
