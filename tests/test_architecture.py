@@ -26,7 +26,7 @@ BUDGET = {
     "envs": 4401,
     "buffers": 1890,
     "games": 3589,
-    "nets": 3153,
+    "nets": 3155,
     "weights": 1199,
     "acting": 1132,
     "search": 1306,

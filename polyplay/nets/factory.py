@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -213,6 +213,10 @@ class NetworkFactory(PolicyFactory):
     options: Mapping[str, Any] = field(default_factory=dict)
     values: bool = False
     deterministic: bool = False
+
+    def __post_init__(self) -> None:
+        # a network does not depend on how long a step takes, which is another time in each run
+        object.__setattr__(self, "spec", replace(self.spec, step_time=0.0))
 
     def __call__(self) -> Policy:
         own = callable(self.name) or ":" in self.name  # a user's code may compute as it makes it

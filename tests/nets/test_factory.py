@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 
 import pytest
 import torch
@@ -209,3 +210,9 @@ def test_mistakes_are_one_clear_line(custom, name, options, message):
     with pytest.raises(UserError, match=message) as caught:
         nets.make(name.replace("CUSTOM:", custom), discrete(vector(3), 5), **options)
     assert "\n" not in str(caught.value)
+
+
+def test_how_long_a_step_of_the_environment_took_is_nothing_to_its_network():
+    """Packages of compiled updates are found again by it."""
+    made = [nets.NetworkFactory("mlp", replace(discrete(vector()), step_time=time)) for time in (0.0, 1e-5)]
+    assert pickle.dumps(made[0]) == pickle.dumps(made[1])
