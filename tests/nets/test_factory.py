@@ -214,4 +214,4 @@ def test_mistakes_are_one_clear_line(custom, name, options, message):
 
 def test_how_long_a_step_of_the_environment_took_is_nothing_to_its_network():
     """Packages of compiled updates are found again by it."""
-    assert nets.NetworkFactory("mlp", replace(discrete(vector()), step_time=1e-5)).spec.step_time == 0.0
+    assert nets.NetworkFactory("mlp", replace(discrete(vector(4)), step_time=1e-5)).spec.step_time == 0.0
