@@ -36,9 +36,10 @@ def _no_gpu(request, monkeypatch):
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_data_home(tmp_path_factory):
-    """What runs are signed with is kept apart from the user's own key."""
+    """What runs are signed with is kept apart from the user's own key, and what they compile from the user's."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data-home")))
+        for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME"):
+            patch.setenv(name, str(tmp_path_factory.mktemp(name.lower())))
         yield
 
 

@@ -317,7 +317,7 @@ def make_act(policy: Policy) -> Callable[[Tensor, Tensor, Batch, Batch], tuple[B
 # One thread, by a function of tensors that was compiled ahead of time, or is a CUDA graph.
 
 
-WAIT = 5.0  # seconds of learning before a run compiles what it does: what is over sooner has nothing of it
+WAIT = 10.0  # seconds of learning before a run compiles what it does: what is over sooner has nothing of it
 LEFT = 20.0  # seconds that a run has to go on for it, by its speed so far
 LOOK = 0.25  # seconds between two looks whether the compiler is done
 LONG = 0.05  # seconds of an eager update: in longer ones computing takes most, compiled or not
