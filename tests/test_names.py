@@ -93,6 +93,7 @@ def exists(name: str) -> bool:
 def test_every_line_of_slow_names_a_test():
     root, lines = Path(__file__).parents[1], Path(__file__).with_name("slow.txt").read_text("utf-8").splitlines()
     assert lines == sorted(set(lines))
+    assert len({line.rpartition(" ")[0] or line for line in lines}) == len(lines), "two numbers of one test"
     for line in lines:
         file, _, name = line.partition("::")
         assert f"def {name.partition('[')[0].partition(' ')[0]}(" in (root / file).read_text("utf-8"), line
