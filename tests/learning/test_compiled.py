@@ -508,6 +508,7 @@ def test_the_compiler_ends_with_a_run_that_is_killed():
     os.kill(run.pid, signal.SIGKILL)  # type: ignore[arg-type]
     run.join()
     until(lambda: not members(group))
+    assert not members(group), "the compiler's processes"
 
 
 @pytest.mark.usefixtures("at_once")
