@@ -38,7 +38,7 @@ from polyplay.envs import Envs
 from polyplay.learning import runners
 from polyplay.learning.learner import Learner, Runner
 from polyplay.learning.loop import learn
-from polyplay.learning.runners import IN_PLACE, CompiledRunner, UpdateFunction
+from polyplay.learning.runners import VECTORS, CompiledRunner, UpdateFunction
 from polyplay.nets.device import (
     StaticCall,
     enter_device,
@@ -130,7 +130,7 @@ def alone(wired: Wired, lanes: int, T: int, B: int, seconds: float, extras: Extr
 
     def update(score: Callable[[Any], object] = lambda rows: run(rows, before, 0)) -> None:
         score(rows_of())
-        clip_gradient(vector, spec.update.optim.clip)
+        clip_gradient(vector.grad, spec.update.optim.clip)
         optimizer.step()
 
     policy.cache_weights()
@@ -173,7 +173,7 @@ def captured_update(wired: Wired, run: Runner, rows: Any, state: Any) -> tuple[C
     flat, at = run.vector.flat.detach(), run.vector.weights
     hyper = torch.tensor(list(run.hyper.values()), dtype=torch.float32)
     own = [flat[:at], flat[at:], flat.new_zeros(0), run.vector.grad, hyper]
-    call = StaticCall(function, [*own, *leaves], IN_PLACE)
+    call = StaticCall(function, [*own, *leaves], VECTORS)
 
     def score(rows: Any) -> None:
         call([*own, *signature_of({"batch": rows, "state": state})[1]])

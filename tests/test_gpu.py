@@ -188,7 +188,7 @@ def test_optimizers_step_as_on_a_cpu(name):
         optimizer = OptimizerSpec(name, eps=1e-3).make(vector.parameter, 1e-2)
         for k in range(5):
             vector.grad.copy_(torch.sin(torch.arange(vector.weights) * (k + 1.0)))
-            clip_gradient(vector, 0.5)
+            clip_gradient(vector.grad, 0.5)
             optimizer.step()
         found.append(vector.read().copy())
     assert np.allclose(*found, rtol=1e-4, atol=1e-6)

@@ -199,6 +199,7 @@ class Runner:
     # new weights, after an update
     settle: Callable[[], None] | None = None
     refresh: Callable[[], None] | None = None
+    norm: float | None = None  # of the last gradient, where the runner has applied it; the learner takes it
 
     def __init__(
         self, policy: Policy, target: Policy | None, loss: Loss, vector: FlatParams, seed: tuple[int, int] = (0, 0)
@@ -418,6 +419,14 @@ class Learner:
             self.run.refresh()
         return scored.priority
 
+    def rate(self) -> float:
+        """The learning rate of the next update."""
+        rate: float = self.run.hyper["learning_rate"]
+        for part in self.parts:
+            if part.rate:
+                rate = part.rate(rate)
+        return rate
+
     def score_part(self, parts: Minibatches, order: np.ndarray, at: slice) -> LossOutput:
         """The loss of a minibatch by the present weights; its gradient is in the vector then."""
         return self.run.part(parts, order, at, self.version)
@@ -451,12 +460,11 @@ class Learner:
             return 0.0
         if observe:
             self.policy.observe(rows)
-        rate: float = self.run.hyper["learning_rate"]
-        for part in self.parts:
-            if part.rate:
-                rate = part.rate(rate)
+        rate = self.rate()
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
-        norm, total = yield from self.update.apply(rate, self.sums(learnt, kl))
+        norm, total, self.run.norm = self.run.norm, self.sums(learnt, kl), None
+        if norm is None:
+            norm, total = yield from self.update.apply(rate, total)
         loss = float(scored.loss)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NotFinite(save_batch(self, rows, loss, norm))

@@ -31,8 +31,9 @@ from polyplay.nets.device import StaticCall, signature_of, synchronize
 from polyplay.nets.factory import build_network
 from polyplay.nets.layers import Conv2d, Linear, Tape
 from polyplay.nets.policy import Policy, PolicyFactory
-from polyplay.weights.optimizers import RMSProp
+from polyplay.weights.optimizers import OptimizerSpec, RMSProp, load_state, optimizer_state, pure_step
 from polyplay.weights.params import FlatParams, named_views
+from polyplay.weights.update import OpenUpdate, clip_gradient
 
 Factors = list[tuple[Tensor, Tensor]]
 BESIDE_ACTING = 0.75  # of an equal part, for the thread that acts too, in bfloat16
@@ -323,10 +324,11 @@ LOOK = 0.25  # seconds between two looks whether the compiler is done
 LONG = 0.05  # seconds of an eager update: in longer ones computing takes most, compiled or not
 GAIN = 0.9  # of the eager seconds, at most, that compiled ones may take
 NEAR, NEAR_HALF = 1e-3, 1e-2  # of the gradient's size, at most, that its gradient is away, in bfloat16
+ROUNDED = 1e-6  # of the weights' size, that a step may be away besides
 SHARE = 0.25  # of the updates, at least, that have batches of the kind that a package is compiled for
 KINDS = 4  # packages of a run that waits for them, at most
 OFTEN = 3  # updates of one kind, the last of which captures it: some sources give batches of any size
-IN_PLACE = 4  # arguments of the function that never move: weights, buffers, target, gradient
+VECTORS = 4  # the function's first arguments: weights, buffers, target, gradient
 
 
 def compile_updates(learner: Learner) -> None:
@@ -353,6 +355,9 @@ class UpdateFunction:
 
     It writes the gradient, and the buffers. leaves: of a tree {"batch", "state"}, by `paths`; of a minibatch those of
     its whole rollout, and behind them `index` [n], its places, and `inside` [n], which of them count.
+
+    With an optimizer it takes the step too, in place: the tensors of its state come before hyper, which ends with the
+    learning rate; numbers end with the gradient's norm.
     """
 
     policy: PolicyFactory
@@ -364,22 +369,34 @@ class UpdateFunction:
     whole: bool = False  # minibatches have whole lanes
     precision: str = "float32"
     device: str = "cpu"
+    optim: OptimizerSpec | None = None
+    states: int = 0  # tensors of its state
 
     def __call__(self) -> Callable[..., tuple[Tensor, ...]]:
         nets = [build_network(self.policy, 0, self.precision, self.device) for _ in range(1 + self.target)]
         update = make_update(nets[0], self.loss, *nets[1:])
 
         def function(*given: Tensor) -> tuple[Tensor, ...]:
-            (weights, buffers, target, gradient, hyper), leaves = given[:5], given[5:]
-            named = dict(zip(self.hyper, hyper.unbind(), strict=True))
+            (weights, buffers, target, gradient), (*state, hyper), leaves = self._split(given)
+            named = dict(zip(self.hyper, hyper.unbind(), strict=False))
             made, after, scored = update(weights, buffers, target, *self._rows(leaves), named)
             gradient.copy_(made)
             if len(buffers):
                 buffers.copy_(after)
-            numbers = torch.stack([scored.loss, *(scored.metrics[k].to(scored.loss) for k in self.loss.metrics)])
-            return (numbers,) if scored.priority is None else (numbers, scored.priority)
+            numbers = [scored.loss, *(scored.metrics[k].to(scored.loss) for k in self.loss.metrics)]
+            if self.optim is not None:
+                stepped, new, norm = pure_step(self.optim, weights, made, state, hyper[-1])
+                for x, now in zip((weights, *state), (stepped, *new), strict=True):
+                    x.copy_(now)
+                numbers.append(norm)
+            return (torch.stack(numbers), *(() if scored.priority is None else (scored.priority,)))
 
         return function
+
+    def _split(self, given: Sequence[Tensor]) -> tuple[Sequence[Tensor], ...]:
+        """The vectors, the optimizer's state and the hyperparameters, the leaves."""
+        own = VECTORS + self.states + 1
+        return given[:VECTORS], given[VECTORS:own], given[own:]
 
     def _rows(self, leaves: Sequence[Tensor]) -> tuple[Batch, Batch]:
         n = len(self.paths)
@@ -418,9 +435,13 @@ class CompiledRunner(Runner):
         super().__init__(run.policy, run.target, run.loss, run.vector, run.seed)
         self.learner, self.hyper, self.waits = learner, run.hyper, learner.ctx.control.compile == "on"
         of_target = next((part.vector for part in learner.parts if part.vector is not None), None)
-        flat, at, self.values = run.vector.flat.detach(), run.vector.weights, np.zeros(len(run.hyper), np.float32)
+        flat, at, update = run.vector.flat.detach(), run.vector.weights, learner.update
         target = flat.new_zeros(0) if of_target is None else of_target.flat.detach()
-        self.own = [flat[:at], flat[at:], target, run.vector.grad, torch.from_numpy(self.values)]
+        # whether it takes the optimizer's step too: where nobody has a say between the loss and that
+        self.steps = type(update) is OpenUpdate and not any(part.admit for part in learner.parts)
+        state = [*optimizer_state(update.optimizer).values()] if self.steps else []
+        self.values = np.zeros(len(run.hyper) + self.steps, np.float32)
+        self.own = [flat[:at], flat[at:], target, run.vector.grad, *state, torch.from_numpy(self.values)]
         self.captures = learner.device.type != "cpu"  # a graph
         self.kinds, self.updates = dict[Any, BatchKind](), 0  # eager ones
         self.over = False  # whether it is eager to the end
@@ -485,11 +506,16 @@ class CompiledRunner(Runner):
             kind = self.kinds[name] = BatchKind(paths, minibatch)
         return kind, leaves
 
-    def _compiled(self, call: Compiled | StaticCall, leaves: list[Tensor]) -> LossOutput:
+    def _compiled(
+        self, call: Compiled | StaticCall, leaves: list[Tensor], own: list[Tensor] | None = None
+    ) -> LossOutput:
         if self.hyper is not self.filled:
-            self.values[:], self.filled = list(self.hyper.values()), self.hyper
-        numbers, *priority = call([*self.own, *leaves])
+            self.values[: len(self.hyper)], self.filled = list(self.hyper.values()), self.hyper
+        if self.steps:
+            self.values[-1] = self.learner.rate()
+        numbers, *priority = call([*(own or self.own), *leaves])
         numbers = numbers.cpu()  # a device's are waited for once
+        self.norm = float(numbers[-1]) if self.steps else None
         return LossOutput(numbers[0], Metrics(self.names, numbers), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
@@ -521,7 +547,8 @@ class CompiledRunner(Runner):
         if self.captures:
             if kind.updates >= OFTEN and not rare:
                 function = self._function(kind)()
-                self._change_over(kind, lambda: StaticCall(function, [*self.own, *leaves], IN_PLACE), leaves)
+                given = [*self.own, *leaves]
+                self._change_over(kind, lambda: StaticCall(function, given, len(self.own) - 1), leaves)
             return
         if package is None:
             enough = sum(k.package is not None for k in self.kinds.values()) == KINDS
@@ -561,33 +588,37 @@ class CompiledRunner(Runner):
         names, target = tuple(self.hyper), self.target is not None
         where = "bfloat16" if self.policy.bf16 else "float32", str(self.learner.device)
         made = self.learner.spec.policy, self.loss, target, names, kind.paths, kind.minibatch, whole
-        return UpdateFunction(*made, *where)
+        optim = self.learner.spec.update.optim if self.steps else None
+        return UpdateFunction(*made, *where, optim, len(self.own) - VECTORS - 1)
 
     def _change_over(self, kind: BatchKind, load: Callable[[], Any], leaves: list[Tensor]) -> None:
         """Serve from now on, if the gradient is that of the eager update, which was made of the same batch, and it
         takes less time. Buffers and gradient stay those of that update.
         """
-        written, seconds = (self.own[1], self.vector.grad), math.inf
-        before, gradient = (x.clone() for x in written)
-        weights, wanted = self.own[0].clone(), gradient.clone()
+        kept, seconds = [x.clone() for x in self.own[:-1]], math.inf
+        wanted, own = kept[3].clone(), [*(self.own[:-1] if self.captures else map(torch.clone, kept)), self.own[-1]]
         if self.learner.spec.update.asynchronous and not self.captures:  # others have changed the weights since
             with torch.random.fork_rng(devices=[]):  # networks are made
-                self._function(kind)()(weights, before.clone(), self.own[2], wanted, *self.own[4:], *leaves)
+                self._function(kind)()(kept[0], kept[1].clone(), kept[2], wanted, *kept[4:], self.own[-1], *leaves)
         try:
             call = load()
+            self._put_back(kept)
+            self._compiled(call, leaves, own)
+            made, alike = own[3].clone(), not self.steps or self._steps_alike(kept, own)
             for _ in range(3):
                 began = time.perf_counter()
-                self._compiled(call if self.captures else lambda given: call([weights, *given[1:]]), leaves)
+                self._compiled(call, leaves, own)
                 seconds = min(seconds, time.perf_counter() - began)
-            made = self.vector.grad.clone()
         finally:
-            for x, kept in zip(written, (before, gradient), strict=True):
-                x.copy_(kept)
+            self.norm = None  # the eager gradient is to be applied
+            self._put_back(kept)
         far = float(torch.linalg.vector_norm(made - wanted) / torch.linalg.vector_norm(wanted).clamp_min(1e-6))
         way = "captured" if self.captures else "compiled"
         times = f"{seconds * 1e3:.3g} ms instead of {kind.seconds * 1e3:.3g}"
         if not far <= (NEAR_HALF if self.policy.bf16 else NEAR):
             return self._stay_eager(f"the gradient of the {way} one differs by {far:.2g} of its size")
+        if not alike:
+            return self._stay_eager(f"the optimizer's step of the {way} one differs")
         if seconds > GAIN * kind.seconds and not self.waits:
             return self._stay_eager(f"{way} ones take {times}")
         kind.call = call
@@ -595,6 +626,26 @@ class CompiledRunner(Runner):
         if self.learner.ctx.hooks.compiled is not None:
             self.learner.ctx.hooks.compiled(update)
         self._say("note", f"updates are {way} from update {update:,} on: {times}")
+
+    def _put_back(self, kept: list[Tensor]) -> None:
+        """Undo what trying a graph wrote. Packages are tried on copies."""
+        if self.captures:
+            for x, before in zip(self.own, kept, strict=False):
+                x.copy_(before)
+
+    def _steps_alike(self, kept: list[Tensor], own: list[Tensor]) -> bool:
+        """Whether the optimizer's own step from the vectors and the state in `kept`, along the gradient in `own`, leads
+        to its weights.
+        """
+        spec, weights = self.learner.spec.update.optim, nn.Parameter(kept[0].clone())
+        optimizer = spec.make(weights, float(self.values[-1]))
+        load_state(optimizer, dict(zip(optimizer_state(optimizer), kept[VECTORS:], strict=True)))
+        weights.grad = own[3].clone()
+        clip_gradient(weights.grad, spec.clip)
+        optimizer.step()
+        size = torch.linalg.vector_norm
+        bound = NEAR * size(weights.detach() - kept[0]) + ROUNDED * size(kept[0])
+        return bool(size(own[0] - weights.detach()) <= bound)
 
     def _stay_eager(self, why: str) -> None:
         self.over = True

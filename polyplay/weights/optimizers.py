@@ -16,7 +16,7 @@ from __future__ import annotations
 import inspect
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -75,12 +75,13 @@ def in_one_pass(*tensors: Tensor) -> bool:
 
 
 REACH = 5.0  # √v̂ that a gradient may be away from 0
+BETAS = (0.9, 0.999)
 
 
 class Adam(OwnOptimizer):
     """Torch's fused Adam: of its step the call that computes. State "step", "exp_avg", "exp_avg_sq", as there."""
 
-    def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = (0.9, 0.999)):
+    def __init__(self, params: Iterable[Tensor], lr: float, eps: float, betas: tuple[float, float] = BETAS):
         super().__init__(params, {"lr": lr, "eps": eps, "betas": betas})
 
     def begin(self, p: Tensor, group: Group) -> State:
@@ -299,6 +300,62 @@ def optimizer_state(optimizer: torch.optim.Optimizer) -> State:
     """The state of an optimizer of one parameter: the tensors themselves."""
     state: State = optimizer.state[optimizer.param_groups[0]["params"][0]]
     return state
+
+
+# One step as a pure function of tensors, for whatever compiles or captures it.
+
+
+def pure_step(
+    spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
+) -> tuple[Tensor, list[Tensor], Tensor]:
+    """Clip a gradient [W] to the spec's norm and take a step: the new weights [W], the new state, the norm before [].
+
+    state: the tensors of `optimizer_state`, in that order; rate: []. A gradient that is not finite changes nothing.
+    """
+    norm = torch.linalg.vector_norm(grad)
+    if spec.clip:
+        grad = grad * (spec.clip / (norm + 1e-6)).clamp(max=1.0)
+    step = _pure_sgd if spec.name == "sgd" else _pure_adam if spec.name.startswith("adam") else _pure_rmsprop
+    after, finite = step(spec, weights, grad, state, rate), norm.isfinite()
+    made = [torch.where(finite, new, old) for new, old in zip(after, (weights, *state), strict=True)]
+    return made[0], made[1:], norm
+
+
+def _pure_adam(
+    spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
+) -> list[Tensor]:
+    """As Adam, or ClippedAdam."""
+    (steps, mean, square), (beta1, beta2) = state, BETAS
+    steps = steps + 1
+    first, second = (1.0 - beta ** steps.double() for beta in BETAS)
+    square = beta2 * square + (1.0 - beta2) * grad * grad
+    deviation = square.sqrt() * second.rsqrt().float()
+    if spec.name == "adam_clipped":
+        grad = torch.maximum(torch.minimum(grad, REACH * deviation), -REACH * deviation)
+    mean = mean + (1.0 - beta1) * (grad - mean)
+    return [weights - (rate / first).float() * mean / (deviation + spec.eps), steps, mean, square]
+
+
+def _pure_rmsprop(
+    spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
+) -> list[Tensor]:
+    """As RMSProp."""
+    flavour = FLAVOURS[spec.name]
+    alpha, rest = _weights({**flavour, "alpha": spec.decay})
+    *mean, square = state
+    mean = [alpha * x + rest * grad for x in mean]
+    square = alpha * square + rest * grad * grad
+    variance = (square - mean[0] * mean[0]).clamp(min=0.0) if mean else square
+    root = (variance + spec.eps).sqrt() if flavour["eps_inside"] else variance.sqrt() + spec.eps
+    return [weights - rate * grad / root, *mean, square]
+
+
+def _pure_sgd(
+    spec: OptimizerSpec, weights: Tensor, grad: Tensor, state: Sequence[Tensor], rate: Tensor
+) -> list[Tensor]:
+    """As SGD."""
+    momentum = spec.momentum * state[0] + (grad + 2 * spec.l2 * weights)
+    return [weights - rate * momentum, momentum]
 
 
 def load_state(optimizer: torch.optim.Optimizer, saved: State) -> None:

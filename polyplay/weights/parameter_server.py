@@ -176,7 +176,7 @@ class _Server(update.OpenUpdate):
             self._release()  # whoever was here before may have been killed while shards stood still
 
     def apply(self, rate: float, sums: update.Sums) -> update.Apply:
-        norm = update.clip_gradient(self.vector, self.clip)
+        norm = update.clip_gradient(self.vector.grad, self.clip)
         if math.isfinite(norm):
             self.applied_to = self.counts.version
             yield from self._push(rate)

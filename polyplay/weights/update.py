@@ -133,7 +133,7 @@ class OpenUpdate:
         A gradient that is not finite changes nothing. It is counted by the caller.
         """
         yield from ()
-        norm = clip_gradient(self.vector, self.clip)
+        norm = clip_gradient(self.vector.grad, self.clip)
         if math.isfinite(norm):
             self.optimizer.param_groups[0]["lr"] = rate
             self.optimizer.step()
@@ -182,11 +182,11 @@ class Update(Edge, ABC):
         """Bind the network's weights to one vector, where this update wants it."""
 
 
-def clip_gradient(vector: FlatParams, clip: float) -> float:
+def clip_gradient(gradient: Tensor, clip: float) -> float:
     """Shrink the gradient to a global norm of at most `clip` (0: leave it); its norm before."""
-    norm = float(torch.linalg.vector_norm(vector.grad))
+    norm = float(torch.linalg.vector_norm(gradient))
     if clip and norm > clip and math.isfinite(norm):
-        vector.grad.mul_(clip / (norm + 1e-6))
+        gradient.mul_(clip / (norm + 1e-6))
     return norm
 
 
@@ -643,7 +643,7 @@ class _Chunked(CopiedUpdate):
 
     def apply(self, rate: float, sums: Sums) -> Apply:
         self._share_buffers()
-        norm = clip_gradient(self.vector, self.clip)
+        norm = clip_gradient(self.vector.grad, self.clip)
         self.gradient.fetch()
         n = len(self.parts)
         left = [(self.ctx.index + i) % n for i in range(n)] if math.isfinite(norm) else []

@@ -210,15 +210,17 @@ def test_other_losses_are_compiled(kind):
 class Traced:
     """In place of a Package."""
 
-    failure, done, process, scale = "", True, None, 1.0
+    failure, done, process, scale, stride = "", True, None, 1.0, 1.0
 
     def __init__(self, job: CompileJob):
         self.job, self.call = job, graph_of(job)
 
     def load(self) -> Call:
         def call(given: list[Tensor]) -> list[Tensor]:
+            weights = given[0].clone()
             made = self.call(given)
             given[3].mul_(self.scale)
+            given[0].copy_(weights.lerp(given[0], self.stride))
             return made
 
         return call
@@ -290,13 +292,18 @@ def test_the_kinds_of_batches_that_come_often_are_compiled(monkeypatch):
 
 
 @pytest.mark.usefixtures("traced", "at_once")
-def test_what_takes_longer_compiled_or_gives_another_gradient_stays_eager(monkeypatch):
+def test_what_takes_longer_compiled_or_gives_another_gradient_or_step_stays_eager(monkeypatch):
     monkeypatch.setattr(Traced, "scale", 1.01)
     made, said = learner("on")
     learn(made, 0, 1)
     assert said == ["updates stay eager: the gradient of the compiled one differs by 0.01 of its size"]
     assert not any(kinds(made))
     monkeypatch.setattr(Traced, "scale", 1.0)
+    monkeypatch.setattr(Traced, "stride", 1.01)
+    made, said = learner("on")
+    learn(made, 0, 1)
+    assert said == ["updates stay eager: the optimizer's step of the compiled one differs"]
+    monkeypatch.setattr(Traced, "stride", 1.0)
     monkeypatch.setattr(runners, "GAIN", 0.0)
     made, said = learner("auto")
     learn(made, 0, 1)
@@ -319,11 +326,12 @@ def test_weights_that_others_change_meanwhile_are_no_other_gradient(traced, monk
 
 
 @pytest.mark.parametrize("whole", [False, True])
-def test_minibatches_of_fewer_rows_are_filled_up_and_every_row_counts(traced, whole):
+def test_minibatches_of_fewer_rows_are_filled_up_and_every_row_counts(traced, monkeypatch, whole):
     loss = losses.APPO() if whole else losses.PPO(normalize_advantage=True, value_clip=True)
     spec: Any = {"loss": loss, "passes": Epochs(1, 2), "policy": POLICY}
     (made, said), (eager, _) = learner("on", **spec), learner("off", **spec)
     run: Any = made.run
+    monkeypatch.setattr(made, "rate", lambda: 0.0)  # eager gradients are not applied either
     for seed in range(4):
         rows = some_rows(seed)  # 22 of 24 rows are valid, in the last ones 20
         rows["first"][3, seed:3] = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from itertools import pairwise
 
 import pytest
@@ -14,6 +15,7 @@ from polyplay.core.errors import UserError
 from polyplay.core.machine import ThreadPool
 from polyplay.weights import optimizers
 from polyplay.weights.optimizers import ClippedAdam, OptimizerSpec
+from polyplay.weights.update import clip_gradient
 from tests import twins
 
 
@@ -173,3 +175,23 @@ def test_it_equals_its_scalar_twin(grads: list[float], beta2: float, eps: float)
     twin, clipped = twins.clipped_adam(torch.tensor(grads).double().tolist(), rates, eps, 0.9, beta2)
     assert path[:, 0].tolist() == pytest.approx(twin, rel=1e-10, abs=1e-13)
     assert clipped
+
+
+@pytest.mark.parametrize("clip", [0.0, 0.5])
+@pytest.mark.parametrize("name", optimizers.NAMES)
+def test_the_pure_step_is_the_optimizer_s_own_and_what_is_not_finite_changes_nothing(name: str, clip: float) -> None:
+    spec, parameter = OptimizerSpec(name, eps=1e-3, clip=clip, l2=1e-3), vector(50, 1, torch.float32)
+    optimizer, weights = spec.make(parameter, lr=1e-2), parameter.detach().clone()
+    state = [x.clone() for x in optimizers.optimizer_state(optimizer).values()]
+    for k, grad in enumerate(gradients(40, 50, 2).float()):
+        grad = grad * (0.01 if k < 20 else 1.0)  # both below and above the bound
+        parameter.grad = grad.clone()
+        norm = clip_gradient(parameter.grad, clip)
+        optimizer.step()
+        weights, state, made = optimizers.pure_step(spec, weights, grad, state, torch.tensor(1e-2))
+        assert float(made) == norm
+    assert torch.allclose(weights, parameter.detach(), rtol=1e-5, atol=1e-6)
+    for x, own in zip(state, optimizers.optimizer_state(optimizer).values(), strict=True):
+        assert torch.allclose(x, own, rtol=1e-5, atol=1e-7)
+    same, before, _ = optimizers.pure_step(spec, weights, weights * math.inf, state, torch.tensor(1e-2))
+    assert same.equal(weights) and all(x.equal(y) for x, y in zip(before, state, strict=True))
