@@ -309,6 +309,7 @@ class LearnerSpec(Holder):
 # rows of an update, and weights: of fewer, reading the metrics costs as much as the loss, and a tenth of updates
 # report, as where several are made of a rollout
 FEW, SMALL = 64, 100_000
+REPORTED = 0.25  # seconds after which the run's counters get lags at the latest
 GOLDEN = 0.6180339887498949  # spreads that tenth evenly, whichever of the updates a learner makes
 
 
@@ -320,7 +321,8 @@ class Learner:
         self.device = enter_device(ctx.device)
         self.policy = build_network(spec.policy, ctx.seed, ctx.precision, self.device)
         self.update = spec.update.open(ctx, self.policy)
-        self.version, self.learnt, self.done, self.lags = 0, 0.0, False, list[np.ndarray]()
+        self.version, self.learnt, self.done = 0, 0.0, False
+        self.lags, self.told = list[np.ndarray](), 0.0  # since the counters got them, and when that was
         self.parts = open_parts(self)
         target = next((part.net for part in self.parts if part.net is not None), None)
         self.run = Runner(self.policy, target, spec.loss, self.update.vector, (ctx.seed, ctx.index))
@@ -390,13 +392,24 @@ class Learner:
         """Updates whose seconds count as learning, but for those that they wait for others, and their lags."""
         before, waited = time.perf_counter(), self.update.waited
         result = yield from update
+        after, waited = time.perf_counter(), self.update.waited - waited
+        if after > self.told + REPORTED:
+            self.told = after
+            self.count_lags()
+        self.ctx.counters.add("wait", waited)
+        self.ctx.counters.add("learn", after - before - waited)
+        return result
+
+    def count_lags(self) -> None:
+        """Give the run's counters the lags since the last time: people look every few seconds."""
         if self.lags:
             self.ctx.counters.lag(np.concatenate(self.lags))
             self.lags.clear()
-        waited = self.update.waited - waited
-        self.ctx.counters.add("wait", waited)
-        self.ctx.counters.add("learn", time.perf_counter() - before - waited)
-        return result
+
+    def close(self) -> None:
+        """The end of the worker."""
+        self.count_lags()
+        self.run.close()
 
     def step_on_sample(
         self, item: Batch, fresh: float = 0.0, observe: bool = False

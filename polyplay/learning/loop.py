@@ -182,7 +182,7 @@ def learn(ctx: WorkerContext, *, source: Source, spec: LearnerSpec, publish: Any
         yield from feed.save(dropped=True)
     finally:
         feed.close()
-        learner.run.close()
+        learner.close()
 
 
 # A user's own loss is tried with zeros, so that misfits show before any worker starts.
