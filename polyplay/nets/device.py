@@ -69,7 +69,11 @@ def to_device(batch: Tree, device: torch.device) -> Tree:
 
     Copies from page-locked memory may still be under way: see `finish`.
     """
-    return tree.map(lambda x: torch.as_tensor(x).to(device, non_blocking=True), batch)
+    if isinstance(batch, dict):
+        return {k: to_device(v, device) for k, v in batch.items()}
+    if device.type == "cpu" and type(batch) is np.ndarray:
+        return torch.from_numpy(batch)  # a third of the time
+    return torch.as_tensor(batch).to(device, non_blocking=True)
 
 
 def to_host(x: Tensor | np.ndarray) -> np.ndarray:
@@ -201,7 +205,7 @@ def _run_again(run: Callable[[], tuple[Tensor, ...]]) -> Recorded:
 def signature_of(given: Batch) -> tuple[Any, list[Tensor]]:
     """What a function of such tensors is recorded or compiled for, and the leaves: dense tensors."""
     flat = dict(tree.leaves(given))
-    return (tuple(flat), tuple((x.shape, x.dtype) for x in flat.values())), [x.contiguous() for x in flat.values()]
+    return (tuple(flat), tuple([(x.shape, x.dtype) for x in flat.values()])), [x.contiguous() for x in flat.values()]
 
 
 # -------------------------------------------------------------------------------------------------- page-locked memory
