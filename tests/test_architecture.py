@@ -23,7 +23,7 @@ TOP = ["__init__", "__main__", "api"]
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
     "core": 1748,
-    "envs": 4401,
+    "envs": 4424,
     "buffers": 1890,
     "games": 3589,
     "nets": 3155,

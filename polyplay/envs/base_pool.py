@@ -42,6 +42,7 @@ class BasePool(Pool):
         self._groups_of_lanes = [slice(i, i + self._width) for i in range(0, envs.lanes, self._width)]
         self._of_groups = [tree.at(self._rows, group) for group in self._groups_of_lanes]
         self._where = np.full(envs.lanes, READY, np.int8)
+        self._where_of_groups = [self._where[group] for group in self._groups_of_lanes]
         self._next = np.zeros((), np.int64)  # the lane that comes next, if it is ready
         self._arrays: Batch = {"rows": self._rows, "turns": {"where": self._where, "next": self._next}}  # its state
         if seating is not None:
@@ -64,14 +65,15 @@ class BasePool(Pool):
         self._check_open()
         if self.fixed:
             for turn in range(self.groups):
-                begin = (int(self._next) + turn * self._width) % self.lanes
-                where = self._where[begin : begin + self._width]
+                group = (self._next.item() // self._width + turn) % self.groups
+                where = self._where_of_groups[group].tobytes()
                 if where[0] == TAKEN:
                     continue
-                if np.count_nonzero(where) < self._width:  # STEPPING is 0
+                if STEPPING in where:
                     break
-                where[:], self._next[...] = TAKEN, (begin + self._width) % self.lanes
-                return slice(begin, begin + self._width), self._of_groups[begin // self._width]
+                self._where_of_groups[group].fill(TAKEN)
+                self._next[...] = (group + 1) % self.groups * self._width
+                return self._groups_of_lanes[group], self._of_groups[group]
         elif (ready := np.flatnonzero(self._where == READY)).size:
             lanes = np.roll(ready, -np.searchsorted(ready, self._next))[: self._most]
             self._where[lanes], self._next[...] = TAKEN, lanes[-1] + 1
@@ -218,19 +220,19 @@ class UnitPool(BasePool):
         self._units = dict[int, Unit]()  # of the caller's thread
         self._where[:] = STEPPING
         if not processes:
-            self._begin(envs, self.numbers.tolist())
+            self._begin(envs, self.numbers)
 
     restarts = property(lambda self: self._faults.restarts)
     generator = property(lambda self: int(self._board.seeds[0]))  # of its first lane, see rules.rng_of
     resting = property(lambda self: self.seating is not None and bool(self._board.resting.all()))
 
-    def _begin(self, envs: Envs, numbers: list[int]) -> None:
+    def _begin(self, envs: Envs, numbers: np.ndarray) -> None:
         """Build the units of the caller's thread, and have their first rows made."""
         try:
             self._enter()
             with seeding_torch():
                 make = factory(envs.name, envs.options)  # it may import a module, which may draw
-            self._units |= {i: make_unit(self._job, make, self._board, i) for i in numbers}
+            self._units |= {i: make_unit(self._job, make, self._board, i) for i in numbers.tolist()}
             self._turns(numbers)
         except BaseException:
             self.close()
@@ -242,16 +244,17 @@ class UnitPool(BasePool):
 
     def _step(self, numbers: np.ndarray, action: Tree) -> None:
         tree.write(self._board.action, numbers, action)
-        self._turns(self._due(numbers).tolist())
+        self._turns(self._due(numbers))
 
-    def _turns(self, ordered: list[int]) -> None:
+    def _turns(self, numbers: np.ndarray) -> None:
         """Step these units of the caller's thread."""
         self._enter()
+        units, faults, ordered = self._units, self._faults, numbers.tolist()
         for i in ordered:
-            while take_turn(self._units[i]) < 0 and self._faults.of_lane(i, self._lanes_of([i])):
+            while take_turn(units[i]) < 0 and faults.of_lane(i, self._lanes_of([i])):
                 pass
-            self._faults.steps += self.seats
-        self._where[self._lanes_of(ordered)] = READY
+            faults.steps += self.seats
+        self._where[numbers if self.seating is None else self._lanes_of(ordered)] = READY
 
     def picture(self, lane: int) -> tuple[np.ndarray, float]:
         """The image that the environment of a lane of the caller's thread renders, and its frames per second."""

@@ -360,7 +360,7 @@ class ProcessPool(UnitPool):
             self.close()
             raise
         if here:
-            self._begin(envs, self._share_of(processes))
+            self._begin(envs, np.array(self._share_of(processes)))
 
     # ------------------------------------------------------------------------------- the protocol
 
@@ -539,14 +539,15 @@ class ProcessPool(UnitPool):
         here, shares = self._shares(self._due(numbers).tobytes())
         for i, share in shares:
             self._workers[i].orders.put_all(share)
-        self._turns(here)
+        if here.size:
+            self._turns(here)
 
-    def _shares_of(self, ordered: bytes) -> tuple[list[int], list[tuple[int, list[int]]]]:
+    def _shares_of(self, ordered: bytes) -> tuple[np.ndarray, list[tuple[int, list[int]]]]:
         """Of these numbers (int64) those of the caller's thread, and those of each process."""
         shares: dict[int, list[int]] = {}
         for i in np.frombuffer(ordered, np.int64).tolist():
             shares.setdefault(int(self._owner[i]), []).append(i)
-        return shares.pop(self.processes, []), list(shares.items())
+        return np.array(shares.pop(self.processes, []), np.int64), list(shares.items())
 
     def _wait(self, end: float) -> bool:
         """Wait for an answer, at most a tick or until `end`; False: none came."""

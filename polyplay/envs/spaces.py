@@ -49,7 +49,7 @@ class Discrete:
     field = Field((), "int64")
     kinds = "iu"
     classes = property(lambda self: (self.n,))
-    most = property(lambda self: self.n)
+    most = cached_property(lambda self: np.array(self.n, np.uint64))
     space = property(lambda self: gym.Discrete(self.n))
 
     def __str__(self) -> str:

@@ -164,9 +164,19 @@ def test_writer_takes_what_casts_safely():
         into[:] = 0
         write(obs)
         assert into.tolist() == [[1, 2]]
+    huge = np.float64([1.7e308, 1.7e308])
+    write(huge)
+    assert into.tolist() == [huge.tolist()], "though their sum is infinite"
     whole = np.zeros((1, 2), np.int64)
     lane.observation_writer(gym.Box(0, 9, (2,), np.int64), whole, 0)([3.0, True])
     assert whole.tolist() == [[3, 1]]
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32])
+@pytest.mark.parametrize("start", [0, 5])
+def test_environments_get_numbers_of_their_own_type(kind, start):
+    given = lane.action_reader(gym.Discrete(3, start=start, dtype=kind))(np.int64([2, 0, 1])[2, ...])
+    assert (given, type(given)) == (start + 1, kind)
 
 
 def box(low: float, high: float) -> Box:
