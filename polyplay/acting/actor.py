@@ -373,7 +373,7 @@ class ScriptedPolicy(ArrayPlayer):
 
 
 ONE = np.ones((), np.int64)  # what takes NumPy longer from an int
-DRAWN = 64  # acts whose noise is drawn at once
+DRAWN = 256  # acts whose noise is drawn at once
 REPORTED = 0.25  # seconds after which the run's counters get at the latest what an actor has counted
 
 
