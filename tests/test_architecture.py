@@ -22,13 +22,13 @@ TOP = ["__init__", "__main__", "api"]
 
 # At most so many lines of code (bench/code_size.py). Whoever adds some takes some away, or says in the commit why not.
 BUDGET = {
-    "core": 1748,
+    "core": 1749,
     "envs": 4424,
     "buffers": 1890,
     "games": 3589,
-    "nets": 3155,
+    "nets": 3186,
     "weights": 1199,
-    "acting": 1132,
+    "acting": 1157,
     "search": 1306,
     "learning": 3081,
     "workers": 3085,

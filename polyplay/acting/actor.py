@@ -25,12 +25,13 @@ import torch
 
 from polyplay.buffers.rollout_queue import Producer, RolloutSlots
 from polyplay.core import tree
+from polyplay.core.compiled import compiled
 from polyplay.core.errors import UserError
 from polyplay.core.numbers import uniform
 from polyplay.core.tree import Batch, Index, Spec
 from polyplay.core.worker import WorkerContext
 from polyplay.envs.lane import SeatedBot
-from polyplay.envs.pool import Lanes, Pool
+from polyplay.envs.pool import Pool
 from polyplay.nets.actor_critic import ActorCritic
 from polyplay.nets.device import StaticCall, fetch_outputs, join_bytes, signature_of, split_bytes, to_device, to_host
 from polyplay.nets.layers import Tape, join_tapes
@@ -45,6 +46,7 @@ class Exploration(ABC):
     """
 
     lanes: int = 1  # of all workers together
+    follows = False  # whether `at` is of the run's counts
 
     @abstractmethod
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
@@ -86,6 +88,7 @@ class RunSchedule(LinearEpsilon):
     """
 
     weights: Any = None  # SharedWeights
+    follows = True
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return super().at(np.full(np.shape(acts), self.weights.counts.learnt / self.lanes), lanes)
@@ -288,26 +291,36 @@ class EpisodeCounter:
         self.ret, self.length = np.zeros(lanes), np.zeros(lanes)
         self.ended, self.over = np.ones(lanes, bool), np.ones(lanes, bool)
 
-    def count(self, ctx: WorkerContext, lanes: Lanes, step: Batch, first_lane: int, agent: int = 0) -> tuple[int, int]:
-        """Count rows; their agent steps, which the caller adds to the run's, and the games that ended, which are passed
-        on. agent: whose lanes these are; -1: nobody's who learns, whose games and steps do not count.
+    def count(self, ctx: WorkerContext, lanes: np.ndarray, step: Batch, lane: int, agent: int = 0) -> tuple[int, int]:
+        """Count rows of these lanes, int64 [B]; their agent steps, which the caller adds to the run's, and the games
+        that ended, which are passed on. lane: the number of the pool's first. agent: whose lanes these are; -1:
+        nobody's who learns, whose games and steps do not count.
         """
-        first, over = step["first"], step["over"]
-        begun, games = (int(np.count_nonzero(x)) for x in (first, over))  # a quarter of the time of `any`
-        if begun:
-            # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
-            new = first & (self.over[lanes] | ~self.ended[lanes])
-            self.ret[lanes] = np.where(new, 0.0, self.ret[lanes])
-            self.length[lanes] = np.where(new, 0.0, self.length[lanes])
-        self.ret[lanes] += step["reward"]
-        self.length[lanes] += ~first
-        self.ended[lanes] = step["terminated"] | step["truncated"]
-        self.over[lanes] = over
+        row = [step[key] for key in ("reward", "first", "over", "terminated", "truncated")]
+        begun, games = _count(self.ret, self.length, self.ended, self.over, lanes, *row)
         if agent < 0:
             return 0, 0
-        for i in np.arange(len(self.ret))[lanes][over].tolist() if games else ():
-            ctx.counters.episode(self.ret[i], self.length[i], first_lane + i, agent)
-        return len(first) - begun, games
+        for i in lanes[step["over"]].tolist() if games else ():
+            ctx.counters.episode(self.ret[i], self.length[i], lane + i, agent)
+        return len(lanes) - begun, games
+
+
+@compiled
+def _count(
+    ret: np.ndarray, length: np.ndarray, ended: np.ndarray, was_over: np.ndarray, lanes: np.ndarray, *row: np.ndarray
+) -> tuple[int, int]:
+    """Count rows of an EpisodeCounter's lanes; how many are first ones, and how many end games."""
+    reward, first, over, terminated, truncated = row
+    begun = games = 0
+    for b, i in enumerate(lanes):
+        # a first row starts a new game after one that was over, or after a lane had to be restarted in mid-episode
+        if first[b] and (was_over[i] or not ended[i]):
+            ret[i] = length[i] = 0.0
+        ret[i] += reward[b]
+        length[i] += not first[b]
+        ended[i], was_over[i] = terminated[b] or truncated[b], over[b]
+        begun, games = begun + first[b], games + over[b]
+    return begun, games
 
 
 def report_faults(ctx: WorkerContext, pool: Pool, counts: bool = True) -> None:
@@ -324,11 +337,12 @@ WRITTEN = ("obs", "mask", "reward", "terminated", "truncated", "first", "events"
 
 
 def write_row(rows: Batch, at: Index, step: Batch, out: Batch, version: int) -> None:
-    for key in WRITTEN:
-        if key in step:
-            tree.write(rows[key], at, step[key])
-    for key, value in out.items():
-        tree.write(rows[key], at, value)
+    for given, keys in ((step, WRITTEN), (out, out)):
+        for key in keys:
+            if isinstance(x := given.get(key), dict):
+                tree.write(rows[key], at, x)
+            elif x is not None:
+                rows[key][at] = x
     rows["version"][at] = version
 
 
@@ -358,7 +372,8 @@ class ScriptedPolicy(ArrayPlayer):
         return {"action": tree.map(np.asarray, self.bot(step["obs"], step.get("mask")))}, state
 
 
-DRAWN = 64  # acts whose noise is drawn at once
+ONE = np.ones((), np.int64)  # what takes NumPy longer from an int
+DRAWN = 256  # acts whose noise is drawn at once
 REPORTED = 0.25  # seconds after which the run's counters get at the latest what an actor has counted
 
 
@@ -367,12 +382,14 @@ class LaneGroup:
     """A fixed group of lanes on its way through a rollout."""
 
     lanes: slice
-    numbers: np.ndarray  # of its lanes among all workers'
+    indices: np.ndarray  # of its lanes,
+    numbers: np.ndarray  # and among all workers'
     acts: np.ndarray  # how often each of them acted
     state: Batch  # before the row that comes next
     player: LanePlayer  # who acts in it
     noise: np.ndarray = field(default_factory=lambda: np.zeros(0, np.float32))  # [DRAWN, B, n] of acts
-    drawn: int = 0  # which comes first in it
+    epsilon: np.ndarray | None = None  # [DRAWN, B] of the same acts; None: it is asked for at each, or there is none
+    drawn: int = 0  # which comes first in both
     slot: int | None = None  # None: its rows are not written
     rows: Batch = field(default_factory=dict)  # [T+1, B, …] of its slot
     at: int = -1  # rows of the rollout so far; -1: the first has not begun
@@ -392,7 +409,7 @@ class Actor:
         """players: of the groups, in order, or one for all; rows go to one place, with the same noise."""
         assert players[0].out is not None
         self.ctx, self.pool, self.players, self.out = ctx, pool, players, players[0].out
-        self.first_lane, numbers = first_lane, first_lane + np.arange(pool.lanes)
+        self.first_lane, indices = first_lane, np.arange(pool.lanes)
         self.games = EpisodeCounter(pool.lanes)
         self.acts = np.zeros(pool.lanes, np.int64)
         self.width, self.noise = pool.lanes // pool.groups, players[0].policy.noise
@@ -401,7 +418,9 @@ class Actor:
             lanes = slice(i * self.width, (i + 1) * self.width)
             player = self.players[i % len(self.players)]
             state = player.policy.initial(self.width)
-            self.groups.append(LaneGroup(lanes, numbers[lanes], self.acts[lanes], state, player))
+            own = indices[lanes]
+            self.groups.append(LaneGroup(lanes, own, first_lane + own, self.acts[lanes], state, player))
+        self.rows = dict[int, Batch]()  # of each slot
         self.restored, self.begun = False, time.monotonic()  # begun: when the rollout was
         # since the counters got them: seconds, agent steps, calls of players; and when that was
         self.env, self.infer, self.steps, self.calls, self.reported = 0.0, 0.0, 0, 0, 0.0
@@ -441,7 +460,9 @@ class Actor:
                         yield None
                     else:
                         group = written[len(slots)]
-                        group.slot, group.rows = slot, tree.at(self.out.rows, slot)
+                        if slot not in self.rows:
+                            self.rows[slot] = tree.at(self.out.rows, slot)
+                        group.slot, group.rows = slot, self.rows[slot]
                         slots.append(slot)
             yield from self._pull(k)
             again, k, self.restored, self.begun = self.restored, k + 1, False, time.monotonic()
@@ -484,7 +505,7 @@ class Actor:
                     yield None
                     continue
                 group = self.groups[lanes.start // self.width]
-                steps, games = self.games.count(self.ctx, lanes, step, self.first_lane, group.player.agent)
+                steps, games = self.games.count(self.ctx, group.indices, step, self.first_lane, group.player.agent)
                 self.steps += steps
                 if games or time.perf_counter() - self.reported > REPORTED:
                     self._report()
@@ -540,7 +561,7 @@ class Actor:
         if acts:
             self._act(group, step)
         if group.slot is not None:
-            if at == 0 or (out.window and at % out.window == 0 and at < out.T):
+            if group.state and (at == 0 or (out.window and at % out.window == 0 and at < out.T)):
                 where: Index = (group.slot, at // out.window) if out.window else group.slot
                 tree.write(out.state, where, tree.map(lambda x: x.numpy(), group.state))
             write_row(group.rows, at, step, group.outputs, group.player.version)
@@ -556,14 +577,24 @@ class Actor:
         began = time.perf_counter()
         now = int(group.acts[0])
         if not 0 <= now - group.drawn < len(group.noise):
-            steps, group.drawn = now + np.arange(DRAWN)[:, None], now
-            group.noise = uniform(self.ctx.noise_seed, group.numbers, steps, self.noise)
-        noise = group.noise[now - group.drawn]
-        epsilon = None if self.explore is None else self.explore.at(group.acts, group.numbers)
-        group.acts += 1
+            self._draw(group, now)
+        noise, epsilon = group.noise[now - group.drawn], None
+        if group.epsilon is not None:
+            epsilon = group.epsilon[now - group.drawn]
+        elif self.explore is not None:
+            epsilon = self.explore.at(group.acts, group.numbers)
+        group.acts += ONE
         group.outputs, group.after = act_rows(group.player.policy, step, group.state, noise, epsilon)
         self.infer += time.perf_counter() - began
         self.calls += 1
+
+    def _draw(self, group: LaneGroup, now: int) -> None:
+        """The noise of the group's acts from this one on, and how it explores where the acts alone decide it."""
+        steps, group.drawn = now + np.arange(DRAWN)[:, None], now
+        group.noise = uniform(self.ctx.noise_seed, group.numbers, steps, self.noise)
+        if self.explore is not None and not self.explore.follows:
+            acts, lanes = np.broadcast_arrays(steps, group.numbers)
+            group.epsilon = self.explore.at(acts.ravel(), lanes.ravel()).reshape(acts.shape)
 
     # ------------------------------------------------------------------------------------------- saving
 

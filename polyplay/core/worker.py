@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -76,6 +75,19 @@ EPISODES = 2048  # finished games a worker may report between two readings of th
 EPISODE = ("return", "length", "lane", "agent", "wall")
 
 
+class Timed:
+    """Adds the seconds within to a number of an array, also where an exception ends them."""
+
+    def __init__(self, values: np.ndarray, at: int):
+        self.values, self.at = values, at
+
+    def __enter__(self) -> None:
+        self.began = time.perf_counter()
+
+    def __exit__(self, *error: object) -> None:
+        self.values[self.at] += time.perf_counter() - self.began
+
+
 class WorkerCounters:
     """One worker's counters. They only grow, and only their worker writes them: a reader takes differences."""
 
@@ -84,14 +96,9 @@ class WorkerCounters:
         self.games, self.metrics = counters.games[i], counters.metrics[i]
         self._at, self._names = counters.columns, counters.names
 
-    @contextlib.contextmanager
-    def timed(self, column: str) -> Iterator[None]:
-        """Add the seconds within to a column, also where an exception ends them."""
-        began = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.values[self._at[column]] += time.perf_counter() - began
+    def timed(self, column: str) -> Timed:
+        """Add the seconds within to a column."""
+        return Timed(self.values, self._at[column])
 
     def add(self, column: str, amount: float) -> None:
         self.values[self._at[column]] += amount

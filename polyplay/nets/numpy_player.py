@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from polyplay.core import tree
+from polyplay.core.compiled import compiled
 from polyplay.core.tree import Batch, Spec, Tree
 from polyplay.nets.action_heads import EPS, NEVER, Categorical, Gaussian, MultiCategorical
 from polyplay.nets.actor_critic import ActorCritic, TorsoPolicy
@@ -64,34 +65,43 @@ def _is_plain(policy: TorsoPolicy) -> bool:
 
 PRODUCT, VECTOR = 1 << 18, 1 << 13  # multiplications of two matrices, and of a matrix and a vector
 ZERO, HALF, ONE, TWO = (np.float32(x) for x in (0.0, 0.5, 1.0, 2.0))
+FLOAT = np.dtype(np.float32)
 
 
-def _relu(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, ZERO)
+@compiled
+def _add(x: np.ndarray, bias: np.ndarray, cut: bool) -> None:
+    """Add bias [n] to rows [B, n] in place; cut: and make what is below 0 that, not what is no number."""
+    for row in range(len(x)):
+        for i in range(len(bias)):
+            y = x[row, i] + bias[i]
+            x[row, i] = ZERO if cut and y <= ZERO else y
 
 
-ACTIVATIONS: dict[type[nn.Module], Layer] = {nn.Tanh: np.tanh, nn.ReLU: _relu}
-
-
-def _dense(layer: nn.Module) -> Layer:
-    """x·Wᵀ + b. Raises _Unknown: it is no Linear."""
+def _dense(layer: nn.Module, activation: nn.Module | None) -> Layer:
+    """x·Wᵀ + b, and what follows it. Raises _Unknown: it is no Linear."""
     if type(layer) is not Linear:
         raise _Unknown
-    weight, bias = layer.weight.detach(), np.zeros(1, np.float32) if layer.bias is None else _array(layer.bias)
+    weight = layer.weight.detach()
+    bias = np.zeros(len(weight), np.float32) if layer.bias is None else _array(layer.bias)
     turned, wide, size = weight.numpy().T, weight.t(), weight.numel()
     least, most = 1 + (size > VECTOR), (VECTOR if len(weight) == 1 else PRODUCT) // size  # rows
+    cut, curved = type(activation) is nn.ReLU, type(activation) is nn.Tanh
 
     def apply(x: np.ndarray) -> np.ndarray:
-        y = np.dot(x, turned) if least <= len(x) <= most else torch.mm(torch.from_numpy(x), wide).numpy()
-        y += bias
-        return y
+        y = x.dot(turned) if least <= len(x) <= most else torch.mm(torch.from_numpy(x), wide).numpy()
+        _add(y, bias, cut)
+        return np.tanh(y, y) if curved else y
 
     return apply
 
 
 def _stack(layers: Iterable[nn.Module]) -> list[Layer]:
-    """Layers that follow one another. Raises _Unknown."""
-    return [ACTIVATIONS[type(layer)] if type(layer) in ACTIVATIONS else _dense(layer) for layer in layers]
+    """Layers that follow one another, each with the activation behind it. Raises _Unknown."""
+    left, found = list(layers), list[Layer]()
+    while left:
+        layer = left.pop(0)
+        found.append(_dense(layer, left.pop(0) if left and type(left[0]) in (nn.Tanh, nn.ReLU) else None))
+    return found
 
 
 def _through(layers: list[Layer], x: np.ndarray) -> np.ndarray:
@@ -144,7 +154,7 @@ def _leaf(path: str, classes: Any, flat: FlatLeaves, moments: Any) -> Read:
 
 
 def _flat(x: np.ndarray) -> np.ndarray:
-    return x.reshape(len(x), -1).astype(np.float32, copy=False)
+    return x if x.ndim == 2 and x.dtype == FLOAT else x.reshape(len(x), -1).astype(np.float32, copy=False)
 
 
 def _one_hot(classes: int | tuple[int, ...]) -> Read:
@@ -188,26 +198,54 @@ def _inside(noise: np.ndarray) -> np.ndarray:
     return np.minimum(np.maximum(noise, EDGE), ONE - EDGE)
 
 
+@compiled
+def _below_greatest(params: np.ndarray) -> None:
+    """Take the greatest of each row from it, in place; what is no number is the greatest."""
+    for b, row in enumerate(params):
+        top = row[0]
+        for number in row:
+            top = top if number <= top or top != top else number
+        for i, number in enumerate(row):
+            params[b, i] = number - top
+
+
+@compiled
+def _choose_one(x: np.ndarray, weight: np.ndarray, noise: np.ndarray, guarded: bool) -> tuple[np.ndarray, ...]:
+    """Of logits [N, n] below their greatest and their powers, by the inverse of the distribution function of uniforms
+    [N, 1]; the greatest where there are none. int64 [N], and for their log-probabilities float32 [N]: their chance if
+    guarded, else their logit, and the sum of the powers.
+    """
+    rows, n = x.shape
+    action, chosen, total = np.zeros(rows, np.int64), np.empty(rows, np.float32), np.zeros(rows, np.float32)
+    for b in range(rows):
+        for power in weight[b]:
+            total[b] += power
+        at, below = 0, np.float32(0.0)
+        while not len(noise) and x[b, at] < ZERO:
+            at += 1
+        if len(noise):
+            bound, at = min(max(noise[b, 0], EDGE), ONE - EDGE) * total[b], n
+            for power in weight[b]:  # what are no numbers exceed nothing: the last
+                below += power
+                at -= below > bound
+        action[b] = at = min(at, n - 1)
+        chosen[b] = weight[b, at] / total[b] if guarded else x[b, at]
+    return action, chosen, total
+
+
+NONE = np.zeros((0, 1), np.float32)  # no noise
+
+
 def _categorical(head: Categorical) -> Choose:
     guard = head.guard
 
     def choose(params: np.ndarray, noise: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
-        """Of logits [N, n] and uniforms [N, 1], by the inverse of the distribution function."""
-        n = params.shape[1]
-        x = params - np.maximum.reduce(params, 1, keepdims=True)
-        weight = np.exp(x)
-        below = np.add.accumulate(weight, 1)
-        total = below[:, -1]
-        if noise is None:
-            action = x.argmax(1)
-        else:  # what are no numbers exceed nothing: the last
-            more = np.add.reduce(below > _inside(noise) * total[:, None], 1)
-            action = np.minimum(n - more, n - 1)
-        at = np.arange(0, x.size, n) + action
+        """Of logits [N, n], which it changes, and uniforms [N, 1]."""
+        _below_greatest(params)
+        action, chosen, total = _choose_one(params, np.exp(params), NONE if noise is None else noise, guard != "none")
         if guard == "none":
-            return action, x.ravel()[at] - np.log(total)
-        chance = weight.ravel()[at] / total
-        return action, np.log(chance + np.float32(EPS) if guard == "plus" else np.maximum(chance, np.float32(EPS)))
+            return action, chosen - np.log(total)
+        return action, np.log(chosen + np.float32(EPS) if guard == "plus" else np.maximum(chosen, np.float32(EPS)))
 
     return choose
 
@@ -263,10 +301,10 @@ class _NetworkPlayer(ArrayPlayer):
     def __init__(self, policy: TorsoPolicy, torso: MLP):
         self.policy, self.noise, self.read = policy, policy.noise, _read(torso, policy.inputs)
 
+    @np.errstate(all="ignore")
     def act(self, step: Batch, state: Batch) -> tuple[Batch, Batch]:
         """As the network's. It warns of no numbers that are none: the learner stops at them."""
-        with np.errstate(all="ignore"):
-            return self.outputs(step), {}
+        return self.outputs(step), {}
 
     @abstractmethod
     def outputs(self, step: Batch) -> Batch:
@@ -312,6 +350,7 @@ class _ValuePlayer(_NetworkPlayer):
         if type(head) is not QHead or head.noise:
             raise _Unknown
         self.torso, self.actions, self.atoms = _stack(torso.layers), head.actions, head.atoms
+        self.legal = np.ones((0, self.actions), np.bool_)  # where there is no mask
         self.branches = list[list[Layer]]()
         for *hidden, last in cast("list[nn.ModuleList]", head.branches):
             self.branches.append(_stack([*(x for layer in hidden for x in (layer, nn.ReLU())), last]))
@@ -321,7 +360,9 @@ class _ValuePlayer(_NetworkPlayer):
     def outputs(self, step: Batch) -> Batch:
         """See QNetwork.act."""
         q, noise, epsilon = self._values(self.read(step["obs"])), step.get("noise"), step.get("epsilon")
-        legal = step["mask"] if "mask" in step else np.ones(q.shape, np.bool_)
+        if len(self.legal) != len(q):
+            self.legal = np.ones((len(q), self.actions), np.bool_)
+        legal = step.get("mask", self.legal)
         if noise is None:
             if epsilon is not None:
                 raise ValueError("epsilon without noise: chance comes from step['noise'] alone")

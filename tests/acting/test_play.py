@@ -391,7 +391,7 @@ def results(env: Any, groups: int, rows: int) -> list[tuple[tuple[int, ...], tup
     watched = MatchResults(pool, games, 2)
     for _ in range(rows * groups):
         lanes, step = pool.recv()
-        games.count(ctx, lanes, step, 0, -1)
+        games.count(ctx, np.arange(envs.lanes)[lanes], step, 0, -1)
         watched.watch(lanes, step)
         pool.send(lanes, np.full(2, lanes.start // 2))
         players, scores = watched.take()
