@@ -269,15 +269,17 @@ SMALL_ON_POLICY = (
     ("threads=1 vec=serial", "threads=1 vec=serial compile=1", "threads=2 vec=serial", "threads=1 vec=parallel"),
 )
 SMALL_DQN = (
-    ("lanes=8 unroll=1", "lanes=1 unroll=8", "lanes=8 unroll=4", "lanes=8 unroll=8"),
+    ("lanes=8 unroll=8", "lanes=8 unroll=1", "lanes=8 unroll=32", "lanes=1 unroll=8"),
     (
         "n_envs=8 threads=1 vec=dummy",
+        "n_envs=8 threads=1 vec=dummy burst=8",
         "n_envs=1 threads=1 vec=dummy",
         "n_envs=8 threads=2 vec=dummy",
         "n_envs=8 threads=1 vec=subproc",
     ),
     (
         "n_envs=8 threads=1 vec=sync",
+        "n_envs=8 threads=1 vec=sync burst=8",
         "n_envs=1 threads=1 vec=sync",
         "n_envs=8 threads=2 vec=sync",
         "n_envs=8 threads=1 vec=async",
@@ -408,7 +410,9 @@ def cheetah(lanes: int, unroll: int) -> tuple[Contender, ...]:
 
 
 def small_dqn() -> tuple[Contender, ...]:
-    """128-128 ReLU, an update of 128 for every 8 agent steps on both sides; the window is of training."""
+    """128-128 ReLU, an update of 128 for every 8 agent steps on both sides, one at a time or several in a row; the
+    window is of training.
+    """
     ours = "network=mlp(128,128,relu) batch=128 ratio=16 capacity=100000 learning_starts=1000 epsilon=0.05 n_step=1"
     ours += " epsilon_decay_steps=1 target_update=125 double=false optimizer=adam"
     return small("dqn", "CartPole-v1", ours, "algo=dqn batch=128 every=8", *SMALL_DQN)

@@ -183,7 +183,8 @@ def q_learning(asked: argparse.Namespace) -> None:
         for k, x in zip(kept, (obs, real, action, reward, terminated), strict=True):
             kept[k][place] = x
         at, obs, steps = at + n, after, steps + n
-        while updates < (steps - asked.start) // asked.every:
+        due = (steps - asked.start) // asked.every
+        while updates < due // asked.burst * asked.burst:
             rows = random.integers(0, min(at, asked.capacity), asked.batch)
             update(*(torch.from_numpy(x[rows]) for x in kept.values()))
             updates += 1

@@ -77,6 +77,7 @@ def small_command_line(text: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--lam", type=float, default=0.95)
     parser.add_argument("--normalize", type=int, choices=(0, 1), default=0, help="observations and rewards")
     parser.add_argument("--every", type=int, default=8, help="of DQN: agent steps an update")
+    parser.add_argument("--burst", type=int, default=1, help="of DQN: updates that are made in a row")
     parser.add_argument("--capacity", type=int, default=100_000, help="of DQN: transitions that the replay keeps")
     parser.add_argument("--start", type=int, default=1_000, help="of DQN: steps before the first update; not counted")
     parser.add_argument("--threads", type=int, default=1, help="torch.set_num_threads")

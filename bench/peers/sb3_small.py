@@ -50,8 +50,8 @@ def build(asked: argparse.Namespace) -> BaseAlgorithm:
     if asked.algo == "dqn":
         return DQN(
             "MlpPolicy", envs, learning_rate=5e-4, batch_size=asked.batch, buffer_size=asked.capacity,
-            learning_starts=asked.start, train_freq=max(1, asked.every // asked.n_envs),
-            gradient_steps=max(1, asked.n_envs // asked.every), target_update_interval=1_000,
+            learning_starts=asked.start, train_freq=max(1, asked.burst * asked.every // asked.n_envs),
+            gradient_steps=max(asked.burst, asked.n_envs // asked.every), target_update_interval=1_000,
             exploration_initial_eps=0.05, exploration_final_eps=0.05, policy_kwargs={"net_arch": [128, 128]}, **fixed,
         )  # fmt: skip
     fixed |= {"n_steps": asked.n_steps, "ent_coef": 0.0, "gae_lambda": asked.lam}

@@ -229,7 +229,9 @@ def metrics_of(measure: Measure) -> Mapping[str, Tensor]:
 
 
 class LossOutput(NamedTuple):
-    """A scalar to minimize, detached scalars to report, and, of a batch from a replay, new priorities [B]."""
+    """A scalar to minimize, detached scalars to report, and, of a batch from a replay, new priorities [B]. A runner may
+    give both as numbers.
+    """
 
     loss: Tensor
     metrics: Mapping[str, Tensor]

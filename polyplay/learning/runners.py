@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from functools import partial
@@ -451,7 +451,6 @@ class CompiledRunner(Runner):
         self.rollout: Any = None  # its kind
         self.leaves: list[Tensor] = []
         self.index, self.inside = np.zeros(0, np.int64), np.zeros(0, bool)  # of a minibatch
-        self.names = {name: i + 1 for i, name in enumerate(run.loss.metrics)}
         own = run.loss.loss if isinstance(run.loss, WithAuxiliary) else run.loss
         # what is not `valid` is nothing to it; a user's may take all that it is given for valid
         self.pads = isinstance(own, ActorCriticLoss) and type(own).__module__.startswith("polyplay.")
@@ -513,10 +512,10 @@ class CompiledRunner(Runner):
             self.values[: len(self.hyper)], self.filled = list(self.hyper.values()), self.hyper
         if self.steps:
             self.values[-1] = self.learner.rate()
-        numbers, *priority = call([*(own or self.own), *leaves])
-        numbers = numbers.cpu()  # a device's are waited for once
-        self.norm = float(numbers[-1]) if self.steps else None
-        return LossOutput(numbers[0], Metrics(self.names, numbers), *priority)
+        found, *priority = call([*(own or self.own), *leaves])
+        numbers: list[Any] = found.tolist()  # a device's are waited for once; a tensor's item each takes 5 µs
+        self.norm = numbers[-1] if self.steps else None
+        return LossOutput(numbers[0], dict(zip(self.loss.metrics, numbers[1:], strict=False)), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
         """Score eagerly, and look for the package. A run that waits for it has it from this very update on, so that it
@@ -660,19 +659,3 @@ class CompiledRunner(Runner):
         for kind in self.kinds.values():
             if kind.package is not None:
                 kind.package.close()
-
-
-class Metrics(Mapping[str, Tensor]):
-    """A tensor's numbers by their names, as views that are made once somebody asks."""
-
-    def __init__(self, names: Mapping[str, int], numbers: Tensor):
-        self.names, self.numbers = names, numbers
-
-    def __getitem__(self, name: str) -> Tensor:
-        return self.numbers[self.names[name]]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names)
-
-    def __len__(self) -> int:
-        return len(self.names)

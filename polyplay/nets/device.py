@@ -104,9 +104,9 @@ def _by_size(batch: Batch) -> list[tuple[str, Tensor]]:
     return sorted(tree.leaves(batch), key=lambda leaf: -leaf[1].element_size())
 
 
-def to_floats(scalars: Mapping[str, Tensor]) -> dict[str, float]:
+def to_floats(scalars: Mapping[str, Tensor | float]) -> dict[str, float]:
     """Their numbers; those of a device by one copy."""
-    far = {k: v for k, v in scalars.items() if v.device.type != "cpu"}
+    far = {k: v for k, v in scalars.items() if isinstance(v, Tensor) and v.device.type != "cpu"}
     read = dict(zip(far, torch.stack([v.float() for v in far.values()]).tolist(), strict=True)) if far else {}
     return {k: read[k] if k in read else float(v) for k, v in scalars.items()}
 

@@ -75,7 +75,7 @@ class Compared(CompiledRunner):
         self.own[1].copy_(buffers)
         self.vector.grad.fill_(math.nan)
         found = score(CompiledRunner)
-        self.served += isinstance(found.metrics, runners.Metrics)
+        self.served += isinstance(found.loss, float)
         for name, x in results(self, found).items():
             scale = float(wanted[name].abs().max()) if x.numel() else 1.0
             scale = scale if name == "gradient" else max(scale, 1.0)
@@ -94,7 +94,7 @@ def results(run: Runner, scored: LossOutput) -> dict[str, torch.Tensor]:
     found = {"gradient": run.vector.grad, "loss": scored.loss, **scored.metrics}
     found |= {f"buffers of {x.dtype}": x for x in run.vector.buffers()}
     found |= {} if scored.priority is None else {"priority": scored.priority}
-    return {k: x.detach().cpu().clone() for k, x in found.items()}
+    return {k: torch.as_tensor(x).detach().cpu().clone() for k, x in found.items()}
 
 
 def compared(system: str, monkeypatch: Any, run: Path, near: float = 1e-6, **settings: Any) -> list[Compared]:

@@ -39,6 +39,7 @@ def test_counts_lag_and_annealing():
         finish(learner.step(some_rows(i, version=max(0, i - 1)), {}))
     assert learner.version == 3
     assert learner.learnt == 3 * 22  # 24 transitions, 2 of them void
+    learner.close()
     assert ctx.counters.get("lag_sum") == 22 + 22  # lags 0, 1, 1
     assert ctx.counters.get("lag_max") == 1
     learner.adjust()
@@ -374,6 +375,7 @@ def test_steps_count_once_and_every_update_has_its_own_lag():
         finish(learner.step(some_rows(i, version=6 * i), {}))
     assert learner.version == 12
     assert learner.learnt == 2 * 22
+    learner.close()
     assert ctx.counters.get("lag_count") == 2 * 3 * 22
     assert ctx.counters.get("lag_sum") == 2 * 11 * (0 + 1 + 2 + 3 + 4 + 5)
     assert ctx.counters.get("lag_max") == 5
