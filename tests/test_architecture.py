@@ -30,7 +30,7 @@ BUDGET = {
     "weights": 1240,
     "acting": 1157,
     "search": 1306,
-    "learning": 3131,
+    "learning": 3139,
     "workers": 3085,
     "population": 1508,
     "systems": 1707,

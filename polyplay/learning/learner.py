@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -475,14 +475,16 @@ class Learner:
             self.policy.observe(rows)
         rate = self.rate()
         kl = float(scored.metrics["approx_kl"]) if watch else 0.0
-        norm, total, self.run.norm = self.run.norm, self.sums(learnt, kl), None
+        norm, self.run.norm = self.run.norm, None
+        # in the middle of a rollout, a learner that waits for nobody reads no control
+        total = None if norm is not None and self.spec.passes and not (learnt or observe) else self.sums(learnt, kl)
         if norm is None:
-            norm, total = yield from self.update.apply(rate, total)
+            norm, total = yield from self.update.apply(rate, cast("Sums", total))
         loss = float(scored.loss)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NotFinite(save_batch(self, rows, loss, norm))
         self._count(versions, scored.metrics, loss, norm, rate, total)
-        return float(total[3] / total[4])
+        return kl if total is None else float(total[3] / total[4])
 
     def count_only(self, steps: float) -> Generator[None, None, float]:
         """No update: only count agent steps, with what replicas have to agree on. Gives the mean of their steps."""
@@ -507,11 +509,17 @@ class Learner:
         self.done = bool(sums[2]) or self.progress >= min(self.spec.total, self.ctx.control.until)
 
     def _count(
-        self, versions: np.ndarray, metrics: Mapping[str, Tensor], loss: float, norm: float, rate: float, sums: Sums
+        self,
+        versions: np.ndarray,
+        metrics: Mapping[str, Tensor],
+        loss: float,
+        norm: float,
+        rate: float,
+        sums: Sums | None,
     ) -> None:
         counts, counters, met = self.update.counts, self.ctx.counters, self.update.applied_to
         lags = (counts.version if met is None else met) - versions
-        counts.add(sums[0])
+        counts.add(0.0 if sums is None else sums[0])
         self.version, self.learnt = counts.version, counts.learnt
         self.lags.append(lags)
         counters.set("updates", self.version - counts.begun)
@@ -522,4 +530,5 @@ class Learner:
         for part in self.parts:
             if part.updated:
                 part.updated(loss, norm, lags)
-        self.read_control(sums)
+        if sums is not None:
+            self.read_control(sums)
