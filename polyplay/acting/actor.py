@@ -46,7 +46,7 @@ class Exploration(ABC):
     """
 
     lanes: int = 1  # of all workers together
-    follows = False  # whether `at` is of the run's counts
+    pure = False  # whether `at` depends on its arguments alone: then it is asked for many acts at once
 
     @abstractmethod
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
@@ -72,6 +72,7 @@ class LinearEpsilon(Exploration):
     over: int = 1_000_000
     after: int = 50_000
     lanes: int = 1
+    pure = True
 
     def label(self) -> str:
         return f"ε       LinearEpsilon to {np.float32(self.end):.3g}"
@@ -88,7 +89,7 @@ class RunSchedule(LinearEpsilon):
     """
 
     weights: Any = None  # SharedWeights
-    follows = True
+    pure = False
 
     def at(self, acts: np.ndarray, lanes: np.ndarray) -> np.ndarray:
         return super().at(np.full(np.shape(acts), self.weights.counts.learnt / self.lanes), lanes)
@@ -104,6 +105,7 @@ class EpsilonLadder(Exploration):
     lanes: int
     base: float = 0.4
     alpha: float = 7.0
+    pure = True
 
     def label(self) -> str:
         return f"ε       {type(self).__name__} to {self.base ** (1.0 + self.alpha * (self.lanes > 1)):.3g}"
@@ -118,6 +120,7 @@ class GaussianNoise(Exploration):
     """Every lane's actions get normal noise of this deviation, in half ranges, for ever (Ape-X DPG: 0.3)."""
 
     deviation: float = 0.3
+    pure = True
 
     def label(self) -> str:
         return f"noise   normal, deviation {self.deviation:g}"
@@ -592,7 +595,7 @@ class Actor:
         """The noise of the group's acts from this one on, and how it explores where the acts alone decide it."""
         steps, group.drawn = now + np.arange(DRAWN)[:, None], now
         group.noise = uniform(self.ctx.noise_seed, group.numbers, steps, self.noise)
-        if self.explore is not None and not self.explore.follows:
+        if self.explore is not None and self.explore.pure:
             acts, lanes = np.broadcast_arrays(steps, group.numbers)
             group.epsilon = self.explore.at(acts.ravel(), lanes.ravel()).reshape(acts.shape)
 
