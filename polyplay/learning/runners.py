@@ -425,7 +425,7 @@ class BatchKind:
 class CompiledRunner(Runner):
     """Eager until the package of its update is there, or on a GPU its CUDA graph, and for batches of other kinds.
 
-    A package of an earlier run serves after the first update, a graph after a few. Before it serves, its gradient and
+    A package of an earlier run serves from the first update on, a graph after a few. Before it serves, its gradient and
     its time are compared with the eager ones of the same batch. Nothing that goes wrong with it ends a run: one line
     says so.
     """
@@ -444,7 +444,7 @@ class CompiledRunner(Runner):
         self.own = [flat[:at], flat[at:], target, run.vector.grad, *state, torch.from_numpy(self.values)]
         self.captures = learner.device.type != "cpu"  # a graph
         self.kinds, self.updates = dict[Any, BatchKind](), 0  # eager ones
-        self.over = False  # whether it is eager to the end
+        self.over = self.at_once = False  # whether it is eager to the end, and gives way in this very update
         self.started, self.begun, self.looked = time.perf_counter(), learner.remaining, 0.0
         self.filled: Hyper = {}  # hyperparameters that `values` has
         self.parts: Minibatches | None = None  # the rollout whose minibatches come; of it:
@@ -518,10 +518,11 @@ class CompiledRunner(Runner):
         return LossOutput(numbers[0], dict(zip(self.loss.metrics, numbers[1:], strict=False)), *priority)
 
     def _eager(self, eager: Callable[[], LossOutput], kind: BatchKind, leaves: list[Tensor]) -> LossOutput:
-        """Score eagerly, and look for the package. A run that waits for it has it from this very update on, so that it
-        can be repeated.
+        """Score eagerly, and look for the package. A run that waits for it, or finds it with the first batch of a kind,
+        has it from this very update on, so that it can be repeated.
         """
-        buffers = self.own[1].clone() if self.waits and not self.captures else None
+        self.at_once = (self.waits or not kind.updates) and not self.captures
+        buffers = self.own[1].clone() if self.at_once else None
         before = time.perf_counter()
         scored = eager()
         synchronize(self.learner.device)
@@ -621,7 +622,7 @@ class CompiledRunner(Runner):
         if seconds > GAIN * kind.seconds and not self.waits:
             return self._stay_eager(f"{way} ones take {times}")
         kind.call = call
-        update = self.learner.version + (1 if self.waits else 2)
+        update = self.learner.version + (1 if self.at_once else 2)
         if self.learner.ctx.hooks.compiled is not None:
             self.learner.ctx.hooks.compiled(update)
         self._say("note", f"updates are {way} from update {update:,} on: {times}")
